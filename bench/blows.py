@@ -1,6 +1,8 @@
-"""Blows to a process of the harness: what kinds there are, when they are struck, and what is promised after each.
+"""Blows to a process of the harness: what kinds there are, when they are struck, and what is
+promised after each.
 
-A process is struck at a moment of the clock, or as soon as a file of its folder grows, comes, goes or is replaced.
+A process is struck at a moment of the clock, or as soon as a file of its folder grows, comes, goes
+or is replaced.
 """
 
 from __future__ import annotations
@@ -20,15 +22,17 @@ LOOK_SECONDS = 0.001
 """Between two looks at a folder or a process."""
 
 PATIENCE = 120.0
-"""Seconds without any change to its files after which a process that should end counts as one that hangs."""
+"""Seconds without any change to its files after which a process that should end counts as one that
+hangs."""
 
 ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """`codes` are the exit codes promised, as a shell tells them; `on_the_wire` says whether it may cost the
-    requests that are in flight, and `gentle` that it is struck only once the process hears signals."""
+    """`codes` are the exit codes promised, as a shell tells them; `on_the_wire` says whether it may
+    cost the requests that are in flight, and `gentle` that it is struck only once the process hears
+    signals."""
 
     name: str
     signals: tuple[int, ...] = ()
@@ -48,7 +52,13 @@ def _asking(name: str, number: int, code: int) -> Blow:
 KILL, KILL_AT_WRITE = _killing("SIGKILL, any moment"), _killing("SIGKILL, at a write")
 TERM, USR1 = _asking("SIGTERM", signal.SIGTERM, 143), _asking("SIGUSR1", signal.SIGUSR1, 143)
 INTERRUPT = _asking("SIGINT", signal.SIGINT, 130)
-TWICE = Blow("SIGINT twice", (signal.SIGINT, signal.SIGINT), frozenset({0, 130}), on_the_wire=True, gentle=True)
+TWICE = Blow(
+    "SIGINT twice",
+    (signal.SIGINT, signal.SIGINT),
+    frozenset({0, 130}),
+    on_the_wire=True,
+    gentle=True,
+)
 STOPPED = Blow("SIGSTOP, SIGCONT", (signal.SIGSTOP, signal.SIGCONT), on_the_wire=True)
 ORPHANED = Blow("death of the parent")
 NONE = Blow("none")
@@ -56,17 +66,21 @@ BLOWS = (KILL, KILL_AT_WRITE, TERM, INTERRUPT, TWICE, USR1, STOPPED, ORPHANED)
 
 AT_WRITES = ("", "responses_", "inference_results_")
 AT_NAMES = ("", "", "inference_results_", "run_", "eval_report_", "prompt_", ".npz", ".new")
-"""Parts of the names of files at whose growth, or coming and going, a process is killed; any file for an empty one."""
+"""Parts of the names of files at whose growth, or coming and going, a process is killed; any file
+for an empty one."""
 
 FIRST_REPLY = 30.0
-"""Seconds after which a moment at a write is taken to have come; a process ends by itself before where none does."""
+"""Seconds after which a moment at a write is taken to have come; a process ends by itself before
+where none does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """After `seconds`, or, with a `target`, `delay` seconds after the `change`-th change of a file so called.
+    """After `seconds`, or, with a `target`, `delay` seconds after the `change`-th change of a file
+    so called.
 
-    With `grown` a change is that a file has become longer, else that a name has come, gone, or is another file.
+    With `grown` a change is that a file has become longer, else that a name has come, gone, or is
+    another file.
     """
 
     seconds: float
@@ -77,14 +91,20 @@ class Moment:
 
 
 def moment(blow: Blow, rng: random.Random, start_up: float, life: float) -> Moment:
-    """When to strike a process that needs about `start_up` seconds to its first request, and gets about `life` more.
+    """When to strike a process that needs about `start_up` seconds to its first request, and gets
+    about `life` more.
 
-    A machine that is busy makes starting slow, so most moments are counted from the first reply that is saved.
+    A machine that is busy makes starting slow, so most moments are counted from the first reply
+    that is saved.
     """
     if blow is KILL_AT_WRITE:
         if rng.random() < 0.5:
-            return Moment(FIRST_REPLY, rng.choice(AT_WRITES), rng.randint(1, 60), True, rng.choice(AFTER))
-        return Moment(FIRST_REPLY, rng.choice(AT_NAMES), rng.randint(1, 6), False, rng.choice(AFTER))
+            return Moment(
+                FIRST_REPLY, rng.choice(AT_WRITES), rng.randint(1, 60), True, rng.choice(AFTER)
+            )
+        return Moment(
+            FIRST_REPLY, rng.choice(AT_NAMES), rng.randint(1, 6), False, rng.choice(AFTER)
+        )
     if blow in (STOPPED, ORPHANED) or (blow.gentle and rng.random() < 0.5):
         return Moment(FIRST_REPLY, "responses_", rng.randint(1, 60), True)
     if rng.random() < 0.15:
@@ -128,7 +148,11 @@ _Seen = dict[str, tuple[int, int]]
 def _look(folder: Path, when: Moment) -> _Seen:
     """Return the files of the folder and of those in it whose names hold the moment's target."""
     target = when.target
-    return {} if target is None else {path: at for path, at in _files(folder) if target in Path(path).name}
+    return (
+        {}
+        if target is None
+        else {path: at for path, at in _files(folder) if target in Path(path).name}
+    )
 
 
 def _files(folder: Path | str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -151,8 +175,9 @@ def _changes(before: _Seen, now: _Seen, grown: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How it is struck: `pause` is how long SIGSTOP holds a process, `gap` lies between two other signals, in seconds;
-    `unread` says that nobody reads the output of an orphan any more, which else goes to a file."""
+    """How it is struck: `pause` is how long SIGSTOP holds a process, `gap` lies between two other
+    signals, in seconds; `unread` says that nobody reads the output of an orphan any more, which
+    else goes to a file."""
 
     pause: float
     gap: float = 0.0
@@ -161,8 +186,8 @@ class Manner:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """How one process ended: `code` as a shell tells it, None for an orphan, which nobody could ask, and one that hung;
-    `struck` whether the blow hit it; all that it `said`."""
+    """How one process ended: `code` as a shell tells it, None for an orphan, which nobody could
+    ask, and one that hung; `struck` whether the blow hit it; all that it `said`."""
 
     code: int | None
     struck: bool
@@ -170,8 +195,11 @@ class Life:
     said: str
 
 
-def live(command: list[str], blow: Blow, when: Moment, manner: Manner, folder: Path, said: Path) -> Life:
-    """Start a process that writes below `folder`, strike it, and wait for its end; what it says goes to `said`."""
+def live(
+    command: list[str], blow: Blow, when: Moment, manner: Manner, folder: Path, said: Path
+) -> Life:
+    """Start a process that writes below `folder`, strike it, and wait for its end; what it says
+    goes to `said`."""
     if blow is ORPHANED:
         return _orphan(command, when, manner.unread, folder, said)
     with said.open("wb") as out, started(command, out) as process:
@@ -183,7 +211,10 @@ def live(command: list[str], blow: Blow, when: Moment, manner: Manner, folder: P
             _strike(process, blow, manner)
         hung = _hangs(folder, lambda: process.poll() is not None)
     return Life(
-        None if hung else _as_a_shell_tells(process.returncode), struck, hung, said.read_text("utf-8", "replace")
+        None if hung else _as_a_shell_tells(process.returncode),
+        struck,
+        hung,
+        said.read_text("utf-8", "replace"),
     )
 
 
@@ -203,7 +234,12 @@ def _never() -> bool:
 def started(command: Iterable[str], out: IO[bytes] | int) -> Iterator[subprocess.Popen[bytes]]:
     """Yield a process that is ended, by its id, with the block."""
     process = subprocess.Popen(
-        [*command], stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT, process_group=0
+        [*command],
+        stdout=out,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        cwd=ROOT,
+        process_group=0,
     )  # Ctrl-C at the campaign is none at the process
     try:
         yield process
@@ -229,11 +265,14 @@ def _as_a_shell_tells(code: int) -> int:
 
 
 def _hears(process: subprocess.Popen[bytes]) -> bool:
-    """Wait until the process has a handler of its own for SIGTERM; before, the interpreter decides what it does."""
+    """Wait until the process has a handler of its own for SIGTERM; before, the interpreter decides
+    what it does."""
     status = Path(f"/proc/{process.pid}/status")
     while process.poll() is None:
         with suppress(FileNotFoundError, ProcessLookupError):
-            caught = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt"))
+            caught = next(
+                line for line in status.read_text().splitlines() if line.startswith("SigCgt")
+            )
             if int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
                 return True
         time.sleep(LOOK_SECONDS)
@@ -243,11 +282,18 @@ def _hears(process: subprocess.Popen[bytes]) -> bool:
 def _orphan(command: list[str], when: Moment, unread: bool, folder: Path, said: Path) -> Life:
     """Strike the shell that has started the process."""
     number = said.with_suffix(".pid")
-    shell = ("sh", "-c", 'number=$1; out=$2; shift 2; "$@" >>"$out" 2>>"$0" & echo $! >"$number"; wait $!', str(said))
+    shell = (
+        "sh",
+        "-c",
+        'number=$1; out=$2; shift 2; "$@" >>"$out" 2>>"$0" & echo $! >"$number"; wait $!',
+        str(said),
+    )
     reading, writing = os.pipe()
     out = f"/dev/fd/{writing}" if unread else str(said)
     said.write_bytes(b"")
-    parent = subprocess.Popen([*shell, str(number), out, *command], pass_fds=(writing,), cwd=ROOT, process_group=0)
+    parent = subprocess.Popen(
+        [*shell, str(number), out, *command], pass_fds=(writing,), cwd=ROOT, process_group=0
+    )
     os.close(writing)
     try:
         while not (number.exists() and number.read_text().strip()):
@@ -261,11 +307,14 @@ def _orphan(command: list[str], when: Moment, unread: bool, folder: Path, said: 
     if hung := _hangs(folder, lambda: _gone(child)):
         os.kill(child, signal.SIGKILL)
     number.unlink()
-    return Life(None if struck else parent.returncode, struck, hung, said.read_text("utf-8", "replace"))
+    return Life(
+        None if struck else parent.returncode, struck, hung, said.read_text("utf-8", "replace")
+    )
 
 
 def _gone(pid: int) -> bool:
-    """Whether a process that is nobody's child here has ended; one that its new parent has not asked after has."""
+    """Whether a process that is nobody's child here has ended; one that its new parent has not
+    asked after has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):

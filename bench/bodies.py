@@ -1,4 +1,5 @@
-"""The request bodies of a tasks file, as the harness sends them when every reply is the fast endpoint's."""
+"""The request bodies of a tasks file, as the harness sends them when every reply is the fast
+endpoint's."""
 
 from __future__ import annotations
 

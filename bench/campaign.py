@@ -1,15 +1,16 @@
 """`make campaign`: strikes runs at random moments, goes on each time, and counts what that cost.
 
-Processes of `run` and `resume` against an endpoint's process, several runs side by side. After every blow a new process
-goes on, and may be struck too, until the run is complete. Then its results files are compared byte for byte with those
-of an undisturbed run (whole replies, durability `process`), and `verify` proves its folder. Each run has two features
-switched on, drawn from `FEATURES`; its cost is counted again, of its saved replies.
+Processes of `run` and `resume` against an endpoint's process, several runs side by side. After
+every blow a new process goes on, and may be struck too, until the run is complete. Then its results
+files are compared byte for byte with those of an undisturbed run (whole replies, durability
+`process`), and `verify` proves its folder. Each run has two features switched on, drawn from
+`FEATURES`; its cost is counted again, of its saved replies.
 
-- *Lost*, *doubled*: users whose record stood in a results file after one process and no longer after a later one, and
-  users with two records. The same is looked for among saved replies.
-- *Paid twice*: requests that the endpoint saw beyond one for each saved reply. A blow may cost those in flight, at
-  most `--concurrency`, where the process cannot wait for them; a blow that asks it to end may cost none, nor may any
-  with `--batch`.
+- *Lost*, *doubled*: users whose record stood in a results file after one process and no longer
+  after a later one, and users with two records. The same is looked for among saved replies.
+- *Paid twice*: requests that the endpoint saw beyond one for each saved reply. A blow may cost
+  those in flight, at most `--concurrency`, where the process cannot wait for them; a blow that asks
+  it to end may cost none, nor may any with `--batch`.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "replicas": ("--api-url", "{other_name}"),
     "reuse": ("--reuse", "{undisturbed}"),
 }
-"""Options that change no record. Runs of one model at temperature 0 reuse replies of the undisturbed run."""
+"""Options that change no record. Runs of one model at temperature 0 reuse replies of the
+undisturbed run."""
 REFUSED = ({"batches", "estimate"}, {"batches", "replicas"}, {"estimate", "reuse"})
 """Pairs that `run` refuses."""
 PROVIDER = "priced"
@@ -87,9 +89,11 @@ PROVIDER = "priced"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is run: a command's words, and the users of its tasks. `latency` is the endpoint's, in seconds.
+    """What is run: a command's words, and the users of its tasks. `latency` is the endpoint's, in
+    seconds.
 
-    `options` are further words, which decide what the results hold; `suffix` is what they add to a run's name.
+    `options` are further words, which decide what the results hold; `suffix` is what they add to a
+    run's name.
     """
 
     name: str
@@ -108,7 +112,15 @@ class Subject:
         models = [word for model in self.models[1:] for word in ("--model", model)]
         subsets = [word for subset in self.subsets for word in ("--platform", subset)]
         agent = ("--agent", str(self.agent)) if self.agent else ()
-        return (self.benchmark, *models, *subsets, *agent, *self.options, "--concurrency", str(self.concurrency))
+        return (
+            self.benchmark,
+            *models,
+            *subsets,
+            *agent,
+            *self.options,
+            "--concurrency",
+            str(self.concurrency),
+        )
 
     @property
     def expected(self) -> set[tuple[str, str]]:
@@ -124,24 +136,67 @@ STREAMPROFILE, DAILYMOBILITY = "streamprofile", "dailymobility"
 PLATFORMS = ("weibo", "zhihu")
 SUBJECTS = (
     Subject("two platforms", STREAMPROFILE, ("baseline/recency",), 50, 8, 0.12, PLATFORMS),
-    Subject("two models", STREAMPROFILE, ("baseline/recency", "baseline/frequency"), 25, 8, 0.12, PLATFORMS),
-    Subject("plans", DAILYMOBILITY, ("baseline/commuter",), 200, 4, 0.12),
-    Subject("plans, two models", DAILYMOBILITY, ("baseline/commuter", "baseline/random-day"), 100, 4, 0.12),
-    Subject("an agent", DAILYMOBILITY, ("baseline/commuter",), 12, 6, 0.03, agent=AGENT),
-    Subject("repeats", STREAMPROFILE, ("baseline/recency",), 12, 8, 0.12, ("weibo",), None, ("--repeats", "3")),
     Subject(
-        "a part", STREAMPROFILE, ("baseline/recency",), 60, 8, 0.12, ("weibo",), None, ("--part", "2/3"), ".part2of3"
+        "two models",
+        STREAMPROFILE,
+        ("baseline/recency", "baseline/frequency"),
+        25,
+        8,
+        0.12,
+        PLATFORMS,
+    ),
+    Subject("plans", DAILYMOBILITY, ("baseline/commuter",), 200, 4, 0.12),
+    Subject(
+        "plans, two models",
+        DAILYMOBILITY,
+        ("baseline/commuter", "baseline/random-day"),
+        100,
+        4,
+        0.12,
+    ),
+    Subject("an agent", DAILYMOBILITY, ("baseline/commuter",), 12, 6, 0.03, agent=AGENT),
+    Subject(
+        "repeats",
+        STREAMPROFILE,
+        ("baseline/recency",),
+        12,
+        8,
+        0.12,
+        ("weibo",),
+        None,
+        ("--repeats", "3"),
+    ),
+    Subject(
+        "a part",
+        STREAMPROFILE,
+        ("baseline/recency",),
+        60,
+        8,
+        0.12,
+        ("weibo",),
+        None,
+        ("--part", "2/3"),
+        ".part2of3",
     ),
 )
 SMALL = (
-    Subject("two models", STREAMPROFILE, ("baseline/recency", "baseline/frequency"), 12, 8, 0.12, ("weibo",)),
+    Subject(
+        "two models",
+        STREAMPROFILE,
+        ("baseline/recency", "baseline/frequency"),
+        12,
+        8,
+        0.12,
+        ("weibo",),
+    ),
     Subject("an agent", DAILYMOBILITY, ("baseline/commuter",), 3, 3, 0.03, agent=AGENT),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """`folder` holds everything; `due` are the blows still to be struck; no blow begins when `over` says so."""
+    """`folder` holds everything; `due` are the blows still to be struck; no blow begins when `over`
+    says so."""
 
     folder: Path
     subjects: Sequence[Subject]
@@ -182,7 +237,9 @@ def undisturbed(subject: Subject, folder: Path) -> Seen:
     synthesise(tasks_of(subject, folder), subject.benchmark, "--users", str(subject.users), *what)
     results = results_of(subject, folder)
     with endpoint() as url:
-        command = run_command(url, tasks_of(subject, folder), results, *subject.words, model=subject.models[0])
+        command = run_command(
+            url, tasks_of(subject, folder), results, *subject.words, model=subject.models[0]
+        )
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
         seen, asked = look(results), requests(url)
     if seen.complete != subject.expected or seen.replies.total() != asked:
@@ -191,7 +248,8 @@ def undisturbed(subject: Subject, folder: Path) -> Seen:
 
 
 def requests(url: str) -> int:
-    """Return the requests that the endpoint has seen, in batches too, once those still on their way have come."""
+    """Return the requests that the endpoint has seen, in batches too, once those still on their way
+    have come."""
     seen = -1
     while seen != (seen := sum(int(stats(url)[kind]) for kind in ("requests", "batched"))):
         time.sleep(0.03)
@@ -201,7 +259,9 @@ def requests(url: str) -> int:
 def drawn(subject: Subject, rng: random.Random) -> list[str]:
     """Two features that may meet in runs of a subject."""
     may_reuse = len(subject.models) == 1 and subject.agent is None
-    while (found := set(rng.sample(sorted(FEATURES), 2))) in REFUSED or ("reuse" in found and not may_reuse):
+    while (found := set(rng.sample(sorted(FEATURES), 2))) in REFUSED or (
+        "reuse" in found and not may_reuse
+    ):
         pass
     return sorted(found)
 
@@ -222,7 +282,9 @@ def providers(subject: Subject, urls: Sequence[str], path: Path) -> Path:
 class Disturbed:
     """One run, from nothing to its end, process after process."""
 
-    def __init__(self, campaign: Campaign, subject: Subject, wanted: Seen, url: str, rng: random.Random) -> None:
+    def __init__(
+        self, campaign: Campaign, subject: Subject, wanted: Seen, url: str, rng: random.Random
+    ) -> None:
         self._number = next(campaign.numbers)
         self._results = campaign.folder / f"run-{self._number}"
         self._campaign, self._tally, self._subject = campaign, campaign.tally, subject
@@ -236,9 +298,20 @@ class Disturbed:
             "other_name": other_name,
             "undisturbed": results_of(subject, campaign.folder) / subject.run_of(subject.models[0]),
         }
-        self._providers = ("--providers", str(providers(subject, urls, campaign.folder / f"{self._number}.toml")))
+        self._providers = (
+            "--providers",
+            str(providers(subject, urls, campaign.folder / f"{self._number}.toml")),
+        )
         self._options = (
-            *(*subject.words, "--stream", stream, "--durability", durability, "--timeout", campaign.timeout),
+            *(
+                *subject.words,
+                "--stream",
+                stream,
+                "--durability",
+                durability,
+                "--timeout",
+                campaign.timeout,
+            ),
             *("--provider", PROVIDER, *self._providers),
             *(word.format(**places) for name in self._features for word in FEATURES[name]),
         )
@@ -249,7 +322,8 @@ class Disturbed:
     def play(self) -> None:
         """Until a process comes to its end and all is complete, or until something is found.
 
-        One that is struck after the last user, at its report, leaves the rest of it to the next one.
+        One that is struck after the last user, at its report, leaves the rest of it to the next
+        one.
         """
         struck = True
         while self._sound and (struck or not self._complete):
@@ -268,7 +342,9 @@ class Disturbed:
 
     def _found(self, words: str) -> None:
         self._sound = False
-        self._tally.finding(f"{self._label}, process {self._lives}: {words}; files in {self._results}")
+        self._tally.finding(
+            f"{self._label}, process {self._lives}: {words}; files in {self._results}"
+        )
 
     def _live(self, blow: Blow) -> bool:
         """One process, and what became of it; return whether it was struck."""
@@ -284,7 +360,10 @@ class Disturbed:
         if self._sound:
             said.unlink()
         else:
-            note = f"{blow.name}, struck {life.struck}, {when}, exit code {life.code}: {shlex.join(command)}"
+            note = (
+                f"{blow.name}, struck {life.struck}, {when}, exit code {life.code}:"
+                f" {shlex.join(command)}"
+            )
             said.write_text(f"{life.said}\n{note}\n", "utf-8")
         return life.struck
 
@@ -294,7 +373,9 @@ class Disturbed:
         if begun == self._subject.expected and self._rng.random() < 0.5:
             return [*HARNESS, "resume", "--results-dir", str(self._results), *self._providers]
         tasks = tasks_of(self._subject, self._campaign.folder)
-        return run_command(self._url, tasks, self._results, *self._options, model=self._subject.models[0])
+        return run_command(
+            self._url, tasks, self._results, *self._options, model=self._subject.models[0]
+        )
 
     def _judge(self, blow: Blow, life: Life) -> None:
         """Exit code and words of a process, and what it left of users, replies and requests."""
@@ -308,8 +389,14 @@ class Disturbed:
         bound = self._subject.concurrency if blow.on_the_wire and not is_batched else 0
         if "hedging" in self._features:
             bound = max(bound, twice)
-        ends = {"wrong_exit": wrong_end(blow, life), "traced": traced(life), "beyond": max(0, twice - bound)}
-        self._tally.blow(blow.name, struck=1, twice=twice, bound=bound, complete=self._complete, **lost, **ends)
+        ends = {
+            "wrong_exit": wrong_end(blow, life),
+            "traced": traced(life),
+            "beyond": max(0, twice - bound),
+        }
+        self._tally.blow(
+            blow.name, struck=1, twice=twice, bound=bound, complete=self._complete, **lost, **ends
+        )
         if bad := {what: number for what, number in (lost | ends).items() if number}:
             told = f"exit code {life.code}, {twice} requests paid twice, said {life.said[-SAID:]!r}"
             self._found(f"{blow.name}: {bad}; {told}")
@@ -319,9 +406,15 @@ class Disturbed:
         verify = [*HARNESS, "verify", "--results-dir", str(self._results)]
         proof = subprocess.run(verify, capture_output=True, text=True, check=False, cwd=ROOT)
         # What a killed writer of a shared file leaves is removed after a day.
-        left = [path.name for path in self._results.rglob("*.new") if not SHARED_NEW.search(path.name)]
+        left = [
+            path.name for path in self._results.rglob("*.new") if not SHARED_NEW.search(path.name)
+        ]
         wanted = "no page" not in self._features
-        pages = [str(files.folder) for files in runs(self._results) if files.report("html").exists() != wanted]
+        pages = [
+            str(files.folder)
+            for files in runs(self._results)
+            if files.report("html").exists() != wanted
+        ]
         bad = {
             "not_identical": self._seen.results != self._wanted.results,
             "other_replies": self._seen.replies != self._wanted.replies,
@@ -346,11 +439,15 @@ def strike(campaign: Campaign, worker: int, wanted: Mapping[str, Seen]) -> None:
         with endpoint("--latency", str(subject.latency), "--jitter", "0.5") as url:
             Disturbed(campaign, subject, wanted[subject.name], url, rng).play()
         tally = campaign.tally
-        print(f"{tally.struck} blows, {tally.runs['runs']} runs, {len(tally.findings)} findings", flush=True)
+        print(
+            f"{tally.struck} blows, {tally.runs['runs']} runs, {len(tally.findings)} findings",
+            flush=True,
+        )
 
 
 def planned(kills: int, rng: random.Random) -> deque[Blow]:
-    """As many SIGKILLs, half of them at writes, and the others in proportion, mixed; at least one of each kind."""
+    """As many SIGKILLs, half of them at writes, and the others in proportion, mixed; at least one
+    of each kind."""
     others = [blow for blow, share in SHARES.items() for _ in range(max(1, round(kills * share)))]
     blows = [KILL] * (kills - kills // 2) + [KILL_AT_WRITE] * (kills // 2) + others
     rng.shuffle(blows)
@@ -368,12 +465,16 @@ def conduct(
     seed: int,
     over: Callable[[], bool] = lambda: False,
 ) -> Tally:
-    """Strikes all blows, or as many as come before `over`; runs that have begun are brought to their end.
+    """Strikes all blows, or as many as come before `over`; runs that have begun are brought to
+    their end.
 
-    `pause` is the length of a SIGSTOP, `life` about that of a process from its first reply on, both in seconds.
+    `pause` is the length of a SIGSTOP, `life` about that of a process from its first reply on, both
+    in seconds.
     """
     broken = threading.Event()
-    campaign = Campaign(folder, subjects, blows, lambda: broken.is_set() or over(), pause, life, seed)
+    campaign = Campaign(
+        folder, subjects, blows, lambda: broken.is_set() or over(), pause, life, seed
+    )
     with ThreadPoolExecutor(workers) as pool:
         seen = pool.map(lambda subject: undisturbed(subject, folder), subjects)
         wanted = {subject.name: one for subject, one in zip(subjects, seen, strict=True)}
@@ -388,18 +489,33 @@ def conduct(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--kills", type=int, metavar="N", help=f"SIGKILLs; other blows in proportion (default: {KILLS})"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--minutes", type=float, metavar="M", help="begin no blow after so long; without --kills as many as fit"
+        "--kills",
+        type=int,
+        metavar="N",
+        help=f"SIGKILLs; other blows in proportion (default: {KILLS})",
     )
-    parser.add_argument("--quick", action="store_true", help="some blows of each kind, in about 20 s")
-    parser.add_argument("--workers", type=int, default=4, metavar="N", help="runs side by side (default: 4)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="M",
+        help="begin no blow after so long; without --kills as many as fit",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="some blows of each kind, in about 20 s"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=4, metavar="N", help="runs side by side (default: 4)"
+    )
     parser.add_argument("--seed", type=int, default=int(time.time()))
     args = parser.parse_args()
-    os.environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}  # loopback, whatever else this machine does
+    os.environ |= {
+        "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
+    }  # loopback, whatever else this machine does
     folder = Path(tempfile.mkdtemp(prefix="harness-campaign-"))
     os.environ["TMPDIR"] = str(folder)  # where the harness puts the details of its defects
     started = time.monotonic()
@@ -424,5 +540,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # endpoints end, and files go
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+    )  # endpoints end, and files go
     sys.exit(main())

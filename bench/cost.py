@@ -1,4 +1,5 @@
-"""What a request costs: the whole harness beside the bare loop and beside other clients, in turn, in one run."""
+"""What a request costs: the whole harness beside the bare loop and beside other clients, in turn,
+in one run."""
 
 from __future__ import annotations
 
@@ -29,7 +30,12 @@ PEER_SCRIPTS: dict[str, tuple[str, ...]] = {
     "litellm": ("litellm_sdk.py",),
     "inspect_ai": ("inspect_eval.py",),
 }
-PEER_ENVIRONMENTS = {"openai": "openai", "openai[aiohttp]": "openai", "litellm": "litellm", "inspect_ai": "inspect"}
+PEER_ENVIRONMENTS = {
+    "openai": "openai",
+    "openai[aiohttp]": "openai",
+    "litellm": "litellm",
+    "inspect_ai": "inspect",
+}
 PEER_REQUESTS = 1000
 """Slow clients are measured over fewer requests."""
 
@@ -45,7 +51,8 @@ WATCH_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One process's figures: CPU in microseconds a request, requests a second, and seconds, without its imports."""
+    """One process's figures: CPU in microseconds a request, requests a second, and seconds, without
+    its imports."""
 
     requests: int
     cpu_us: float
@@ -68,7 +75,9 @@ class Measured:
         """From what a client prints: a JSON object on its last line."""
         data: dict[str, Any] = orjson.loads(printed.splitlines()[-1])
         requests, wall = data["requests"], data["wall"]
-        return cls(requests, 1e6 * data["cpu"] / requests, requests / wall, wall, data.get("version"))
+        return cls(
+            requests, 1e6 * data["cpu"] / requests, requests / wall, wall, data.get("version")
+        )
 
 
 class Workload:
@@ -78,7 +87,9 @@ class Workload:
         self.tasks = folder / f"tasks-{users}-{steps:g}"
         self.bodies = self.tasks / "bodies.jsonl"
         if not self.tasks.exists():
-            synthesise(self.tasks, "--users", str(users), "--steps", str(steps), "--platform", PLATFORM)
+            synthesise(
+                self.tasks, "--users", str(users), "--steps", str(steps), "--platform", PLATFORM
+            )
         self.count = write_bodies(self.tasks / f"{PLATFORM}_inference_tasks.jsonl", self.bodies)
 
     def head(self, count: int) -> Path:
@@ -90,7 +101,8 @@ class Workload:
 
 @contextmanager
 def endpoint_apart(latency: float, seed: int = 0) -> Iterator[str]:
-    """Yield the fast endpoint away from the client's core; for one seed, the same latencies in the same order."""
+    """Yield the fast endpoint away from the client's core; for one seed, the same latencies in the
+    same order."""
     with starting_on(ENDPOINT_CORES):
         endpoint = fast_endpoint("--latency", str(latency), "--jitter", "0.5", "--seed", str(seed))
         url = endpoint.__enter__()
@@ -108,14 +120,28 @@ def whole(url: str, work: Workload, in_flight: int, *options: str) -> Measured:
     return run_harness(url, work.tasks, str(in_flight), *options, cores=CLIENT_CORES)
 
 
-def run_harness(url: str, tasks: Path, concurrency: str, *options: str, cores: slice = slice(None)) -> Measured:
-    """Play a whole run into a folder that is thrown away. Raise `CalledProcessError` where it does not end complete."""
+def run_harness(
+    url: str, tasks: Path, concurrency: str, *options: str, cores: slice = slice(None)
+) -> Measured:
+    """Play a whole run into a folder that is thrown away. Raise `CalledProcessError` where it does
+    not end complete."""
     with tempfile.TemporaryDirectory(prefix="harness-bench-") as results:
         return Measured.of(harness_command(url, tasks, Path(results), concurrency, *options), cores)
 
 
-def harness_command(url: str, tasks: Path, results: Path, concurrency: str, *options: str) -> list[str]:
-    return [sys.executable, "-m", "bench.clients.whole", url, str(tasks), str(results), concurrency, *options]
+def harness_command(
+    url: str, tasks: Path, results: Path, concurrency: str, *options: str
+) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "bench.clients.whole",
+        url,
+        str(tasks),
+        str(results),
+        concurrency,
+        *options,
+    ]
 
 
 def peer(name: str, url: str, bodies: Path, in_flight: int) -> Measured | None:
@@ -124,7 +150,9 @@ def peer(name: str, url: str, bodies: Path, in_flight: int) -> Measured | None:
     script, *options = PEER_SCRIPTS[name]
     if not python.exists():
         return None
-    return Measured.of([str(python), str(CLIENTS / script), url, str(bodies), str(in_flight), *options])
+    return Measured.of(
+        [str(python), str(CLIENTS / script), url, str(bodies), str(in_flight), *options]
+    )
 
 
 def cost(folder: Path, quick: bool) -> list[dict[str, Any]]:
@@ -132,21 +160,35 @@ def cost(folder: Path, quick: bool) -> list[dict[str, Any]]:
     return cpu(folder, 3, 256, 1500, 1) if quick else cpu(folder, 9, 256, 3000, 3)
 
 
-def cpu(folder: Path, pairs: int, in_flight: int, users: int, peer_repeats: int = 3) -> list[dict[str, Any]]:
-    """CPU a request of the whole harness against the bare loop, pair by pair, then of the others in the same run."""
+def cpu(
+    folder: Path, pairs: int, in_flight: int, users: int, peer_repeats: int = 3
+) -> list[dict[str, Any]]:
+    """CPU a request of the whole harness against the bare loop, pair by pair, then of the others in
+    the same run."""
     work = Workload(folder, users, 6.0)
     found = []
     with endpoint_apart(0.2) as url:
         for _ in range(pairs):
             a, b = whole(url, work, in_flight), bare(url, work.bodies, in_flight)
             found.append((a, b))
-            print(f"  whole {a.cpu_us:.0f} us, bare {b.cpu_us:.0f} us, ratio {a.cpu_us / b.cpu_us:.2f}", flush=True)
-        others = [(name, _peer_cpu(name, url, work, in_flight, peer_repeats)) for name in PEER_SCRIPTS]
+            print(
+                f"  whole {a.cpu_us:.0f} us, bare {b.cpu_us:.0f} us, ratio"
+                f" {a.cpu_us / b.cpu_us:.2f}",
+                flush=True,
+            )
+        others = [
+            (name, _peer_cpu(name, url, work, in_flight, peer_repeats)) for name in PEER_SCRIPTS
+        ]
     whole_us = statistics.median(a.cpu_us for a, _ in found)
     bare_us = statistics.median(b.cpu_us for _, b in found)
     ratios = [a.cpu_us / b.cpu_us for a, b in found]
     rows = [
-        {"client": "bare aiohttp + uvloop", "requests": work.count, "cpu_us": bare_us, "of_bare": 1.0},
+        {
+            "client": "bare aiohttp + uvloop",
+            "requests": work.count,
+            "cpu_us": bare_us,
+            "of_bare": 1.0,
+        },
         {"client": "whole harness", "requests": work.count, "cpu_us": whole_us,
          "of_bare": statistics.median(ratios), "of_whole": 1.0, "ratios": ratios},
     ]  # fmt: skip
@@ -160,13 +202,17 @@ def cpu(folder: Path, pairs: int, in_flight: int, users: int, peer_repeats: int 
 
 
 def _peer_cpu(name: str, url: str, work: Workload, in_flight: int, repeats: int) -> Measured | None:
-    """Return the median of some runs of another client; None, and say so, where it cannot be had."""
+    """Return the median of some runs of another client; None, and say so, where it cannot be
+    had."""
     found = []
     for _ in range(repeats):
         try:
             one = peer(name, url, work.head(PEER_REQUESTS), in_flight)
         except subprocess.CalledProcessError as error:
-            print(f"  {name}: not measured (its script ended with exit code {error.returncode})", flush=True)
+            print(
+                f"  {name}: not measured (its script ended with exit code {error.returncode})",
+                flush=True,
+            )
             return None
         if one is None:
             print(f"  {name}: not measured (make bench-peers makes its environment)", flush=True)
@@ -179,11 +225,16 @@ def _peer_cpu(name: str, url: str, work: Workload, in_flight: int, repeats: int)
 
 def throughput(folder: Path, quick: bool) -> list[dict[str, Any]]:
     """Single-step users, so that any number of requests can be on the wire."""
-    return [rates(folder, *setting, seconds=10.0, repeats=1 if quick else 3) for setting in SETTINGS]
+    return [
+        rates(folder, *setting, seconds=10.0, repeats=1 if quick else 3) for setting in SETTINGS
+    ]
 
 
-def rates(folder: Path, in_flight: int, latency: float, seconds: float, repeats: int) -> dict[str, Any]:
-    """Answers a second of the whole harness and of the bare loop, against in flight / mean latency."""
+def rates(
+    folder: Path, in_flight: int, latency: float, seconds: float, repeats: int
+) -> dict[str, Any]:
+    """Answers a second of the whole harness and of the bare loop, against in flight / mean
+    latency."""
     ideal = in_flight / latency
     work = Workload(folder, max(2 * in_flight, min(int(ideal * seconds), MOST_REQUESTS)), 1.0)
     pairs = []
@@ -192,7 +243,10 @@ def rates(folder: Path, in_flight: int, latency: float, seconds: float, repeats:
             a = whole(url, work, in_flight)
         with endpoint_apart(latency, seed) as url, watching(url, WATCH_SECONDS) as seen_of_bare:
             b = bare(url, work.bodies, in_flight)
-        steady = steady_rate(seen, work.count) or a.rate, steady_rate(seen_of_bare, work.count) or b.rate
+        steady = (
+            steady_rate(seen, work.count) or a.rate,
+            steady_rate(seen_of_bare, work.count) or b.rate,
+        )
         pairs.append((steady[0], steady[1], a.rate / b.rate))
     row = {
         "in_flight": in_flight,

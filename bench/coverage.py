@@ -1,7 +1,8 @@
 """How often the 95 % intervals hold the true figure, for every kind of figure that is printed.
 
-The populations, figures and intervals are computed here from scratch (docs/statistics.md has the formulas): nothing of
-`harness` is called, and a test compares the two. Prints the table of that page: `python -m bench.coverage --table`.
+The populations, figures and intervals are computed here from scratch (docs/statistics.md has the
+formulas): nothing of `harness` is called, and a test compares the two. Prints the table of that
+page: `python -m bench.coverage --table`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,20 @@ USERS = (20, 30, 40, 100, 400)
 MANY = 500_000
 """Users that stand for a whole population."""
 LEAST = 0.02
-"""Share of the data sets from which a cell has their approximate intervals, or those that are not."""
+"""Share of the data sets from which a cell has their approximate intervals, or those that are
+not."""
 CELLS = 400_000
 """Values that are held at once."""
 STEPS = 12
-FEWEST, FEWEST_AT_ALL, FEWEST_UNTIED, LEAST_FREEDOM, SHRINKAGE, STEEPEST, TIED = 40, 10, 7, 6, 3, 0.1, 1e-9
+FEWEST, FEWEST_AT_ALL, FEWEST_UNTIED, LEAST_FREEDOM, SHRINKAGE, STEEPEST, TIED = (
+    40,
+    10,
+    7,
+    6,
+    3,
+    0.1,
+    1e-9,
+)
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
@@ -38,22 +48,32 @@ Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
 def chains(rng: np.random.Generator, shape: tuple[int, int], gain: float = 0.0) -> dict[str, Array]:
     """Return users of StreamProfileBench by figure.
 
-    Each has up to 12 steps with new tags, kept tags and distractors. For a third nothing new can be found; two users in
-    three never fall for a distractor that is passed on, five in six never for a rarer one.
+    Each has up to 12 steps with new tags, kept tags and distractors. For a third nothing new can be
+    found; two users in three never fall for a distractor that is passed on, five in six never for a
+    rarer one.
     """
     users = shape[0] * shape[1]
     steps = np.minimum(rng.geometric(1 / 6, (users, 1)), STEPS) > np.arange(STEPS)
     skill = np.clip(rng.beta(1.5, 4, (users, 1)) * np.exp(rng.normal(gain, 0.3, (users, 1))), 0, 1)
     hopeless = rng.random((users, 1)) < 1 / 3
     new, kept = rng.poisson(1.2, steps.shape), rng.poisson(1.5, steps.shape)
-    found, held = rng.binomial(new, np.where(hopeless, 0, skill)), rng.binomial(kept, np.sqrt(skill))
+    found, held = (
+        rng.binomial(new, np.where(hopeless, 0, skill)),
+        rng.binomial(kept, np.sqrt(skill)),
+    )
     values = {
         "Recall_Novelty": _share(found, new, steps),
         "Recall_Stability": _share(held, kept, steps),
         "Recall": _share(found + held, new + kept, steps),
     }
-    for name, prone, rate in (("Error_Decay", 0.8, 0.5), ("Error_Viral", 1 / 3, 0.35), ("Error_Random", 1 / 6, 0.25)):
-        chance = np.where(rng.random((users, 1)) < prone, rng.beta(2, 3, (users, 1)) * 2 * rate, 0.0)
+    for name, prone, rate in (
+        ("Error_Decay", 0.8, 0.5),
+        ("Error_Viral", 1 / 3, 0.35),
+        ("Error_Random", 1 / 6, 0.25),
+    ):
+        chance = np.where(
+            rng.random((users, 1)) < prone, rng.beta(2, 3, (users, 1)) * 2 * rate, 0.0
+        )
         there = rng.integers(1, 4, steps.shape)
         values[name] = _share(rng.binomial(there, np.clip(chance, 0, 1)), there, steps)
     of = {name: _mean(each) for name, each in values.items()}
@@ -62,18 +82,26 @@ def chains(rng: np.random.Generator, shape: tuple[int, int], gain: float = 0.0) 
     for part in (of, first, later):
         part["F1^NS"] = _harmonic(part["Recall_Novelty"], part["Recall_Stability"])
     of |= {f"FWT {name}": later[name] - first[name] for name in ("Recall", "F1^NS", "Error_Viral")}
-    of |= {f"{name}, step {step}": values[name][:, step - 1] for step in (1, 8) for name in ("Recall", "Error_Viral")}
+    of |= {
+        f"{name}, step {step}": values[name][:, step - 1]
+        for step in (1, 8)
+        for name in ("Recall", "Error_Viral")
+    }
     return {name: each.reshape(shape) for name, each in of.items()}
 
 
 def _share(part: NDArray[np.int64], whole: NDArray[np.int64], there: NDArray[np.bool_]) -> Array:
-    found: Array = np.divide(part, whole, out=np.full(part.shape, np.nan), where=there & (whole > 0))
+    found: Array = np.divide(
+        part, whole, out=np.full(part.shape, np.nan), where=there & (whole > 0)
+    )
     return found
 
 
 def _mean(values: Array) -> Array:
     count = (~np.isnan(values)).sum(axis=1)
-    found: Array = np.divide(np.nansum(values, axis=1), count, out=np.full(len(values), np.nan), where=count > 0)
+    found: Array = np.divide(
+        np.nansum(values, axis=1), count, out=np.full(len(values), np.nan), where=count > 0
+    )
     return found
 
 
@@ -87,7 +115,8 @@ def figure(name: str, rng: np.random.Generator, shape: tuple[int, int]) -> Array
 
 @cache
 def chain_sets(users: int, sets: int) -> dict[str, Array]:
-    """Return data sets of so many users by figure: the figures of one platform are all looked at in the same ones."""
+    """Return data sets of so many users by figure: the figures of one platform are all looked at in
+    the same ones."""
     rng, at_once = np.random.default_rng([SEED, 1, users]), max(1, CELLS // 4 // users)
     drawn = [chains(rng, (min(at_once, sets - start), users)) for start in range(0, sets, at_once)]
     return {name: np.concatenate([of[name] for of in drawn]) for name in CHAINS}
@@ -126,15 +155,20 @@ def mostly_none(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 def mostly_all(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     """Return recalls of users of whom half miss nothing, and few miss much."""
-    return 1 - np.where(rng.random(shape) < 0.55, np.minimum(1.0, rng.lognormal(-2.4, 0.9, shape)), 0.0)
+    return 1 - np.where(
+        rng.random(shape) < 0.55, np.minimum(1.0, rng.lognormal(-2.4, 0.9, shape)), 0.0
+    )
 
 
 def two_kinds(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     """Return values of users of two kinds, one in ten of the second."""
-    return np.where(rng.random(shape) < 0.1, rng.normal(0.8, 0.1, shape), rng.normal(0.2, 0.1, shape))
+    return np.where(
+        rng.random(shape) < 0.1, rng.normal(0.8, 0.1, shape), rng.normal(0.2, 0.1, shape)
+    )
 
 
-# Figures of a benchmark's own statistics: what each user adds (sets x users x K), and the figure of the sums
+# Figures of a benchmark's own statistics: what each user adds (sets x users x K), and the figure of
+# the sums
 
 
 def demand(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
@@ -162,13 +196,16 @@ def products(correlation: float, rng: np.random.Generator, shape: tuple[int, int
 
 
 def answers(each: int, rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Return hits, false positives and false negatives by class, of so many answers in three classes a user."""
+    """Return hits, false positives and false negatives by class, of so many answers in three
+    classes a user."""
     true = np.searchsorted([0.5, 0.8], rng.random((*shape, each)))
     given = np.where(rng.random(true.shape) < 0.6, true, rng.integers(0, 3, true.shape))
     classes = np.arange(3)[:, None]
     is_true, is_given = true[..., None, :] == classes, given[..., None, :] == classes
     counts = [(is_true & is_given), (~is_true & is_given), (is_true & ~is_given)]
-    return np.stack([of.sum(axis=-1) for of in counts], axis=-1).reshape(*shape, 9).astype(np.float64)
+    return (
+        np.stack([of.sum(axis=-1) for of in counts], axis=-1).reshape(*shape, 9).astype(np.float64)
+    )
 
 
 def ratio(sums: Array) -> Array:
@@ -189,7 +226,9 @@ def pearson(sums: Array) -> Array:
 def macro_f1(sums: Array) -> Array:
     hits, false, missed = np.moveaxis(sums.reshape(*sums.shape[:-1], 3, 3), -1, 0)
     whole = 2 * hits + false + missed
-    found: Array = np.where(whole > 0, 2 * hits / np.where(whole > 0, whole, 1.0), 0.0).mean(axis=-1)
+    found: Array = np.where(whole > 0, 2 * hits / np.where(whole > 0, whole, 1.0), 0.0).mean(
+        axis=-1
+    )
     return found
 
 
@@ -216,7 +255,15 @@ OWN: Mapping[str, tuple[Rows, Callable[[Array], Array]]] = {
 
 
 CHAINS = (
-    *("Recall", "Recall_Novelty", "Recall_Stability", "F1^NS", "Error_Decay", "Error_Viral", "Error_Random"),
+    *(
+        "Recall",
+        "Recall_Novelty",
+        "Recall_Stability",
+        "F1^NS",
+        "Error_Decay",
+        "Error_Viral",
+        "Error_Random",
+    ),
     *("FWT Recall", "FWT F1^NS", "FWT Error_Viral"),
     *("Recall, step 1", "Recall, step 8", "Error_Viral, step 1", "Error_Viral, step 8"),
 )
@@ -239,7 +286,14 @@ POPULATIONS: Mapping[str, Draw] = {
     "compare Error_Random": partial(difference, "Error_Random", 0.0),
     "compare, one user in ten gains": one_in_ten,
 }
-PLATFORMS = ("one in twenty errs", "F1^NS", "Error_Viral", "Error_Random", "compare F1^NS", "compare Error_Viral")
+PLATFORMS = (
+    "one in twenty errs",
+    "F1^NS",
+    "Error_Viral",
+    "Error_Random",
+    "compare F1^NS",
+    "compare Error_Viral",
+)
 """Populations whose mean over several platforms is looked at, too."""
 
 
@@ -250,18 +304,22 @@ Intervals = tuple[Array, Array, NDArray[np.bool_]]
 """Both ends of the interval of each data set, and whether it is approximate."""
 
 
-def intervals(strata: Sequence[Array], figures: Sequence[Array] | None = None) -> tuple[Array, *Intervals]:
-    """Return the mean over strata of each data set, both ends of its interval, NaN where there is none, and whether it
-    is approximate.
+def intervals(
+    strata: Sequence[Array], figures: Sequence[Array] | None = None
+) -> tuple[Array, *Intervals]:
+    """Return the mean over strata of each data set, both ends of its interval, NaN where there is
+    none, and whether it is approximate.
 
-    `strata` are users' values or pseudo-values, sets x users each; `figures` are the strata's figures, of sets each, if
-    they are not the means.
+    `strata` are users' values or pseudo-values, sets x users each; `figures` are the strata's
+    figures, of sets each, if they are not the means.
     """
     count = np.array([(~np.isnan(values)).sum(axis=1) for values in strata], dtype=np.float64)
     with np.errstate(all="ignore"):
         mean = np.array([np.nansum(values, axis=1) for values in strata]) / count
         off = [np.nan_to_num(values - of[:, None]) for values, of in zip(strata, mean, strict=True)]
-        second, third, fourth = (np.array([(each**power).sum(axis=1) for each in off]) for power in (2, 3, 4))
+        second, third, fourth = (
+            np.array([(each**power).sum(axis=1) for each in off]) for power in (2, 3, 4)
+        )
         share = second / (count - 1) / count
         cumulant = (third / np.fmax(1, (count - 1) * (count - 2)) / count).sum(axis=0)
         kurtosis = count * fourth / second**2
@@ -272,10 +330,19 @@ def intervals(strata: Sequence[Array], figures: Sequence[Array] | None = None) -
         welch = squared**2 / (share**2 / (count - 1)).sum(axis=0)
         freedom = np.fmin(welch, squared**2 / (1.5 * noise * (1 - linked)))
         different = np.array([_untied(values) for values in strata])
-        untied = different.sum(axis=0) / count.sum(axis=0) * (1 / count).sum(axis=0) ** 2 / (1 / count**3).sum(axis=0)
+        untied = (
+            different.sum(axis=0)
+            / count.sum(axis=0)
+            * (1 / count).sum(axis=0) ** 2
+            / (1 / count**3).sum(axis=0)
+        )
         a = cumulant / error**3 * np.minimum(1, 2 * linked) ** 2 * untied / (untied + SHRINKAGE)
         enough = (count.sum(axis=0) >= FEWEST_AT_ALL) & (count.min(axis=0) > 1) & np.isfinite(error)
-        approximate = (count.sum(axis=0) < FEWEST) | (untied < FEWEST_UNTIED - TIED) | (freedom < LEAST_FREEDOM)
+        approximate = (
+            (count.sum(axis=0) < FEWEST)
+            | (untied < FEWEST_UNTIED - TIED)
+            | (freedom < LEAST_FREEDOM)
+        )
         freedom = np.fmax(LEAST_FREEDOM, freedom)
         reach = stats.t.ppf(0.975, freedom)
         most = 3 * (np.sqrt(reach**2 + 2 * (1 - STEEPEST) / 3) - reach)
@@ -285,7 +352,9 @@ def intervals(strata: Sequence[Array], figures: Sequence[Array] | None = None) -
         for tail in (0.975, 0.025):
             t = stats.t.ppf(tail, freedom)
             exact = np.where(np.abs(a) < 1e-6, t, 3 / a * (np.cbrt(1 + a * (t - a / 6)) - 1))
-            ends.append(np.where(enough & (error > TIED), middle - exact * error / len(strata), np.nan))
+            ends.append(
+                np.where(enough & (error > TIED), middle - exact * error / len(strata), np.nan)
+            )
     return middle, ends[0], ends[1], approximate
 
 
@@ -304,16 +373,23 @@ def _untied(values: Array) -> NDArray[np.int64]:
 # The study
 
 
-def cell(draws: Sequence[Draw], sizes: Sequence[int], truth: float, rng: np.random.Generator, sets: int) -> str:
-    """Return how often the interval of a mean holds the truth: those that are approximate after a `~`."""
+def cell(
+    draws: Sequence[Draw], sizes: Sequence[int], truth: float, rng: np.random.Generator, sets: int
+) -> str:
+    """Return how often the interval of a mean holds the truth: those that are approximate after a
+    `~`."""
 
     def found(number: int) -> Intervals:
-        return intervals([draw(rng, (number, users)) for draw, users in zip(draws, sizes, strict=True)])[1:]
+        return intervals(
+            [draw(rng, (number, users)) for draw, users in zip(draws, sizes, strict=True)]
+        )[1:]
 
     return _held(found, sum(sizes), truth, sets)
 
 
-def own_cell(rows: Rows, of: Callable[[Array], Array], users: int, rng: np.random.Generator, sets: int) -> str:
+def own_cell(
+    rows: Rows, of: Callable[[Array], Array], users: int, rng: np.random.Generator, sets: int
+) -> str:
     """Return the same of a figure of a benchmark's own."""
 
     def found(number: int) -> Intervals:
@@ -360,7 +436,8 @@ Study = Callable[[int, np.random.Generator, int], str]
 def studies() -> Iterator[tuple[str, float, Study]]:
     """Yield name, true figure and cells of each row."""
     truths = {
-        name: float(np.nanmean(draw(np.random.default_rng([SEED, 0]), (1, MANY)))) for name, draw in POPULATIONS.items()
+        name: float(np.nanmean(draw(np.random.default_rng([SEED, 0]), (1, MANY))))
+        for name, draw in POPULATIONS.items()
     }
 
     def mean(name: str, sizes: Callable[[int], Sequence[int]]) -> Study:
@@ -383,15 +460,25 @@ def studies() -> Iterator[tuple[str, float, Study]]:
     for name in PLATFORMS:
         yield f"{name}, mean of five platforms", truths[name], mean(name, lambda n: (n,) * 5)
     for name in PLATFORMS:
-        yield f"{name}, mean of platforms of n and 200", truths[name], mean(name, lambda n: (n, 200))
+        yield (
+            f"{name}, mean of platforms of n and 200",
+            truths[name],
+            mean(name, lambda n: (n, 200)),
+        )
     for name, (drawn, of) in OWN.items():
         yield name, own_truth(drawn, of), own(drawn, of)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--table", action="store_true", help="print the table of docs/statistics.md, and nothing else")
-    parser.add_argument("--sets", type=int, default=SETS, help=f"data sets of each population (default: {SETS})")
+    parser.add_argument(
+        "--table",
+        action="store_true",
+        help="print the table of docs/statistics.md, and nothing else",
+    )
+    parser.add_argument(
+        "--sets", type=int, default=SETS, help=f"data sets of each population (default: {SETS})"
+    )
     parser.add_argument("--users", type=int, nargs="+", default=USERS, help="numbers of users")
     args = parser.parse_args()
     start = time.perf_counter()

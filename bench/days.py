@@ -1,9 +1,11 @@
-"""How often DailyMobility's 95 % intervals hold the true figure. Prints the table of docs/statistics.md.
+"""How often DailyMobility's 95 % intervals hold the true figure. Prints the table of
+docs/statistics.md.
 
-Figures and true values are computed here, from residents' counts by bin, and the populations are lists of residents:
-those of `synth`, played by the shipped baselines, or made here. A true value is the mean of the figure over other data
-sets of the same size, with the same ground truth ("run"), or with others of 100 residents as well ("both"). What is
-studied is `harness.benchmarks.dailymobility.spread`: `python -m bench.days`.
+Figures and true values are computed here, from residents' counts by bin, and the populations are
+lists of residents: those of `synth`, played by the shipped baselines, or made here. A true value is
+the mean of the figure over other data sets of the same size, with the same ground truth ("run"), or
+with others of 100 residents as well ("both"). What is studied is
+`harness.benchmarks.dailymobility.spread`: `python -m bench.days`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ Counts = NDArray[np.int64]
 
 
 class Residents(NamedTuple):
-    """Radius in metres and number of locations (n), slots of 48 with each intention and their shares (n x 7)."""
+    """Radius in metres and number of locations (n), slots of 48 with each intention and their
+    shares (n x 7)."""
 
     radius: NDArray[Any]
     locations: NDArray[Any]
@@ -53,10 +56,13 @@ class Residents(NamedTuple):
         return Residents(*(column[at] for column in self))
 
     def counts(self, reach: float) -> Counts:
-        """Return residents x 120 bins of the protocol aligned; `reach` is the ground truth's largest radius."""
+        """Return residents x 120 bins of the protocol aligned; `reach` is the ground truth's
+        largest radius."""
         found, rows = np.zeros((len(self.radius), 120), dtype=np.int64), np.arange(len(self.radius))
         found[rows, np.where(self.radius > reach, 50, _equal(self.radius, reach))] = 1
-        found[rows, ENDS[0] + np.searchsorted(np.arange(11) + 0.5, self.locations, side="right")] = 1
+        found[
+            rows, ENDS[0] + np.searchsorted(np.arange(11) + 0.5, self.locations, side="right")
+        ] = 1
         found[:, ENDS[1] : ENDS[2]] = self.slots
         for place in ENDS[2] + _equal(self.shares, 1.0).T:
             np.add.at(found, (rows, place), 1)
@@ -70,7 +76,8 @@ def _equal(values: Array, reach: float) -> Counts:
 
 
 def figures(truth: Counts, totals: Counts) -> Array:
-    """Return score and divergences (... x 5) of totals by bin (... x 120), in bits by the entropies of both sides."""
+    """Return score and divergences (... x 5) of totals by bin (... x 120), in bits by the entropies
+    of both sides."""
     sides = zip(*(np.split(side, ENDS, axis=-1) for side in (truth, totals)), strict=True)
     found = np.stack([_divergence(p, q) for p, q in sides], axis=-1)
     return np.concatenate([1 - found.mean(axis=-1, keepdims=True), found], axis=-1)
@@ -91,8 +98,11 @@ def _entropy(shares: Array) -> Array:
 
 
 def populations(folder: Path) -> tuple[Residents, dict[str, Residents]]:
-    """Return the synthetic residents that ground truths are drawn of, and the populations of runs by name."""
-    subprocess.run([*HARNESS, "synth", "dailymobility", "--out", str(folder), "--users", str(POOL)], check=True)
+    """Return the synthetic residents that ground truths are drawn of, and the populations of runs
+    by name."""
+    subprocess.run(
+        [*HARNESS, "synth", "dailymobility", "--out", str(folder), "--users", str(POOL)], check=True
+    )
     truth = ground_truth(folder / "dailymobility" / "groundtruth")
     rng, commuters = np.random.default_rng(SEED), played(folder, "commuter")
     return truth, {
@@ -108,7 +118,12 @@ def populations(folder: Path) -> tuple[Residents, dict[str, Residents]]:
 def ground_truth(folder: Path) -> Residents:
     radius, locations, sequences, shares = (
         np.load(folder / f"{name}.npy")
-        for name in ("gyration_radius", "daily_location_numbers", "daily_intentions_2d", "intention_proportions_2d")
+        for name in (
+            "gyration_radius",
+            "daily_location_numbers",
+            "daily_intentions_2d",
+            "intention_proportions_2d",
+        )
     )
     return Residents(radius, locations, _slots(sequences), shares)
 
@@ -120,7 +135,12 @@ def played(folder: Path, baseline: str) -> Residents:
     command = [*HARNESS, "run", "dailymobility", "--model", f"baseline/{baseline}", *options]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     of = orjson.loads((results / baseline / "generated_beijing.json").read_bytes())
-    names = ("gyration_radius", "daily_location_numbers", "intention_sequences", "intention_proportions")
+    names = (
+        "gyration_radius",
+        "daily_location_numbers",
+        "intention_sequences",
+        "intention_proportions",
+    )
     radius, locations, sequences, shares = (np.array(of[name]) for name in names)
     return Residents(radius, locations, _slots(sequences), shares)
 
@@ -144,7 +164,11 @@ def alike(rng: np.random.Generator, truth: Residents) -> Residents:
     """Seven in ten work, from 7 to 10 hours; the others are at home."""
     works, long = rng.random(POOL) < 0.7, rng.integers(14, 20, POOL)
     slots = np.zeros((POOL, 7), dtype=np.int64)
-    slots[:, 0], slots[:, 1], slots[:, 3] = 36 - long, 12 + np.where(works, 0, long), np.where(works, long, 0)
+    slots[:, 0], slots[:, 1], slots[:, 3] = (
+        36 - long,
+        12 + np.where(works, 0, long),
+        np.where(works, long, 0),
+    )
     radius = np.where(works, rng.choice(truth.radius, POOL), 0.0)
     return _made(radius, 1.0 + works + (rng.random(POOL) < 0.2), slots)
 
@@ -152,7 +176,9 @@ def alike(rng: np.random.Generator, truth: Residents) -> Residents:
 def half_invalid(rng: np.random.Generator, commuters: Residents) -> Residents:
     valid = rng.random(POOL) < 0.5
     slots = np.where(valid[:, None], commuters.slots, 48 * (np.arange(7) == 2))
-    return _made(np.where(valid, commuters.radius, 0.0), np.where(valid, commuters.locations, 1.0), slots)
+    return _made(
+        np.where(valid, commuters.radius, 0.0), np.where(valid, commuters.locations, 1.0), slots
+    )
 
 
 # The study
@@ -169,10 +195,13 @@ class Drawn(NamedTuple):
         return figures(self.truth.sum(axis=0), self.run.sum(axis=0))
 
     def intervals(self, whole: bool) -> Array:
-        """Return low and high of each figure (5 x 2), NaN without: over both sides (`whole`), or the run's."""
+        """Return low and high of each figure (5 x 2), NaN without: over both sides (`whole`), or
+        the run's."""
         p, q, values = self.truth.sum(axis=0), self.run.sum(axis=0), self.values
         run = Side.of([self.run], q, p, values)
-        spread = both(run, Side.of([self.truth], p, q, values), mixed(p, q)) if whole else run.spread
+        spread = (
+            both(run, Side.of([self.truth], p, q, values), mixed(p, q)) if whole else run.spread
+        )
         found = spread.intervals(values, len(self.run))
         return np.array([(np.nan, np.nan) if ends is None else ends for ends in found.values()])
 
@@ -188,13 +217,17 @@ def drawn_run(rng: np.random.Generator, users: int, rows: Counts, truth: Counts)
     return Drawn(rows[rng.integers(len(rows), size=users)], truth)
 
 
-def cell(draw: partial[Drawn], users: int, sets: int, rng: np.random.Generator, whole: bool) -> list[str]:
+def cell(
+    draw: partial[Drawn], users: int, sets: int, rng: np.random.Generator, whole: bool
+) -> list[str]:
     """Return how often the interval of each figure holds its mean, in percent, or `too few`."""
     values, ends = np.empty((sets, 5)), np.empty((sets, 5, 2))
     for at in range(sets):
         of = draw(rng, users)
         values[at], ends[at] = of.values, of.intervals(whole)
-    true = np.concatenate([values, [draw(rng, users).values for _ in range(OTHERS * sets)]]).mean(axis=0)
+    true = np.concatenate([values, [draw(rng, users).values for _ in range(OTHERS * sets)]]).mean(
+        axis=0
+    )
     printed = ~np.isnan(ends[..., 0])
     held = (ends[..., 0] <= true) & (true <= ends[..., 1])
     return [_shown(printed[:, at], held[:, at]) for at in range(len(true))]
@@ -203,30 +236,42 @@ def cell(draw: partial[Drawn], users: int, sets: int, rng: np.random.Generator, 
 def _shown(printed: NDArray[np.bool_], held: NDArray[np.bool_]) -> str:
     if printed.mean() < LEAST:
         return "too few"
-    return f"{100 * held[printed].mean():.1f}" + ("" if printed.mean() > 0.99 else f" ({100 * printed.mean():.0f})")
+    return f"{100 * held[printed].mean():.1f}" + (
+        "" if printed.mean() > 0.99 else f" ({100 * printed.mean():.0f})"
+    )
 
 
-def studies(truths: Residents, people: Mapping[str, Residents]) -> dict[tuple[str, str], partial[Drawn]]:
+def studies(
+    truths: Residents, people: Mapping[str, Residents]
+) -> dict[tuple[str, str], partial[Drawn]]:
     truth = Residents(*(column[:TRUTH] for column in truths))
     reach = float(truth.radius.max())
     run = {
         ("run", name): partial(drawn_run, rows=of.counts(reach), truth=truth.counts(reach))
         for name, of in people.items()
     }
-    return run | {("both", name): partial(drawn, people=of, truths=truths) for name, of in people.items()}
+    return run | {
+        ("both", name): partial(drawn, people=of, truths=truths) for name, of in people.items()
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sets", type=int, default=SETS, help=f"data sets of each cell (default: {SETS})")
+    parser.add_argument(
+        "--sets", type=int, default=SETS, help=f"data sets of each cell (default: {SETS})"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = studies(*populations(Path(folder)))
-    print("| interval | population | users | Score | radius | locations | intentions | proportions |")
+    print(
+        "| interval | population | users | Score | radius | locations | intentions | proportions |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for (kind, name), draw in found.items():
         for users in USERS:
-            cells = cell(draw, users, args.sets, np.random.default_rng([SEED, users]), kind == "both")
+            cells = cell(
+                draw, users, args.sets, np.random.default_rng([SEED, users]), kind == "both"
+            )
             if set(cells) != {"too few"}:
                 print(f"| {kind} | {name} | {users} | {' | '.join(cells)} |", flush=True)
     return 0

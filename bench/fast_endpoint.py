@@ -1,9 +1,11 @@
-"""An endpoint that is never the bottleneck: a bare asyncio.Protocol that answers every chat call with one reply.
+"""An endpoint that is never the bottleneck: a bare asyncio.Protocol that answers every chat call
+with one reply.
 
     python -m bench.fast_endpoint --latency 0.2 --jitter 0.5 --slots 30 --fault-rate 0.3
 
-It prints its address on the first line. `GET /stats` tells what it has seen, `POST /slots N` changes its capacity.
-Not a server for anything but measurements: it reads just enough HTTP for clients that send a Content-Length.
+It prints its address on the first line. `GET /stats` tells what it has seen, `POST /slots N`
+changes its capacity. Not a server for anything but measurements: it reads just enough HTTP for
+clients that send a Content-Length.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ import uvloop
 
 TEXT = orjson.dumps(
     {
-        "persona_summary": "该用户长期关注音乐与影视，近期对国产动画与户外徒步的兴趣上升，对热点话题的参与减少。" * 4,
+        "persona_summary": (
+            "该用户长期关注音乐与影视，近期对国产动画与户外徒步的兴趣上升，对热点话题的参与减少。"
+            * 4
+        ),
         "predicted_tags": ["国产动画", "音乐节", "徒步"],
         "reasoning": "依据最近几批动态中反复出现的主题，并结合画像里持续的兴趣作出判断。",
     }
@@ -34,7 +39,9 @@ COMPLETION = orjson.dumps(
         "object": "chat.completion",
         "created": 0,
         "model": "fast",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}],
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}
+        ],
         "usage": {"prompt_tokens": 1800, "completion_tokens": 250, "total_tokens": 2050},
     }
 )
@@ -43,16 +50,24 @@ BROKEN = b'{"error":{"message":"injected","type":"server_error","code":"500"}}'
 
 
 def _reply(status: str, body: bytes) -> bytes:
-    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length:"
+        f" {len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 
-OK, TOO_MANY, ERROR = _reply("200 OK", COMPLETION), _reply("429 Too Many", BUSY), _reply("500 Error", BROKEN)
+OK, TOO_MANY, ERROR = (
+    _reply("200 OK", COMPLETION),
+    _reply("429 Too Many", BUSY),
+    _reply("500 Error", BROKEN),
+)
 
 
 @dataclass(slots=True)
 class Behaviour:
-    """`latency` is a mean in seconds, lognormal with sigma `jitter`; beyond `slots` requests at once it says 429."""
+    """`latency` is a mean in seconds, lognormal with sigma `jitter`; beyond `slots` requests at
+    once it says 429."""
 
     latency: float
     jitter: float
@@ -61,7 +76,13 @@ class Behaviour:
     rng: random.Random
     in_flight: int = 0
     counts: dict[str, int] = field(
-        default_factory=lambda: {"requests": 0, "completed": 0, "rejected": 0, "faults": 0, "most_in_flight": 0}
+        default_factory=lambda: {
+            "requests": 0,
+            "completed": 0,
+            "rejected": 0,
+            "faults": 0,
+            "most_in_flight": 0,
+        }
     )
 
     def delay(self) -> float:
@@ -77,7 +98,9 @@ class Endpoint(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own does not inherit from it
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's own does not inherit from it
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -146,14 +169,18 @@ async def serve(behaviour: Behaviour) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--latency", type=float, default=0.0)
     parser.add_argument("--jitter", type=float, default=0.5)
     parser.add_argument("--slots", type=int)
     parser.add_argument("--fault-rate", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    behaviour = Behaviour(args.latency, args.jitter, args.slots, args.fault_rate, random.Random(args.seed))
+    behaviour = Behaviour(
+        args.latency, args.jitter, args.slots, args.fault_rate, random.Random(args.seed)
+    )
     try:
         uvloop.run(serve(behaviour))
     except KeyboardInterrupt:

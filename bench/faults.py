@@ -1,17 +1,21 @@
-"""`python -m bench.faults`: runs under every fault of `endpoint_double`, and under total outages, against calm ones.
+"""`python -m bench.faults`: runs under every fault of `endpoint_double`, and under total outages,
+against calm ones.
 
-Processes of `run` against endpoints' processes, several side by side; StreamProfileBench and DailyMobility, whole
-replies and streams.
+Processes of `run` against endpoints' processes, several side by side; StreamProfileBench and
+DailyMobility, whole replies and streams.
 
-- *Transport faults*, each kind by itself and all mixed, at 10, 30 and 60 % of the tries: no user fails, the results
-  file is byte-identical with that of a run without faults, and each request that the endpoint saw is a saved reply or a
-  retry in the log. `--max-retries 30`: at 60 % a request fails more than 30 times in a row once in 7 million.
-- *Content faults* at 30 % of the requests. Without asking again, the report counts each kind as often as the endpoint
-  says that it served it; with asking again, what is invalid at the end and what was asked again make as many together.
-  A repeat is byte-identical, also with transport faults at 40 % of the tries besides.
-- *Outages* of 60 s in the middle, with `--max-retries` 2 (whole replies) and 0 (streams): no user fails, though one
-  request alone is tried oftener than its retries allow. Were a single try of those not given back, its user would be a
-  failure, at the latest with no retry at all. Byte-identical with a run without an outage.
+- *Transport faults*, each kind by itself and all mixed, at 10, 30 and 60 % of the tries: no user
+  fails, the results file is byte-identical with that of a run without faults, and each request that
+  the endpoint saw is a saved reply or a retry in the log. `--max-retries 30`: at 60 % a request
+  fails more than 30 times in a row once in 7 million.
+- *Content faults* at 30 % of the requests. Without asking again, the report counts each kind as
+  often as the endpoint says that it served it; with asking again, what is invalid at the end and
+  what was asked again make as many together. A repeat is byte-identical, also with transport faults
+  at 40 % of the tries besides.
+- *Outages* of 60 s in the middle, with `--max-retries` 2 (whole replies) and 0 (streams): no user
+  fails, though one request alone is tried oftener than its retries allow. Were a single try of
+  those not given back, its user would be a failure, at the latest with no retry at all.
+  Byte-identical with a run without an outage.
 
 Exit code 1 where anything differs.
 """
@@ -49,7 +53,8 @@ CONTENT_RATE = 0.3
 QUICK_TRANSPORT = tuple(kind for kind in TRANSPORT if kind != STALL)
 """Faults that no time-out is needed for."""
 BOTH_RATE = CONTENT_RATE * (len(CONTENT) + len(QUICK_TRANSPORT)) / len(CONTENT)
-"""Of content and transport faults together, so that content faults are those of `CONTENT_RATE` alone."""
+"""Of content and transport faults together, so that content faults are those of `CONTENT_RATE`
+alone."""
 
 COUNTED = {"empty": "empty", "refusal": "refusal", "length": "length", "no-json": "no_json"}
 """Kind of an invalid answer in a report by the fault that makes it."""
@@ -83,7 +88,8 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run. `row` is its row of the tables; runs that are `alike` have results files of the same bytes."""
+    """One run. `row` is its row of the tables; runs that are `alike` have results files of the same
+    bytes."""
 
     row: str
     subject: Subject
@@ -97,7 +103,11 @@ class Case:
 
     @property
     def serving(self) -> tuple[str, ...]:
-        faulty = ("--fault-rate", f"{self.rate:g}", "--faults", ",".join(self.faults)) if self.faults else ()
+        faulty = (
+            ("--fault-rate", f"{self.rate:g}", "--faults", ",".join(self.faults))
+            if self.faults
+            else ()
+        )
         slow = ("--latency", "0.5") if self.outage else ()
         return (*faulty, *slow, "--seed", str(self.seed))
 
@@ -122,12 +132,16 @@ class Case:
 
     def __str__(self) -> str:
         form = "streams" if self.stream else "whole replies"
-        return f"{self.row} ({self.subject.name}, {form}, {self.rate:.0%}, parse retries {self.parse_retries})"
+        return (
+            f"{self.row} ({self.subject.name}, {form}, {self.rate:.0%}, parse retries"
+            f" {self.parse_retries})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`requests` is what the endpoint saw, `replies` what is saved, `retries` are counted by their kind.
+    """`requests` is what the endpoint saw, `replies` what is saved, `retries` are counted by their
+    kind.
 
     `most_tries` is that of the request that was tried most often.
     """
@@ -154,10 +168,25 @@ def subjects(users: int) -> tuple[Subject, Subject]:
 
 
 def long_subjects(users: int) -> tuple[Subject, Subject]:
-    """Return the same with so many users that half of the requests take a while: half a second each, eight at once."""
+    """Return the same with so many users that half of the requests take a while: half a second
+    each, eight at once."""
     return (
-        Subject("StreamProfileBench, long", "streamprofile", "baseline/recency", "zhihu", users, 5 * users // 2),
-        Subject("DailyMobility, long", "dailymobility", "baseline/commuter", "beijing", 5 * users, 5 * users // 2),
+        Subject(
+            "StreamProfileBench, long",
+            "streamprofile",
+            "baseline/recency",
+            "zhihu",
+            users,
+            5 * users // 2,
+        ),
+        Subject(
+            "DailyMobility, long",
+            "dailymobility",
+            "baseline/commuter",
+            "beijing",
+            5 * users,
+            5 * users // 2,
+        ),
     )
 
 
@@ -174,8 +203,16 @@ def transport(users: int, seed: int) -> list[Case]:
     cases += [Case(CALM, subject, True, subject.name) for subject in subjects(users)]
     for rate, subject, stream in product(reversed(RATES), subjects(users), (False, True)):
         kinds = (*TRANSPORT, *STREAM) if stream else TRANSPORT
-        mixed = Case(f"all mixed, {rate:.0%}", subject, stream, subject.name, kinds, rate, seed=seed)
-        cases += [mixed, *(Case(kind, subject, stream, subject.name, (kind,), rate, seed=seed) for kind in kinds)]
+        mixed = Case(
+            f"all mixed, {rate:.0%}", subject, stream, subject.name, kinds, rate, seed=seed
+        )
+        cases += [
+            mixed,
+            *(
+                Case(kind, subject, stream, subject.name, (kind,), rate, seed=seed)
+                for kind in kinds
+            ),
+        ]
     return cases
 
 
@@ -184,22 +221,46 @@ def some_transport(users: int, seed: int) -> list[Case]:
     cases = [calm(subject) for subject in subjects(users)]
     for subject, stream in product(subjects(users), (False, True)):
         kinds = (*TRANSPORT, *STREAM) if stream else TRANSPORT
-        cases.append(Case(f"all mixed, {RATES[1]:.0%}", subject, stream, subject.name, kinds, RATES[1], seed=seed))
+        cases.append(
+            Case(
+                f"all mixed, {RATES[1]:.0%}",
+                subject,
+                stream,
+                subject.name,
+                kinds,
+                RATES[1],
+                seed=seed,
+            )
+        )
     return cases
 
 
 def content(some: Iterable[tuple[Subject, bool]], seed: int) -> list[Case]:
-    """Of these subjects, as streams or not, a run and its repeat, and both with transport faults or asking again."""
+    """Of these subjects, as streams or not, a run and its repeat, and both with transport faults or
+    asking again."""
     cases = []
     for subject, stream in some:
         for parse_retries in (0, 2):
             alike = f"{subject.name}, content, {stream}, {parse_retries}"
             row = "content, asked again" if parse_retries else "content"
-            once = Case(row, subject, stream, alike, CONTENT, CONTENT_RATE, parse_retries, seed=seed)
+            once = Case(
+                row, subject, stream, alike, CONTENT, CONTENT_RATE, parse_retries, seed=seed
+            )
             cases += [once, once]
             if not parse_retries:
                 both = (*CONTENT, *QUICK_TRANSPORT)
-                cases.append(Case("content and transport", subject, stream, alike, both, BOTH_RATE, 0, seed=seed))
+                cases.append(
+                    Case(
+                        "content and transport",
+                        subject,
+                        stream,
+                        alike,
+                        both,
+                        BOTH_RATE,
+                        0,
+                        seed=seed,
+                    )
+                )
     return cases
 
 
@@ -226,22 +287,33 @@ def tasks_of(subject: Subject, folder: Path) -> Path:
 
 def make_tasks(subject: Subject, folder: Path) -> None:
     platform = ("--platform", subject.subset) if subject.benchmark == "streamprofile" else ()
-    synthesise(tasks_of(subject, folder), subject.benchmark, "--users", str(subject.users), *platform)
+    synthesise(
+        tasks_of(subject, folder), subject.benchmark, "--users", str(subject.users), *platform
+    )
 
 
 def play(case: Case, number: int, folder: Path) -> Outcome:
     """One run from nothing to its end."""
     results = folder / f"run-{number}"
-    command = run_command("URL", tasks_of(case.subject, folder), results, *case.options, model=case.subject.model)
+    command = run_command(
+        "URL", tasks_of(case.subject, folder), results, *case.options, model=case.subject.model
+    )
     with mortal(*case.serving) as endpoint, suffering(endpoint, case.outage):
         command[command.index("URL")] = endpoint.url
         ended = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=ROOT
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            cwd=ROOT,
         )
         return outcome(case, results, ended, endpoint)
 
 
-def outcome(case: Case, results: Path, ended: subprocess.CompletedProcess[str], endpoint: Mortal) -> Outcome:
+def outcome(
+    case: Case, results: Path, ended: subprocess.CompletedProcess[str], endpoint: Mortal
+) -> Outcome:
     files = RunFiles(results / "run", case.subject.subset)
     events = [orjson.loads(line.text) for line in sound_lines(files.events)]
     retries = [event for event in events if event["what"] in ("retry", "probe", "outage")]
@@ -280,21 +352,29 @@ def wrong(case: Case, seen: Outcome, like: bytes) -> list[str]:
 
 
 def _wrong_counts(case: Case, seen: Outcome) -> list[str]:
-    """Return what is wrong with the counts: a request that timed out may never have come to the endpoint."""
+    """Return what is wrong with the counts: a request that timed out may never have come to the
+    endpoint."""
     known = seen.replies + seen.retries.total()
     if seen.requests == known or (case.stalls and seen.requests <= known):
         return []
-    return [f"{seen.requests} requests for {seen.replies} replies and {seen.retries.total()} retries"]
+    return [
+        f"{seen.requests} requests for {seen.replies} replies and {seen.retries.total()} retries"
+    ]
 
 
 def _wrong_outage(case: Case, seen: Outcome) -> list[str]:
     if not seen.struck:
         return ["the run was over before the outage"]
-    return [] if seen.most_tries > case.allowed + 1 else ["no request was tried oftener than its retries allow"]
+    return (
+        []
+        if seen.most_tries > case.allowed + 1
+        else ["no request was tried oftener than its retries allow"]
+    )
 
 
 def _wrong_kinds(case: Case, seen: Outcome) -> list[str]:
-    """Of runs that ask for nothing again; what others have asked again is compared over all of them."""
+    """Of runs that ask for nothing again; what others have asked again is compared over all of
+    them."""
     if not set(CONTENT) & set(case.faults) or case.parse_retries:
         return []
     served = {kind: number for kind, number in seen.faults.items() if kind in CONTENT}
@@ -303,20 +383,31 @@ def _wrong_kinds(case: Case, seen: Outcome) -> list[str]:
 
 
 def counted(seen: Outcome) -> dict[str, int]:
-    """Return a report's invalid answers and repairs by the faults that make them; any other kind under its own name."""
+    """Return a report's invalid answers and repairs by the faults that make them; any other kind
+    under its own name."""
     found = Counter[str]()
     for of, names in (("invalid", COUNTED), ("repaired", REPAIRED)):
         faults = {kind: fault for fault, kind in names.items()}
-        found.update({faults.get(kind, kind): number for kind, number in seen.diagnostics.get(of, {}).items()})
+        found.update(
+            {
+                faults.get(kind, kind): number
+                for kind, number in seen.diagnostics.get(of, {}).items()
+            }
+        )
     return dict(found)
 
 
 def wrong_asking(again: Outcome, once: Outcome) -> list[str]:
-    """Return what is wrong with a run that asked `again`, next to one that did not: each unusable reply is either."""
+    """Return what is wrong with a run that asked `again`, next to one that did not: each unusable
+    reply is either."""
     served = sum(again.faults[kind] for kind in COUNTED)
     invalid = sum(again.diagnostics["invalid"].values())
     asked = again.replies - once.replies
-    return [] if served == invalid + asked else [f"{served} served, {invalid} invalid at the end, {asked} asked again"]
+    return (
+        []
+        if served == invalid + asked
+        else [f"{served} served, {invalid} invalid at the end, {asked} asked again"]
+    )
 
 
 # The campaign
@@ -324,7 +415,8 @@ def wrong_asking(again: Outcome, once: Outcome) -> list[str]:
 
 @dataclass(slots=True)
 class Campaign:
-    """`played` are the cases in their order, each with what came of it; `findings` by case, or of the whole."""
+    """`played` are the cases in their order, each with what came of it; `findings` by case, or of
+    the whole."""
 
     played: list[tuple[Case, Outcome]] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
@@ -338,7 +430,9 @@ def conduct(cases: Sequence[Case], folder: Path, workers: int) -> Campaign:
     """Plays all cases, the longest first, and judges them."""
     for subject in dict.fromkeys(case.subject for case in cases):
         make_tasks(subject, folder)
-    order = sorted(range(len(cases)), key=lambda number: (cases[number].outage is None, -cases[number].rate))
+    order = sorted(
+        range(len(cases)), key=lambda number: (cases[number].outage is None, -cases[number].rate)
+    )
     with ThreadPoolExecutor(workers) as pool:
         playing = {number: pool.submit(play, cases[number], number, folder) for number in order}
         try:
@@ -374,7 +468,12 @@ def told(campaign: Campaign, seconds: float) -> str:
     lines = [
         *_table(campaign, "transport faults", (CALM, *TRANSPORT, *STREAM, *mixed), "retried as"),
         *_contents(campaign),
-        *_table(campaign, "content faults", ("content", "content, asked again", "content and transport"), ""),
+        *_table(
+            campaign,
+            "content faults",
+            ("content", "content, asked again", "content and transport"),
+            "",
+        ),
         *_outages(campaign),
         f"{len(campaign.played)} runs, {seconds:,.0f} seconds, {len(campaign.findings)} findings",
         *(f"FOUND: {words}" for words in campaign.findings),
@@ -384,7 +483,11 @@ def told(campaign: Campaign, seconds: float) -> str:
 
 def _table(campaign: Campaign, title: str, rows: Iterable[str], last: str) -> list[str]:
     lines = [_cells(row, campaign, bool(last)) for row in rows if campaign.rows(row)]
-    return [f"{title:<{WIDTH}}" + _aligned(COLUMNS) + (f"  {last}" if last else ""), *lines, ""] if lines else []
+    return (
+        [f"{title:<{WIDTH}}" + _aligned(COLUMNS) + (f"  {last}" if last else ""), *lines, ""]
+        if lines
+        else []
+    )
 
 
 def _cells(row: str, campaign: Campaign, kinds: bool) -> str:
@@ -408,19 +511,31 @@ def _aligned(cells: Iterable[str]) -> str:
 
 def _contents(campaign: Campaign) -> list[str]:
     """How often each kind was served and counted, in runs that ask for nothing again."""
-    seen = [outcome for row in ("content", "content and transport") for _, outcome in campaign.rows(row)]
+    seen = [
+        outcome for row in ("content", "content and transport") for _, outcome in campaign.rows(row)
+    ]
     if not seen:
         return []
     served = sum((outcome.faults for outcome in seen), Counter[str]())
     told = sum((Counter(counted(outcome)) for outcome in seen), Counter[str]())
     names = {kind: f"invalid, {name}" for kind, name in COUNTED.items()}
     names |= {kind: f"repaired, {name}" for kind, name in REPAIRED.items()}
-    rows = [f"{kind:<{WIDTH}}  {served[kind]:>6,}  {told[kind]:>7,}  {names[kind]}" for kind in CONTENT]
+    rows = [
+        f"{kind:<{WIDTH}}  {served[kind]:>6,}  {told[kind]:>7,}  {names[kind]}" for kind in CONTENT
+    ]
     return [f"{'content fault':<{WIDTH}}  served  counted  as", *rows, ""]
 
 
 def _outages(campaign: Campaign) -> list[str]:
-    titles = ("runs", "seconds", "requests", "retries", "most tries of a request", "users failed", "not identical")
+    titles = (
+        "runs",
+        "seconds",
+        "requests",
+        "retries",
+        "most tries of a request",
+        "users failed",
+        "not identical",
+    )
     lines = []
     for row in MANNERS:
         if not (played := campaign.rows(row)):
@@ -435,9 +550,15 @@ def _outages(campaign: Campaign) -> list[str]:
             str(sum(outcome.failed for outcome in seen)),
             str(campaign.not_identical[row]),
         )
-        cells = "".join(f"  {cell:>{len(title)}}" for cell, title in zip(numbers, titles, strict=True))
+        cells = "".join(
+            f"  {cell:>{len(title)}}" for cell, title in zip(numbers, titles, strict=True)
+        )
         lines.append(f"{row:<{WIDTH}}{cells}")
-    return [f"{'outages':<{WIDTH}}" + "".join(f"  {title}" for title in titles), *lines, ""] if lines else []
+    return (
+        [f"{'outages':<{WIDTH}}" + "".join(f"  {title}" for title in titles), *lines, ""]
+        if lines
+        else []
+    )
 
 
 def planned(only: Sequence[str], users: int, seed: int, quick: bool, outage: float) -> list[Case]:
@@ -457,14 +578,27 @@ def planned(only: Sequence[str], users: int, seed: int, quick: bool, outage: flo
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--users", type=int, metavar="N", help="of StreamProfileBench; five times as many residents")
-    parser.add_argument("--quick", action="store_true", help="faults at one rate, one short outage, in about 40 s")
-    parser.add_argument("--only", action="append", choices=PARTS, help="may be repeated (default: all)")
-    parser.add_argument("--workers", type=int, default=16, metavar="N", help="runs side by side, which mostly wait")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--users", type=int, metavar="N", help="of StreamProfileBench; five times as many residents"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="faults at one rate, one short outage, in about 40 s"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=PARTS, help="may be repeated (default: all)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=16, metavar="N", help="runs side by side, which mostly wait"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the faults (default: 1)")
     args = parser.parse_args()
-    os.environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}  # loopback, whatever else this machine does
+    os.environ |= {
+        "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
+    }  # loopback, whatever else this machine does
     folder = Path(tempfile.mkdtemp(prefix="harness-faults-"))
     started = time.monotonic()
     users, seconds = args.users or (12 if args.quick else 10), 22.0 if args.quick else 60.0
@@ -478,5 +612,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # endpoints end, and files go
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+    )  # endpoints end, and files go
     sys.exit(main())

@@ -1,7 +1,9 @@
-"""Instructions of the client per request, counted by valgrind, and its system calls, counted by strace.
+"""Instructions of the client per request, counted by valgrind, and its system calls, counted by
+strace.
 
-A machine that does other work, or slows down, changes times by far more than counts. What a run costs once cancels out,
-since each figure is the difference between a run of many users and one of few.
+A machine that does other work, or slows down, changes times by far more than counts. What a run
+costs once cancels out, since each figure is the difference between a run of many users and one of
+few.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ FEW, MANY = 40, 240
 CLIENT = str(CLIENTS / "counted.py")
 ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
-    "PYTHONDONTWRITEBYTECODE": "",  # a first run compiles, so that none of those that are counted does
+    # a first run compiles, so that none of those that are counted does
+    "PYTHONDONTWRITEBYTECODE": "",
     "PYTHONPATH": str(CLIENTS.parents[1]),
     "COLUMNS": "100",
 }
@@ -51,7 +54,8 @@ class Counted(NamedTuple):
 
 
 def instructions(folder: Path, quick: bool) -> list[dict[str, Any]]:
-    """Return a row for each client and number in flight, and one for the start; none where valgrind is missing."""
+    """Return a row for each client and number in flight, and one for the start; none where valgrind
+    is missing."""
     if shutil.which("valgrind") is None:
         print("  not counted: valgrind is not installed", flush=True)
         return []
@@ -66,12 +70,26 @@ def instructions(folder: Path, quick: bool) -> list[dict[str, Any]]:
                         for work, users in ((few, FEW), (many, MANY)))  # fmt: skip
                 figure = difference(_counted(*a), _counted(*b))
                 of_bare = of_bare or figure
-                row: dict[str, Any] = {"client": client, "in_flight": in_flight, "instructions": figure}
+                row: dict[str, Any] = {
+                    "client": client,
+                    "in_flight": in_flight,
+                    "instructions": figure,
+                }
                 rows.append(row | {"of_bare": figure / of_bare})
                 if not quick and shutil.which("strace"):
                     rows[-1]["system_calls"] = difference(_traced(*a), _traced(*b))
-                print(f"  {client}, {in_flight} in flight: {figure:,.0f}, {figure / of_bare:.2f} times", flush=True)
-    return [*rows, {"client": "start of run to its first request", "instructions": _start(few, folder / "start")}]
+                print(
+                    f"  {client}, {in_flight} in flight: {figure:,.0f}, {figure / of_bare:.2f}"
+                    " times",
+                    flush=True,
+                )
+    return [
+        *rows,
+        {
+            "client": "start of run to its first request",
+            "instructions": _start(few, folder / "start"),
+        },
+    ]
 
 
 def difference(few: Counted, many: Counted) -> float:
@@ -87,37 +105,60 @@ def references(log: str) -> int:
 
 def calls(summary: str) -> int:
     """Return the system calls that `strace -c` has counted, from the last line of its table."""
-    [found] = re.findall(r"^100\.00\s+\S+\s+(?:\d+\s+)?(\d+)(?:\s+\d+)?\s+total$", summary, re.MULTILINE)
+    [found] = re.findall(
+        r"^100\.00\s+\S+\s+(?:\d+\s+)?(\d+)(?:\s+\d+)?\s+total$", summary, re.MULTILINE
+    )
     return int(found)
 
 
 def _valgrind(log: Path) -> list[str]:
-    return ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", f"--log-file={log}"]
+    return [
+        "valgrind",
+        "--tool=cachegrind",
+        "--cache-sim=no",
+        "--cachegrind-out-file=/dev/null",
+        f"--log-file={log}",
+    ]
 
 
 def _counted(command: Command, url: str, work: Workload, results: Path, in_flight: int) -> Counted:
     log = results.with_suffix(".log")
-    return Counted(_run(_valgrind(log), command(url, work, results, in_flight), results), references(log.read_text()))
+    return Counted(
+        _run(_valgrind(log), command(url, work, results, in_flight), results),
+        references(log.read_text()),
+    )
 
 
 def _traced(command: Command, url: str, work: Workload, results: Path, in_flight: int) -> Counted:
     log = results.with_suffix(".strace")
     apart = results.with_suffix(".traced")
     counter = ["strace", "-f", "-c", "-o", str(log)]
-    return Counted(_run(counter, command(url, work, apart, in_flight), apart), calls(log.read_text()))
+    return Counted(
+        _run(counter, command(url, work, apart, in_flight), apart), calls(log.read_text())
+    )
 
 
 def _run(counter: Sequence[str], command: Sequence[str], home: Path) -> int:
     """Run a client below a counter. Return its requests."""
     printed = subprocess.run(
-        [*counter, sys.executable, CLIENT, *command], stdout=subprocess.PIPE, env=_environment(home), check=True
+        [*counter, sys.executable, CLIENT, *command],
+        stdout=subprocess.PIPE,
+        env=_environment(home),
+        check=True,
     )
     return Measured.parse(printed.stdout).requests
 
 
 def _environment(home: Path) -> dict[str, str]:
     home.mkdir(exist_ok=True)
-    return os.environ | ENVIRONMENT | {"HOME": str(home), "PYTHONPYCACHEPREFIX": str(home.parent / "compiled")}
+    return (
+        os.environ
+        | ENVIRONMENT
+        | {
+            "HOME": str(home),
+            "PYTHONPYCACHEPREFIX": str(home.parent / "compiled"),
+        }
+    )
 
 
 def _start(work: Workload, results: Path) -> int:

@@ -1,8 +1,8 @@
 """Kills a run with SIGKILL at random moments, in turn, and goes on each time.
 
-Shows that the results file ends byte-identical to an undisturbed run's, and counts the requests that the
-endpoint saw beyond one for each distinct body: at most those on the wire at the kills. A reply that was saved is
-never asked for again.
+Shows that the results file ends byte-identical to an undisturbed run's, and counts the requests
+that the endpoint saw beyond one for each distinct body: at most those on the wire at the kills. A
+reply that was saved is never asked for again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from harness.store.log import sound_lines
 
 STREAMPROFILE, DAILYMOBILITY = "streamprofile", "dailymobility"
 LIFE = 0.9
-"""Seconds from the first request, about, within which a process is killed; kills begin a little before it."""
+"""Seconds from the first request, about, within which a process is killed; kills begin a little
+before it."""
 
 LOOK_SECONDS = 0.01
 """Between two looks at whether the first request has come."""
@@ -50,7 +51,8 @@ SUBJECTS = {
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """`identical` of `runs` ended as the undisturbed one; `extra` requests in all, at most `allowed`.
+    """`identical` of `runs` ended as the undisturbed one; `extra` requests in all, at most
+    `allowed`.
 
     `twice` replies were saved, and asked for and saved again.
     """
@@ -83,8 +85,8 @@ def campaign(
 ) -> Campaign:
     """Run until `kills` processes were killed, and the last run to its end.
 
-    `steps` is the mean of a user's in StreamProfileBench; `agent` is an agent file for DailyMobility. Each user is
-    played `repeats` times.
+    `steps` is the mean of a user's in StreamProfileBench; `agent` is an agent file for
+    DailyMobility. Each user is played `repeats` times.
     """
     subject = SUBJECTS[benchmark]
     rng = random.Random(seed)
@@ -119,18 +121,25 @@ def campaign(
 
 
 def _synthesise(subject: Subject, folder: Path, users: int, seed: int, steps: float) -> None:
-    what = ("--platform", subject.subset, "--steps", str(steps)) if subject.benchmark == STREAMPROFILE else ()
+    what = (
+        ("--platform", subject.subset, "--steps", str(steps))
+        if subject.benchmark == STREAMPROFILE
+        else ()
+    )
     synthesise(folder, subject.benchmark, "--users", str(users), "--seed", str(seed), *what)
 
 
-def _options(subject: Subject, agent: Path | None, concurrency: int, durability: str) -> tuple[str, ...]:
+def _options(
+    subject: Subject, agent: Path | None, concurrency: int, durability: str
+) -> tuple[str, ...]:
     played = ("--agent", str(agent)) if agent else ()
     tuning = ("--concurrency", str(concurrency), "--durability", durability)
     return (subject.benchmark, "--platform", subject.subset, *played, *tuning, "--name", "run")
 
 
 def _undisturbed(command: list[str], url: str) -> float:
-    """Run to the end; return the seconds until the first request, for which this machine is measured each time."""
+    """Run to the end; return the seconds until the first request, for which this machine is
+    measured each time."""
     started = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         while not stats(url)["requests"] and process.poll() is None:
@@ -161,23 +170,39 @@ def _results(folder: Path, subject: Subject) -> bytes:
 
 def _saved_twice(folder: Path, subject: Subject) -> int:
     """Return the number of replies to the same question of the same user beyond the first."""
-    saved = [orjson.loads(line.text) for line in sound_lines(folder / "run" / f"responses_{subject.subset}.jsonl")]
+    saved = [
+        orjson.loads(line.text)
+        for line in sound_lines(folder / "run" / f"responses_{subject.subset}.jsonl")
+    ]
     counts = Counter((line["user_id"], line["request"], line["nth"]) for line in saved)
     return len(saved) - len(counts)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--users", type=int, default=200)
-    parser.add_argument("--steps", type=float, default=9.0, help="mean steps of a user in StreamProfileBench")
+    parser.add_argument(
+        "--steps", type=float, default=9.0, help="mean steps of a user in StreamProfileBench"
+    )
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--durability", choices=("process", "power"), default="process")
     parser.add_argument("--benchmark", choices=SUBJECTS, default=STREAMPROFILE)
-    parser.add_argument("--agent", type=Path, metavar="FILE", help="DailyMobility in agent mode, with this agent file")
     parser.add_argument(
-        "--life", type=float, default=LIFE, metavar="S", help="seconds of work that a process is given at most"
+        "--agent",
+        type=Path,
+        metavar="FILE",
+        help="DailyMobility in agent mode, with this agent file",
+    )
+    parser.add_argument(
+        "--life",
+        type=float,
+        default=LIFE,
+        metavar="S",
+        help="seconds of work that a process is given at most",
     )
     parser.add_argument("--repeats", type=int, default=1)
     args = parser.parse_args()
@@ -197,10 +222,11 @@ def main() -> int:
             args.repeats,
         )
     print(
-        f"{found.kills} kills over {found.runs} runs of {args.users} users in {time.monotonic() - started:.0f} s: "
-        f"{found.identical} of {found.runs} results files byte-identical to the undisturbed one; "
-        f"{found.extra} requests asked again (at most {found.allowed}: {args.concurrency} on the wire at each kill; "
-        f"the endpoint left {found.unanswered} unanswered), {found.twice} of them for a reply that was saved"
+        f"{found.kills} kills over {found.runs} runs of {args.users} users in"
+        f" {time.monotonic() - started:.0f} s: {found.identical} of {found.runs} results files"
+        f" byte-identical to the undisturbed one; {found.extra} requests asked again (at most"
+        f" {found.allowed}: {args.concurrency} on the wire at each kill; the endpoint left"
+        f" {found.unanswered} unanswered), {found.twice} of them for a reply that was saved"
     )
     return 0 if found.passed else 1
 

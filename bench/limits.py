@@ -1,4 +1,5 @@
-"""An endpoint that allows only so much at once, and one that fails: time taken against the shortest possible."""
+"""An endpoint that allows only so much at once, and one that fails: time taken against the shortest
+possible."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def cut(line: bytes) -> bytes | None:
     if len(user["prediction_tasks"]) < CHAIN:
         return None
     user["total_steps"] = CHAIN
-    user["prediction_tasks"] = [step | {"total_steps": CHAIN} for step in user["prediction_tasks"][:CHAIN]]
+    user["prediction_tasks"] = [
+        step | {"total_steps": CHAIN} for step in user["prediction_tasks"][:CHAIN]
+    ]
     return orjson.dumps(user, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -60,21 +63,30 @@ def chains(folder: Path, users: int) -> Path:
         kept = list(islice((line for line in map(cut, lines) if line), users))
         file.writelines(kept)
     if len(kept) < users:
-        raise RuntimeError(f"only {len(kept)} of {4 * users} synthetic users have {CHAIN} steps or more")
+        raise RuntimeError(
+            f"only {len(kept)} of {4 * users} synthetic users have {CHAIN} steps or more"
+        )
     return made
 
 
 def limits(folder: Path, quick: bool) -> list[Row]:
-    """Measure the limits. A slow endpoint loads nothing, so runs of a repeat share the machine, each with its own."""
+    """Measure the limits. A slow endpoint loads nothing, so runs of a repeat share the machine,
+    each with its own."""
     users = 750
     tasks = chains(folder, users)
     found: dict[int, list[Row]] = {start: [] for start in STARTS}
     with ThreadPoolExecutor(len(STARTS) + 1) as pool:
         change = pool.submit(followed, tasks)
         for repeat in range(1 if quick else 5):
-            for start, row in zip(STARTS, pool.map(partial(limited, tasks, repeat), STARTS), strict=True):
+            for start, row in zip(
+                STARTS, pool.map(partial(limited, tasks, repeat), STARTS), strict=True
+            ):
                 found[start].append(row)
-                print(f"  from {start}: {row['of_ideal']:.3f} of the ideal, {row['rejected']:.2%} rejected", flush=True)
+                print(
+                    f"  from {start}: {row['of_ideal']:.3f} of the ideal, {row['rejected']:.2%}"
+                    " rejected",
+                    flush=True,
+                )
         changed = change.result()
     return [summary(start, rows, users * CHAIN) for start, rows in found.items()] + changed
 
@@ -94,7 +106,16 @@ def limited(tasks: Path, seed: int, start: int) -> Row:
 
 
 def _slow(seed: int) -> tuple[str, ...]:
-    return ("--slots", str(SLOTS), "--latency", str(LATENCY), "--jitter", "0.5", "--seed", str(seed))
+    return (
+        "--slots",
+        str(SLOTS),
+        "--latency",
+        str(LATENCY),
+        "--jitter",
+        "0.5",
+        "--seed",
+        str(seed),
+    )
 
 
 def summary(start: int, rows: Sequence[Row], requests: int) -> Row:
@@ -102,13 +123,17 @@ def summary(start: int, rows: Sequence[Row], requests: int) -> Row:
     return {
         "case": f"start {start}",
         "requests": requests,
-        **{name: statistics.median(row[name] for row in rows) for name in ("wall", "of_ideal", "rejected")},
+        **{
+            name: statistics.median(row[name] for row in rows)
+            for name in ("wall", "of_ideal", "rejected")
+        },
         "repeats": list(rows),
     }
 
 
 def followed(tasks: Path) -> list[Row]:
-    """Play a run in which the capacity drops and returns; a row for each stretch of constant capacity."""
+    """Play a run in which the capacity drops and returns; a row for each stretch of constant
+    capacity."""
     with fast_endpoint(*_slow(seed=100)) as url, watching(url, WATCH_SECONDS) as samples:
         over = threading.Event()
         changing = threading.Thread(target=_change, args=(url, samples, over), daemon=True)
@@ -126,14 +151,20 @@ def _change(url: str, samples: Sequence[Sample], over: threading.Event) -> None:
     for at, slots in CHANGES:
         if over.wait(max(0.0, began + at - time.monotonic())):
             return
-        with urlopen(Request(url.removesuffix("/v1") + "/slots", str(slots).encode(), method="POST"), timeout=10):
+        with urlopen(
+            Request(url.removesuffix("/v1") + "/slots", str(slots).encode(), method="POST"),
+            timeout=10,
+        ):
             pass
 
 
 def stretches(samples: Sequence[Sample]) -> list[Row]:
-    """Return what was on the wire in each stretch but for its first seconds, and how much was rejected in all of it."""
+    """Return what was on the wire in each stretch but for its first seconds, and how much was
+    rejected in all of it."""
     began = next(sample.seconds for sample in samples if sample.requests)
-    last = [sample.seconds for sample in samples if sample.in_flight >= SLOTS_DROPPED][-1]  # the run's tail left out
+    last = [sample.seconds for sample in samples if sample.in_flight >= SLOTS_DROPPED][
+        -1
+    ]  # the run's tail left out
     bounds = [(0.0, SLOTS), *CHANGES, (last - began, 0)]
     rows = []
     for (start, slots), (end, _) in pairwise(bounds):
@@ -160,10 +191,11 @@ def _stretch(case: str, slots: int, samples: Sequence[Sample], settled: Sequence
 
 
 def faults(folder: Path, quick: bool) -> list[Row]:
-    """Immediate 500s, in turn with none. The yardstick is the fault-free time / the share of tries that succeed.
+    """Immediate 500s, in turn with none. The yardstick is the fault-free time / the share of tries
+    that succeed.
 
-    A try that fails at once holds its slot for no time, so that it can be undercut: what a faulty run takes longer
-    is the waiting before other tries.
+    A try that fails at once holds its slot for no time, so that it can be undercut: what a faulty
+    run takes longer is the waiting before other tries.
     """
     tasks = chains(folder, FAULTY_USERS)
     found: dict[float, list[Faulty]] = {0.0: [], FAULT_RATE: []}
@@ -182,7 +214,8 @@ class Faulty:
 
 
 def compared(rate: float, runs: Sequence[Faulty], clean: Sequence[Faulty]) -> Row:
-    """Medians of runs at one rate of faults, and of their ratios to the fault-free runs beside them."""
+    """Medians of runs at one rate of faults, and of their ratios to the fault-free runs beside
+    them."""
     ratios = [run.wall / other.wall * (1 - rate) for run, other in zip(runs, clean, strict=True)]
     return {
         "fault_rate": rate,
@@ -194,7 +227,16 @@ def compared(rate: float, runs: Sequence[Faulty], clean: Sequence[Faulty]) -> Ro
 
 
 def faulty(tasks: Path, rate: float, seed: int) -> Faulty:
-    options = ("--fault-rate", str(rate), "--latency", str(FAULTY_LATENCY), "--jitter", "0.5", "--seed", str(seed))
+    options = (
+        "--fault-rate",
+        str(rate),
+        "--latency",
+        str(FAULTY_LATENCY),
+        "--jitter",
+        "0.5",
+        "--seed",
+        str(seed),
+    )
     with fast_endpoint(*options) as url, watching(url, WATCH_SECONDS) as samples:
         run = run_harness(url, tasks, str(FAULTY_IN_FLIGHT))
     print(f"  {rate:.0%} faults: {run.wall:.1f} s", flush=True)

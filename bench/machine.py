@@ -1,4 +1,5 @@
-"""What the figures of a benchmark hang on: the machine, the versions, and the memory of a process."""
+"""What the figures of a benchmark hang on: the machine, the versions, and the memory of a
+process."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ PACKAGES = ("aiohttp", "anyio", "numpy", "orjson", "rich", "scipy", "tenacity", 
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """Return the machine as results files and the terminal show it; the load tells whether others were at work."""
+    """Return the machine as results files and the terminal show it; the load tells whether others
+    were at work."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -40,12 +42,16 @@ def _cpu_model() -> str:
 
 
 def memory_mb(what: str, process: int | str = "self") -> float | None:
-    """`VmHWM` (the most so far) or `VmRSS` (now) of a process in MB, None where it has gone or there is no /proc.
+    """`VmHWM` (the most so far) or `VmRSS` (now) of a process in MB, None where it has gone or
+    there is no /proc.
 
-    The kernel's own `ru_maxrss` of a child would begin with the size of the process that started it.
+    The kernel's own `ru_maxrss` of a child would begin with the size of the process that started
+    it.
     """
     try:
-        found = re.search(rf"^{what}:\s+(\d+) kB$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
+        found = re.search(
+            rf"^{what}:\s+(\d+) kB$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE
+        )
     except OSError:
         return None
     return int(found[1]) * 1024 / 1e6 if found else None
@@ -62,7 +68,8 @@ def peak_mb() -> float:
 
 @contextmanager
 def starting_on(cores: slice) -> Iterator[None]:
-    """Let processes started inside keep to these of the machine's cores, where it has several and lets us choose."""
+    """Let processes started inside keep to these of the machine's cores, where it has several and
+    lets us choose."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -1,4 +1,5 @@
-"""How time, memory and disk grow with the number of users: the index of a tasks file, and a whole run over it."""
+"""How time, memory and disk grow with the number of users: the index of a tasks file, and a whole
+run over it."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def memory(folder: Path, quick: bool) -> list[Row]:
         needed, free = disk_needed(users), shutil.disk_usage(folder).free
         if free < needed:
             print(
-                f"  {users} users: left out, {free / 1e9:.1f} GB are free of {needed / 1e9:.1f} GB needed", flush=True
+                f"  {users} users: left out, {free / 1e9:.1f} GB are free of {needed / 1e9:.1f} GB"
+                " needed",
+                flush=True,
             )
             rows.append({"users": users, "left_out": "not enough disk"})
             continue
@@ -52,7 +55,8 @@ def memory(folder: Path, quick: bool) -> list[Row]:
 
 
 def disk_needed(users: int) -> int:
-    """Bytes for the tasks, for the run with its rewrite as `run` itself wants them, and some to spare."""
+    """Bytes for the tasks, for the run with its rewrite as `run` itself wants them, and some to
+    spare."""
     return users * (TASK_BYTES + BYTES_PER_STEP * 3 // 2) * 5 // 4
 
 
@@ -62,19 +66,29 @@ def _size(folder: Path, users: int) -> Row:
     synthesise(folder / "tasks", "--users", str(users), "--steps", "1", "--platform", PLATFORM)
     path = folder / "tasks" / f"{PLATFORM}_inference_tasks.jsonl"
     print(
-        f"  {users} users: {path.stat().st_size / 1e6:.0f} MB of tasks in {time.monotonic() - began:.0f} s", flush=True
+        f"  {users} users: {path.stat().st_size / 1e6:.0f} MB of tasks in"
+        f" {time.monotonic() - began:.0f} s",
+        flush=True,
     )
     try:
-        row = {"users": users, "tasks_mb": path.stat().st_size / 1e6, **index(path, folder / "index")}
+        row = {
+            "users": users,
+            "tasks_mb": path.stat().st_size / 1e6,
+            **index(path, folder / "index"),
+        }
         row |= whole_run(folder / "tasks", folder / "results", users)
     finally:
         shutil.rmtree(folder)
-    print(f"  {users} users: index {row['index_s']:.1f} s, peak {row['run_peak_mb']:.0f} MB", flush=True)
+    print(
+        f"  {users} users: index {row['index_s']:.1f} s, peak {row['run_peak_mb']:.0f} MB",
+        flush=True,
+    )
     return row
 
 
 def index(path: Path, results: Path) -> Row:
-    """Compare the index with a bare orjson pass over the same file, in turn, and once more from its cache."""
+    """Compare the index with a bare orjson pass over the same file, in turn, and once more from its
+    cache."""
     found = []
     for _ in range(REPEATS):
         shutil.rmtree(results, ignore_errors=True)
@@ -130,14 +144,17 @@ def _watch(process: subprocess.Popen[bytes], url: str, results: Path) -> list[He
     while process.poll() is None:
         now = memory_mb("VmRSS", process.pid)
         if now is not None:
-            with suppress(URLError, TimeoutError):  # where both cores are busy, this look is left out
+            with suppress(
+                URLError, TimeoutError
+            ):  # where both cores are busy, this look is left out
                 held.append(Held(stats(url)["completed"], now, _size_mb(results)))
         time.sleep(WATCH_SECONDS)
     return held
 
 
 def growth(held: Sequence[Held], users: int) -> Row:
-    """Memory when a tenth of the users and when nine tenths have been answered; None where no look fell there."""
+    """Memory when a tenth of the users and when nine tenths have been answered; None where no look
+    fell there."""
 
     def at(share: float) -> float | None:
         return next((one.memory_mb for one in held if share * users <= one.completed < users), None)
@@ -146,7 +163,8 @@ def growth(held: Sequence[Held], users: int) -> Row:
 
 
 def _size_mb(folder: Path) -> float:
-    """Return what stands in the files of a folder; one that goes away meanwhile counts as nothing."""
+    """Return what stands in the files of a folder; one that goes away meanwhile counts as
+    nothing."""
     total = 0
     for path in folder.rglob("*"):
         try:

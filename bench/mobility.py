@@ -31,28 +31,48 @@ Row = dict[str, Any]
 
 
 def mobility(folder: Path, quick: bool) -> list[Row]:
-    """Whole runs (index, play, report) over a synthetic city; each fresh, medians of the repeats."""
+    """Whole runs (index, play, report) over a synthetic city; each fresh, medians of the
+    repeats."""
     rows = []
     for residents in SIZES[: 2 if quick else 3]:
         tasks = folder / str(residents)
         out = ["--out", str(tasks), "--users", str(residents)]
-        subprocess.run([*HARNESS, "synth", "dailymobility", *out], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [*HARNESS, "synth", "dailymobility", *out], check=True, stdout=subprocess.DEVNULL
+        )
         for mode, options in MODES.items():
             if mode.endswith("a step") and residents > MOST_WITH_REQUESTS:
                 continue
             rows.append(_measured(mode, residents, tasks, options, 1 if quick else REPEATS))
-            print(f"  {residents} residents, {mode}: {rows[-1]['cpu_ms_a_resident']:.2f} ms each", flush=True)
+            print(
+                f"  {residents} residents, {mode}: {rows[-1]['cpu_ms_a_resident']:.2f} ms each",
+                flush=True,
+            )
     return rows
 
 
 def _measured(mode: str, residents: int, tasks: Path, options: Sequence[str], repeats: int) -> Row:
     found = []
     for _ in range(repeats):
-        with fast_endpoint("--latency", "0.02", "--jitter", "0.5") as url, tempfile.TemporaryDirectory() as results:
-            command = ["run", "dailymobility", "--model", "fast", "--api-url", url, "--concurrency", "256"]
+        with (
+            fast_endpoint("--latency", "0.02", "--jitter", "0.5") as url,
+            tempfile.TemporaryDirectory() as results,
+        ):
+            command = [
+                "run",
+                "dailymobility",
+                "--model",
+                "fast",
+                "--api-url",
+                url,
+                "--concurrency",
+                "256",
+            ]
             command += ["--tasks-dir", str(tasks), "--results-dir", results, *options]
             done = subprocess.run(
-                [sys.executable, "-m", "bench.clients.command", *command], check=True, stdout=subprocess.PIPE
+                [sys.executable, "-m", "bench.clients.command", *command],
+                check=True,
+                stdout=subprocess.PIPE,
             )
             found.append(orjson.loads(done.stdout.splitlines()[-1]))
     cpu = statistics.median(one["cpu"] for one in found)

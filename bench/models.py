@@ -1,7 +1,8 @@
-"""Several models, providers and replicas in one command: limits, an outage, a replica that dies, what a stream costs.
+"""Several models, providers and replicas in one command: limits, an outage, a replica that dies,
+what a stream costs.
 
-Everything is a process: endpoints in the manner of providers, each with a limit and a key of its own, and `run` with a
-providers file. Only processes that were started here are ended, by their ids.
+Everything is a process: endpoints in the manner of providers, each with a limit and a key of its
+own, and `run` with a providers file. Only processes that were started here are ended, by their ids.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from harness.client.rates import BURST_SECONDS
 
 KEYS = {"OA_KEY": "sk-test-of-openai", "DS_KEY": "sk-test-of-dashscope"}
 SLOTS = {"oa": 12, "ds": 5}
-"""Requests at once that the accounts take, as their servers see to it and as the providers file says."""
+"""Requests at once that the accounts take, as their servers see to it and as the providers file
+says."""
 
 JITTER = ("--jitter", "0.3")
 LOOK_SECONDS = 0.1
@@ -44,7 +46,8 @@ Row = dict[str, Any]
 
 
 class Server:
-    """An endpoint's process that can be killed, and started again at the same port. Totals go on over its lives."""
+    """An endpoint's process that can be killed, and started again at the same port. Totals go on
+    over its lives."""
 
     def __init__(self, *options: str, command: Sequence[str] = ENDPOINT) -> None:
         self.url = ""
@@ -63,7 +66,9 @@ class Server:
     def start(self) -> None:
         port = urlsplit(self.url).port or 0
         command = [*self._command, "--port", str(port)]
-        self._process = process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self._process = process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
         assert process.stdout is not None
         line = process.stdout.readline()
         if "listening on " not in line:
@@ -88,7 +93,8 @@ class Server:
         return stats(self.url)
 
     def total(self, name: str) -> int:
-        """Return `requests`, `completed` or `foreign_keys`; of a life that was ended, those seen just before."""
+        """Return `requests`, `completed` or `foreign_keys`; of a life that was ended, those seen
+        just before."""
         return self._earlier[name] + (self.stats()[name] if self._answers else 0)
 
     def _remember(self) -> None:
@@ -107,7 +113,14 @@ class Setup:
 
     def command(self, results: Path, *options: str) -> list[str]:
         named = [word for model in self.models for word in ("--model", model)]
-        where = ["--tasks-dir", str(self.tasks), "--results-dir", str(results), "--providers", str(self.providers)]
+        where = [
+            "--tasks-dir",
+            str(self.tasks),
+            "--results-dir",
+            str(results),
+            "--providers",
+            str(self.providers),
+        ]
         return [*HARNESS, "run", "--platform", PLATFORM, *named, *where, *options]
 
 
@@ -130,7 +143,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """How a command ended, what was seen, and when the events were over, in seconds since it began."""
+    """How a command ended, what was seen, and when the events were over, in seconds since it
+    began."""
 
     code: int
     seconds: float
@@ -148,7 +162,9 @@ class Followed:
         return next(look.seconds for look in self.looks if look.completed[server] == last)
 
 
-def followed(command: Sequence[str], servers: Sequence[Server], events: Sequence[Event] = ()) -> Followed:
+def followed(
+    command: Sequence[str], servers: Sequence[Server], events: Sequence[Event] = ()
+) -> Followed:
     """Run a command and look at the servers until it ends, doing what is due on the way."""
     looks: list[Look] = []
     times: list[float] = []
@@ -160,7 +176,9 @@ def followed(command: Sequence[str], servers: Sequence[Server], events: Sequence
                 now = looks[-1].seconds
                 if now > LONGEST_SECONDS:
                     raise RuntimeError(f"not at its end after {now:.0f} s: {command}")
-                if len(times) < len(events) and events[len(times)].due(looks[-1], now - (times[-1] if times else 0.0)):
+                if len(times) < len(events) and events[len(times)].due(
+                    looks[-1], now - (times[-1] if times else 0.0)
+                ):
                     events[len(times)].done()
                     times.append(time.monotonic() - began)
                 time.sleep(LOOK_SECONDS)
@@ -171,12 +189,15 @@ def followed(command: Sequence[str], servers: Sequence[Server], events: Sequence
 
 
 def _look(servers: Sequence[Server], began: float) -> Look:
-    requests, completed = ([server.total(name) for server in servers] for name in ("requests", "completed"))
+    requests, completed = (
+        [server.total(name) for server in servers] for name in ("requests", "completed")
+    )
     return Look(time.monotonic() - began, tuple(requests), tuple(completed))
 
 
 def rate(looks: Sequence[Look], server: int, start: float, end: float) -> float | None:
-    """Answers a second of one server between two moments; None where it was not seen at least twice in between."""
+    """Answers a second of one server between two moments; None where it was not seen at least twice
+    in between."""
     seen = [look for look in looks if start <= look.seconds <= end]
     if len(seen) < 2:
         return None
@@ -200,7 +221,8 @@ def most_within(looks: Sequence[Look], server: int, seconds: float) -> int:
 def providers_file(path: Path, providers: Mapping[str, Mapping[str, Any]]) -> Path:
     """Write a providers file: texts, lists of texts and numbers are the same in TOML as in JSON."""
     tables = [
-        f"[providers.{name}]\n" + "".join(f"{key} = {orjson.dumps(value).decode()}\n" for key, value in fields.items())
+        f"[providers.{name}]\n"
+        + "".join(f"{key} = {orjson.dumps(value).decode()}\n" for key, value in fields.items())
         for name, fields in providers.items()
     ]
     path.write_text("\n".join(tables), encoding="utf-8")
@@ -208,17 +230,27 @@ def providers_file(path: Path, providers: Mapping[str, Mapping[str, Any]]) -> Pa
 
 
 class Accounts:
-    """An imitated OpenAI and DashScope, each with its key, limit and latency, and the providers file for both."""
+    """An imitated OpenAI and DashScope, each with its key, limit and latency, and the providers
+    file for both."""
 
     def __init__(
-        self, folder: Path, latencies: Mapping[str, float], held: ExitStack, **more: Mapping[str, Any]
+        self,
+        folder: Path,
+        latencies: Mapping[str, float],
+        held: ExitStack,
+        **more: Mapping[str, Any],
     ) -> None:
         self.servers = {
             name: held.enter_context(self._server(folder, name, imitated, latencies[name]))
             for name, imitated in (("oa", "openai"), ("ds", "dashscope"))
         }
         fields = {
-            name: {"base_url": server.url, "key_env": _variable(name), "concurrency": SLOTS[name], **more.get(name, {})}
+            name: {
+                "base_url": server.url,
+                "key_env": _variable(name),
+                "concurrency": SLOTS[name],
+                **more.get(name, {}),
+            }
             for name, server in self.servers.items()
         }
         self.file = providers_file(folder / "accounts.toml", fields)
@@ -230,7 +262,14 @@ class Accounts:
     def _server(self, folder: Path, name: str, imitated: str, latency: float) -> Server:
         key = folder / f"{name}.key"
         key.write_text(KEYS[_variable(name)], encoding="utf-8")
-        who = ("--imitate", imitated, "--api-key-file", str(key), "--max-concurrency", str(SLOTS[name]))
+        who = (
+            "--imitate",
+            imitated,
+            "--api-key-file",
+            str(key),
+            "--max-concurrency",
+            str(SLOTS[name]),
+        )
         return Server(*who, "--latency", str(latency), *JITTER)
 
 
@@ -245,12 +284,15 @@ RATES = {"oa": 180, "ds": 300}
 
 
 def limits_kept(folder: Path, users: int, rates: Mapping[str, int] | None) -> list[Row]:
-    """Three models on two accounts; a row for each account. With rates, they are what holds the runs back."""
+    """Three models on two accounts; a row for each account. With rates, they are what holds the
+    runs back."""
     tasks = _tasks(folder, users)
     with ExitStack() as held:
         more = {name: {"rpm": rpm} for name, rpm in (rates or {}).items()}
         accounts = Accounts(folder, LATENCIES, held, **more)
-        run = followed(Setup(tasks, accounts.file, THREE).command(folder / "results"), accounts.both)
+        run = followed(
+            Setup(tasks, accounts.file, THREE).command(folder / "results"), accounts.both
+        )
         seen = {name: server.stats() for name, server in accounts.servers.items()}
     sound = subprocess.run(
         [*HARNESS, "verify", "--results-dir", str(folder / "results"), "--tasks-dir", str(tasks)],
@@ -266,7 +308,9 @@ def limits_kept(folder: Path, users: int, rates: Mapping[str, int] | None) -> li
             "rpm": rates[name] if rates else None,
             "requests": seen[name]["requests"],
             "most_at_once": seen[name]["most_in_flight"],
-            "most_in_60_s": most_within(run.looks, number, 60.0) if rates and run.seconds > 60 else None,
+            "most_in_60_s": (
+                most_within(run.looks, number, 60.0) if rates and run.seconds > 60 else None
+            ),
             "refused_429": seen[name]["faults"].get("max-concurrency", 0),
             "foreign_keys": seen[name]["foreign_keys"],
             "bound_s": bounds[name],
@@ -280,7 +324,11 @@ def limits_kept(folder: Path, users: int, rates: Mapping[str, int] | None) -> li
 
 def _bound(name: str, requests: int, rates: Mapping[str, int] | None) -> float:
     """Seconds that an account takes for so many requests at least."""
-    return requests * 60 / rates[name] - BURST_SECONDS if rates else requests * LATENCIES[name] / SLOTS[name]
+    return (
+        requests * 60 / rates[name] - BURST_SECONDS
+        if rates
+        else requests * LATENCIES[name] / SLOTS[name]
+    )
 
 
 # ---- An outage
@@ -295,7 +343,8 @@ TAIL = 0.85
 class Break:
     """`after` so many answers of the first account its server is gone for `down` seconds.
 
-    `frozen`: it takes connections and answers none until the end of that time; else it refuses them.
+    `frozen`: it takes connections and answers none until the end of that time; else it refuses
+    them.
     """
 
     after: int
@@ -304,11 +353,14 @@ class Break:
 
 
 def outage(folder: Path, users: int, latencies: Mapping[str, float], how: Break) -> Row:
-    """Let the first account's server go in the middle and come back; the other's runs are to go on as if alone."""
+    """Let the first account's server go in the middle and come back; the other's runs are to go on
+    as if alone."""
     tasks = _tasks(folder, users)
     with ExitStack() as held:
         accounts = Accounts(folder, dict.fromkeys(SLOTS, 0.0), held)
-        undisturbed = followed(Setup(tasks, accounts.file, TWO_AND_ONE).command(folder / "undisturbed"), accounts.both)
+        undisturbed = followed(
+            Setup(tasks, accounts.file, TWO_AND_ONE).command(folder / "undisturbed"), accounts.both
+        )
     with ExitStack() as held:
         accounts = Accounts(folder, latencies, held)
         first, other = accounts.both
@@ -318,10 +370,15 @@ def outage(folder: Path, users: int, latencies: Mapping[str, float], how: Break)
             first.start()
 
         run = followed(
-            Setup(tasks, accounts.file, TWO_AND_ONE).command(folder / "results", "--max-retries", "2"),
+            Setup(tasks, accounts.file, TWO_AND_ONE).command(
+                folder / "results", "--max-retries", "2"
+            ),
             accounts.both,
             [
-                Event(lambda look, since: look.completed[0] >= how.after, first.freeze if how.frozen else first.kill),
+                Event(
+                    lambda look, since: look.completed[0] >= how.after,
+                    first.freeze if how.frozen else first.kill,
+                ),
                 Event(lambda look, since: since >= how.down, come_back),
             ],
         )
@@ -344,11 +401,16 @@ def outage(folder: Path, users: int, latencies: Mapping[str, float], how: Break)
 
 
 def _rates(run: Followed, gone: float, back: float) -> Row:
-    """Answers a second of the other account before, while and after the first is gone, and the first's meanwhile."""
+    """Answers a second of the other account before, while and after the first is gone, and the
+    first's meanwhile."""
     looks, total = run.looks, run.looks[-1].completed[1]
     began = next(look.seconds for look in looks if look.completed[1])
     tail = next(look.seconds for look in looks if look.completed[1] >= TAIL * total)
-    stretches = {"before": (began + 1.0, gone), "during": (gone, min(back, tail)), "after": (back, max(back, tail))}
+    stretches = {
+        "before": (began + 1.0, gone),
+        "during": (gone, min(back, tail)),
+        "after": (back, max(back, tail)),
+    }
     found: Row = {f"other_{name}": rate(looks, 1, *stretch) for name, stretch in stretches.items()}
     return found | {"own_during": rate(looks, 0, gone + LOOK_SECONDS, back)}
 
@@ -370,7 +432,9 @@ class Speeds:
 
     def shares(self) -> list[float]:
         """Of the requests, by speed."""
-        return [1 / latency / sum(1 / other for other in self.latencies) for latency in self.latencies]
+        return [
+            1 / latency / sum(1 / other for other in self.latencies) for latency in self.latencies
+        ]
 
 
 SPEEDS = [
@@ -386,15 +450,25 @@ class Cluster:
 
     def __init__(self, folder: Path, speeds: Speeds, held: ExitStack) -> None:
         self.servers = [
-            held.enter_context(Server("--imitate", "vllm", "--latency", str(latency), *JITTER, "--seed", str(number)))
+            held.enter_context(
+                Server(
+                    "--imitate", "vllm", "--latency", str(latency), *JITTER, "--seed", str(number)
+                )
+            )
             for number, latency in enumerate(speeds.latencies)
         ]
-        fields = {"base_url": [server.url for server in self.servers], "concurrency": speeds.in_flight}
-        self.file = providers_file(folder / "cluster.toml", {"cluster": fields | {"key_required": False}})
+        fields = {
+            "base_url": [server.url for server in self.servers],
+            "concurrency": speeds.in_flight,
+        }
+        self.file = providers_file(
+            folder / "cluster.toml", {"cluster": fields | {"key_required": False}}
+        )
 
 
 def shared(folder: Path, users: int, speeds: Speeds, repeats: int) -> Row:
-    """How the requests of a run are shared, against the speeds: medians over the repeats, and the farthest off."""
+    """How the requests of a run are shared, against the speeds: medians over the repeats, and the
+    farthest off."""
     tasks = _tasks(folder, users)
     found, stayed = [], []
     for repeat in range(repeats):
@@ -425,19 +499,28 @@ def of_speeds(counts: Sequence[int], speeds: Sequence[float]) -> list[float]:
 
 
 def killed(folder: Path, users: int, speeds: Speeds, which: int, down: float | None) -> Row:
-    """Play with a replica that is killed a third of the way; `down` seconds later it is back, or never."""
+    """Play with a replica that is killed a third of the way; `down` seconds later it is back, or
+    never."""
     tasks = _tasks(folder, users)
     with ExitStack() as held:
-        cluster = Cluster(folder, Speeds(tuple(0.0 for _ in speeds.latencies), speeds.in_flight), held)
-        undisturbed = followed(Setup(tasks, cluster.file, REPLICATED).command(folder / "undisturbed"), cluster.servers)
+        cluster = Cluster(
+            folder, Speeds(tuple(0.0 for _ in speeds.latencies), speeds.in_flight), held
+        )
+        undisturbed = followed(
+            Setup(tasks, cluster.file, REPLICATED).command(folder / "undisturbed"), cluster.servers
+        )
     total = sum(undisturbed.looks[-1].completed)
     with ExitStack() as held:
         cluster = Cluster(folder, speeds, held)
-        events = [Event(lambda look, since: sum(look.completed) >= total / 3, cluster.servers[which].kill)]
+        events = [
+            Event(lambda look, since: sum(look.completed) >= total / 3, cluster.servers[which].kill)
+        ]
         if down is not None:
             events.append(Event(lambda look, since: since >= down, cluster.servers[which].start))
         results = folder / f"killed-{which}-{down}"
-        run = followed(Setup(tasks, cluster.file, REPLICATED).command(results), cluster.servers, events)
+        run = followed(
+            Setup(tasks, cluster.file, REPLICATED).command(results), cluster.servers, events
+        )
     row = {
         "table": "replicas: one is killed a third of the way",
         "latencies": _listed(speeds.latencies),
@@ -453,7 +536,8 @@ def killed(folder: Path, users: int, speeds: Speeds, which: int, down: float | N
 
 
 def _after_return(run: Followed, which: int, speeds: Speeds) -> Row:
-    """Return the share of the one that came back, from its first answer on, but for the last tenth of the requests."""
+    """Return the share of the one that came back, from its first answer on, but for the last tenth
+    of the requests."""
     back, last = run.events[-1], run.looks[-1]
     before = max(look.completed[which] for look in run.looks if look.seconds <= back)
     serving = [
@@ -463,9 +547,15 @@ def _after_return(run: Followed, which: int, speeds: Speeds) -> Row:
     ]
     if len(serving) < 2:
         return {"back_after_s": None, "of_its_speed_after": None}
-    counts = [end - start for start, end in zip(serving[0].completed, serving[-1].completed, strict=True)]
+    counts = [
+        end - start for start, end in zip(serving[0].completed, serving[-1].completed, strict=True)
+    ]
     share = of_speeds(counts, speeds.shares())[which]
-    return {"back_after_s": serving[0].seconds - back, "of_its_speed_after": share, "requests_after": sum(counts)}
+    return {
+        "back_after_s": serving[0].seconds - back,
+        "of_its_speed_after": share,
+        "requests_after": sum(counts),
+    }
 
 
 def _listed(latencies: Sequence[float]) -> str:
@@ -486,14 +576,17 @@ STREAM_LATENCY, STREAMED_IN_FLIGHT = 0.2, 64
 
 
 def streamed(folder: Path, users: int, pairs: int) -> list[Row]:
-    """CPU of the client for a streamed reply and for the same one whole, in turn; chains of four."""
+    """CPU of the client for a streamed reply and for the same one whole, in turn; chains of
+    four."""
     tasks, bodies = chains(folder, users), folder / "bodies.jsonl"
     write_bodies(tasks / f"{PLATFORM}_inference_tasks.jsonl", bodies)
     sample = bodies.read_bytes().splitlines()[:20]
     return [_streamed(tasks, sample, name, cut, pairs) for name, cut in CUT.items()]
 
 
-def _streamed(tasks: Path, sample: Sequence[bytes], name: str, cut: tuple[int, int] | None, pairs: int) -> Row:
+def _streamed(
+    tasks: Path, sample: Sequence[bytes], name: str, cut: tuple[int, int] | None, pairs: int
+) -> Row:
     command = [sys.executable, "-c", FINER, *map(str, cut)] if cut else ENDPOINT
     found = []
     with ExitStack() as held:
@@ -502,7 +595,11 @@ def _streamed(tasks: Path, sample: Sequence[bytes], name: str, cut: tuple[int, i
             server = held.enter_context(Server(*options, command=command))
         for _ in range(pairs):
             found.append((_cpu(server, tasks, "on"), _cpu(server, tasks, "off")))
-            print(f"  {name}: stream {found[-1][0].cpu_us:.0f} us, whole {found[-1][1].cpu_us:.0f} us", flush=True)
+            print(
+                f"  {name}: stream {found[-1][0].cpu_us:.0f} us, whole"
+                f" {found[-1][1].cpu_us:.0f} us",
+                flush=True,
+            )
         chunks = statistics.median(_chunks(server.url, body) for body in sample)
     ratios = [stream.cpu_us / whole.cpu_us for stream, whole in found]
     return {
@@ -518,12 +615,16 @@ def _streamed(tasks: Path, sample: Sequence[bytes], name: str, cut: tuple[int, i
 
 
 def _cpu(server: Server, tasks: Path, stream: str) -> Measured:
-    return run_harness(server.url, tasks, str(STREAMED_IN_FLIGHT), "--stream", stream, cores=CLIENT_CORES)
+    return run_harness(
+        server.url, tasks, str(STREAMED_IN_FLIGHT), "--stream", stream, cores=CLIENT_CORES
+    )
 
 
 def _chunks(url: str, body: bytes) -> int:
     """Events of a stream, the one that ends it left out."""
-    asked = orjson.dumps(orjson.loads(body) | {"stream": True, "stream_options": {"include_usage": True}})
+    asked = orjson.dumps(
+        orjson.loads(body) | {"stream": True, "stream_options": {"include_usage": True}}
+    )
     headers = {"Content-Type": "application/json"}
     with urlopen(Request(f"{url}/chat/completions", asked, headers), timeout=30) as reply:
         events: bytes = reply.read()
@@ -555,7 +656,8 @@ def _most_tries(results: Path) -> int:
 
 
 def _stayed(results: Path) -> float:
-    """Share of steps, each user's first left out, that the replica answered which had answered the one before."""
+    """Share of steps, each user's first left out, that the replica answered which had answered the
+    one before."""
     users: dict[str, list[str]] = {}
     for line in _lines(results, "responses"):
         users.setdefault(line["user_id"], []).append(line["endpoint"])
@@ -567,7 +669,8 @@ def _same_results(results: Path, others: Path, runs: int) -> bool:
     """Whether each of so many runs has the same results file, byte for byte, in both folders."""
     pattern = f"*/inference_results_{PLATFORM}.jsonl"
     one, other = (
-        {path.relative_to(folder): path.read_bytes() for path in folder.glob(pattern)} for folder in (results, others)
+        {path.relative_to(folder): path.read_bytes() for path in folder.glob(pattern)}
+        for folder in (results, others)
     )
     return one == other and len(one) == runs
 
@@ -580,11 +683,22 @@ def models(folder: Path, quick: bool) -> list[Row]:
     steps: list[Callable[[Path], list[Row]]] = [
         partial(limits_kept, users=150 if quick else 300, rates=None),
         partial(limits_kept, users=36, rates=RATES),
-        *[lambda place, how=how: [outage(place, 150, latencies, how)] for how in gone[: 1 if quick else 2]],
-        *[lambda place, speeds=speeds: [shared(place, 300, speeds, 1 if quick else 3)] for speeds in SPEEDS],
+        *[
+            lambda place, how=how: [outage(place, 150, latencies, how)]
+            for how in gone[: 1 if quick else 2]
+        ],
+        *[
+            lambda place, speeds=speeds: [shared(place, 300, speeds, 1 if quick else 3)]
+            for speeds in SPEEDS
+        ],
         *[
             lambda place, deed=deed: [killed(place, *deed)]
-            for deed in ((300, two, 0, None), (300, two, 1, None), (300, two, 0, 3.0), (1500, three, 0, 3.0))
+            for deed in (
+                (300, two, 0, None),
+                (300, two, 1, None),
+                (300, two, 0, 3.0),
+                (1500, three, 0, 3.0),
+            )
         ],
         partial(streamed, users=400, pairs=2 if quick else 7),
     ]
@@ -593,6 +707,10 @@ def models(folder: Path, quick: bool) -> list[Row]:
         place = folder / str(number)
         place.mkdir()
         for row in step(place):
-            print("  " + ", ".join(f"{name} {value}" for name, value in row.items() if name != "table"), flush=True)
+            print(
+                "  "
+                + ", ".join(f"{name} {value}" for name, value in row.items() if name != "table"),
+                flush=True,
+            )
             rows.append(row)
     return rows

@@ -1,4 +1,5 @@
-"""An endpoint's process that goes away for a while: killed and started again on its port, or stopped and continued."""
+"""An endpoint's process that goes away for a while: killed and started again on its port, or
+stopped and continued."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class Outage:
 
 @dataclass(slots=True)
 class Mortal:
-    """An endpoint that can die and come back. `url` stays the same; `lost` are the requests that a death forgot."""
+    """An endpoint that can die and come back. `url` stays the same; `lost` are the requests that a
+    death forgot."""
 
     options: tuple[str, ...]
     url: str = ""
@@ -46,10 +48,13 @@ class Mortal:
     _process: subprocess.Popen[str] = field(init=False)
 
     def start(self) -> None:
-        """On the port that it had, or on any free one. Raises `RuntimeError` where it does not listen."""
+        """On the port that it had, or on any free one. Raises `RuntimeError` where it does not
+        listen."""
         port = re.search(r":(\d+)/", self.url)
         command = [*ENDPOINT, "--port", port[1] if port else "0", *self.options]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._words, text=True, cwd=ROOT)
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=self._words, text=True, cwd=ROOT
+        )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         found = re.search(r"listening on (\S+)", line)
@@ -68,7 +73,8 @@ class Mortal:
         return self._words.read()
 
     def suffer(self, outage: Outage, over: threading.Event) -> None:
-        """Wait until the outage is due, and stand it; nothing happens where it is all `over` before."""
+        """Wait until the outage is due, and stand it; nothing happens where it is all `over`
+        before."""
         while stats(self.url)["completed"] < outage.after:
             if over.wait(LOOK_SECONDS):
                 return
@@ -111,7 +117,8 @@ def suffering(endpoint: Mortal, outage: Outage | None) -> Iterator[None]:
 
 
 def settled(endpoint: Mortal) -> int:
-    """Return the requests that the endpoint has seen, once those that were still on their way have come."""
+    """Return the requests that the endpoint has seen, once those that were still on their way have
+    come."""
     seen = -1
     while seen != (seen := int(stats(endpoint.url)["requests"])):
         time.sleep(LOOK_SECONDS)

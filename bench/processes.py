@@ -50,8 +50,11 @@ def stats(url: str) -> dict[str, Any]:
     return seen
 
 
-def run_command(url: str, tasks: Path, results: Path, *options: str, model: str = "baseline/recency") -> list[str]:
-    """`run` against an endpoint's process. The model is sent under its own name to an address like any other."""
+def run_command(
+    url: str, tasks: Path, results: Path, *options: str, model: str = "baseline/recency"
+) -> list[str]:
+    """`run` against an endpoint's process. The model is sent under its own name to an address like
+    any other."""
     return [
         *HARNESS,
         "run",
@@ -68,4 +71,6 @@ def run_command(url: str, tasks: Path, results: Path, *options: str, model: str 
 
 
 def synthesise(folder: Path, *options: str) -> None:
-    subprocess.run([*HARNESS, "synth", "--out", str(folder), *options], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*HARNESS, "synth", "--out", str(folder), *options], check=True, stdout=subprocess.DEVNULL
+    )

@@ -1,7 +1,9 @@
-"""Kills workers, raylets, drivers and heads of runs on Ray at random moments, one in each run; then the run is ended.
+"""Kills workers, raylets, drivers and heads of runs on Ray at random moments, one in each run; then
+the run is ended.
 
-Shows that the results are those of one process, that no reply is saved twice, and how often a request was sent again:
-at most for what a lost process had in flight, and what it had answered since its last report.
+Shows that the results are those of one process, that no reply is saved twice, and how often a
+request was sent again: at most for what a lost process had in flight, and what it had answered
+since its last report.
 """
 
 from __future__ import annotations
@@ -54,7 +56,12 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        return self.identical and not self.twice and self.again <= LOST_MOST and self.most_in_flight <= 2 * LIMIT
+        return (
+            self.identical
+            and not self.twice
+            and self.again <= LOST_MOST
+            and self.most_in_flight <= 2 * LIMIT
+        )
 
 
 def campaign(kills: int, kinds: Sequence[str], seed: int, folder: Path) -> list[Outcome]:
@@ -66,7 +73,9 @@ def campaign(kills: int, kinds: Sequence[str], seed: int, folder: Path) -> list[
     wanted = (folder / "local" / "run" / RESULTS).read_bytes()
     outcomes = []
     for number in range(kills):
-        outcomes.append(killed(kinds[number % len(kinds)], rng, tasks, folder / str(number), wanted))
+        outcomes.append(
+            killed(kinds[number % len(kinds)], rng, tasks, folder / str(number), wanted)
+        )
         print(number, outcomes[-1], flush=True)
     return outcomes
 
@@ -120,13 +129,20 @@ def victim(kind: str, driver: int, raylets: Raylets, rng: random.Random) -> int:
 
 def workers(*raylets: int) -> list[int]:
     """Return the ids of the workers that these raylets have started."""
-    return [process for raylet in raylets for process in children(raylet) if b"ray::Actor" in words_of(process)]
+    return [
+        process
+        for raylet in raylets
+        for process in children(raylet)
+        if b"ray::Actor" in words_of(process)
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--kind", choices=KINDS, action="append", help="what is killed (default: each in turn)")
+    parser.add_argument(
+        "--kind", choices=KINDS, action="append", help="what is killed (default: each in turn)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

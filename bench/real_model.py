@@ -1,7 +1,8 @@
-"""One run against a real model on this machine: starts its server, plays five users or more, stops the server.
+"""One run against a real model on this machine: starts its server, plays five users or more, stops
+the server.
 
-`make real-model` makes the environments and calls this; docs/local-model.md says what to expect. Further
-arguments go to `harness run` and override what stands here.
+`make real-model` makes the environments and calls this; docs/local-model.md says what to expect.
+Further arguments go to `harness run` and override what stands here.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def main(arguments: list[str]) -> int:
         return 2
     with server(weights, free_port()) as address:
         code = run(address, arguments)
-    print(f"The run's folder, with its report: {ROOT / 'results' / NAME}; the server's log: {HOME / 'server.log'}")
+    print(
+        f"The run's folder, with its report: {ROOT / 'results' / NAME}; the server's log:"
+        f" {HOME / 'server.log'}"
+    )
     return code
 
 
@@ -46,7 +50,8 @@ def free_port() -> int:
 
 @contextmanager
 def server(weights: Path, port: int) -> Iterator[str]:
-    """Yield the address of a llama.cpp server with these weights; it is stopped on the way out, whatever happened."""
+    """Yield the address of a llama.cpp server with these weights; it is stopped on the way out,
+    whatever happened."""
     options = {
         "model": weights,
         "model_alias": "smollm2",
@@ -97,11 +102,36 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def run(address: str, arguments: list[str]) -> int:
     """Return the exit code of `harness run`; 0.125 of the demo's 40 users is 5."""
-    command = [sys.executable, "-m", "harness", "run", "--model", "smollm2", "--platform", "weibo", "--demo"]
-    command += ["--name", NAME, "--api-url", address, "--api-key", "local", "--ratio", "0.125", "--concurrency", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "harness",
+        "run",
+        "--model",
+        "smollm2",
+        "--platform",
+        "weibo",
+        "--demo",
+    ]
+    command += [
+        "--name",
+        NAME,
+        "--api-url",
+        address,
+        "--api-key",
+        "local",
+        "--ratio",
+        "0.125",
+        "--concurrency",
+        "2",
+    ]
     command += ["--timeout", "300", "--max-tokens", "400", *arguments]
-    no_proxy = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1"]))
-    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "NO_PROXY": no_proxy, "no_proxy": no_proxy})
+    no_proxy = ",".join(
+        filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1"])
+    )
+    process = subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "NO_PROXY": no_proxy, "no_proxy": no_proxy}
+    )
     while True:
         try:
             return process.wait()

@@ -1,7 +1,9 @@
-"""The order in which users start, in virtual time: makespan, and whether what is done at half time is a fair sample.
+"""The order in which users start, in virtual time: makespan, and whether what is done at half time
+is a fair sample.
 
-A discrete-event simulation of the engine's rule with the engine's own `Schedule`: at most as many users in play as
-there are slots, and a user's next step goes out as soon as the one before has been answered.
+A discrete-event simulation of the engine's rule with the engine's own `Schedule`: at most as many
+users in play as there are slots, and a user's next step goes out as soon as the one before has been
+answered.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ ORDERS: dict[str, Callable[[Steps, int], Order]] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Times in mean steps; `half_sample` is the mean chain of the users done at half time over that of all."""
+    """Times in mean steps; `half_sample` is the mean chain of the users done at half time over that
+    of all."""
 
     makespan: float
     bound: float
@@ -80,8 +83,12 @@ def _lognormal(users: int, rng: np.random.Generator) -> Times:
     return rng.lognormal(1.5, 0.9, users)
 
 
-SHAPES: dict[str, Callable[[int, np.random.Generator], Times]] = {"lognormal": _lognormal, "pareto": _pareto}
-"""Tails of two weights: of the second, one user in 37 has the most steps, and half have one or two."""
+SHAPES: dict[str, Callable[[int, np.random.Generator], Times]] = {
+    "lognormal": _lognormal,
+    "pareto": _pareto,
+}
+"""Tails of two weights: of the second, one user in 37 has the most steps, and half have one or
+two."""
 
 
 def heavy_tailed(shape: str, users: int, rng: np.random.Generator) -> Steps:
@@ -122,7 +129,9 @@ def simulate(order: Order, steps: Steps, times: Times, slots: int) -> Outcome:
             start(now)
     bound = max(float(totals.sum()) / slots, float(totals.max()))
     done = steps[ends <= ends.max() / 2]
-    return Outcome(float(ends.max()), bound, float(done.mean() / steps.mean()) if len(done) else 0.0)
+    return Outcome(
+        float(ends.max()), bound, float(done.mean() / steps.mean()) if len(done) else 0.0
+    )
 
 
 def schedule(folder: Path, quick: bool) -> list[dict[str, Any]]:
@@ -137,7 +146,8 @@ def schedule(folder: Path, quick: bool) -> list[dict[str, Any]]:
 
 
 def compared(shape: str, users: int, slots: int, vary: bool, seeds: range) -> dict[str, Any]:
-    """Return the orders over the same draws: medians of makespan / bound and of the sample at half time."""
+    """Return the orders over the same draws: medians of makespan / bound and of the sample at half
+    time."""
     found: dict[str, list[Outcome]] = {name: [] for name in ORDERS}
     for seed in seeds:
         rng = np.random.default_rng(seed)
@@ -145,7 +155,20 @@ def compared(shape: str, users: int, slots: int, vary: bool, seeds: range) -> di
         times = step_times(steps, vary, rng)
         for name, order in ORDERS.items():
             found[name].append(simulate(order(steps, seed), steps, times, slots))
-    row: dict[str, Any] = {"chains": shape, "users": users, "slots": slots, "times": "lognormal" if vary else "equal"}
-    row |= {f"{name}_of_bound": statistics.median(one.ratio for one in ones) for name, ones in found.items()}
-    row |= {f"{name}_half_sample": statistics.median(one.half_sample for one in ones) for name, ones in found.items()}
-    return row | {"worst_of_bound": {name: max(one.ratio for one in ones) for name, ones in found.items()}}
+    row: dict[str, Any] = {
+        "chains": shape,
+        "users": users,
+        "slots": slots,
+        "times": "lognormal" if vary else "equal",
+    }
+    row |= {
+        f"{name}_of_bound": statistics.median(one.ratio for one in ones)
+        for name, ones in found.items()
+    }
+    row |= {
+        f"{name}_half_sample": statistics.median(one.half_sample for one in ones)
+        for name, ones in found.items()
+    }
+    return row | {
+        "worst_of_bound": {name: max(one.ratio for one in ones) for name, ones in found.items()}
+    }

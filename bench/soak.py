@@ -1,13 +1,14 @@
 """A long run against an endpoint that fails: what it holds on to must not grow.
 
-`python -m bench.soak` starts an endpoint with transport faults and `run` with two models (one streamed, one not)
-over users of one step and of several. Every five seconds it reads what the run's process holds: resident memory, open
-files, threads and CPU from /proc, asyncio's tasks and Python's blocks from the process itself, requests that back off
-from its display, and how late its event loop is from its log. After some minutes it ends the run as a job queue does
-(SIGTERM). The samples go to bench/results/soak.csv; the table gives the slope of each series once the run has settled.
+`python -m bench.soak` starts an endpoint with transport faults and `run` with two models (one
+streamed, one not) over users of one step and of several. Every five seconds it reads what the run's
+process holds: resident memory, open files, threads and CPU from /proc, asyncio's tasks and Python's
+blocks from the process itself, requests that back off from its display, and how late its event loop
+is from its log. After some minutes it ends the run as a job queue does (SIGTERM). The samples go to
+bench/results/soak.csv; the table gives the slope of each series once the run has settled.
 
-The run's process is `python -m bench.soak --inside FILE run ...`, which is `python -m harness run ...` with a handler
-of SIGUSR2 that appends the counts which cannot be seen from outside to FILE.
+The run's process is `python -m bench.soak --inside FILE run ...`, which is `python -m harness run
+...` with a handler of SIGUSR2 that appends the counts which cannot be seen from outside to FILE.
 """
 
 from __future__ import annotations
@@ -51,24 +52,27 @@ TERMINATED = 143
 """What a run that SIGTERM has ended in good order exits with."""
 
 SINGLE, SEVERAL, MEAN_STEPS = "zhihu", "weibo", 6
-"""The subset whose users have one step, the other, and its mean steps; each has half of the steps."""
+"""The subset whose users have one step, the other, and its mean steps; each has half of the
+steps."""
 
 MODELS = {"whole": "baseline/recency", "streamed": "baseline/frequency"}
 """By provider: the same endpoint under two names."""
 
 CONFIDENCE = 0.95
 LAGS = 0.03
-"""Of the samples: as many are taken into account as neighbours, beyond the correlation of order one."""
+"""Of the samples: as many are taken into account as neighbours, beyond the correlation of order
+one."""
 
 LARGEST_MEMORY = 0.99
-"""Of a series from one sample to the next; more cannot be told from a random walk in so few samples."""
+"""Of a series from one sample to the next; more cannot be told from a random walk in so few
+samples."""
 
 MOST_GROWTH = 1.0
 """MB in ten minutes that memory may grow by."""
 
 TELLING = 10.0
-"""MB in ten minutes: an interval that reaches above tells nothing, though it hold zero. Garbage that is let pile up for
-minutes and then collected has such an interval."""
+"""MB in ten minutes: an interval that reaches above tells nothing, though it hold zero. Garbage
+that is let pile up for minutes and then collected has such an interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +94,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look, `seconds` after the first request. None where that figure was not told since the look before.
+    """One look, `seconds` after the first request. None where that figure was not told since the
+    look before.
 
-    `resident_mb` is all that the process has in memory, `own_mb` what of it is no file's. `cpu_s`, `requests`,
-    `completed` and `users` count since the start, `users` those with a record; `late_ms` is of the event loop.
+    `resident_mb` is all that the process has in memory, `own_mb` what of it is no file's. `cpu_s`,
+    `requests`, `completed` and `users` count since the start, `users` those with a record;
+    `late_ms` is of the event loop.
     """
 
     seconds: float
@@ -111,7 +117,9 @@ class Sample:
     late_ms: float | None
 
 
-COUNTS = {name: f"{name.removesuffix('_s')}/s" for name in ("cpu_s", "requests", "completed", "users")}
+COUNTS = {
+    name: f"{name.removesuffix('_s')}/s" for name in ("cpu_s", "requests", "completed", "users")
+}
 """What only grows, and the name of its rate."""
 
 
@@ -130,7 +138,8 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """What was seen, and how the run ended: its exit code, users given up on, and faults that were served by kind."""
+    """What was seen, and how the run ended: its exit code, users given up on, and faults that were
+    served by kind."""
 
     samples: list[Sample]
     code: int
@@ -142,12 +151,14 @@ class Soak:
 
 
 def trend(seconds: Sequence[float], values: Sequence[float]) -> Trend | None:
-    """Least squares; the interval allows for what one sample has of the one before. None of fewer than ten samples.
+    """Least squares; the interval allows for what one sample has of the one before. None of fewer
+    than ten samples.
 
-    Newey-West (Econometrica 55, 1987), pre-whitened as in Andrews and Monahan (Econometrica 60, 1992) by the
-    correlation of neighbouring residuals, which is corrected for its bias in a short series (Kendall, Biometrika 41,
-    1954, here with a slope taken out) and which also sets the degrees of freedom. Of 300 samples it covers 92 to 95 %
-    for autoregressions up to 0.98, and 88 % for a random walk.
+    Newey-West (Econometrica 55, 1987), pre-whitened as in Andrews and Monahan (Econometrica 60,
+    1992) by the correlation of neighbouring residuals, which is corrected for its bias in a short
+    series (Kendall, Biometrika 41, 1954, here with a slope taken out) and which also sets the
+    degrees of freedom. Of 300 samples it covers 92 to 95 % for autoregressions up to 0.98, and 88 %
+    for a random walk.
     """
     count = len(values)
     if count < 10:
@@ -158,11 +169,19 @@ def trend(seconds: Sequence[float], values: Sequence[float]) -> Trend | None:
     slope = float(x @ level / (x @ x))
     half = _half_width(x, level - slope * x)
     return Trend(
-        count, float(y.mean()), float(y.min()), float(y.max()), slope, float(slope - half), float(slope + half)
+        count,
+        float(y.mean()),
+        float(y.min()),
+        float(y.max()),
+        slope,
+        float(slope - half),
+        float(slope + half),
     )
 
 
-def _half_width(x: np.ndarray[Any, np.dtype[np.float64]], residuals: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+def _half_width(
+    x: np.ndarray[Any, np.dtype[np.float64]], residuals: np.ndarray[Any, np.dtype[np.float64]]
+) -> float:
     """Half of the interval of the slope; `x` has mean 0."""
     count, before = len(x), residuals[:-1]
     spread = float(before @ before)
@@ -186,7 +205,11 @@ def trends(samples: Sequence[Sample], settling: float) -> dict[str, Trend]:
     settled = [sample for sample in samples if sample.seconds >= settling]
     found = {}
     for field in fields(Sample)[1:]:
-        told = [(one.seconds, value) for one in settled if (value := getattr(one, field.name)) is not None]
+        told = [
+            (one.seconds, value)
+            for one in settled
+            if (value := getattr(one, field.name)) is not None
+        ]
         if field.name in COUNTS:
             told = [(b[0], (b[1] - a[1]) / (b[0] - a[0])) for a, b in pairwise(told)]
         if made := trend([seconds for seconds, _ in told], [value for _, value in told]):
@@ -203,7 +226,8 @@ def flat(memory: Trend) -> bool:
 
 
 def soak(folder: Path, setting: Setting, out: Path) -> Soak:
-    """Make the tasks, run, look, and end the run. Raise `RuntimeError` where it ends by itself before."""
+    """Make the tasks, run, look, and end the run. Raise `RuntimeError` where it ends by itself
+    before."""
     tasks = folder / "tasks"
     several = setting.steps // 2 // MEAN_STEPS + 1
     synthesise(tasks, "--users", str(several), "--steps", str(MEAN_STEPS), "--platform", SEVERAL)
@@ -213,21 +237,35 @@ def soak(folder: Path, setting: Setting, out: Path) -> Soak:
         shared = {"base_url": url, "key_required": False}
         streams = {"whole": "off", "streamed": "on"}
         book = providers_file(
-            folder / "two.toml", {name: shared | {"stream": stream} for name, stream in streams.items()}
+            folder / "two.toml",
+            {name: shared | {"stream": stream} for name, stream in streams.items()},
         )
-        with _running(folder, _options(tasks, folder / "results", book, setting.in_flight)) as process:
+        with _running(
+            folder, _options(tasks, folder / "results", book, setting.in_flight)
+        ) as process:
             samples = _samples(process, url, folder, setting, out)
             process.send_signal(signal.SIGTERM)
             code = process.wait()
         seen = stats(url)
-    failed = sum([path.read_bytes().count(b"\n") for path in (folder / "results").glob("*/failures_*.jsonl")])
+    failed = sum(
+        [path.read_bytes().count(b"\n") for path in (folder / "results").glob("*/failures_*.jsonl")]
+    )
     return Soak(samples, code, failed, seen["faults"])
 
 
 def _options(tasks: Path, results: Path, book: Path, in_flight: int) -> list[str]:
-    named = [word for provider, model in MODELS.items() for word in ("--model", f"{provider}:{model}")]
+    named = [
+        word for provider, model in MODELS.items() for word in ("--model", f"{provider}:{model}")
+    ]
     where = ["--tasks-dir", str(tasks), "--results-dir", str(results), "--providers", str(book)]
-    pace = ["--concurrency", str(in_flight), "--max-retries", str(RETRIES), "--timeout", str(TIMEOUT)]
+    pace = [
+        "--concurrency",
+        str(in_flight),
+        "--max-retries",
+        str(RETRIES),
+        "--timeout",
+        str(TIMEOUT),
+    ]
     return ["run", "--platform", SEVERAL, "--platform", SINGLE, *named, *where, *pace]
 
 
@@ -244,7 +282,9 @@ def _running(folder: Path, options: Sequence[str]) -> Iterator[subprocess.Popen[
             process.kill()
 
 
-def _samples(process: subprocess.Popen[bytes], url: str, folder: Path, setting: Setting, out: Path) -> list[Sample]:
+def _samples(
+    process: subprocess.Popen[bytes], url: str, folder: Path, setting: Setting, out: Path
+) -> list[Sample]:
     """Look every so often from the first request on; each goes to the file at once."""
     while not stats(url)["requests"]:
         _check(process, folder)
@@ -277,9 +317,13 @@ class _Watch:
         self._url = url
         self._display = _Growing(folder / "display")
         self._counts = _Growing(folder / "counts")
-        self._log = _Growing(folder / "results" / MODELS["whole"].rpartition("/")[2] / f"run_{SEVERAL}.log")
+        self._log = _Growing(
+            folder / "results" / MODELS["whole"].rpartition("/")[2] / f"run_{SEVERAL}.log"
+        )
         self._records = [
-            _Growing(folder / "results" / model.rpartition("/")[2] / f"inference_results_{subset}.jsonl")
+            _Growing(
+                folder / "results" / model.rpartition("/")[2] / f"inference_results_{subset}.jsonl"
+            )
             for model in MODELS.values()
             for subset in (SEVERAL, SINGLE)
         ]
@@ -327,13 +371,15 @@ class _Growing:
 
 
 def _cpu_seconds(proc: Path) -> float:
-    """User and system, of fields 14 and 15 of `stat` (proc_pid_stat(5)); the name before them may hold blanks."""
+    """User and system, of fields 14 and 15 of `stat` (proc_pid_stat(5)); the name before them may
+    hold blanks."""
     after = (proc / "stat").read_text().rpartition(")")[2].split()
     return (int(after[11]) + int(after[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def inside(counts: str, arguments: list[str]) -> int:
-    """Run the harness's command line in this process, with a handler that appends what can only be counted here."""
+    """Run the harness's command line in this process, with a handler that appends what can only be
+    counted here."""
     file = os.open(counts, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
 
     def count(number: int, frame: FrameType | None) -> None:
@@ -350,18 +396,24 @@ def inside(counts: str, arguments: list[str]) -> int:
 def report(found: Soak, setting: Setting) -> str:
     """Return a table of the series, and how the run ended."""
     rows = trends(found.samples, setting.settling)
-    heading = f"{'':<12} {'samples':>7} {'mean':>12} {'least':>12} {'most':>12} {'per 10 min':>12}  95 % interval"
+    heading = (
+        f"{'':<12} {'samples':>7} {'mean':>12} {'least':>12} {'most':>12} {'per 10 min':>12}  95 %"
+        " interval"
+    )
     lines = [
-        f"{name:<12} {row.samples:>7} {row.mean:>12,.3f} {row.least:>12,.3f} {row.most:>12,.3f} {row.slope:>+12,.4f}"
-        f"  {row.low:+,.4f} to {row.high:+,.4f}"
+        f"{name:<12} {row.samples:>7} {row.mean:>12,.3f} {row.least:>12,.3f} {row.most:>12,.3f}"
+        f" {row.slope:>+12,.4f}  {row.low:+,.4f} to {row.high:+,.4f}"
         for name, row in rows.items()
     ]
     last = found.samples[-1]
     return "\n".join(
         [
-            f"{setting.in_flight} in flight, {setting.faults:.0%} faults, {last.seconds / 60:.1f} minutes: "
-            f"{last.requests:,} requests, {last.completed:,} answers, {last.users:,} users, {found.failed} lost, "
-            f"exit code {found.code}; from {setting.settling:g} s on:",
+            (
+                f"{setting.in_flight} in flight, {setting.faults:.0%} faults,"
+                f" {last.seconds / 60:.1f} minutes: {last.requests:,} requests, {last.completed:,}"
+                f" answers, {last.users:,} users, {found.failed} lost, exit code {found.code}; from"
+                f" {setting.settling:g} s on:"
+            ),
             heading,
             *lines,
             f"faults served: {orjson.dumps(found.faults, option=orjson.OPT_SORT_KEYS).decode()}",
@@ -378,16 +430,25 @@ def passed(found: Soak, setting: Setting) -> bool:
 def main() -> int:
     if sys.argv[1:2] == ["--inside"]:
         return inside(sys.argv[2], sys.argv[3:])
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--in-flight", type=int, default=1000)
     parser.add_argument("--faults", type=float, default=0.2, metavar="RATE")
     args = parser.parse_args()
     setting = Setting(args.minutes, args.in_flight, args.faults)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # run and endpoint end, and files go
-    os.environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}  # loopback, whatever else this machine does
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+    )  # run and endpoint end, and files go
+    os.environ |= {
+        "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
+    }  # loopback, whatever else this machine does
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the endpoint has a socket for each request
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (hard, hard)
+    )  # the endpoint has a socket for each request
     RESULTS.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="harness-soak-") as folder:
         found = soak(Path(folder), setting, RESULTS)

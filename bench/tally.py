@@ -27,15 +27,18 @@ Run = tuple[str, str]
 
 User = tuple[str, str, str, int]
 Reply = tuple[str, str, str, int, str, int]
-"""Name, subset, user and repeat; of a reply also the request's digest and how often it was asked before."""
+"""Name, subset, user and repeat; of a reply also the request's digest and how often it was asked
+before."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """A results folder that no process holds: how often each user has a record, and each reply is saved.
+    """A results folder that no process holds: how often each user has a record, and each reply is
+    saved.
 
-    `results` are the bytes of results files, `complete` the runs whose manifest says so, `torn` the lines set aside.
-    `reused` counts the replies of other runs, and `costs` are those of the others, at `PRICE`.
+    `results` are the bytes of results files, `complete` the runs whose manifest says so, `torn` the
+    lines set aside. `reused` counts the replies of other runs, and `costs` are those of the others,
+    at `PRICE`.
     """
 
     users: Counter[User] = field(default_factory=Counter)
@@ -63,7 +66,8 @@ def _look_at(files: RunFiles, seen: Seen) -> None:
     seen.users.update((*run, record["user_id"], record.get("repeat", 1)) for record in records)
     replies = [orjson.loads(line.text) for line in sound_lines(files.responses)]
     seen.replies.update(
-        (*run, reply["user_id"], reply.get("repeat", 1), reply["request"], reply["nth"]) for reply in replies
+        (*run, reply["user_id"], reply.get("repeat", 1), reply["request"], reply["nth"])
+        for reply in replies
     )
     own = [reply for reply in replies if "reused" not in reply]
     seen.reused += len(replies) - len(own)
@@ -79,7 +83,9 @@ def _cost(reply: JSON) -> Fraction:
     """Return the cost of a reply by its tokens."""
     tokens, factor = reply["completion"], Fraction(PRICE["batch"]) if reply.get("batch") else 1
     return factor * Fraction(
-        tokens["prompt_tokens"] * PRICE["prompt"] + tokens["completion_tokens"] * PRICE["completion"], 10**6
+        tokens["prompt_tokens"] * PRICE["prompt"]
+        + tokens["completion_tokens"] * PRICE["completion"],
+        10**6,
     )
 
 
@@ -93,7 +99,8 @@ def reported(folder: Path) -> dict[Run, Fraction]:
 
 
 def losses(before: Seen, now: Seen) -> dict[str, int]:
-    """Users and replies that were there before and are not any more, and those that came though they were there."""
+    """Users and replies that were there before and are not any more, and those that came though
+    they were there."""
     return {
         "lost": len(before.users.keys() - now.users.keys()),
         "doubled": _beyond_one(now.users) - _beyond_one(before.users),
@@ -107,7 +114,8 @@ def _beyond_one(counts: Counter[Any]) -> int:
 
 
 def wrong_end(blow: Blow, life: Life) -> bool:
-    """Return whether a process hung, or ended with another code than promised. An orphan's code nobody can ask for."""
+    """Return whether a process hung, or ended with another code than promised. An orphan's code
+    nobody can ask for."""
     return life.hung or not (life.code in blow.codes or blow is ORPHANED)
 
 
@@ -178,7 +186,9 @@ def told(tally: Tally, seconds: float) -> str:
     head = f"{'':<20}" + "".join(f"  {title}" for title in COLUMNS.values())
     rows = [
         f"{blow.name:<20}"
-        + "".join(f"  {tally.blows[blow.name, what]:>{len(title)}}" for what, title in COLUMNS.items())
+        + "".join(
+            f"  {tally.blows[blow.name, what]:>{len(title)}}" for what, title in COLUMNS.items()
+        )
         for blow in (*BLOWS, NONE)
         if tally.blows[blow.name, "struck"]
     ]

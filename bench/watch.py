@@ -24,7 +24,9 @@ class Sample:
 
     @classmethod
     def of(cls, seconds: float, seen: dict[str, Any]) -> Sample:
-        return cls(seconds, seen["requests"], seen["completed"], seen["rejected"], seen["in_flight"])
+        return cls(
+            seconds, seen["requests"], seen["completed"], seen["rejected"], seen["in_flight"]
+        )
 
 
 @contextmanager
@@ -49,7 +51,8 @@ def watching(url: str, every: float) -> Iterator[list[Sample]]:
 
 
 def steady_rate(samples: Sequence[Sample], total: int) -> float | None:
-    """Answers a second between the first fifth of `total` and the last, so without ramp, tail, index and rewrite.
+    """Answers a second between the first fifth of `total` and the last, so without ramp, tail,
+    index and rewrite.
 
     None where the run was too short to be seen at least twice in between.
     """

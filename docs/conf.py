@@ -43,7 +43,10 @@ html_show_sphinx = html_show_copyright = False
 html_math_renderer = "mathml"
 
 NOT_UNDERSTOOD = re.compile(r">(\\|&<)")
-BAR, UNSPACED = re.compile(r"<mo[^>]*>(?=&#x0(?:007C|2016);)"), '<mo stretchy="false" lspace="0" rspace="0">'
+BAR, UNSPACED = (
+    re.compile(r"<mo[^>]*>(?=&#x0(?:007C|2016);)"),
+    '<mo stretchy="false" lspace="0" rspace="0">',
+)
 FUNCTION = re.compile(r"<mi>(exp|ln|log)</mi>")  # spaces around both as in TeX
 LOGGER = getLogger(__name__)
 PART = re.compile(r"^## (.+)\n((?:(?!## ).*\n)*)", re.MULTILINE)
@@ -61,7 +64,8 @@ def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def add_help(app: Sphinx, page: str, source: list[str]) -> None:
-    """Add the help of every command to cli.md, and the settings of every benchmark that ships to that of `run`."""
+    """Add the help of every command to cli.md, and the settings of every benchmark that ships to
+    that of `run`."""
     if page == "docs/cli":
         helps = [(name, help_of(name)) for name in COMMANDS]
         for name in sorted({*registry.names()} - {BENCHMARK}):
@@ -76,11 +80,14 @@ def help_of(*words: str) -> str:
 
 
 def write_formula(translator: HTML5Translator, node: nodes.Element) -> None:
-    """Write a formula as MathML, which browsers show without a script; one that is not understood fails the build."""
+    """Write a formula as MathML, which browsers show without a script; one that is not understood
+    fails the build."""
     block = isinstance(node, nodes.math_block)
     made = convert(node.astext(), display="block" if block else "inline")
     if NOT_UNDERSTOOD.search(made):
-        LOGGER.warning("formula %s has a command that latex2mathml does not know", node.astext(), location=node)
+        LOGGER.warning(
+            "formula %s has a command that latex2mathml does not know", node.astext(), location=node
+        )
     made = FUNCTION.sub(r'<mo lspace="0.17em" rspace="0.17em">\1</mo>', BAR.sub(UNSPACED, made))
     translator.body.append(f'<div class="math-wrapper">{made}</div>' if block else made)
     raise nodes.SkipNode

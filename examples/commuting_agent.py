@@ -1,8 +1,10 @@
-"""An agent for asbench and this harness that plans its day in one request, which `baseline/commuter` can answer, too.
+"""An agent for asbench and this harness that plans its day in one request, which
+`baseline/commuter` can answer, too.
 
 To try agent mode without a model:
 
-    make run BENCHMARK=dailymobility MODEL=baseline/commuter NAME=try ARGS="--demo --agent examples/commuting_agent.py"
+    make run BENCHMARK=dailymobility MODEL=baseline/commuter NAME=try ARGS="--demo --agent
+    examples/commuting_agent.py"
 """
 
 import json
@@ -37,11 +39,15 @@ class CommutingAgent(DailyMobilityAgent):
         await self.log_intention(now["intention"])
 
     async def plan(self):
-        self.places = {name: (await self.status.get(name))["aoi_position"]["aoi_id"] for name in ("home", "work")}
+        self.places = {
+            name: (await self.status.get(name))["aoi_position"]["aoi_id"]
+            for name in ("home", "work")
+        }
         home, work = (self.middle(self.places[name]) for name in ("home", "work"))
         near = self.environment.get_around_poi(work, 2000, "restaurant")[:8]
         lines = [
-            f"- AOI {poi['aoi_id']} {poi['name']}，距工作地 {self.away(poi['aoi_id'], work):.0f} 米" for poi in near
+            f"- AOI {poi['aoi_id']} {poi['name']}，距工作地 {self.away(poi['aoi_id'], work):.0f} 米"
+            for poi in near
         ]
         question = QUESTION.format(
             **self.places,

@@ -5,10 +5,21 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
-# Before numpy is loaded: our products are small, and OpenBLAS's threads spin on a second core long after each.
+# Before numpy is loaded: our products are small, and OpenBLAS's threads spin on a second core long
+# after each.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from harness.benchmark import About, Benchmark, Cards, Means, Metric, Records, Scoring, Task, TaskFiles
+from harness.benchmark import (
+    About,
+    Benchmark,
+    Cards,
+    Means,
+    Metric,
+    Records,
+    Scoring,
+    Task,
+    TaskFiles,
+)
 from harness.chat import Chat
 from harness.errors import (
     AnswersUnusable,
@@ -84,7 +95,16 @@ def __getattr__(name: str) -> Any:
             from harness.commands.verify.command import verify
 
             return verify
-        case "LoadedRun" | "aresume" | "arun" | "list_runs" | "load_run" | "reeval" | "resume" | "run":
+        case (
+            "LoadedRun"
+            | "aresume"
+            | "arun"
+            | "list_runs"
+            | "load_run"
+            | "reeval"
+            | "resume"
+            | "run"
+        ):
             from harness import interface
 
             return getattr(interface, name)

@@ -1,8 +1,8 @@
 """Define the protocol of all benchmarks: those that ship and plug-ins.
 
-A class needs `name`, `subsets`, `metrics`, `parse`, `play` and `measure`; every other member has a default. The harness
-derives saved replies, live scores, reports, tables, comparisons and pages. Contract: docs/design.md, section 2.
-Complete example: `examples/star_rating/`.
+A class needs `name`, `subsets`, `metrics`, `parse`, `play` and `measure`; every other member has a
+default. The harness derives saved replies, live scores, reports, tables, comparisons and pages.
+Contract: docs/design.md, section 2. Complete example: `examples/star_rating/`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ ROUNDING = 1e-9
 class Metric:
     """Declare a figure of a report. Without a `unit` it is a share from 0 to 1, shown in percent.
 
-    `bounds` are the lowest and highest value of one user, None for no bound. `definition` is one phrase that Excel
-    files and reports show. `ranked_by` names another metric by which runs are ranked and compared in place of this one:
-    a metric that equals this one if a run keeps the rules of the task, and that answers against the rules cannot win.
-    `unranked` is the reason why runs are never ranked by this metric. `leaves_out` names kinds of `breaches`: a metric
-    with any is over the other valid answers alone, so runs with too few of these have no place in its table. Raise
-    `ValueError` for another `better`, or for bounds that are not a lower and a higher number.
+    `bounds` are the lowest and highest value of one user, None for no bound. `definition` is one
+    phrase that Excel files and reports show. `ranked_by` names another metric by which runs are
+    ranked and compared in place of this one: a metric that equals this one if a run keeps the rules
+    of the task, and that answers against the rules cannot win. `unranked` is the reason why runs
+    are never ranked by this metric. `leaves_out` names kinds of `breaches`: a metric with any is
+    over the other valid answers alone, so runs with too few of these have no place in its table.
+    Raise `ValueError` for another `better`, or for bounds that are not a lower and a higher number.
     """
 
     name: str
@@ -63,7 +64,9 @@ class Metric:
 
     def __post_init__(self) -> None:
         if self.better not in ("higher", "lower"):
-            raise ValueError(f'metric {self.name}: better is "higher" or "lower", got {self.better!r}')
+            raise ValueError(
+                f'metric {self.name}: better is "higher" or "lower", got {self.better!r}'
+            )
         if self.bounds is None:
             object.__setattr__(self, "bounds", (0.0, 1.0) if self.unit is None else (None, None))
         try:
@@ -72,7 +75,10 @@ class Metric:
         except (TypeError, ValueError):
             ordered = False
         if not ordered:
-            raise ValueError(f"metric {self.name}: bounds are the lowest and the highest value, got {self.bounds!r}")
+            raise ValueError(
+                f"metric {self.name}: bounds are the lowest and the highest value, got"
+                f" {self.bounds!r}"
+            )
 
     @property
     def lower_is_better(self) -> bool:
@@ -99,10 +105,13 @@ class Metric:
     @property
     def title(self) -> str:
         """Return the heading of a table of this metric."""
-        return f"{self.name}, {self.shown_unit}{' (lower is better)' if self.lower_is_better else ''}"
+        return (
+            f"{self.name}, {self.shown_unit}{' (lower is better)' if self.lower_is_better else ''}"
+        )
 
     def shown(self, value: float) -> float:
-        """Return a value scaled and rounded for tables, so that values that look equal are equal."""
+        """Return a value scaled and rounded for tables, so that values that look equal are
+        equal."""
         return round(self.scale * value, self.decimals)
 
     def text(self, value: float | None, *, signed: bool = False) -> str:
@@ -111,14 +120,20 @@ class Metric:
             return "n/a"
         return f"{self.scale * value:{'+' if signed else ''}z.{self.decimals}f}"
 
-    def span(self, interval: Sequence[float] | None, *, signed: bool = False, approximate: bool = False) -> str:
-        """Return an interval as text in brackets, without its unit; `n/a` for None. `~` marks an approximate one."""
+    def span(
+        self, interval: Sequence[float] | None, *, signed: bool = False, approximate: bool = False
+    ) -> str:
+        """Return an interval as text in brackets, without its unit; `n/a` for None. `~` marks an
+        approximate one."""
         if interval is None:
             return "n/a"
-        return f"{'~' * approximate}[{', '.join(self.text(end, signed=signed) for end in interval)}]"
+        return (
+            f"{'~' * approximate}[{', '.join(self.text(end, signed=signed) for end in interval)}]"
+        )
 
     def within(self, value: float) -> float | None:
-        """Return the value if one user can have it, else None. One that misses a bound by rounding is set to it."""
+        """Return the value if one user can have it, else None. One that misses a bound by rounding
+        is set to it."""
         low, high = self.bounds or (None, None)
         for bound in (low, high):
             if bound is not None and abs(value - bound) <= ROUNDING * max(1.0, abs(bound)):
@@ -128,12 +143,21 @@ class Metric:
     def admits(self, value: float) -> bool:
         """Return whether the value is finite and within `bounds`."""
         low, high = self.bounds or (None, None)
-        return math.isfinite(value) and (low is None or value >= low) and (high is None or value <= high)
+        return (
+            math.isfinite(value)
+            and (low is None or value >= low)
+            and (high is None or value <= high)
+        )
 
     @property
     def data(self) -> JSON:
-        """Return the metric as reports save it, so that readers of a report do not need the benchmark."""
-        found: JSON = {"better": self.better, "unit": self.unit, "bounds": list(self.bounds or (None, None))}
+        """Return the metric as reports save it, so that readers of a report do not need the
+        benchmark."""
+        found: JSON = {
+            "better": self.better,
+            "unit": self.unit,
+            "bounds": list(self.bounds or (None, None)),
+        }
         texts = {name: getattr(self, name) for name in ("definition", "ranked_by", "unranked")}
         found |= {name: text for name, text in texts.items() if text}
         return found | ({"leaves_out": list(self.leaves_out)} if self.leaves_out else {})
@@ -143,8 +167,8 @@ class Metric:
 class Task:
     """Describe one user. Only `given` is passed to `play`; `truth` is for `measure`.
 
-    `key` is text or a whole number. `steps` is the expected number of sequential requests. `synthetic` marks a
-    user that is not real.
+    `key` is text or a whole number. `steps` is the expected number of sequential requests.
+    `synthetic` marks a user that is not real.
     """
 
     key: str
@@ -164,8 +188,8 @@ class NoSettings:
 class Origin:
     """Record the source of a plug-in.
 
-    `spec` is `FILE.py` (by its absolute path) or `package.module:Name`. `content` is the bytes of its file; the run's
-    folder keeps them under the name `kept`.
+    `spec` is `FILE.py` (by its absolute path) or `package.module:Name`. `content` is the bytes of
+    its file; the run's folder keeps them under the name `kept`.
     """
 
     spec: str
@@ -181,12 +205,13 @@ class Origin:
 class About:
     """What reports, notes and checks say of a benchmark.
 
-    `title` is the name in headings, by default `name`; `user` the noun for one user. `invalid_as` says in a sentence
-    how invalid answers are scored, `synthetic` what a report on synthetic tasks must say (by default a sentence).
-    `language` is that of the note that is added to a prompt after an unusable reply. `floor` is the baseline that `run
-    --demo` plays if no model is named, by default the first of `baselines`. `parser_version` is recorded in the
-    provenance: a difference is reported, and the run can be continued. `waived` names checks of `check-benchmark` that
-    may fail, each with the reason, which is printed.
+    `title` is the name in headings, by default `name`; `user` the noun for one user. `invalid_as`
+    says in a sentence how invalid answers are scored, `synthetic` what a report on synthetic tasks
+    must say (by default a sentence). `language` is that of the note that is added to a prompt after
+    an unusable reply. `floor` is the baseline that `run --demo` plays if no model is named, by
+    default the first of `baselines`. `parser_version` is recorded in the provenance: a difference
+    is reported, and the run can be continued. `waived` names checks of `check-benchmark` that may
+    fail, each with the reason, which is printed.
     """
 
     title: str = ""
@@ -200,16 +225,19 @@ class About:
 
 
 class Importer(Protocol):
-    """Reads the results files of another program: one line per user, which `rescore` accepts as a saved record."""
+    """Reads the results files of another program: one line per user, which `rescore` accepts as a
+    saved record."""
 
     def record(self, line: bytes, where: Where) -> JSON:
-        """Return the record of one line, with its `user_id`. Raise `BadInput` with file, line and field."""
+        """Return the record of one line, with its `user_id`. Raise `BadInput` with file, line and
+        field."""
 
     def is_partial(self, task: Task, record: JSON) -> bool:
         """Return whether a record lacks answers to its task, and so cannot be scored."""
 
     def has_failed(self, record: JSON) -> bool:
-        """Return whether a scored record has an answer that is a failure of the endpoint, not a model's answer."""
+        """Return whether a scored record has an answer that is a failure of the endpoint, not a
+        model's answer."""
 
     def notes(self, outcomes: Mapping[str, int]) -> Sequence[str]:
         """Return what a report says about such answers, from the number of answers by outcome."""
@@ -219,11 +247,12 @@ class Importer(Protocol):
 class TaskFiles:
     """Where tasks files are, and what their index and a run's manifest have of them.
 
-    `key_field` is the field of a task line that identifies its user. `data_files` are files in the tasks folder that
-    every subset needs in addition to its tasks file. `data_set` is `owner/name` of a data set on the Hugging Face Hub
-    that contains all of these: `fetch` finds each by its name. `version` is that of the rules that validate task lines,
-    by default that of the benchmark and the hash of a plug-in; another version rebuilds the index. `truth_sha256` is
-    the SHA-256 of the ground truth, empty if the tasks contain it.
+    `key_field` is the field of a task line that identifies its user. `data_files` are files in the
+    tasks folder that every subset needs in addition to its tasks file. `data_set` is `owner/name`
+    of a data set on the Hugging Face Hub that contains all of these: `fetch` finds each by its
+    name. `version` is that of the rules that validate task lines, by default that of the benchmark
+    and the hash of a plug-in; another version rebuilds the index. `truth_sha256` is the SHA-256 of
+    the ground truth, empty if the tasks contain it.
     """
 
     key_field: str = "user_id"
@@ -240,40 +269,54 @@ class TaskFiles:
         return in_any_format(folder / name)
 
     def outline(self, line: JSON, subset: str) -> tuple[Any, int] | None:
-        """Return key and steps of a line without making its task, for a faster index; None to have `parse` do it.
-        Raise the same errors as `parse` for the same lines."""
+        """Return key and steps of a line without making its task, for a faster index; None to have
+        `parse` do it. Raise the same errors as `parse` for the same lines."""
         return None
 
 
 class Records:
-    """The form of a user's line in the results file. By default it has the answer, its outcome and its values."""
+    """The form of a user's line in the results file. By default it has the answer, its outcome and
+    its values."""
 
     outcome_field: ClassVar[str] = "outcome"
     """The field of a record, or of a part of it, with the kind of an invalid answer."""
 
     has_answer: ClassVar[bool] = True
-    """Whether a record has the answer as `play` returned it: such answers are JSON values, and measured as saved."""
+    """Whether a record has the answer as `play` returned it: such answers are JSON values, and
+    measured as saved."""
 
-    def record(self, task: Task, answer: Any, metrics: Any, outcome: str, repairs: Sequence[str]) -> JSON:
+    def record(
+        self, task: Task, answer: Any, metrics: Any, outcome: str, repairs: Sequence[str]
+    ) -> JSON:
         """Return the user's line of the results file, without its usage."""
-        return {"user_id": task.key, "answer": answer, "outcome": outcome, "repairs": repairs, "metrics": metrics}
+        return {
+            "user_id": task.key,
+            "answer": answer,
+            "outcome": outcome,
+            "repairs": repairs,
+            "metrics": metrics,
+        }
 
     def rescore(self, task: Task, data: JSON) -> JSON | None:
         """Return a saved record with its values measured again.
 
-        Return None if `measure` can be called with the saved answer, as for records of the default form.
+        Return None if `measure` can be called with the saved answer, as for records of the default
+        form.
         """
         return None
 
     def completed(self, record: JSON) -> JSON:
-        """Return a record with None for each value that an earlier version of the benchmark did not measure.
+        """Return a record with None for each value that an earlier version of the benchmark did not
+        measure.
 
-        Figures and cards are made of completed records; `verify` does not ask for the values that were missing.
+        Figures and cards are made of completed records; `verify` does not ask for the values that
+        were missing.
         """
         return record
 
     def outcomes(self, record: JSON) -> Iterable[str]:
-        """Return the outcome of each answer of a user: `valid`, or the kind of the invalid answer."""
+        """Return the outcome of each answer of a user: `valid`, or the kind of the invalid
+        answer."""
         return (record["outcome"],)
 
     def repairs(self, record: JSON) -> Iterable[str]:
@@ -281,20 +324,22 @@ class Records:
         return (*record["repairs"],)
 
     def rows(self, record: JSON) -> Iterable[JSON]:
-        """Return flat rows of one record for tables and frames: one per step, or one per user if there are no
-        steps."""
+        """Return flat rows of one record for tables and frames: one per step, or one per user if
+        there are no steps."""
         about = {name: record[name] for name in ("user_id", "repeat", "outcome") if name in record}
         return ({**about, **record.get("metrics", {}), **record.get("usage", {})},)
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a run asks with, as its manifest and its report name it: a prompt or agent file, and the settings.
+    """What a run asks with, as its manifest and its report name it: a prompt or agent file, and the
+    settings.
 
-    `source` is the name in reports, `own` for none of the user's. `path` is the file that the user named. `files` are
-    the bytes that a run's folder keeps, by name. `identity` has the settings that can change a prompt or an answer, for
-    `identity.settings` of the manifest. `temperature` is that of requests if the user sets none; with None each request
-    decides (`parameters`). `note` is for a user whose model is a baseline, `remark` for all readers of its reports.
+    `source` is the name in reports, `own` for none of the user's. `path` is the file that the user
+    named. `files` are the bytes that a run's folder keeps, by name. `identity` has the settings
+    that can change a prompt or an answer, for `identity.settings` of the manifest. `temperature` is
+    that of requests if the user sets none; with None each request decides (`parameters`). `note` is
+    for a user whose model is a baseline, `remark` for all readers of its reports.
     """
 
     source: str
@@ -310,7 +355,9 @@ class Configuration:
         """Return the configuration of a benchmark whose `Settings` name all files."""
         named = own_settings.files(settings)
         return cls(
-            source=next((own_settings.file_name(field, path) for field, path in named.items()), "own"),
+            source=next(
+                (own_settings.file_name(field, path) for field, path in named.items()), "own"
+            ),
             path=next(iter(named.values()), None),
             files=own_settings.contents(settings),
             identity=own_settings.identity(settings) | asking.identity,
@@ -324,12 +371,14 @@ Ends = tuple[float, float] | tuple[float, float, bool]
 class Scoring:
     """How records become figures, and what a report has in addition.
 
-    Each record adds a row of sums. Rows of any users are added up, and figures are functions of the totals; so neither
-    order nor sharding changes a figure. Write `statistics` and `figures`, or extend `Means`.
+    Each record adds a row of sums. Rows of any users are added up, and figures are functions of the
+    totals; so neither order nor sharding changes a figure. Write `statistics` and `figures`, or
+    extend `Means`.
 
-    `secondary` are further figures of reports and tables; they are compared only if a metric is `ranked_by` one.
-    `headline` names the metrics that are shown first, by default the first two; users are ranked by the last one.
-    `live` names those that are shown during a run, by default the headline.
+    `secondary` are further figures of reports and tables; they are compared only if a metric is
+    `ranked_by` one. `headline` names the metrics that are shown first, by default the first two;
+    users are ranked by the last one. `live` names those that are shown during a run, by default the
+    headline.
     """
 
     is_mean: ClassVar[bool] = False
@@ -347,8 +396,8 @@ class Scoring:
     def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
         """Return the rows of some records, and a tally of them or None.
 
-        A tally holds whatever else figures and sections need; tallies merge by `+`. If users have several repeats, each
-        repeat is a record and a row, and those of a user follow one another.
+        A tally holds whatever else figures and sections need; tallies merge by `+`. If users have
+        several repeats, each repeat is a record and a row, and those of a user follow one another.
         """
         return self.statistics(records), None
 
@@ -360,14 +409,16 @@ class Scoring:
         raise NotImplementedError
 
     def condense(self, tally: Any) -> Any:
-        """Return the part of a tally that live figures need, of bounded size; it merges as before. None for nothing.
+        """Return the part of a tally that live figures need, of bounded size; it merges as before.
+        None for nothing.
 
         Live figures have the tallies of a user's repeats one by one, as each ends.
         """
         return None
 
     def running(self, records: Sequence[JSON]) -> tuple[Any, Any]:
-        """Return what `tallied` does for live figures: the rows, and the tally as `condense` returns it."""
+        """Return what `tallied` does for live figures: the rows, and the tally as `condense`
+        returns it."""
         rows, tally = self.tallied(records)
         return rows, None if tally is None else self.condense(tally)
 
@@ -379,34 +430,39 @@ class Scoring:
     """Return 95 % intervals by metric; None for those of the harness, by the jackknife."""
 
     def facts(self, task: Task) -> Any:
-        """Return the small part of a task that `with_task` needs: it is kept until the report, which then does not read
-        the task again. None for the whole task."""
+        """Return the small part of a task that `with_task` needs: it is kept until the report,
+        which then does not read the task again. None for the whole task."""
         return None
 
     with_task: Callable[[JSON, Any], JSON] | None = None
-    """Return a record with what its task, or the `facts` of it, adds for a report; None if reports read no tasks.
+    """Return a record with what its task, or the `facts` of it, adds for a report; None if reports
+    read no tasks.
 
-    The record is saved nowhere. It is made for at most 2,000 users: a fair draw from the tasks file."""
+    The record is saved nowhere. It is made for at most 2,000 users: a fair draw from the tasks
+    file."""
 
     def breaches(self, record: JSON) -> Iterable[str]:
         """Return a kind for each valid answer of a user that breaks a rule of the task."""
         return ()
 
     def chance(self, scored: Scored) -> Mapping[str, float | tuple[float, float]]:
-        """Return the chance level of metrics, by name: what random answers to the same tasks have on average. One that
-        is drawn has its standard error after it."""
+        """Return the chance level of metrics, by name: what random answers to the same tasks have
+        on average. One that is drawn has its standard error after it."""
         return {}
 
     def bias(self, scored: Scored) -> Mapping[str, float]:
-        """Return the bias of figures that are no means, by metric: how far so few users take them off on average."""
+        """Return the bias of figures that are no means, by metric: how far so few users take them
+        off on average."""
         return {}
 
     def details(self, scored: Scored) -> JSON:
-        """Return the benchmark's own values of the JSON report; `scored` is a `harness.scoring.reports.Scored`."""
+        """Return the benchmark's own values of the JSON report; `scored` is a
+        `harness.scoring.reports.Scored`."""
         return {}
 
     def sections(self, scored: Scored) -> Iterable[Block]:
-        """Return additional blocks of the report; `scored.report` is the report so far, with its `details`."""
+        """Return additional blocks of the report; `scored.report` is the report so far, with its
+        `details`."""
         return ()
 
     def report_files(self, scored: Scored) -> Mapping[str, bytes]:
@@ -415,16 +471,17 @@ class Scoring:
 
 
 class Means(Scoring):
-    """Figures are means over users. Each record has values, None or NaN if undefined: these have a distribution, and
-    bounds while users are missing. A record adds its values, followed by 1 or 0 for defined or undefined."""
+    """Figures are means over users. Each record has values, None or NaN if undefined: these have a
+    distribution, and bounds while users are missing. A record adds its values, followed by 1 or 0
+    for defined or undefined."""
 
     is_mean = is_measured = True
 
     def values(self, records: Sequence[JSON]) -> Any:
         """Return each record's values, records x C; None for those that `measure` returned.
 
-        The first columns are the metrics, then the secondary ones; others are for `details`. With `is_measured = False`
-        `measure` may return anything; else its values are checked.
+        The first columns are the metrics, then the secondary ones; others are for `details`. With
+        `is_measured = False` `measure` may return anything; else its values are checked.
         """
         return None
 
@@ -437,7 +494,8 @@ class Means(Scoring):
 
 
 class Cards:
-    """What pages show of single users. By default a card has the values, the answer and the replies."""
+    """What pages show of single users. By default a card has the values, the answer and the
+    replies."""
 
     columns: ClassVar[Sequence[str]] = ()
     """Headings of `figures`; by default each user's headline metrics."""
@@ -445,8 +503,11 @@ class Cards:
     private: ClassVar[str] = ""
     """A plural noun for users' own texts, which cards show as private quotes."""
 
-    def card(self, record: JSON, task: Task | None, replies: Sequence[Completion]) -> Iterable[Block] | None:
-        """Return the blocks of one user on a page, None for the default: values, answer and replies.
+    def card(
+        self, record: JSON, task: Task | None, replies: Sequence[Completion]
+    ) -> Iterable[Block] | None:
+        """Return the blocks of one user on a page, None for the default: values, answer and
+        replies.
 
         `task` is None if the tasks are not available; `replies` are in the order of arrival.
         """
@@ -457,7 +518,8 @@ class Cards:
         raise NotImplementedError
 
     def example(self, record: JSON, replies: Sequence[Completion], kind: str) -> str | None:
-        """Return a reply that made an invalid answer of this kind, which the record has; None if unknown."""
+        """Return a reply that made an invalid answer of this kind, which the record has; None if
+        unknown."""
         return replies[-1].shown if replies else None
 
     def together(self, records: Sequence[JSON]) -> Iterable[Block]:
@@ -469,12 +531,14 @@ class Cards:
 class Imports:
     """What comes from elsewhere, or from earlier runs; only benchmarks that ship have any.
 
-    `importer` reads the results of another program. `published` returns scores that were published with the benchmark:
-    tables show them after the runs. `upgraded` returns a JSON report of format 1 in the present one. `settings` returns
-    the settings that an identity was made from, with files by field; by default those of `Settings`, field by field.
-    `runs_code` returns whether playing a run with an identity runs the code of a file that was given to it: the harness
-    asks before it runs code of somebody else's folder. A file that ends in `.py` always is code. With `same_note` the
-    second request for a reply again is the same as the first, after the same mistake, as in results that exist.
+    `importer` reads the results of another program. `published` returns scores that were published
+    with the benchmark: tables show them after the runs. `upgraded` returns a JSON report of format
+    1 in the present one. `settings` returns the settings that an identity was made from, with files
+    by field; by default those of `Settings`, field by field. `runs_code` returns whether playing a
+    run with an identity runs the code of a file that was given to it: the harness asks before it
+    runs code of somebody else's folder. A file that ends in `.py` always is code. With `same_note`
+    the second request for a reply again is the same as the first, after the same mistake, as in
+    results that exist.
     """
 
     importer: Importer | None = None
@@ -486,30 +550,36 @@ class Imports:
 
 
 class Benchmark:
-    """Base class of every benchmark: `name`, `subsets`, `metrics`, `parse`, `play` and `measure` have no default.
+    """Base class of every benchmark: `name`, `subsets`, `metrics`, `parse`, `play` and `measure`
+    have no default.
 
-    Declare attributes on the class. An instance belongs to one run: it has the run's `settings` and tasks `folder`. A
-    nested frozen dataclass `Settings` declares options; its fields are flags of `run` and part of the run's identity.
+    Declare attributes on the class. An instance belongs to one run: it has the run's `settings` and
+    tasks `folder`. A nested frozen dataclass `Settings` declares options; its fields are flags of
+    `run` and part of the run's identity.
     """
 
     name: ClassVar[str]
     """The name on the command line and in files."""
 
     version: ClassVar[str] = "1"
-    """The version of prompts and parsing, part of the identity: a run with another version is not continued."""
+    """The version of prompts and parsing, part of the identity: a run with another version is not
+    continued."""
 
     subsets: ClassVar[Mapping[str, str]]
     """Subset -> its tasks file, relative to the tasks folder."""
 
     metrics: ClassVar[Sequence[Metric]]
-    """The metrics that `scoring` computes, in that order. They have intervals, and are ranked and compared."""
+    """The metrics that `scoring` computes, in that order. They have intervals, and are ranked and
+    compared."""
 
     baselines: ClassVar[Mapping[str, Baseline]] = {}
-    """Models that need no endpoint: `{"floor": function}` is the model `baseline/floor`. The function returns the text
-    of a reply to the messages of a request, `[{"role": ..., "content": ...}]`, and a seed."""
+    """Models that need no endpoint: `{"floor": function}` is the model `baseline/floor`. The
+    function returns the text of a reply to the messages of a request, `[{"role": ..., "content":
+    ...}]`, and a seed."""
 
     Settings: ClassVar[type[Any]] = NoSettings
-    """A frozen dataclass. Its fields are flags of `run` and part of the identity; `resume` reads them back."""
+    """A frozen dataclass. Its fields are flags of `run` and part of the identity; `resume` reads
+    them back."""
 
     about: ClassVar[About] = About()
     scoring: Scoring = Means()
@@ -517,7 +587,8 @@ class Benchmark:
     cards: Cards = Cards()
     task_files: TaskFiles = TaskFiles()
     imports: ClassVar[Imports] = Imports()
-    """Objects, described by their classes. `prepare` may replace the class's own by one that has the data it needs."""
+    """Objects, described by their classes. `prepare` may replace the class's own by one that has
+    the data it needs."""
 
     origin: ClassVar[Origin | None] = None
     """The source of a plug-in, set by the registry; None for a class that ships."""
@@ -533,10 +604,11 @@ class Benchmark:
     ) -> None:
         """Set the settings of one run and call `prepare`.
 
-        `folder` is the tasks folder; with None, `prepare` is not called: such an instance makes cards and sections
-        only. `recorded` is `identity.settings` of an earlier run; with it, saved answers are measured and no user is
-        played. `digests` is file name -> SHA-256 of the files in the run's folder: code whose
-        hash is not among them must not run. The harness takes the lines of `warnings` and `logged` for the run's log.
+        `folder` is the tasks folder; with None, `prepare` is not called: such an instance makes
+        cards and sections only. `recorded` is `identity.settings` of an earlier run; with it, saved
+        answers are measured and no user is played. `digests` is file name -> SHA-256 of the files
+        in the run's folder: code whose hash is not among them must not run. The harness takes the
+        lines of `warnings` and `logged` for the run's log.
         """
         self.settings = self.Settings() if settings is None else settings
         self.asking = asking
@@ -553,14 +625,17 @@ class Benchmark:
         self.configuration = Configuration.of(self.settings, asking)
         with guarded(self, "prepare"):
             self.prepare()
-            if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(self, name), kind)]:
+            if hidden := [
+                name for name, kind in OBJECTS.items() if not isinstance(getattr(self, name), kind)
+            ]:
                 raise TypeError(f"self.{hidden[0]} is an object of the harness: rename yours")
 
     def prepare(self) -> Configuration | None:
         """Load the data that `play` and `measure` need, from `self.folder`.
 
-        Benchmarks that ship may return what the run asks with, in place of what their `Settings` name. If
-        `self.recorded` is not None, no user is played, and the code of a prompt or agent file must not run.
+        Benchmarks that ship may return what the run asks with, in place of what their `Settings`
+        name. If `self.recorded` is not None, no user is played, and the code of a prompt or agent
+        file must not run.
         """
 
     def warn(self, text: str) -> None:
@@ -571,31 +646,34 @@ class Benchmark:
     def parse(self, line: JSON, subset: str) -> Task:
         """Return the task of one decoded line of a tasks file.
 
-        Raise `ValueError` with the expected value if a field is wrong; a missing field may raise `KeyError`. The
-        harness adds the file, the line and the field that was read last.
+        Raise `ValueError` with the expected value if a field is wrong; a missing field may raise
+        `KeyError`. The harness adds the file, the line and the field that was read last.
         """
 
     @abstractmethod
     async def play(self, given: Any, chat: Chat) -> Any:
         """Return the answer of one user, as JSON values.
 
-        Let `InvalidReply` pass: the answer is then None, and the outcome is its kind. Any other exception makes the
-        user a failure.
+        Let `InvalidReply` pass: the answer is then None, and the outcome is its kind. Any other
+        exception makes the user a failure.
         """
 
     @abstractmethod
     def measure(self, task: Task, answer: Any) -> Mapping[str, float | None]:
         """Return one user's value of every metric, None if it is undefined.
 
-        `answer` is None if the model's reply could not be used. Values are finite and within the metric's bounds.
+        `answer` is None if the model's reply could not be used. Values are finite and within the
+        metric's bounds.
         """
 
     @classmethod
-    def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]] | None:
+    def synthesise(
+        cls, folder: Path, users: int, seed: int
+    ) -> Mapping[str, Iterable[bytes]] | None:
         """Return synthetic tasks: file relative to the tasks folder -> its content in pieces.
 
-        Or write the files into `folder` and return None. An override may also take the keywords `subsets` (from
-        `--subset`) and `mean_steps` (from `--steps`).
+        Or write the files into `folder` and return None. An override may also take the keywords
+        `subsets` (from `--subset`) and `mean_steps` (from `--steps`).
         """
         raise BadInput(f"{cls.name} makes no synthetic tasks: its class has no `synthesise`")
 
@@ -612,7 +690,8 @@ OBJECTS = {
 
 
 def kept_files(benchmark: Benchmark) -> Mapping[str, bytes]:
-    """Return all files that a run's folder keeps: those of prompt and agent, and that of a plug-in."""
+    """Return all files that a run's folder keeps: those of prompt and agent, and that of a
+    plug-in."""
     origin, files = benchmark.origin, benchmark.configuration.files
     return {**files, origin.kept: origin.content} if origin else files
 
@@ -624,7 +703,9 @@ def metrics_of(benchmark: Benchmark | type[Benchmark]) -> dict[str, Metric]:
 
 def headline_of(benchmark: Benchmark | type[Benchmark]) -> tuple[str, ...]:
     """Return the names of the headline metrics."""
-    return tuple(benchmark.scoring.headline) or tuple(metric.name for metric in benchmark.metrics[:2])
+    return tuple(benchmark.scoring.headline) or tuple(
+        metric.name for metric in benchmark.metrics[:2]
+    )
 
 
 def files_needed(benchmark: type[Benchmark], subset: str) -> tuple[str, ...]:
@@ -641,6 +722,9 @@ def remark(benchmark: Benchmark, task: Task) -> str:
     """Return what a report on tasks like this one must say first; empty for nothing."""
     about = benchmark.about
     synthetic = about.synthetic or (
-        f"The tasks are synthetic: they show that the harness works, and say nothing of real {about.user}s."
+        "The tasks are synthetic: they show that the harness works, and say nothing of real"
+        f" {about.user}s."
     )
-    return " ".join(filter(None, (synthetic if task.synthetic else "", benchmark.configuration.remark)))
+    return " ".join(
+        filter(None, (synthetic if task.synthetic else "", benchmark.configuration.remark))
+    )

@@ -1,7 +1,8 @@
 """Ask a model on behalf of a benchmark: one `Chat` per user.
 
-A `Chat` counts usage, extracts JSON from replies, and asks again after an unusable reply, with a note on what was
-wrong. Only the completion decides the result, so the same completions always give the same answer.
+A `Chat` counts usage, extracts JSON from replies, and asks again after an unusable reply, with a
+note on what was wrong. Only the completion decides the result, so the same completions always give
+the same answer.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ from harness.model import JSON, Ask, Completion, Message, Request, Usage
 T = TypeVar("T")
 
 Structured = Literal["json_object", "json_schema", "auto", "none"]
-"""What requests for JSON ask for: any object; the benchmark's schema and nothing less; the schema, or else as much as
-the endpoint takes; nothing."""
+"""What requests for JSON ask for: any object; the benchmark's schema and nothing less; the schema,
+or else as much as the endpoint takes; nothing."""
 
 Prompt = str | Sequence[Message | Mapping[str, str]]
-"""The text of the user message, or all messages: `Message(role, content)` or `{"role": ..., "content": ...}`."""
+"""The text of the user message, or all messages: `Message(role, content)` or `{"role": ...,
+"content": ...}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Settings of every benchmark: the form in which requests ask the endpoint for JSON, and how many times an unusable
-    reply is asked for again."""
+    """Settings of every benchmark: the form in which requests ask the endpoint for JSON, and how
+    many times an unusable reply is asked for again."""
 
     structured: Structured = "json_object"
     parse_retries: int = PARSE_RETRIES
@@ -85,12 +87,14 @@ NOTES = {language: Note(**words) for language, words in _LANGUAGES.items()}
 class Chat:
     """Send the requests of one user and read the replies.
 
-    `usage` counts requests and tokens so far, and `reads` the requests of each `read` that has ended. `repairs` lists
-    the kinds of repairs that replies needed. `failed` is the error of a request without a reply: the user fails with
-    it, even if the benchmark catches it. `odd` describes other errors than `InvalidReply` that `read` raised: an odd
-    reply, or a mistake in `read`. `repeat` is which of the user's repeats is played, from 1; a benchmark that draws
-    random numbers makes them depend on it. `judged` is called for each reply that is read. With `same_note` every retry
-    after the same mistake is the same request, as in results that exist of the benchmarks that ship.
+    `usage` counts requests and tokens so far, and `reads` the requests of each `read` that has
+    ended. `repairs` lists the kinds of repairs that replies needed. `failed` is the error of a
+    request without a reply: the user fails with it, even if the benchmark catches it. `odd`
+    describes other errors than `InvalidReply` that `read` raised: an odd reply, or a mistake in
+    `read`. `repeat` is which of the user's repeats is played, from 1; a benchmark that draws random
+    numbers makes them depend on it. `judged` is called for each reply that is read. With
+    `same_note` every retry after the same mistake is the same request, as in results that exist of
+    the benchmarks that ship.
     """
 
     def __init__(
@@ -116,27 +120,34 @@ class Chat:
         self._same_note = same_note
 
     async def ask(self, request: Request) -> Completion:
-        """Return the completion of one request, unchanged. Raise the error of a request that got no reply."""
+        """Return the completion of one request, unchanged. Raise the error of a request that got no
+        reply."""
         try:
             completion = await self._ask(request)
-            self.usage = self.usage.plus(completion)  # counts of a changed saved reply may be no numbers
+            self.usage = self.usage.plus(
+                completion
+            )  # counts of a changed saved reply may be no numbers
         except BaseException as error:  # also a cancelled user must not become an answer
             self.failed = error
             raise
         return completion
 
-    async def json(self, prompt: Prompt, read: Callable[[JSON], T] | None = None, schema: JSON | None = None) -> T:
+    async def json(
+        self, prompt: Prompt, read: Callable[[JSON], T] | None = None, schema: JSON | None = None
+    ) -> T:
         """Return the JSON object of the reply, or the result of `read(object)`.
 
-        `read` raises `InvalidReply(kind, why)` for an unusable object. `schema` is the object's JSON schema, which
-        requests have if the run asks for it: in strict dialects all fields are required, and `additionalProperties` is
-        false. An endpoint may ignore it. Raise `InvalidReply` if the reply is still unusable after all retries.
+        `read` raises `InvalidReply(kind, why)` for an unusable object. `schema` is the object's
+        JSON schema, which requests have if the run asks for it: in strict dialects all fields are
+        required, and `additionalProperties` is false. An endpoint may ignore it. Raise
+        `InvalidReply` if the reply is still unusable after all retries.
         """
         made: T = await self._read(prompt, _object, read, json=True, schema=schema)
         return made
 
     async def text(self, prompt: Prompt, read: Callable[[str], T] | None = None) -> T:
-        """Return the text of the reply, or the result of `read(text)`. Raise the same errors as `json`."""
+        """Return the text of the reply, or the result of `read(text)`. Raise the same errors as
+        `json`."""
         made: T = await self._read(prompt, answer_text, read, json=False)
         return made
 
@@ -159,21 +170,30 @@ class Chat:
         return made
 
     async def read(
-        self, prompt: Prompt, read: Callable[[Completion], T], *, json: bool = True, schema: JSON | None = None
+        self,
+        prompt: Prompt,
+        read: Callable[[Completion], T],
+        *,
+        json: bool = True,
+        schema: JSON | None = None,
     ) -> T:
         """Return the result of `read(completion)`; ask again while it raises `InvalidReply`.
 
-        `json` is whether the reply has to be a JSON object, `schema` as for `json`. An error of shape in `read`
-        (`LookupError`, `TypeError`, ...) becomes `InvalidReply("wrong_shape")`. Raise the last `InvalidReply` after all
-        retries, or at once if it is final.
+        `json` is whether the reply has to be a JSON object, `schema` as for `json`. An error of
+        shape in `read` (`LookupError`, `TypeError`, ...) becomes `InvalidReply("wrong_shape")`.
+        Raise the last `InvalidReply` after all retries, or at once if it is final.
         """
         before = self.usage.requests
         try:
-            return await self._read_in_tries(self._request(_messages(prompt), json, schema), read, json=json)
+            return await self._read_in_tries(
+                self._request(_messages(prompt), json, schema), read, json=json
+            )
         finally:
             self.reads.append(self.usage.requests - before)
 
-    async def _read_in_tries(self, request: Request, read: Callable[[Completion], T], *, json: bool) -> T:
+    async def _read_in_tries(
+        self, request: Request, read: Callable[[Completion], T], *, json: bool
+    ) -> T:
         messages, retries = request.messages, self._asking.parse_retries
         for number in count(2):
             completion = await self.ask(request)
@@ -202,14 +222,19 @@ class Chat:
         asking = self._asking
         if json and schema is None and asking.needs_schema:
             raise BadInput(
-                "--structured json_schema: the benchmark gives no schema with its request: run with --structured auto"
+                "--structured json_schema: the benchmark gives no schema with its request: run with"
+                " --structured auto"
             )
-        return Request(messages, json and asking.wants_json, schema=schema if json and asking.wants_schema else None)
+        return Request(
+            messages,
+            json and asking.wants_json,
+            schema=schema if json and asking.wants_schema else None,
+        )
 
 
 def _object(completion: Completion, repairs: list[str]) -> JSON:
-    """Return the object of a reply. Raise `InvalidReply`, also for one that was repaired into what a file cannot hold:
-    half a surrogate pair, or a whole number beyond 64 bits."""
+    """Return the object of a reply. Raise `InvalidReply`, also for one that was repaired into what
+    a file cannot hold: half a surrogate pair, or a whole number beyond 64 bits."""
     data = json_object(completion, repairs)
     try:
         orjson.dumps(data)
@@ -221,7 +246,9 @@ def _object(completion: Completion, repairs: list[str]) -> JSON:
 def _messages(prompt: Prompt) -> tuple[Message, ...]:
     if isinstance(prompt, str):
         return (Message("user", prompt),)
-    made = [one if isinstance(one, Message) else Message(one["role"], one["content"]) for one in prompt]
+    made = [
+        one if isinstance(one, Message) else Message(one["role"], one["content"]) for one in prompt
+    ]
     if not made:
         raise ValueError("a prompt has at least one message")
     return tuple(made)

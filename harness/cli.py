@@ -47,7 +47,8 @@ def main(argv: list[str] | None = None) -> int:
         code = signalled.exit_code if isinstance(signalled, _Signalled) else INTERRUPTED
     code = _flushed(code)
     if argv is None:
-        gc.freeze()  # else the interpreter looks at every object once more before it ends, for 40 ms
+        # else the interpreter looks at every object once more before it ends, for 40 ms
+        gc.freeze()
     return code
 
 
@@ -68,8 +69,9 @@ def _reported(arguments: list[str], *, may_restart: bool) -> int:
         if error.name is None or error.name.partition(".")[0] == "harness":
             return _internal_error(error, arguments)
         streams.tell(
-            f"the package {error.name!r} is not installed for {sys.executable}: use the Python that `make` has set up, "
-            ".venv/bin/harness, or install this project into yours (`pip install -e .`)"
+            f"the package {error.name!r} is not installed for {sys.executable}: use the Python that"
+            " `make` has set up, .venv/bin/harness, or install this project into yours (`pip"
+            " install -e .`)"
         )
         return MachineError.exit_code
     except Exception as error:  # unforeseen: the user gets a sentence, a file the rest
@@ -91,15 +93,15 @@ def _out_of_memory(error: BaseException, arguments: list[str]) -> int:
     traceback.clear_frames(error.__traceback__)  # frees what the command held
     details = _scrubbed(str(error), arguments)
     streams.tell(
-        f"no memory left for `harness {arguments[0]}`{f' ({details})' if details else ''}: everything saved is intact; "
-        "give this process more (see ulimit -v), and call it again"
+        f"no memory left for `harness {arguments[0]}`{f' ({details})' if details else ''}:"
+        " everything saved is intact; give this process more (see ulimit -v), and call it again"
     )
     return MachineError.exit_code
 
 
 def _signal_within(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the signal that an error came of: Python wraps what is raised while it makes a class, and the last steps
-    of an event loop may raise another error while they handle it."""
+    """Return the signal that an error came of: Python wraps what is raised while it makes a class,
+    and the last steps of an event loop may raise another error while they handle it."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error
@@ -107,9 +109,11 @@ def _signal_within(error: BaseException | None) -> KeyboardInterrupt | None:
 
 @contextmanager
 def _ended_by_signals(*, for_good: bool) -> Iterator[None]:
-    """Let signals end the command as Ctrl-C does; an engine that can stop more gently has its own receivers.
+    """Let signals end the command as Ctrl-C does; an engine that can stop more gently has its own
+    receivers.
 
-    `for_good`: this is all that the process does. One more Ctrl-C on its last steps ends them without a traceback.
+    `for_good`: this is all that the process does. One more Ctrl-C on its last steps ends them
+    without a traceback.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -130,7 +134,8 @@ def _ended_by_signals(*, for_good: bool) -> Iterator[None]:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Collect garbage less often: neither what imports make nor the objects of a run have many cycles."""
+    """Collect garbage less often: neither what imports make nor the objects of a run have many
+    cycles."""
     before = gc.get_threshold()
     gc.set_threshold(*GC_THRESHOLD)
     try:
@@ -140,7 +145,8 @@ def _few_collections() -> Iterator[None]:
 
 
 def _flushed(code: int) -> int:
-    """Return the exit code once all output is written; output that cannot be written is dropped and reported."""
+    """Return the exit code once all output is written; output that cannot be written is dropped and
+    reported."""
     unwritten = streams.flush(sys.stdout)
     streams.flush(sys.stderr)
     if unwritten is None or isinstance(unwritten, BrokenPipeError):
@@ -150,7 +156,9 @@ def _flushed(code: int) -> int:
 
 
 def _main(arguments: list[str], *, may_restart: bool) -> int:
-    for argument in arguments:  # names and paths go into JSON, which cannot hold bytes that are not text
+    for (
+        argument
+    ) in arguments:  # names and paths go into JSON, which cannot hold bytes that are not text
         try:
             argument.encode()
         except UnicodeEncodeError:
@@ -190,21 +198,27 @@ def _top_parser(arguments: list[str]) -> Parser:
 
 
 def _internal_error(error: Exception, arguments: list[str]) -> int:
-    """Report a defect of the harness, and write a file for developers, without the values of variables."""
+    """Report a defect of the harness, and write a file for developers, without the values of
+    variables."""
     inner: BaseException = error
     while isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]
     details = in_lines(_scrubbed("".join(traceback.format_exception(error)), arguments))
     try:
         with tempfile.NamedTemporaryFile(
-            "w", prefix="harness-error-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
+            "w",
+            prefix="harness-error-",
+            suffix=".txt",
+            delete=False,
+            encoding="utf-8",
+            errors="backslashreplace",
         ) as file:
             file.write(details)
         where = f"in {file.name}"
     except OSError as reason:
         where = f"lost, since they cannot be written to a file: {reason.strerror}"
     streams.tell(
-        f"a defect of the harness itself ({type(inner).__name__}: {_scrubbed(str(inner), arguments)}); "
-        f"everything saved is intact, the details are {where}"
+        f"a defect of the harness itself ({type(inner).__name__}:"
+        f" {_scrubbed(str(inner), arguments)}); everything saved is intact, the details are {where}"
     )
     return INTERNAL_ERROR

@@ -1,4 +1,5 @@
-"""A run's configuration in its three parts (docs/design.md, section 5), and the one place for defaults."""
+"""A run's configuration in its three parts (docs/design.md, section 5), and the one place for
+defaults."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ TASKS_FOLDER, RESULTS_FOLDER = Path("tasks"), Path("results")
 INDEX_FOLDER, EXCEL_FOLDER, ALL_RUNS_PAGE = ".index", "metric_excels", "index.html"
 """In the results folder, next to the folders of runs."""
 OWN_ENDINGS = re.compile(r"\.(?:(?:new|lock|torn)\Z|before-)")
-"""Endings of files that are about to replace another, or were replaced; the results folder's own files have them,
-too."""
+"""Endings of files that are about to replace another, or were replaced; the results folder's own
+files have them, too."""
 SAMPLE_FOLDER = Path(__file__).resolve().parent / "sample"
 """The synthetic tasks that ship with a checkout."""
 
@@ -27,7 +28,8 @@ TEMPERATURE = 0.0
 SAMPLE_SEED = 42
 DURABILITY = "process"
 STALL_SECONDS = 120.0
-"""Between two pieces of a streamed reply; a thinking model streams its thoughts, or the server sends keep-alives."""
+"""Between two pieces of a streamed reply; a thinking model streams its thoughts, or the server
+sends keep-alives."""
 
 AUTO = "auto"
 STREAMS = (AUTO, "on", "off")
@@ -59,17 +61,18 @@ OTHER_FILES = 64
 MAX_OUTAGE_SECONDS = 15 * 60.0
 
 GC_THRESHOLD = (50_000, 50, 50)
-"""For the length of a command: the default's many collections cost a seventh of the CPU of the imports, and with
-thousands of live requests a sixth of a run's. Objects from before the requests are frozen, too."""
+"""For the length of a command: the default's many collections cost a seventh of the CPU of the
+imports, and with thousands of live requests a sixth of a run's. Objects from before the requests
+are frozen, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """Options that may change between a run and its resume. Times in seconds.
 
-    `concurrency` None is automatic: from `start`, between `floor` and `ceiling`. `rpm` and `tpm` are requests and
-    tokens a minute, None for no limit. `wait` is how long the first answer may take. `stream` is `on`, `off`, or
-    `auto`: only for an endpoint that answers in streams only.
+    `concurrency` None is automatic: from `start`, between `floor` and `ceiling`. `rpm` and `tpm`
+    are requests and tokens a minute, None for no limit. `wait` is how long the first answer may
+    take. `stream` is `on`, `off`, or `auto`: only for an endpoint that answers in streams only.
     """
 
     concurrency: int | None = CONCURRENCY
@@ -92,16 +95,23 @@ class Tuning:
         return self.ceiling if self.concurrency is None else self.concurrency
 
     def shared(self, number: int, parts: int) -> Tuning:
-        """Return the tuning of one of so many parts, from 1, whose limits add up to these. Raise `BadInput` if a part
-        would have no request."""
+        """Return the tuning of one of so many parts, from 1, whose limits add up to these. Raise
+        `BadInput` if a part would have no request."""
         if self.most < parts:
             option = "--auto-ceiling" if self.concurrency is None else "--concurrency"
-            raise BadInput(f"{self.most} requests in flight leave none to some of {parts} parts: {option} is the whole")
+            raise BadInput(
+                f"{self.most} requests in flight leave none to some of {parts} parts: {option} is"
+                " the whole"
+            )
         least: dict[str, Any] = {}
         for limit in ("concurrency", "start", "floor", "ceiling"):
             if (whole := getattr(self, limit)) is not None:
                 least[limit] = max(1, whole // parts + (number <= whole % parts))
-        rates = {name: whole / parts for name in ("rpm", "tpm") if (whole := getattr(self, name)) is not None}
+        rates = {
+            name: whole / parts
+            for name in ("rpm", "tpm")
+            if (whole := getattr(self, name)) is not None
+        }
         return replace(self, **least, **rates)
 
     def combined(self, other: Tuning) -> Tuning:
@@ -114,5 +124,6 @@ class Tuning:
 
 
 def ships(path: str) -> bool:
-    """Return whether a tasks file is one of the synthetic ones that ship, also with an installation elsewhere."""
+    """Return whether a tasks file is one of the synthetic ones that ship, also with an installation
+    elsewhere."""
     return "/".join(SAMPLE_FOLDER.parts[-2:]) in path

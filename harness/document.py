@@ -1,7 +1,8 @@
-"""The document model: what reports, tables, comparisons, cards and pages are made of. Renderers are in `reporting/`.
+"""The document model: what reports, tables, comparisons, cards and pages are made of. Renderers are
+in `reporting/`.
 
-A block checks itself when it is made and when it is read, so renderers need not. Sections of reports are stored as
-JSON, each block with its class's name under the key `block`.
+A block checks itself when it is made and when it is read, so renderers need not. Sections of
+reports are stored as JSON, each block with its class's name under the key `block`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, field, structs
 
 CHANCE = "chance"
-"""Name of the series of a chart of intervals that has the chance level of each row: a tick instead of a dot."""
+"""Name of the series of a chart of intervals that has the chance level of each row: a tick instead
+of a dot."""
 
 
 class _Block(Struct, frozen=True, tag_field="block", tag=True):
@@ -40,11 +42,12 @@ class Paragraph(_Block, frozen=True):
 
 
 class Cell(Struct, frozen=True, omit_defaults=True):
-    """A figure in a table: `text` as people read it, `value` as spreadsheets hold it, with so many `digits` after the
-    point.
+    """A figure in a table: `text` as people read it, `value` as spreadsheets hold it, with so many
+    `digits` after the point.
 
-    `place` marks the best of the figures that it compares with, and the second best. A `partial` figure is not over all
-    users, and carries an asterisk; a `faint` one is secondary. `interval` follows the text, and `note` in brackets.
+    `place` marks the best of the figures that it compares with, and the second best. A `partial`
+    figure is not over all users, and carries an asterisk; a `faint` one is secondary. `interval`
+    follows the text, and `note` in brackets.
     """
 
     text: str
@@ -69,7 +72,8 @@ def cell_text(cell: str | Cell) -> str:
 class Table(_Block, frozen=True, omit_defaults=True):
     """Cells are text, ready to print, or figures; the first column is set left, the others right.
 
-    `title` is above it, `notes` are beneath. `rules` are the numbers of the rows with a line above them.
+    `title` is above it, `notes` are beneath. `rules` are the numbers of the rows with a line above
+    them.
     """
 
     columns: tuple[str, ...]
@@ -85,9 +89,15 @@ class Table(_Block, frozen=True, omit_defaults=True):
 
 def without_empty_columns(table: Table) -> Table:
     """Return a table without the columns in which no row has anything; the first one stays."""
-    kept = [column for column in range(len(table.columns)) if not column or any(row[column] for row in table.rows)]
+    kept = [
+        column
+        for column in range(len(table.columns))
+        if not column or any(row[column] for row in table.rows)
+    ]
     rows = tuple(tuple(row[column] for column in kept) for row in table.rows)
-    return structs.replace(table, columns=tuple(table.columns[column] for column in kept), rows=rows)
+    return structs.replace(
+        table, columns=tuple(table.columns[column] for column in kept), rows=rows
+    )
 
 
 class Verbatim(_Block, frozen=True):
@@ -109,14 +119,16 @@ class Quote(_Block, frozen=True):
 
 
 class Tags(_Block, frozen=True):
-    """Short texts in a row, each with the kind that gives it its colour: `hit`, `missed`, `wrong`, or a finer one."""
+    """Short texts in a row, each with the kind that gives it its colour: `hit`, `missed`, `wrong`,
+    or a finer one."""
 
     label: str
     tags: tuple[tuple[str, str], ...]
 
 
 class Series(Struct, frozen=True):
-    """Of a chart: a value at each `x`, None where it is undefined; `low` and `high` bound it, empty for no bounds."""
+    """Of a chart: a value at each `x`, None where it is undefined; `low` and `high` bound it, empty
+    for no bounds."""
 
     name: str
     values: tuple[int | float | None, ...]
@@ -125,12 +137,14 @@ class Series(Struct, frozen=True):
 
 
 class Chart(_Block, frozen=True, omit_defaults=True):
-    """A picture of what tables say in numbers. Text has those of `intervals` that no table is next to.
+    """A picture of what tables say in numbers. Text has those of `intervals` that no table is next
+    to.
 
-    `curve`: lines over numbers, bounds as bands. `intervals`: a row for each name in `x`, a dot with its bounds for
-    each series (a tick for the series `CHANCE`), and a line through all rows at `reference`. `histogram`: `x` are the
-    edges, one more than there are values. `ribbon`: shares that add up to 1, stacked, over `x`. Values are fractions
-    where `percent` says so, and so is `reference`.
+    `curve`: lines over numbers, bounds as bands. `intervals`: a row for each name in `x`, a dot
+    with its bounds for each series (a tick for the series `CHANCE`), and a line through all rows at
+    `reference`. `histogram`: `x` are the edges, one more than there are values. `ribbon`: shares
+    that add up to 1, stacked, over `x`. Values are fractions where `percent` says so, and so is
+    `reference`.
     """
 
     kind: Literal["curve", "intervals", "histogram", "ribbon"]
@@ -148,7 +162,9 @@ class Chart(_Block, frozen=True, omit_defaults=True):
         for series in self.series:
             bounds = [ends for ends in (series.low, series.high) if ends]
             if any(len(values) != wanted for values in (series.values, *bounds)):
-                raise ValueError(f"Chart {self.title}: the series {series.name} has not {wanted} values")
+                raise ValueError(
+                    f"Chart {self.title}: the series {series.name} has not {wanted} values"
+                )
             _check_finite(self.title, series.values, *bounds)
         _check_finite(self.title, self.x, (self.reference,))
 

@@ -37,7 +37,8 @@ class _Short(reprlib.Repr):
 
 
 def to_install(requirement: str) -> str:
-    """Return the command that installs a package, or an extra of this one, for the Python that runs."""
+    """Return the command that installs a package, or an extra of this one, for the Python that
+    runs."""
     return f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(requirement)}"
 
 
@@ -53,7 +54,8 @@ _SHOWN.maxstring = _SHOWN.maxother = 60
 def which_is_known(word: str, known: Collection[str], repeats: str = "") -> str:
     """Return the end of a message on an unknown name: the known one that was meant, else all.
 
-    `repeats` is the option that takes such names one by one, for those who give it a list with commas.
+    `repeats` is the option that takes such names one by one, for those who give it a list with
+    commas.
     """
     if repeats and "," in word:
         return f": give {repeats} once for each"
@@ -61,7 +63,8 @@ def which_is_known(word: str, known: Collection[str], repeats: str = "") -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the end of a message on an unknown name: the known one that was meant; empty if none is near."""
+    """Return the end of a message on an unknown name: the known one that was meant; empty if none
+    is near."""
     names = {_plain(name): name for name in known}
     spelt = _plain(word)
     longer = [name for name in names if len(spelt) > 1 and name.startswith(spelt)]
@@ -74,21 +77,26 @@ def _plain(name: str) -> str:
 
 
 class HarnessError(Exception):
-    """Base of all: a sentence for the user, or several, and the `exit_code` of a command that ends with it."""
+    """Base of all: a sentence for the user, or several, and the `exit_code` of a command that ends
+    with it."""
 
     exit_code: int = 1
     runs: Sequence[Any] = ()
-    """The runs (`harness.LoadedRun`) that a function of the Python interface has so far, where it raises."""
+    """The runs (`harness.LoadedRun`) that a function of the Python interface has so far, where it
+    raises."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.args))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Have a process that unpickles it make it without its constructor, which may take other arguments."""
+        """Have a process that unpickles it make it without its constructor, which may take other
+        arguments."""
         return _made_again, (type(self), self.args, vars(self))
 
 
-def _made_again(cls: type[HarnessError], arguments: tuple[Any, ...], state: dict[str, Any]) -> HarnessError:
+def _made_again(
+    cls: type[HarnessError], arguments: tuple[Any, ...], state: dict[str, Any]
+) -> HarnessError:
     error = cls.__new__(cls, *arguments)
     vars(error).update(state)
     return error
@@ -107,7 +115,8 @@ class ExitCode(int):
 
 
 class BadInput(HarnessError):
-    """Arguments, tasks, prompts or results that cannot be used; names file, line and field where they exist."""
+    """Arguments, tasks, prompts or results that cannot be used; names file, line and field where
+    they exist."""
 
     exit_code = 2
 
@@ -129,23 +138,26 @@ class EndpointStopped(HarnessError):
 
 
 class AnswersUnusable(HarnessError):
-    """Almost none of a process's first answers can be used; `--allow-invalid` goes on all the same."""
+    """Almost none of a process's first answers can be used; `--allow-invalid` goes on all the
+    same."""
 
     exit_code = 6
 
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 129}
-"""Signals that end a command, and its exit code then; job schedulers send SIGUSR1, a terminal that closes SIGHUP."""
+"""Signals that end a command, and its exit code then; job schedulers send SIGUSR1, a terminal that
+closes SIGHUP."""
 
 
 def heeded() -> list[signal.Signals]:
-    """Return the signals to obey: not those that are ignored, as `nohup` and shells have it for what they start in the
-    background."""
+    """Return the signals to obey: not those that are ignored, as `nohup` and shells have it for
+    what they start in the background."""
     return [number for number in EXIT_CODES if signal.getsignal(number) != signal.SIG_IGN]
 
 
 class ConfigurationRefused(EndpointStopped):
-    """The endpoint refuses what the run's identity fixes, its model or parameters: resuming it could not help."""
+    """The endpoint refuses what the run's identity fixes, its model or parameters: resuming it
+    could not help."""
 
 
 class RunStopped(HarnessError):
@@ -155,7 +167,8 @@ class RunStopped(HarnessError):
 
 
 class OfKind(HarnessError):
-    """`kind` is the failure's name in files and displays (`http_503`, `timeout`, `agent_error`, ...)."""
+    """`kind` is the failure's name in files and displays (`http_503`, `timeout`, `agent_error`,
+    ...)."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -177,10 +190,11 @@ REFUSED = "http_429"
 class TransportFault(CallError):
     """`retry_after` is the wait that the endpoint requests, in seconds.
 
-    `unreachable`: the address itself does not answer (refused, unknown, 404). Before any success that means a wrong
-    address, not a busy server. `foreign`: a server of something else answers, such as another API; likewise.
-    `billed`: the try may have reached a model. `refusal`: the endpoint refuses the key, the model or the like; the run
-    ends with this error unless the endpoint answers another request.
+    `unreachable`: the address itself does not answer (refused, unknown, 404). Before any success
+    that means a wrong address, not a busy server. `foreign`: a server of something else answers,
+    such as another API; likewise. `billed`: the try may have reached a model. `refusal`: the
+    endpoint refuses the key, the model or the like; the run ends with this error unless the
+    endpoint answers another request.
     """
 
     def __init__(
@@ -208,7 +222,8 @@ class TransportFault(CallError):
 
     @property
     def asks_to_wait(self) -> bool:
-        """Whether the endpoint serves, but not this many or this often: that is paced, and no failed try."""
+        """Whether the endpoint serves, but not this many or this often: that is paced, and no
+        failed try."""
         return self.kind == REFUSED or (self.kind == "http_503" and self.retry_after is not None)
 
 
@@ -223,7 +238,8 @@ class GaveUp(CallError):
 
 
 class BenchmarkError(HarnessError):
-    """The code of a benchmark broke its contract or failed: which one, for which user, where in its file.
+    """The code of a benchmark broke its contract or failed: which one, for which user, where in its
+    file.
 
     A user that is played becomes a failure with this `kind` and `detail`.
     """
@@ -237,8 +253,9 @@ class BenchmarkError(HarnessError):
 
 
 class InvalidReply(Exception):
-    """A reply that cannot be used, raised by a benchmark that reads it. It is counted by `kind`; `why` is the reason in
-    the note that asks the model again. With `final` the model is not asked again."""
+    """A reply that cannot be used, raised by a benchmark that reads it. It is counted by `kind`;
+    `why` is the reason in the note that asks the model again. With `final` the model is not asked
+    again."""
 
     def __init__(self, kind: str, why: str = "", *, final: bool = False) -> None:
         super().__init__(f"{kind}: {why}" if why else kind)
@@ -248,7 +265,8 @@ class InvalidReply(Exception):
 
 
 class FieldError(ValueError):
-    """A field of a task line that cannot be used, by its path (`steps[2].pool`); the harness adds file and line."""
+    """A field of a task line that cannot be used, by its path (`steps[2].pool`); the harness adds
+    file and line."""
 
     def __init__(self, field: str, expected: str, got: str = "") -> None:
         super().__init__(f"field {field}: expected {expected}{f', got {got}' if got else ''}")
@@ -262,11 +280,19 @@ def memory_for(doing: str, remedy: str) -> Iterator[None]:
     except (MemoryError, OSError, ValueError, RuntimeError, ImportError) as error:
         if not lacks_memory(error):
             raise
-        raise MachineError(f"no memory left to {doing}{f' ({error})' if str(error) else ''}: {remedy}") from None
+        raise MachineError(
+            f"no memory left to {doing}{f' ({error})' if str(error) else ''}: {remedy}"
+        ) from None
 
 
-NO_MEMORY = ("Not enough memory", "Cannot allocate memory", "can't start new thread", "failed to map segment")
-"""In errors of other classes than `MemoryError`: orjson, the system, threading, the dynamic linker."""
+NO_MEMORY = (
+    "Not enough memory",
+    "Cannot allocate memory",
+    "can't start new thread",
+    "failed to map segment",
+)
+"""In errors of other classes than `MemoryError`: orjson, the system, threading, the dynamic
+linker."""
 
 
 def lacks_memory(error: BaseException) -> bool:

@@ -6,10 +6,10 @@
         print(made.subset, made.report.metrics)
         made.frame("steps")                               # with pandas or polars installed
 
-A keyword is the option of that name (`harness run --help-all` explains each): `--api-url URL` is `api_url=URL`. None is
-what the settings file says, else the default. Options of extensions are objects of their classes:
-`extensions=[Budget("5usd")]`. `run`, `resume` and `reeval` block, also in a notebook; `arun` and `aresume` play in the
-event loop that runs.
+A keyword is the option of that name (`harness run --help-all` explains each): `--api-url URL` is
+`api_url=URL`. None is what the settings file says, else the default. Options of extensions are
+objects of their classes: `extensions=[Budget("5usd")]`. `run`, `resume` and `reeval` block, also in
+a notebook; `arun` and `aresume` play in the event loop that runs.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ from harness.ui.streams import tell_warnings
 T = TypeVar("T")
 P = ParamSpec("P")
 Progress = Callable[[Snapshots], None]
-"""A function that is called several times a second with frozen snapshots (`harness.model.Snapshot`), one per model; of
-`run` and `resume` in a notebook, from another thread."""
+"""A function that is called several times a second with frozen snapshots
+(`harness.model.Snapshot`), one per model; of `run` and `resume` in a notebook, from another
+thread."""
 Play = Callable[[Signals], Coroutine[Any, Any, Any]]
 GROUP = 500
 """Rows that are read at once."""
@@ -61,7 +62,8 @@ FAILED = 2
 
 @dataclass(frozen=True, repr=False)
 class LoadedRun:
-    """A saved run of one subset. Its members read the files at each use, and raise `HarnessError` if one is damaged."""
+    """A saved run of one subset. Its members read the files at each use, and raise `HarnessError`
+    if one is damaged."""
 
     folder: Path
     subset: str
@@ -80,11 +82,16 @@ class LoadedRun:
         try:
             report = self.report
             rows = [("coverage", covered(report))]
-            rows += [(figure.metric.name, with_unit(figure.metric, figure.shown.value)) for figure in report.figures]
+            rows += [
+                (figure.metric.name, with_unit(figure.metric, figure.shown.value))
+                for figure in report.figures
+            ]
         except HarnessError:
             rows = [("report", "none")]
         title = on_one_line(f"{self.folder}, {self.subset}")
-        cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows)
+        cells = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows
+        )
         return f"<table><caption>{escape(title)}</caption>{cells}</table>"
 
     def __fspath__(self) -> str:
@@ -103,7 +110,8 @@ class LoadedRun:
 
     @property
     def manifest(self) -> Manifest:
-        """Return the manifest, which says exactly what was run: identity, provenance, tuning, state and counts."""
+        """Return the manifest, which says exactly what was run: identity, provenance, tuning, state
+        and counts."""
         found = load(self.files.manifest)
         if found is None:
             raise BadInput(f"{self.files.manifest} no longer exists")
@@ -130,15 +138,18 @@ class LoadedRun:
         return self._rows("users")
 
     def steps(self) -> Iterator[JSON]:
-        """Yield a flat row for each step of each user, as the benchmark declares it, or for a user without steps."""
+        """Yield a flat row for each step of each user, as the benchmark declares it, or for a user
+        without steps."""
         return self._rows("steps")
 
     def responses(self) -> Iterator[JSON]:
-        """Yield a flat row for each saved reply: digest of the request, text, tokens, seconds, tries, endpoint."""
+        """Yield a flat row for each saved reply: digest of the request, text, tokens, seconds,
+        tries, endpoint."""
         return self._rows("responses")
 
     def frame(self, rows: Rows = "steps") -> Any:
-        """Return the rows as a DataFrame of pandas, else of polars. Raise `BadInput` if neither is installed."""
+        """Return the rows as a DataFrame of pandas, else of polars. Raise `BadInput` if neither is
+        installed."""
         if find_spec("pandas"):
             import pandas
 
@@ -146,11 +157,14 @@ class LoadedRun:
         if find_spec("polars"):
             import polars
 
-            return polars.DataFrame(list(self._rows(rows)), infer_schema_length=None)  # the first may lack a value
+            return polars.DataFrame(
+                list(self._rows(rows)), infer_schema_length=None
+            )  # the first may lack a value
         raise BadInput(f"frame() needs pandas or polars: {to_install('pandas')}")
 
     def _rows(self, kind: Rows) -> Iterator[JSON]:
-        """Yield the rows that `export` writes, in groups: playing users again needs a separate event loop."""
+        """Yield the rows that `export` writes, in groups: playing users again needs a separate
+        event loop."""
         found = rows_of(SavedRun(self.files, self.manifest), kind, None, self.folder.parent)
         try:
             while group := _apart_from_loops(lambda: list(islice(found, GROUP))):
@@ -219,18 +233,19 @@ def run(  # noqa: PLR0913
 ) -> list[LoadedRun]:
     """Run a benchmark against a model, as `harness run` does; return its runs, one for each subset.
 
-    `benchmark` is a name, a `FILE.py` or `package.module:Name`, and `settings` are its own, by name. `model` is the
-    model's name at the endpoint `api_url` or that of a `provider`; `baseline/recency` and the like need none. `limit`
-    is how many users are played, `concurrency` how many requests are in flight, `repeats` how often each user is
-    played. `demo` takes the synthetic tasks that ship; `html=False` writes no pages. `extensions` are options of
-    extensions, such as `Budget("5usd")`. `progress` is called several times a second with frozen snapshots, one per
-    model, and replaces all that is printed; `quiet` leaves errors and a line a run.
-    `harness run --help-all` explains every keyword.
+    `benchmark` is a name, a `FILE.py` or `package.module:Name`, and `settings` are its own, by
+    name. `model` is the model's name at the endpoint `api_url` or that of a `provider`;
+    `baseline/recency` and the like need none. `limit` is how many users are played, `concurrency`
+    how many requests are in flight, `repeats` how often each user is played. `demo` takes the
+    synthetic tasks that ship; `html=False` writes no pages. `extensions` are options of extensions,
+    such as `Budget("5usd")`. `progress` is called several times a second with frozen snapshots, one
+    per model, and replaces all that is printed; `quiet` leaves errors and a line a run. `harness
+    run --help-all` explains every keyword.
 
-    Raise `BadInput` for arguments that cannot be used, and another `HarnessError` if the run stopped early: its text is
-    the sentence that the command prints, and it has the `exit_code` and the `runs` so far. Every reply received is
-    saved; calling it again continues. A run that was complete before is returned too, and one with failed users, whose
-    `complete` is False.
+    Raise `BadInput` for arguments that cannot be used, and another `HarnessError` if the run
+    stopped early: its text is the sentence that the command prints, and it has the `exit_code` and
+    the `runs` so far. Every reply received is saved; calling it again continues. A run that was
+    complete before is returned too, and one with failed users, whose `complete` is False.
     """
     return _apart_from_loops(_called("run", locals()))
 
@@ -276,7 +291,8 @@ def resume(  # noqa: PLR0913
     extensions: Sequence[object] = (),
     progress: Progress | None = None,
 ) -> list[LoadedRun]:
-    """Continue unfinished runs, as `harness resume` does; return those that it changed. Raise errors as `run` does.
+    """Continue unfinished runs, as `harness resume` does; return those that it changed. Raise
+    errors as `run` does.
 
     `name`, `model` and `subset` select runs; without them all continue, each with its own endpoint.
     `harness resume --help-all` explains every keyword.
@@ -302,13 +318,15 @@ def reeval(  # noqa: PLR0913
 ) -> list[LoadedRun]:
     """Score saved answers again, without any request, as `harness reeval` does; return those runs.
 
-    `name`, `model` and `subset` select runs; `reparse` starts from the saved responses. Raise errors as `run` does.
+    `name`, `model` and `subset` select runs; `reparse` starts from the saved responses. Raise
+    errors as `run` does.
     """
     return _apart_from_loops(_called("reeval", locals()))
 
 
 def load_run(folder: str | Path, subset: str | None = None) -> LoadedRun:
-    """Return the run in a folder such as `results/gpt-4o-mini`; name the subset if the folder has several.
+    """Return the run in a folder such as `results/gpt-4o-mini`; name the subset if the folder has
+    several.
 
     Raise `BadInput` if there is no such run, or more than one.
     """
@@ -327,14 +345,16 @@ def list_runs(results: str | Path = RESULTS_FOLDER) -> list[LoadedRun]:
 
 
 class _Call:
-    """A command that Python calls: its options are checked when it is made, and it is executed once."""
+    """A command that Python calls: its options are checked when it is made, and it is executed
+    once."""
 
     def __init__(self, parsed: Parsed, progress: Progress | None) -> None:
         self._name, self._raised = parsed.interface.command, list[Exception]()
         self._progress, self._parsed = progress, parsed
 
     def __call__(self, run_async: Callable[[Any], Any] | None = None) -> list[LoadedRun]:
-        """Return the runs that `run` was called for, complete before or not, else those that changed."""
+        """Return the runs that `run` was called for, complete before or not, else those that
+        changed."""
         args = self._parsed.args
         if self._name != "reeval":
             args = replace(args, progress=self._progress and self._observe, run_async=run_async)
@@ -352,12 +372,17 @@ class _Call:
         made = self._runs(before)
         if code < FAILED:
             return made
-        ending = code.error if isinstance(code, ExitCode) else HarnessError(f"{self._name} ended with exit code {code}")
+        ending = (
+            code.error
+            if isinstance(code, ExitCode)
+            else HarnessError(f"{self._name} ended with exit code {code}")
+        )
         ending.exit_code, ending.runs = int(code), made
         raise ending
 
     def _observe(self, snapshots: Snapshots) -> None:
-        """Pass snapshots on; keep the error of the user's function, which ends the run so that it can be resumed."""
+        """Pass snapshots on; keep the error of the user's function, which ends the run so that it
+        can be resumed."""
         assert self._progress is not None
         try:
             self._progress(snapshots)
@@ -384,7 +409,8 @@ def _called(name: str, given: Mapping[str, Any]) -> _Call:
 
 
 def _apart_from_loops(work: Callable[[], T]) -> T:
-    """Return what work gives, in a separate thread if an event loop is running, as in a notebook."""
+    """Return what work gives, in a separate thread if an event loop is running, as in a
+    notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -398,8 +424,8 @@ def _in_this_loop(
 ) -> Callable[P, Coroutine[Any, Any, list[LoadedRun]]]:
     """Return a coroutine function that does the same, and plays in the event loop that runs.
 
-    Opening, validating and scoring, which take a while, happen in a thread. If the task is cancelled, the play ends as
-    a run does that is killed: every reply received is saved.
+    Opening, validating and scoring, which take a while, happen in a thread. If the task is
+    cancelled, the play ends as a run does that is killed: every reply received is saved.
     """
 
     @wraps(function)
@@ -445,7 +471,10 @@ aresume = _in_this_loop("resume", resume)
 
 def _is_asked_for(one: LoadedRun, args: RunOptions) -> bool:
     """Return whether a run has a benchmark and subset that `run` was called for."""
-    return one.subset in (args.platform or [one.subset]) and one.manifest.identity["benchmark"] == args.found().name
+    return (
+        one.subset in (args.platform or [one.subset])
+        and one.manifest.identity["benchmark"] == args.found().name
+    )
 
 
 def _changed(one: LoadedRun) -> int:

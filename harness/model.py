@@ -75,10 +75,11 @@ RESERVED = frozenset({"model", "messages", "n", "stream", "stream_options"})
 class Request:
     """One chat call of a benchmark; model and sampling parameters are the run's.
 
-    `json_object` says whether the reply has to be a JSON object, and `schema` is its JSON schema, None for any object.
-    `parameters` are further members of the body, plain JSON; each is used unless the run sets it. Those in `RESERVED`
-    are the harness's: raise `ValueError` for one. `full_messages` are sent in place of `messages` where these lack
-    something, such as the parts of a content.
+    `json_object` says whether the reply has to be a JSON object, and `schema` is its JSON schema,
+    None for any object. `parameters` are further members of the body, plain JSON; each is used
+    unless the run sets it. Those in `RESERVED` are the harness's: raise `ValueError` for one.
+    `full_messages` are sent in place of `messages` where these lack something, such as the parts of
+    a content.
     """
 
     messages: tuple[Message, ...]
@@ -90,18 +91,22 @@ class Request:
     def __post_init__(self) -> None:
         if not RESERVED.isdisjoint(self.parameters):
             taken = ", ".join(sorted(RESERVED.intersection(self.parameters)))
-            raise ValueError(f"Request.parameters cannot set {taken}: the run and `messages` decide that")
+            raise ValueError(
+                f"Request.parameters cannot set {taken}: the run and `messages` decide that"
+            )
 
 
 LARGEST_COUNT = 2**40
-"""Tokens; no reply has that many, and sums of smaller counts stay far inside the 64 bits that files hold."""
+"""Tokens; no reply has that many, and sums of smaller counts stay far inside the 64 bits that files
+hold."""
 
 TokenCount = Annotated[int, Meta(ge=0, lt=LARGEST_COUNT)]
 
 
 class UnclearTokens(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a usage that contradicts itself leaves open, in tokens: `cached` of the prompt may have been cached too, and
-    `prompt` more ones of the prompt, and `either` more ones of prompt or completion, may have been billed."""
+    """What a usage that contradicts itself leaves open, in tokens: `cached` of the prompt may have
+    been cached too, and `prompt` more ones of the prompt, and `either` more ones of prompt or
+    completion, may have been billed."""
 
     cached: TokenCount = 0
     prompt: TokenCount = 0
@@ -116,14 +121,16 @@ SENT_BY_SOME = ("cached_tokens", "reasoning_tokens", "provider", "system_fingerp
 class Completion(Struct, frozen=True):
     """The reply of an endpoint to one request.
 
-    `finish_reason` is the endpoint's value, or OpenAI's equivalent, except for six of our own: `content_filter` (its
-    input filter) and `context_length` (too long a prompt) are requests that it refused, `failed_generation` is a
-    failure of the model that it reports, `only_thinking` a reply that was cut off before its answer began, `tool_call`
-    one whose text is the arguments of its only tool call, `unclosed` one whose JSON has no end. Token counts are None
-    if the endpoint reports none. `reasoning` is the thoughts of a model, if the endpoint returns them apart from the
-    text. `cached_tokens` are those of the prompt that came from the endpoint's cache, `reasoning_tokens` those of the
-    completion that went into thoughts. `unclear` is what the endpoint's counts leave open, None for nothing. `model`,
-    `provider` (of a router such as OpenRouter) and `system_fingerprint` are who answered, in the endpoint's words.
+    `finish_reason` is the endpoint's value, or OpenAI's equivalent, except for six of our own:
+    `content_filter` (its input filter) and `context_length` (too long a prompt) are requests that
+    it refused, `failed_generation` is a failure of the model that it reports, `only_thinking` a
+    reply that was cut off before its answer began, `tool_call` one whose text is the arguments of
+    its only tool call, `unclosed` one whose JSON has no end. Token counts are None if the endpoint
+    reports none. `reasoning` is the thoughts of a model, if the endpoint returns them apart from
+    the text. `cached_tokens` are those of the prompt that came from the endpoint's cache,
+    `reasoning_tokens` those of the completion that went into thoughts. `unclear` is what the
+    endpoint's counts leave open, None for nothing. `model`, `provider` (of a router such as
+    OpenRouter) and `system_fingerprint` are who answered, in the endpoint's words.
     """
 
     text: str
@@ -141,7 +148,8 @@ class Completion(Struct, frozen=True):
 
     @property
     def data(self) -> JSON:
-        """Return the completion as responses have it; `SENT_BY_SOME` only if the endpoint sends them."""
+        """Return the completion as responses have it; `SENT_BY_SOME` only if the endpoint sends
+        them."""
         made = {
             "text": self.text,
             "finish_reason": self.finish_reason,
@@ -168,7 +176,10 @@ class Completion(Struct, frozen=True):
     @property
     def lacks_usage(self) -> bool:
         """Return whether tokens may have been billed that the endpoint does not report."""
-        return None in (self.prompt_tokens, self.completion_tokens) and self.finish_reason not in NEVER_ANSWERED
+        return (
+            None in (self.prompt_tokens, self.completion_tokens)
+            and self.finish_reason not in NEVER_ANSWERED
+        )
 
     @property
     def shown(self) -> str:
@@ -179,9 +190,9 @@ class Completion(Struct, frozen=True):
 class Reply(Struct, frozen=True):
     """A settled request: `seconds` of the try that succeeded, `tries` in all, and who answered.
 
-    `first_token` is the seconds until the first piece of a streamed reply, None for one that came whole. `sent` is the
-    bytes of the request's body. `reused` is the name of the run that saved it, None for a reply to this run's own
-    request.
+    `first_token` is the seconds until the first piece of a streamed reply, None for one that came
+    whole. `sent` is the bytes of the request's body. `reused` is the name of the run that saved it,
+    None for a reply to this run's own request.
     """
 
     completion: Completion
@@ -194,7 +205,8 @@ class Reply(Struct, frozen=True):
 
 
 NEVER_ANSWERED = frozenset({"content_filter", "context_length"})
-"""Finish reasons of requests that no model may have seen, so that no tokens are missing from the reported usage."""
+"""Finish reasons of requests that no model may have seen, so that no tokens are missing from the
+reported usage."""
 
 Ask = Callable[[Request], Awaitable[Completion]]
 Baseline = Callable[[Sequence[Mapping[str, Any]], int], str]
@@ -202,7 +214,8 @@ Baseline = Callable[[Sequence[Mapping[str, Any]], int], str]
 
 
 class Usage(Struct, frozen=True):
-    """Count tokens and requests of one user's completions; retries after transport faults are not counted.
+    """Count tokens and requests of one user's completions; retries after transport faults are not
+    counted.
 
     `untold` counts answered requests for which the endpoint reported no usage.
     """
@@ -217,26 +230,33 @@ class Usage(Struct, frozen=True):
             self.prompt_tokens + (completion.prompt_tokens or 0),
             self.completion_tokens + (completion.completion_tokens or 0),
             self.requests + 1,
-            self.untold + (completion.prompt_tokens is None and completion.finish_reason not in NEVER_ANSWERED),
+            self.untold
+            + (completion.prompt_tokens is None and completion.finish_reason not in NEVER_ANSWERED),
         )
 
     @property
     def data(self) -> JSON:
         """Return the usage as records have it; `untold` only if there is any."""
         counts = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
-        return {**counts, "requests": self.requests, **({"untold": self.untold} if self.untold else {})}
+        return {
+            **counts,
+            "requests": self.requests,
+            **({"untold": self.untold} if self.untold else {}),
+        }
 
 
 @dataclass(slots=True)
 class RunUsage:
     """What requests have used whose replies are saved, and those without; an accumulator.
 
-    `cached_tokens` are among the prompt tokens, `reasoning_tokens` among those of completions, of which the `longest`
-    had so many. What the endpoint did not report is counted in bytes: `unknown_prompt` of requests' bodies,
-    `unknown_completion` of the texts and thoughts of `unknown_completions` replies. `seen_prompt_tokens` were for
-    `sent` bytes, and `seen_tokens` of completions for `seen_bytes`: the ratios by which the unknown ones are estimated.
-    `lost` requests of `lost_bytes` have no reply, and may have been billed. The usage of `unclear` replies contradicts
-    itself; what that leaves open is summed up in `unclear_cached`, `unclear_prompt` and `unclear_either`.
+    `cached_tokens` are among the prompt tokens, `reasoning_tokens` among those of completions, of
+    which the `longest` had so many. What the endpoint did not report is counted in bytes:
+    `unknown_prompt` of requests' bodies, `unknown_completion` of the texts and thoughts of
+    `unknown_completions` replies. `seen_prompt_tokens` were for `sent` bytes, and `seen_tokens` of
+    completions for `seen_bytes`: the ratios by which the unknown ones are estimated. `lost`
+    requests of `lost_bytes` have no reply, and may have been billed. The usage of `unclear` replies
+    contradicts itself; what that leaves open is summed up in `unclear_cached`, `unclear_prompt` and
+    `unclear_either`.
     """
 
     requests: int = 0
@@ -262,7 +282,11 @@ class RunUsage:
 
     def add(self, completion: Completion, sent: int) -> None:
         """Count a reply to a request whose body had so many bytes, 0 if that is not known."""
-        prompt, answer, thoughts = completion.prompt_tokens, completion.completion_tokens, completion.reasoning_tokens
+        prompt, answer, thoughts = (
+            completion.prompt_tokens,
+            completion.completion_tokens,
+            completion.reasoning_tokens,
+        )
         self.requests += 1
         self.prompt_tokens += prompt or 0
         if completion.cached_tokens:
@@ -277,7 +301,9 @@ class RunUsage:
             if completion.text or completion.reasoning:
                 self.seen_tokens += answer
                 self.seen_bytes += completion.size
-        elif completion.lacks_usage and thoughts:  # a part of the completion, which is reported alone
+        elif (
+            completion.lacks_usage and thoughts
+        ):  # a part of the completion, which is reported alone
             self.reasoning_tokens += thoughts
             self.completion_tokens += thoughts
         if completion.lacks_usage:
@@ -293,7 +319,9 @@ class RunUsage:
         self.unknown_prompt += sent if completion.prompt_tokens is None else 0
         if completion.completion_tokens is None:
             self.unknown_completions += 1
-            self.unknown_completion += len(completion.text.encode()) if completion.reasoning_tokens else completion.size
+            self.unknown_completion += (
+                len(completion.text.encode()) if completion.reasoning_tokens else completion.size
+            )
 
     def merge(self, other: RunUsage) -> None:
         """Count what another has counted."""
@@ -306,8 +334,8 @@ class RunUsage:
 class Money(NamedTuple):
     """An amount in a currency (`USD`, `CNY`), never converted, and its bounds.
 
-    It is exact; `about`: some of its tokens are estimates. `low` and `high` are None where they are the amount: what is
-    reported as used alone, and all that may have been billed.
+    It is exact; `about`: some of its tokens are estimates. `low` and `high` are None where they are
+    the amount: what is reported as used alone, and all that may have been billed.
     """
 
     amount: Decimal
@@ -336,8 +364,8 @@ class Record(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A user that could not be played: which boundary failed (`endpoint`, `benchmark`, `agent`), how, after how many
-    tries, in which of its repeats."""
+    """A user that could not be played: which boundary failed (`endpoint`, `benchmark`, `agent`),
+    how, after how many tries, in which of its repeats."""
 
     key: str
     boundary: str
@@ -351,9 +379,10 @@ class Failure:
 class RunFacts:
     """What a report says of the run; scorers know only records.
 
-    `run` is plain values by name: settings, sampling parameters, tasks file, share, versions, date. `cost` is
-    `harness.cost.Cost` as JSON, None for a baseline, and `replies` is `harness.reply_facts.ReplyFacts`.
-    `expected_plays` counts users times their repeats, None where there are no repeats.
+    `run` is plain values by name: settings, sampling parameters, tasks file, share, versions, date.
+    `cost` is `harness.cost.Cost` as JSON, None for a baseline, and `replies` is
+    `harness.reply_facts.ReplyFacts`. `expected_plays` counts users times their repeats, None where
+    there are no repeats.
     """
 
     subset: str
@@ -374,12 +403,24 @@ class RunFacts:
     def stated(self) -> JSON:
         """Return the members that a report has as they are, by the same names."""
         names = ("prompt", "subset", "model", "name", "schedule", "run", "notes")
-        known = {name: value for name, value in (("cost", self.cost), ("replies", self.replies)) if value}
+        known = {
+            name: value for name, value in (("cost", self.cost), ("replies", self.replies)) if value
+        }
         return {name: getattr(self, name) for name in names} | known
 
 
 RUN_FACTS = frozenset(
-    {"files", "tasks", "tasks_sha256", "users_in_tasks", "ratio", "limit", "sample_seed", "endpoint", "harness"}
+    {
+        "files",
+        "tasks",
+        "tasks_sha256",
+        "users_in_tasks",
+        "ratio",
+        "limit",
+        "sample_seed",
+        "endpoint",
+        "harness",
+    }
     | {"created", "part", "repeats"}
 )
 """Names in `RunFacts.run` that are no settings."""
@@ -389,8 +430,8 @@ RUN_FACTS = frozenset(
 class Published:
     """Published scores, shown with runs and never ranked with them.
 
-    `figures` is metric -> model -> column (a subset, or `Avg.`) -> value in the metric's own unit, models in the order
-    of the `source`'s table; `note` is what a reader must know.
+    `figures` is metric -> model -> column (a subset, or `Avg.`) -> value in the metric's own unit,
+    models in the order of the `source`'s table; `note` is what a reader must know.
     """
 
     source: str
@@ -400,7 +441,8 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class SubsetProgress:
-    """One subset of a run. `scores` are running figures, `units` the units of those that are not shares."""
+    """One subset of a run. `scores` are running figures, `units` the units of those that are not
+    shares."""
 
     subset: str
     users: int
@@ -415,7 +457,8 @@ class SubsetProgress:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A warning for the user: `age` is the seconds since its last occurrence, `times` the number of occurrences."""
+    """A warning for the user: `age` is the seconds since its last occurrence, `times` the number of
+    occurrences."""
 
     text: str
     age: float
@@ -424,10 +467,11 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class AtRisk:
-    """What a power loss could destroy now: users with records that are not synced yet, and seconds since the last sync.
+    """What a power loss could destroy now: users with records that are not synced yet, and seconds
+    since the last sync.
 
-    Without `--durability power` the seconds are those since the run began to save. The death of the process destroys no
-    record in either case.
+    Without `--durability power` the seconds are those since the run began to save. The death of the
+    process destroys no record in either case.
     """
 
     users: int = 0
@@ -440,26 +484,30 @@ Load = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of one run at one moment, for displays. Times in seconds, tokens and requests as counts.
+    """The state of one run at one moment, for displays. Times in seconds, tokens and requests as
+    counts.
 
-    Concurrency: `requested` by the user (None for auto), the `limit` now, `in_flight`, and `held_by`, the reason why no
-    more requests are in flight. `others_in_flight` are those of other runs on the same slots. `outage` is its age, 0
-    for none; `silence` the seconds since the last answer or the start; `awaited` the remaining seconds of `--wait` for
-    the first answer, 0 for none; `pause` those of the wait that the endpoint asked for, 0 where requests are in flight
-    or may go; `waiting` the requests of this run that wait for a slot. `lag` is the largest
-    delay of the event loop, `slowest_write` of the disk, since the last snapshot.
+    Concurrency: `requested` by the user (None for auto), the `limit` now, `in_flight`, and
+    `held_by`, the reason why no more requests are in flight. `others_in_flight` are those of other
+    runs on the same slots. `outage` is its age, 0 for none; `silence` the seconds since the last
+    answer or the start; `awaited` the remaining seconds of `--wait` for the first answer, 0 for
+    none; `pause` those of the wait that the endpoint asked for, 0 where requests are in flight or
+    may go; `waiting` the requests of this run that wait for a slot. `lag` is the largest delay of
+    the event loop, `slowest_write` of the disk, since the last snapshot.
 
-    `rate` is in steps and `token_rates` in tokens per second, of prompts and of completions. `eta` is the remaining
-    seconds at that rate, or of the longest user's chain if that takes longer or all users left are in play
-    (`chain_bound`), after a `pause`; or until a request that hangs times out (`at_most`); None if unknown.
-    `latency` is the median and the 95th percentile of a reply. `faults` are failed tries and `failures` failed
-    users, by kind, the most frequent first; `notices` are other events of requests, by kind. Tokens are those of
-    this session, `projected_tokens` those expected by its end. `cost` is that of all saved replies, of earlier
-    sessions too, by currency, and `projected_cost` that expected by the end; empty without a price. `allowance` is
-    what is shown of a limit on what requests take; empty without one. `warnings` are the last ones, the newest
-    first. `over` is whether the run has ended, in any way. `load` is what is shown instead of requests in flight
-    where all users advance together, else empty. `unusable` are the replies of this session that no answer could be
-    read from, by kind, the most frequent first.
+    `rate` is in steps and `token_rates` in tokens per second, of prompts and of completions. `eta`
+    is the remaining seconds at that rate, or of the longest user's chain if that takes longer or
+    all users left are in play (`chain_bound`), after a `pause`; or until a request that hangs times
+    out (`at_most`); None if unknown. `latency` is the median and the 95th percentile of a reply.
+    `faults` are failed tries and `failures` failed users, by kind, the most frequent first;
+    `notices` are other events of requests, by kind. Tokens are those of this session,
+    `projected_tokens` those expected by its end. `cost` is that of all saved replies, of earlier
+    sessions too, by currency, and `projected_cost` that expected by the end; empty without a price.
+    `allowance` is what is shown of a limit on what requests take; empty without one. `warnings` are
+    the last ones, the newest first. `over` is whether the run has ended, in any way. `load` is what
+    is shown instead of requests in flight where all users advance together, else empty. `unusable`
+    are the replies of this session that no answer could be read from, by kind, the most frequent
+    first.
     """
 
     name: str

@@ -1,13 +1,16 @@
-"""An option is a field of a frozen dataclass: its type, default, unit and one sentence (docs/design.md, section 7).
+"""An option is a field of a frozen dataclass: its type, default, unit and one sentence
+(docs/design.md, section 7).
 
     @dataclass(frozen=True)
     class Hedge:
-        hedge: float | None = option(None, "send a slow request again after N times ...", unit="N", check=positive)
+        hedge: float | None = option(None, "send a slow request again after N times ...", unit="N",
+        check=positive)
 
-Flags and their help, `harness.toml`, `harness config`, completion, keywords of the Python interface and the check of
-values follow from it. A field may be `bool`, `int`, `float`, `str`, `Path`, a `Literal` of texts, a `Mapping` for JSON,
-a `Sequence` of these for an option that may be repeated, or anything that `read` makes of a text; with `| None` where
-the default is None. A field without `option()` is no option.
+Flags and their help, `harness.toml`, `harness config`, completion, keywords of the Python interface
+and the check of values follow from it. A field may be `bool`, `int`, `float`, `str`, `Path`, a
+`Literal` of texts, a `Mapping` for JSON, a `Sequence` of these for an option that may be repeated,
+or anything that `read` makes of a text; with `| None` where the default is None. A field without
+`option()` is no option.
 """
 
 from __future__ import annotations
@@ -20,7 +23,17 @@ from functools import cache
 from os.path import expanduser
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from harness.defaults import BITS_64
 from harness.errors import BadInput, in_brief
@@ -38,7 +51,11 @@ def number(fits: Callable[[float], bool], expected: str) -> Check:
 
     def is_such(value: object) -> bool:
         try:
-            return (type(value) is int or type(value) is float) and math.isfinite(value) and fits(value)
+            return (
+                (type(value) is int or type(value) is float)
+                and math.isfinite(value)
+                and fits(value)
+            )
         except OverflowError:
             return False
 
@@ -47,7 +64,10 @@ def number(fits: Callable[[float], bool], expected: str) -> Check:
 
 def whole(least: int, most: int) -> Check:
     up_to = "" if most >= BITS_64 - 1 else f" to {most}"
-    return lambda value: type(value) is int and least <= value <= most, f"a whole number from {least}{up_to}"
+    return (
+        lambda value: type(value) is int and least <= value <= most,
+        f"a whole number from {least}{up_to}",
+    )
 
 
 def one_of(texts: Sequence[str]) -> Check:
@@ -80,9 +100,15 @@ def option(
     read: Callable[[str], Any] | None = None,
     **more: object,
 ) -> Any:
-    """Return a field that is an option; `flags` are its flags where they do not follow from its name, and `unit` names
-    its value in the help. `more` are other members of `Option`."""
-    made: dict[str, Any] = {"words": words, "unit": unit, "flags": tuple(flags.split()), "check": check, "read": read}
+    """Return a field that is an option; `flags` are its flags where they do not follow from its
+    name, and `unit` names its value in the help. `more` are other members of `Option`."""
+    made: dict[str, Any] = {
+        "words": words,
+        "unit": unit,
+        "flags": tuple(flags.split()),
+        "check": check,
+        "read": read,
+    }
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata={"option": {**made, **more}})
     return field(default=default, metadata={"option": {**made, **more}})
@@ -92,13 +118,14 @@ def option(
 class Option:
     """An option as its field declares it.
 
-    `kind` is a key of `CHECKS`, or the texts of a `Literal`; `many` may be repeated. `off` is a switch whose flag turns
-    it off, `both` has a flag for each way. `read` makes a value of a text. `position` is its name among the arguments
-    without a flag, `rest` takes all words from there.
+    `kind` is a key of `CHECKS`, or the texts of a `Literal`; `many` may be repeated. `off` is a
+    switch whose flag turns it off, `both` has a flag for each way. `read` makes a value of a text.
+    `position` is its name among the arguments without a flag, `rest` takes all words from there.
 
-    `everyday` options are in the first help. Of those with the same `rivals` one is given. `once` is a decision for one
-    call, which no settings file has; `own` means something else in each command, so that a settings file has it in a
-    command's table only. `variable` is one for the same, `secret` is not shown, and `completes` is what a shell offers.
+    `everyday` options are in the first help. Of those with the same `rivals` one is given. `once`
+    is a decision for one call, which no settings file has; `own` means something else in each
+    command, so that a settings file has it in a command's table only. `variable` is one for the
+    same, `secret` is not shown, and `completes` is what a shell offers.
     """
 
     name: str
@@ -143,14 +170,18 @@ class Option:
         return self.kind if isinstance(self.kind, tuple) else ()
 
     def value(self, given: object) -> Any:
-        """Return a value of the command line, a settings file or Python as commands have it. Raise `ValueError` with
-        what is expected."""
+        """Return a value of the command line, a settings file or Python as commands have it. Raise
+        `ValueError` with what is expected."""
         if not self.many:
             return self.one(given)
-        return [self.one(each) for each in (given if isinstance(given, (list, tuple, set, frozenset)) else [given])]
+        return [
+            self.one(each)
+            for each in (given if isinstance(given, (list, tuple, set, frozenset)) else [given])
+        ]
 
     def one(self, given: object) -> Any:
-        """Return one value of those that may be repeated. No shell replaces `~` after a flag's `=`."""
+        """Return one value of those that may be repeated. No shell replaces `~` after a flag's
+        `=`."""
         if isinstance(given, (str, Path)) and str(given).partition("/")[0] == "~":
             given = expanduser(given)
         if self.read is not None and isinstance(given, (str, Path)):
@@ -169,7 +200,8 @@ class Option:
 
 
 def _converted(given: object, kind: object) -> Any:
-    """Return a text as its type, and a number as the wider one; what cannot be converted as it is."""
+    """Return a text as its type, and a number as the wider one; what cannot be converted as it
+    is."""
     try:
         if isinstance(given, str) and kind in (int, float):
             return kind(given)
@@ -183,10 +215,12 @@ def _converted(given: object, kind: object) -> Any:
     return str(given) if kind is str and is_text else given
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=False, field_specifiers=(field,))
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, eq_default=False, field_specifiers=(field,)
+)
 def command_options(cls: type[T]) -> type[T]:
-    """Make a class the options of a command, or some that several commands have: a frozen dataclass, without a text
-    form, which would show secrets."""
+    """Make a class the options of a command, or some that several commands have: a frozen
+    dataclass, without a text form, which would show secrets."""
     return dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
 
 
@@ -206,8 +240,12 @@ def _option(declared: Field[Any], hint: object) -> Option:
     kind, many = kind_of(hint)
     made = dict(declared.metadata["option"])
     made["unit"] = made["unit"] or UNITS.get(kind, "")
-    made["flags"] = made["flags"] or (() if made.get("position") else (flag_of(declared.name, declared.default),))
-    default = declared.default if declared.default_factory is MISSING else declared.default_factory()
+    made["flags"] = made["flags"] or (
+        () if made.get("position") else (flag_of(declared.name, declared.default),)
+    )
+    default = (
+        declared.default if declared.default_factory is MISSING else declared.default_factory()
+    )
     return Option(declared.name, kind, default, many, **made)
 
 
@@ -239,18 +277,22 @@ def folder(text: str) -> Path:
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:
-        raise ValueError(f"cannot use {in_brief(text)}: {getattr(error, 'strerror', error)}") from None
+        raise ValueError(
+            f"cannot use {in_brief(text)}: {getattr(error, 'strerror', error)}"
+        ) from None
     return Path(text)
 
 
 def file_of(*endings: str) -> Callable[[str], Path]:
-    """Return the reader of a file to write, with the endings that its name may have: none of a record, a task or a log,
-    so that a typing error overwrites only what can be made again."""
+    """Return the reader of a file to write, with the endings that its name may have: none of a
+    record, a task or a log, so that a typing error overwrites only what can be made again."""
 
     def path(text: str) -> Path:
         made = Path(text)
         if made.suffix.lower() not in endings or "\0" in text:
-            raise ValueError(f"expected the name of an {' or '.join(endings)} file, got {in_brief(text)}")
+            raise ValueError(
+                f"expected the name of an {' or '.join(endings)} file, got {in_brief(text)}"
+            )
         return made
 
     return path

@@ -1,9 +1,9 @@
 """What the saved replies of a run say of it besides answers and cost.
 
-This is the one place for such a fact: it is declared in `ReplyFacts`, counted in `ReplyCounts.add`, and put into words
-in `ReplyFacts.sentences`. The manifest and the report have it under the key `replies`; pages, `compare`, `merge`,
-`reeval` and `verify` take it from there. A new fact has a default, which means "not counted" in older files and is left
-out of new ones.
+This is the one place for such a fact: it is declared in `ReplyFacts`, counted in `ReplyCounts.add`,
+and put into words in `ReplyFacts.sentences`. The manifest and the report have it under the key
+`replies`; pages, `compare`, `merge`, `reeval` and `verify` take it from there. A new fact has a
+default, which means "not counted" in older files and is left out of new ones.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from msgspec import Meta, Struct
 from harness.model import NEVER_ANSWERED, Completion
 
 MAX_ANSWERERS, MAX_NAME = 100, 200
-"""Answerers that are told apart, since an endpoint may send another fingerprint with every reply, and the characters
-that are kept of a name."""
+"""Answerers that are told apart, since an endpoint may send another fingerprint with every reply,
+and the characters that are kept of a name."""
 SHOWN_ANSWERERS = 8
 DATED = re.compile(r"-(\d{4}-\d\d-\d\d|\d{8}|\d{6}|\d{4})")
 """What follows an alias in the name of its snapshot: gpt-4o-mini-2024-07-18, gpt-4-0613."""
@@ -43,7 +43,10 @@ class ReplyFacts(Struct, frozen=True, omit_defaults=True):
         """Yield the facts for people, as main clauses."""
         if self.answered_by:
             total = sum(answerer.replies for answerer in self.answered_by)
-            shares = [f"{name} {100 * replies / total:.0f} % ({replies})" for name, replies in self._replies_by_name()]
+            shares = [
+                f"{name} {100 * replies / total:.0f} % ({replies})"
+                for name, replies in self._replies_by_name()
+            ]
             yield f"answered by: {_listed(shares)} of {total} replies"
 
     def _replies_by_name(self) -> list[tuple[str, int]]:
@@ -62,15 +65,20 @@ class ReplyFacts(Struct, frozen=True, omit_defaults=True):
         return replies.most_common()
 
     def warning(self, asked: str) -> str | None:
-        """Return in what the models that answered differ from the one that was asked for, or from each other.
+        """Return in what the models that answered differ from the one that was asked for, or from
+        each other.
 
         None without a difference: a dated snapshot is the model itself, but two of them are two.
         """
-        models = list(dict.fromkeys(answerer.model for answerer in self.answered_by if answerer.model))
+        models = list(
+            dict.fromkeys(answerer.model for answerer in self.answered_by if answerer.model)
+        )
         if len(models) > 1:
             return f"{asked} was asked for, and several models answered: {_listed(models)}"
         for model in models:
-            if model != asked and not (model.startswith(asked) and DATED.fullmatch(model[len(asked) :])):
+            if model != asked and not (
+                model.startswith(asked) and DATED.fullmatch(model[len(asked) :])
+            ):
                 return f"{asked} was asked for, and {model} answered"
         return None
 
@@ -117,9 +125,13 @@ class ReplyCounts:
 
     @property
     def facts(self) -> ReplyFacts:
-        if self._answerers.keys() <= {UNNAMED}:  # replies that do not say who answered count among others alone
+        if self._answerers.keys() <= {
+            UNNAMED
+        }:  # replies that do not say who answered count among others alone
             return ReplyFacts()
-        ranked = sorted(self._answerers.items(), key=lambda item: (-item[1], [name or "" for name in item[0]]))
+        ranked = sorted(
+            self._answerers.items(), key=lambda item: (-item[1], [name or "" for name in item[0]])
+        )
         return ReplyFacts(tuple(Answerer(replies, *names) for names, replies in ranked))
 
 

@@ -1,8 +1,9 @@
 """Remove secrets from text that is shown or kept: keys, passwords, values of headers.
 
-A secret is looked for as it is, percent-encoded, and in base64 at its three offsets (`Basic dXNlcjpr...`): whole, or
-by its beginning, as in a message that cuts it short. Other escapes, and the middle or the end of a secret alone, are
-not looked for. Time is linear in the text. What a model has answered never passes through here.
+A secret is looked for as it is, percent-encoded, and in base64 at its three offsets (`Basic
+dXNlcjpr...`): whole, or by its beginning, as in a message that cuts it short. Other escapes, and
+the middle or the end of a secret alone, are not looked for. Time is linear in the text. What a
+model has answered never passes through here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from urllib.parse import quote
 
 HIDDEN = "***"
 SHORTEST_SECRET = 6
-"""Characters; shorter keys (`EMPTY`, `none`) are placeholders of local servers, and ordinary words."""
+"""Characters; shorter keys (`EMPTY`, `none`) are placeholders of local servers, and ordinary
+words."""
 BEGINNING = 12
 """Characters (in base64 bytes) of a longer secret that are never there by chance."""
 REST = r"[\w.~%+/=-]*"
@@ -51,7 +53,8 @@ def _percent_encoded(character: str) -> str:
 
 
 def _in_base64(raw: bytes) -> set[str]:
-    """Return what base64 makes of these bytes alone, wherever they begin among its groups of three."""
+    """Return what base64 makes of these bytes alone, wherever they begin among its groups of
+    three."""
     texts = set()
     for before in range(3):
         first, end = -(-before * 8 // 6), (before + len(raw)) * 8 // 6

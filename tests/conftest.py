@@ -22,7 +22,14 @@ from harness.options import providers
 from harness.ui.streams import tell_warnings
 from tests.support import ROOT, examples
 
-VARIABLES = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "SGLANG_API_KEY", "BENCH_MAX_WORKERS")
+VARIABLES = (
+    "LLM_API_KEY",
+    "LLM_API_BASE",
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "SGLANG_API_KEY",
+    "BENCH_MAX_WORKERS",
+)
 VARIABLES += (*CA_VARIABLES, CA_FOLDERS, "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT")
 os.environ["HF_TOKEN_PATH"] = os.devnull  # read when huggingface_hub is imported
 
@@ -30,12 +37,13 @@ os.environ["HF_TOKEN_PATH"] = os.devnull  # read when huggingface_hub is importe
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# A shell ignores signals for what it starts in the background, and so would the processes that tests start.
+# A shell ignores signals for what it starts in the background, and so would the processes that
+# tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# On a disk, the files of tests take most of the time that they are in the kernel, and much waiting. In memory they need
-# little room, as those of a test that passes go with it.
+# On a disk, the files of tests take most of the time that they are in the kernel, and much waiting.
+# In memory they need little room, as those of a test that passes go with it.
 MEMORY = Path("/dev/shm")
 
 
@@ -57,13 +65,15 @@ hypothesis.settings.load_profile("tests")
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
-    """`-n auto` is a process more than there are cores: a fifth of a process's time goes by in waiting."""
+    """`-n auto` is a process more than there are cores: a fifth of a process's time goes by in
+    waiting."""
     return (yield) + 1
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Compile the tests once, not once in each process of xdist: each process begins with files of its own, and what it
-    has compiled the others read. A file that cannot be imported is reported when it is collected."""
+    """Compile the tests once, not once in each process of xdist: each process begins with files of
+    its own, and what it has compiled the others read. A file that cannot be imported is reported
+    when it is collected."""
     config = collector.config
     work = getattr(config, "workerinput", None)
     if work and not config.option.file_or_dir and collector.path == Path(__file__).parent:
@@ -74,7 +84,8 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave the modules and the tests themselves out of each search for garbage: one took a tenth of a second."""
+    """Leave the modules and the tests themselves out of each search for garbage: one took a tenth
+    of a second."""
     gc.collect()
     gc.freeze()
 
@@ -87,7 +98,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No variable of the user's reaches a test, and the secret that seals runs is not the user's either."""
+    """No variable of the user's reaches a test, and the secret that seals runs is not the user's
+    either."""
     with pytest.MonkeyPatch.context() as patch:
         for name in VARIABLES:
             patch.delenv(name, raising=False)
@@ -106,7 +118,8 @@ def told_warnings() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_sync() -> Iterator[None]:
-    """No test loses power: tests of what is synced, and when, look at a disk of their own (tests/support/disks.py)."""
+    """No test loses power: tests of what is synced, and when, look at a disk of their own
+    (tests/support/disks.py)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
         yield
@@ -114,8 +127,8 @@ def no_sync() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def ceilings_once() -> Iterator[None]:
-    """The score of residents who are drawn from a ground truth is computed once for each ground truth, number and seed:
-    it is a tenth of a second, and part of each report of DailyMobility."""
+    """The score of residents who are drawn from a ground truth is computed once for each ground
+    truth, number and seed: it is a tenth of a second, and part of each report of DailyMobility."""
     known: dict[Any, JSON] = {}
     compute = GroundTruth.ceiling
 
@@ -133,7 +146,8 @@ def ceilings_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def shipped_once() -> Iterator[None]:
-    """The shipped file of providers is read once: each command reads it, and nobody changes what it makes of it."""
+    """The shipped file of providers is read once: each command reads it, and nobody changes what it
+    makes of it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(providers, "shipped", cache(providers.shipped))
         yield
@@ -141,7 +155,8 @@ def shipped_once() -> Iterator[None]:
 
 @pytest.fixture
 def as_a_program() -> Iterator[None]:
-    """For tests that call `main` as a process does that does nothing else: it leaves Ctrl-C to the system."""
+    """For tests that call `main` as a process does that does nothing else: it leaves Ctrl-C to the
+    system."""
     before = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, before)
@@ -149,7 +164,8 @@ def as_a_program() -> Iterator[None]:
 
 @pytest.fixture
 def workbooks_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a workbook of the same tables once in a test: `stats` makes 21, and some tests call it a hundred times."""
+    """Make a workbook of the same tables once in a test: `stats` makes 21, and some tests call it a
+    hundred times."""
     from harness.reporting import xlsx
 
     known: dict[str, bytes] = {}

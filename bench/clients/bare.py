@@ -1,4 +1,5 @@
-"""The floor: an aiohttp session on uvloop that sends bodies as bytes, reads each reply whole and parses it."""
+"""The floor: an aiohttp session on uvloop that sends bodies as bytes, reads each reply whole and
+parses it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ async def send_all(url: str, bodies: list[bytes], in_flight: int) -> int:
     connector = aiohttp.TCPConnector(limit=in_flight)
     headers = {"Content-Type": "application/json", "Authorization": "Bearer none"}
     timeout = aiohttp.ClientTimeout(total=600)
-    async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
+    async with aiohttp.ClientSession(
+        connector=connector, headers=headers, timeout=timeout
+    ) as session:
         shared = iter(bodies)
         return sum(await asyncio.gather(*(worker(session, url, shared) for _ in range(in_flight))))
 
@@ -38,7 +41,11 @@ def main() -> int:
     bodies = path.read_bytes().splitlines()
     cpu, wall = time.process_time(), time.perf_counter()
     sent = uvloop.run(send_all(url + "/chat/completions", bodies, in_flight))
-    print(json.dumps({"requests": sent, "cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}))
+    print(
+        json.dumps(
+            {"requests": sent, "cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
+        )
+    )
     return 0
 
 

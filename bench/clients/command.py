@@ -1,4 +1,5 @@
-"""One command of the harness in a process of its own; prints CPU and wall seconds without imports, and peak memory."""
+"""One command of the harness in a process of its own; prints CPU and wall seconds without imports,
+and peak memory."""
 
 from __future__ import annotations
 
@@ -26,11 +27,16 @@ def main() -> int:
 
 
 def measured(command: Sequence[str]) -> tuple[int, dict[str, float]]:
-    """Run a command; return its exit code, and CPU and wall seconds and peak memory. What it shows is an error's."""
+    """Run a command; return its exit code, and CPU and wall seconds and peak memory. What it shows
+    is an error's."""
     cpu, wall = time.process_time(), time.perf_counter()
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         code = harness_main(list(command))
-    done = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "peak_mb": peak_mb()}
+    done = {
+        "cpu": time.process_time() - cpu,
+        "wall": time.perf_counter() - wall,
+        "peak_mb": peak_mb(),
+    }
     if code != 0:
         print(shown.getvalue(), file=sys.stderr)
     return code, done

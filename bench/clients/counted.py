@@ -1,8 +1,9 @@
-"""Another client with what would distort a count of its instructions taken out: SCRIPT and its arguments.
+"""Another client with what would distort a count of its instructions taken out: SCRIPT and its
+arguments.
 
-SHA-256 becomes a checksum that costs next to nothing. A processor has instructions for it, which valgrind lacks, so the
-hashes would distort the count. And what goes by the clock, the display and live scores, is left to the end of the run:
-a busy machine would count more of it.
+SHA-256 becomes a checksum that costs next to nothing. A processor has instructions for it, which
+valgrind lacks, so the hashes would distort the count. And what goes by the clock, the display and
+live scores, is left to the end of the run: a busy machine would count more of it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Sum:
 
 if __name__ == "__main__":
     hashlib.sha256 = Sum  # type: ignore[assignment,misc]
-    import_module("harness.engine.local").TICK_SECONDS = 1e6  # after the line above: its modules take the class
+    import_module(
+        "harness.engine.local"
+    ).TICK_SECONDS = 1e6  # after the line above: its modules take the class
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")

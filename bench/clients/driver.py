@@ -1,5 +1,6 @@
-"""One command of the harness in a process of its own, with any engine: `python -m bench.clients.driver [--turn MS] run
-...`. Prints what `command` prints, and of worker processes their turns and the bytes of lines that they reported.
+"""One command of the harness in a process of its own, with any engine: `python -m
+bench.clients.driver [--turn MS] run ...`. Prints what `command` prints, and of worker processes
+their turns and the bytes of lines that they reported.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ def main(words: Sequence[str]) -> int:
 
 def count_turns(seconds: float) -> None:
     """Have turns of so many seconds, and count them."""
-    from harness.extensions.ray import cluster, crew  # imported here, so that `local` does not pay for Ray
+    from harness.extensions.ray import (
+        cluster,
+        crew,
+    )  # imported here, so that `local` does not pay for Ray
     from harness.extensions.ray.messages import SentPart, TurnOrder, TurnReport
 
     class Counted(cluster.RayWorker):

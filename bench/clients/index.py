@@ -1,4 +1,5 @@
-"""One pass over a tasks file: the harness's index (`index FILE RESULTS`) or orjson and nothing else (`orjson FILE`).
+"""One pass over a tasks file: the harness's index (`index FILE RESULTS`) or orjson and nothing else
+(`orjson FILE`).
 
 Prints a JSON object: lines, CPU and wall seconds without imports, and the most memory held, in MB.
 """
@@ -37,7 +38,11 @@ def main() -> int:
     what, path, *folder = sys.argv[1:]
     cpu, wall = time.process_time(), time.perf_counter()
     lines = indexed(Path(path), Path(folder[0])) if what == "index" else parsed(Path(path))
-    done = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "peak_mb": peak_mb()}
+    done = {
+        "cpu": time.process_time() - cpu,
+        "wall": time.perf_counter() - wall,
+        "peak_mb": peak_mb(),
+    }
     print(json.dumps({"lines": lines, **done}))
     return 0
 

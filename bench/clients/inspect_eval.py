@@ -1,4 +1,5 @@
-"""inspect_ai: the same prompts as samples of one task, scored by a trivial scorer, as its users run it."""
+"""inspect_ai: the same prompts as samples of one task, scored by a trivial scorer, as its users run
+it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ WARM_UP = 8
 
 def sample(line: bytes) -> Sample:
     system, user = json.loads(line)["messages"]
-    messages = [ChatMessageSystem(content=system["content"]), ChatMessageUser(content=user["content"])]
+    messages = [
+        ChatMessageSystem(content=system["content"]),
+        ChatMessageUser(content=user["content"]),
+    ]
     return Sample(input=messages, target="persona_summary")
 
 
@@ -52,7 +56,11 @@ def main() -> int:
     samples = [sample(line) for line in lines]
     cpu, wall = time.process_time(), time.perf_counter()
     completed = evaluate(samples, in_flight)
-    done = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "version": version("inspect_ai")}
+    done = {
+        "cpu": time.process_time() - cpu,
+        "wall": time.perf_counter() - wall,
+        "version": version("inspect_ai"),
+    }
     print(json.dumps({"requests": completed, **done}))
     return 0
 

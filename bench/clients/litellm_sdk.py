@@ -24,7 +24,9 @@ async def worker(url: str, bodies: Iterator[dict[str, Any]]) -> int:
     sent = 0
     for body in bodies:
         asked = {**body, "model": "openai/" + body["model"]}
-        reply = await litellm.acompletion(api_base=url, api_key="none", max_retries=0, timeout=600, **asked)
+        reply = await litellm.acompletion(
+            api_base=url, api_key="none", max_retries=0, timeout=600, **asked
+        )
         assert reply.choices[0].message.content
         sent += 1
     return sent
@@ -46,7 +48,9 @@ def main() -> int:
     url, path, in_flight = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     litellm.suppress_debug_info = True
     bodies = [json.loads(line) for line in path.read_bytes().splitlines()]
-    print(json.dumps({**uvloop.run(measured(url, bodies, in_flight)), "version": version("litellm")}))
+    print(
+        json.dumps({**uvloop.run(measured(url, bodies, in_flight)), "version": version("litellm")})
+    )
     return 0
 
 

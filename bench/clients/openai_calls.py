@@ -1,8 +1,10 @@
-"""Chat calls with the `openai` client, to see that the endpoint of the tests answers each as OpenAI's API would.
+"""Chat calls with the `openai` client, to see that the endpoint of the tests answers each as
+OpenAI's API would.
 
-`.bench/openai/bin/python bench/clients/openai_calls.py URL`, after `make .bench/openai/made`. Prints JSON lines: first
-the client's version and the members that it can send, then each call by its name, with what the client sent and what
-its caller got. `tests/data/openai_calls.jsonl` is such output, read line by line, of the version that is pinned.
+`.bench/openai/bin/python bench/clients/openai_calls.py URL`, after `make .bench/openai/made`.
+Prints JSON lines: first the client's version and the members that it can send, then each call by
+its name, with what the client sent and what its caller got. `tests/data/openai_calls.jsonl` is such
+output, read line by line, of the version that is pinned.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ PROMPT = '[1] Content: 早\nTags: 猫\n从 ["狗", "猫", "鸟", "鱼"] 里选�
 USER = {"role": "user", "content": PROMPT}
 PARTS = {"role": "user", "content": [{"type": "text", "text": part} for part in PROMPT.split("\n")]}
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
-TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "look", "parameters": {"type": "object", "properties": {}}},
+}
 CALLED = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 SCHEMA = {"type": "object", "properties": {}, "additionalProperties": True}
 USAGE = {"include_usage": True}
@@ -41,12 +46,20 @@ CREATE: dict[str, dict[str, Any]] = {
     "three of random": {"n": 3, "seed": 7, "model": "baseline/random"},
     "three streamed": {"n": 3, "stream": True, "stream_options": USAGE},
     "five tokens": {"max_tokens": 5},
-    "five tokens streamed": {"max_completion_tokens": 5, "n": 2, "stream": True, "stream_options": USAGE},
+    "five tokens streamed": {
+        "max_completion_tokens": 5,
+        "n": 2,
+        "stream": True,
+        "stream_options": USAGE,
+    },
     "a thousand tokens": {"max_completion_tokens": 1000},
     "stop": {"stop": ["没有", ":"]},
     "one stop": {"stop": "{"},
     "streamed": {"stream": True},
-    "streamed with usage": {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
+    "streamed with usage": {
+        "stream": True,
+        "stream_options": {"include_usage": True, "include_obfuscation": False},
+    },
     "sampling": {
         "temperature": 0,
         "top_p": 1,
@@ -70,7 +83,9 @@ CREATE: dict[str, dict[str, Any]] = {
     },
     "text format": {"response_format": {"type": "text"}},
     "json_object": {"response_format": {"type": "json_object"}},
-    "json_schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+    "json_schema": {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    },
     "tools": {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": True},
     "json_object without the word": {
         "response_format": {"type": "json_object"},
@@ -110,11 +125,15 @@ def main(url: str) -> None:
         base_url=url,
         api_key="sk-test-any",
         max_retries=0,
-        http_client=openai.DefaultHttpxClient(trust_env=False, event_hooks={"request": [sent.append]}),
+        http_client=openai.DefaultHttpxClient(
+            trust_env=False, event_hooks={"request": [sent.append]}
+        ),
     )
     create = client.chat.completions.create
     calls: dict[str, Callable[[], Any]] = {
-        name: lambda members=members: create(**{"model": "baseline/recency", "messages": [USER], **members})
+        name: lambda members=members: create(
+            **{"model": "baseline/recency", "messages": [USER], **members}
+        )
         for name, members in CREATE.items()
     }
     calls |= {
@@ -133,7 +152,12 @@ def main(url: str) -> None:
         try:
             got = outcome(call())
         except openai.APIStatusError as error:
-            got = {"status": error.status_code, "type": error.type, "param": error.param, "code": error.code}
+            got = {
+                "status": error.status_code,
+                "type": error.type,
+                "param": error.param,
+                "code": error.code,
+            }
         request = sent.pop()
         body = json.loads(request.content) if request.content else None
         path = request.url.raw_path.decode()
@@ -142,7 +166,8 @@ def main(url: str) -> None:
 
 
 def outcome(reply: Any) -> Any:
-    """Return what a caller of the client sees: texts and finish reasons by choice, and the usage."""
+    """Return what a caller of the client sees: texts and finish reasons by choice, and the
+    usage."""
     if isinstance(reply, (str, list)):
         return {"status": 200, "value": reply}
     chunks = [reply] if hasattr(reply, "choices") else list(reply)
@@ -156,7 +181,12 @@ def outcome(reply: Any) -> Any:
             reasons[choice.index] = choice.finish_reason or reasons.get(choice.index, "")
         usage = chunk.usage or usage
     tokens = [usage.prompt_tokens, usage.completion_tokens, usage.total_tokens] if usage else None
-    return {"status": 200, "texts": list(texts.values()), "reasons": list(reasons.values()), "usage": tokens}
+    return {
+        "status": 200,
+        "texts": list(texts.values()),
+        "reasons": list(reasons.values()),
+        "usage": tokens,
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The openai SDK's async client, with its own transport or (a fourth argument `aiohttp`) the aiohttp one."""
+"""The openai SDK's async client, with its own transport or (a fourth argument `aiohttp`) the
+aiohttp one."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def client(url: str, in_flight: int, transport: str) -> openai.AsyncOpenAI:
     """With as many connections as requests at once, which neither transport has by default."""
     limits = httpx2.Limits(max_connections=in_flight, max_keepalive_connections=in_flight)
     made = openai.DefaultAioHttpClient if transport == "aiohttp" else openai.DefaultAsyncHttpxClient
-    return openai.AsyncOpenAI(api_key="none", base_url=url, max_retries=0, timeout=600, http_client=made(limits=limits))
+    return openai.AsyncOpenAI(
+        api_key="none", base_url=url, max_retries=0, timeout=600, http_client=made(limits=limits)
+    )
 
 
 async def worker(api: openai.AsyncOpenAI, bodies: Iterator[dict[str, Any]]) -> int:
@@ -34,17 +37,25 @@ async def worker(api: openai.AsyncOpenAI, bodies: Iterator[dict[str, Any]]) -> i
     return sent
 
 
-async def send_all(api: openai.AsyncOpenAI, bodies: Iterable[dict[str, Any]], in_flight: int) -> int:
+async def send_all(
+    api: openai.AsyncOpenAI, bodies: Iterable[dict[str, Any]], in_flight: int
+) -> int:
     shared = iter(bodies)
     return sum(await asyncio.gather(*(worker(api, shared) for _ in range(in_flight))))
 
 
-async def measured(url: str, bodies: list[dict[str, Any]], in_flight: int, transport: str) -> dict[str, Any]:
+async def measured(
+    url: str, bodies: list[dict[str, Any]], in_flight: int, transport: str
+) -> dict[str, Any]:
     async with client(url, in_flight, transport) as api:
         await send_all(api, bodies[:WARM_UP], WARM_UP)
         cpu, wall = time.process_time(), time.perf_counter()
         sent = await send_all(api, bodies, in_flight)
-        return {"requests": sent, "cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
+        return {
+            "requests": sent,
+            "cpu": time.process_time() - cpu,
+            "wall": time.perf_counter() - wall,
+        }
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
-"""The whole harness, in one process: index, prompts, client, store, scores, display, final rewrite and report.
+"""The whole harness, in one process: index, prompts, client, store, scores, display, final rewrite
+and report.
 
-Takes URL, TASKS FOLDER, RESULTS FOLDER, CONCURRENCY and further options of `run`; prints what the other clients
-print, and the most memory that it held, in MB.
+Takes URL, TASKS FOLDER, RESULTS FOLDER, CONCURRENCY and further options of `run`; prints what the
+other clients print, and the most memory that it held, in MB.
 """
 
 from __future__ import annotations
@@ -24,12 +25,26 @@ assert uvloop and harness.commands.run  # imported here, so that imports are not
 
 def main() -> int:
     url, tasks, results, concurrency, *options = sys.argv[1:]
-    command = ["run", "--model", "fast", "--api-url", url, "--platform", "weibo", "--tasks-dir", tasks]
+    command = [
+        "run",
+        "--model",
+        "fast",
+        "--api-url",
+        url,
+        "--platform",
+        "weibo",
+        "--tasks-dir",
+        tasks,
+    ]
     command += ["--results-dir", results, "--name", "run", "--concurrency", concurrency, *options]
     cpu, wall = time.process_time(), time.perf_counter()
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         code = harness_main(command)
-    done = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "peak_mb": peak_mb()}
+    done = {
+        "cpu": time.process_time() - cpu,
+        "wall": time.perf_counter() - wall,
+        "peak_mb": peak_mb(),
+    }
     if code != 0:
         print(shown.getvalue(), file=sys.stderr)
         return code

@@ -1,4 +1,5 @@
-"""`python -m bench.fuzz [TARGET ...]`: fuzzes targets, each until its coverage has stood still, and reports.
+"""`python -m bench.fuzz [TARGET ...]`: fuzzes targets, each until its coverage has stood still, and
+reports.
 
 Needs requirements/fuzz.txt in an environment of its own. The exit code is 1 where there are finds.
 """
@@ -23,7 +24,9 @@ import orjson
 from bench.fuzz.kept import NOTHING, Before, Kept
 
 NOT_TARGETS = ("__init__", "__main__", "child", "kept", "mutate", "scratch")
-TARGETS = tuple(sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in NOT_TARGETS))
+TARGETS = tuple(
+    sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in NOT_TARGETS)
+)
 
 STALE = 1_000_000
 """Executions without growth of coverage after which a target has had enough."""
@@ -39,7 +42,8 @@ MEMORY_FOLDER = Path("/dev/shm")
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a target: `coverage` in branches, as the fuzzer counts them; `grown_at` in executions of this run.
+    """What came of a target: `coverage` in branches, as the fuzzer counts them; `grown_at` in
+    executions of this run.
 
     `before` is of the earlier runs that the corpus is from.
     """
@@ -83,7 +87,9 @@ class Outcome:
         """Nothing is forgotten where the fuzzer died before it began."""
         if not self.code:
             return self.before
-        return Before(self.before.executions + self.executions, self.coverage, self.stale, self.code)
+        return Before(
+            self.before.executions + self.executions, self.coverage, self.stale, self.code
+        )
 
     def told(self) -> dict[str, Any]:
         return {**asdict(self), "stale": self.stale, "seconds": round(self.seconds, 1)}
@@ -98,14 +104,21 @@ class Bounds:
 
 
 def fuzz(target: str, out: Path, corpus: Path | None, bounds: Bounds) -> Outcome:
-    """Run one target to its end; inputs of finds are under `out`. With a `corpus` folder, from what is kept there."""
-    with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None) as scratch:
+    """Run one target to its end; inputs of finds are under `out`. With a `corpus` folder, from what
+    is kept there."""
+    with tempfile.TemporaryDirectory(
+        dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
+    ) as scratch:
         kept = Kept(corpus or Path(scratch) / "corpus", target)
         outcome = Outcome(target, kept.before)
         environment = {**os.environ, "TMPDIR": scratch}
         fuzzer = [
             *(sys.executable, "-m", "bench.fuzz.child", target, str(out)),
-            *(f"-timeout={HANG_SECONDS}", f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={out}/{target}-"),
+            *(
+                f"-timeout={HANG_SECONDS}",
+                f"-rss_limit_mb={MEMORY_MB}",
+                f"-artifact_prefix={out}/{target}-",
+            ),
         ]
         if len(kept):
             kept.minimise(fuzzer, environment)
@@ -148,13 +161,28 @@ def table(outcomes: Iterable[Outcome]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.fuzz", description=__doc__)
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"default: all of {', '.join(TARGETS)}")
+    parser.add_argument(
+        "targets", nargs="*", metavar="TARGET", help=f"default: all of {', '.join(TARGETS)}"
+    )
     parser.add_argument("--executions", type=int, metavar="N", help="of each target at most")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of each target at most (default: {SECONDS:g})")
-    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="targets at once (default: 1)")
-    parser.add_argument("--out", type=Path, default=Path("fuzz-finds"), metavar="DIR", help="where finds are kept")
-    parser.add_argument("--corpus", type=Path, metavar="DIR", help="inputs to begin with, kept and extended")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="to which a line of JSON a target is added")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help=f"of each target at most (default: {SECONDS:g})",
+    )
+    parser.add_argument(
+        "--at-once", type=int, default=1, metavar="N", help="targets at once (default: 1)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("fuzz-finds"), metavar="DIR", help="where finds are kept"
+    )
+    parser.add_argument(
+        "--corpus", type=Path, metavar="DIR", help="inputs to begin with, kept and extended"
+    )
+    parser.add_argument(
+        "--results", type=Path, metavar="FILE", help="to which a line of JSON a target is added"
+    )
     args = parser.parse_args()
     if unknown := set(args.targets) - set(TARGETS):
         parser.error(f"unknown target {', '.join(sorted(unknown))}: known are {', '.join(TARGETS)}")

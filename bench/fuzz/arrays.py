@@ -13,7 +13,11 @@ from harness.errors import BadInput
 
 EXPECTED = (BadInput,)
 DATA = scratch.file("data")
-FILES = {name: content for name, content in synth.files(4, 1).items() if name.startswith(groundtruth.FOLDER)}
+FILES = {
+    name: content
+    for name, content in synth.files(4, 1).items()
+    if name.startswith(groundtruth.FOLDER)
+}
 for _name, _content in FILES.items():
     (DATA / _name).parent.mkdir(parents=True, exist_ok=True)
     (DATA / _name).write_bytes(_content)

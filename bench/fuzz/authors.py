@@ -1,4 +1,5 @@
-"""A line of the benchmark authors' own results: what is let in can be scored, written again and shown."""
+"""A line of the benchmark authors' own results: what is let in can be scored, written again and
+shown."""
 
 from __future__ import annotations
 
@@ -31,9 +32,10 @@ TASK_LINE = orjson.dumps(
     }
 )
 SEEDS = [
-    '{"user_id": "u", "platform": "weibo", "username": "猫", "steps": [{"step_id": 1, "prediction": ["猫", 3], '
-    '"ground_truth": ["狗"], "metrics": {"Recall": NaN}, "reasoning": "Error: Connection", "persona_summary": ""}, '
-    '{"step_id": 2, "prediction": [], "reasoning": "Error: Expecting value (char 0)", "metrics": {}}]}'.encode(),
+    '{"user_id": "u", "platform": "weibo", "username": "猫", "steps": [{"step_id": 1, "prediction":'
+    ' ["猫", 3], "ground_truth": ["狗"], "metrics": {"Recall": NaN}, "reasoning": "Error:'
+    ' Connection", "persona_summary": ""}, {"step_id": 2, "prediction": [], "reasoning": "Error:'
+    ' Expecting value (char 0)", "metrics": {}}]}'.encode(),
     '{"user_id": 7, "steps": [{"step_id": 2, "prediction": "猫"}]}'.encode(),
 ]
 BENCHMARK = StreamProfile()

@@ -1,7 +1,9 @@
-"""One target in a process of its own: `python -m bench.fuzz.child TARGET FINDS [OPTIONS OF LIBFUZZER]`.
+"""One target in a process of its own: `python -m bench.fuzz.child TARGET FINDS [OPTIONS OF
+LIBFUZZER]`.
 
-An exception that the target does not expect is a find: its input is saved under FINDS, once for each place that raises,
-and the fuzzer goes on. The same for an input that takes longer than `SLOW` seconds.
+An exception that the target does not expect is a find: its input is saved under FINDS, once for
+each place that raises, and the fuzzer goes on. The same for an input that takes longer than `SLOW`
+seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ MOST_BYTES = 4096
 """Of an input, where the target does not say otherwise."""
 
 MEMORY = 4 << 30
-"""Bytes of address space, beyond which an input meets `MemoryError` as it would on a small machine."""
+"""Bytes of address space, beyond which an input meets `MemoryError` as it would on a small
+machine."""
 
 TELL_EVERY = 10_000
 """Executions between two words to the driver, which knows nothing else between libFuzzer's own."""
@@ -38,16 +41,18 @@ BESIDE = {"repairs": ("json_repair",), "asbench": ("yaml",), "providers": ("toml
 """Packages whose own branches count as coverage beside the harness's, by target."""
 
 NOT_BESIDE = {"yaml.parser", "yaml.reader", "yaml.scanner"}
-"""Those of their modules that take no value: what is wrong with the grammar of YAML is all one error."""
+"""Those of their modules that take no value: what is wrong with the grammar of YAML is all one
+error."""
 
 WORD = re.compile(rb"[A-Za-z_\d-]{2,24}")
 
 
 class Branches:
-    """Tells the fuzzer of each branch that an input takes once, at its end, and not at each passage.
+    """Tells the fuzzer of each branch that an input takes once, at its end, and not at each
+    passage.
 
-    A parser in Python goes through a loop for each character, and would spend most of its time on telling. How often
-    a branch was taken is lost by that.
+    A parser in Python goes through a loop for each character, and would spend most of its time on
+    telling. How often a branch was taken is lost by that.
     """
 
     def __init__(self, fuzzer: Any) -> None:
@@ -90,7 +95,11 @@ class Watched:
         except Exception as error:
             frames = traceback.extract_tb(error.__traceback__)[1:]
             places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]
-            self._find(f"{type(error).__name__} at {places[-1]}", data, " < ".join(reversed(places)) + f": {error}")
+            self._find(
+                f"{type(error).__name__} at {places[-1]}",
+                data,
+                " < ".join(reversed(places)) + f": {error}",
+            )
         if (took := perf_counter() - start) > SLOW:
             self._find("slow", data, f"{took:.1f} s")
         if self._branches:
@@ -107,11 +116,15 @@ class Watched:
 
 
 def main(name: str, finds: Path, options: list[str]) -> None:
-    """Fuzz a target. The last of the options is the folder of the corpus, to which the seeds are added.
+    """Fuzz a target. The last of the options is the folder of the corpus, to which the seeds are
+    added.
 
-    Where libFuzzer's merge starts this once more, another option stands last, and they are there already.
+    Where libFuzzer's merge starts this once more, another option stands last, and they are there
+    already.
     """
-    atheris: Any = import_module("atheris")  # not in the environment that the project's own tests have
+    atheris: Any = import_module(
+        "atheris"
+    )  # not in the environment that the project's own tests have
     logging.disable(logging.CRITICAL)
     target = _watched_by(atheris, name)
     print(f"code {_code(target)}", file=sys.stderr, flush=True)
@@ -132,15 +145,21 @@ def main(name: str, finds: Path, options: list[str]) -> None:
         return changed
 
     most = getattr(target, "MOST_BYTES", MOST_BYTES)
-    itself = f"{sys.executable} -m bench.fuzz.child {name} {finds}"  # how a merge starts the fuzzer once more
-    atheris.Setup([itself, f"-max_len={most}", f"-dict={words}", *options], watched, custom_mutator=mutate)
+    # how a merge starts the fuzzer once more
+    itself = f"{sys.executable} -m bench.fuzz.child {name} {finds}"
+    atheris.Setup(
+        [itself, f"-max_len={most}", f"-dict={words}", *options], watched, custom_mutator=mutate
+    )
     atheris.Fuzz()
 
 
 def _watched_by(atheris: Any, name: str) -> Any:
-    """Return the target; of the harness the fuzzer is told branches and comparisons, of what is beside it branches."""
+    """Return the target; of the harness the fuzzer is told branches and comparisons, of what is
+    beside it branches."""
     if beside := BESIDE.get(name):
-        with import_module("atheris.import_hook").HookManager(set(beside), NOT_BESIDE, True, trace_dataflow=False):
+        with import_module("atheris.import_hook").HookManager(
+            set(beside), NOT_BESIDE, True, trace_dataflow=False
+        ):
             for package in beside:
                 import_module(package)
     with atheris.instrument_imports(include=["harness"]):
@@ -148,7 +167,8 @@ def _watched_by(atheris: Any, name: str) -> Any:
 
 
 def _code(target: Any) -> str:
-    """Return a hash of what is fuzzed: the target, and the modules of the harness that it has loaded."""
+    """Return a hash of what is fuzzed: the target, and the modules of the harness that it has
+    loaded."""
     whole = hashlib.sha256(Path(target.__file__).read_bytes())
     for _, module in sorted(sys.modules.items()):
         if module.__name__.startswith("harness") and module.__file__:

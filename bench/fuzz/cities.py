@@ -20,7 +20,9 @@ def _small(lanes: int) -> bytes:
             aoi.positions.add(x=x, y=y)
         if number % 10 < 2:
             aoi.area = 3.0
-    made.pois.add(id=700000000, name="猫", category="leisure|park", aoi_id=500000000).position.x = 1.0
+    made.pois.add(
+        id=700000000, name="猫", category="leisure|park", aoi_id=500000000
+    ).position.x = 1.0
     for _ in range(lanes):
         lane = made.lanes.add(id=1)
         for x in (0, 1, 9):

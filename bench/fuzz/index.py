@@ -1,4 +1,5 @@
-"""A tasks file as lines or as an array: every task stands where the index says, and is the same when read again."""
+"""A tasks file as lines or as an array: every task stands where the index says, and is the same
+when read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A target's corpus as it is kept between runs: a folder of inputs, and beside it what came of the runs before."""
+"""A target's corpus as it is kept between runs: a folder of inputs, and beside it what came of the
+runs before."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ import orjson
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """`executions` of all earlier runs; of the last one the `coverage`, the executions since it grew, and a hash of the
-    code: while that is the same, the next run goes on counting them."""
+    """`executions` of all earlier runs; of the last one the `coverage`, the executions since it
+    grew, and a hash of the code: while that is the same, the next run goes on counting them."""
 
     executions: int = 0
     coverage: int = 0
@@ -31,17 +32,22 @@ class Kept:
         self.inputs = folder / target
         self.inputs.mkdir(parents=True, exist_ok=True)
         self._note = folder / f"{target}.json"
-        self.before = Before(**orjson.loads(self._note.read_bytes())) if self._note.exists() else NOTHING
+        self.before = (
+            Before(**orjson.loads(self._note.read_bytes())) if self._note.exists() else NOTHING
+        )
 
     def __len__(self) -> int:
         return sum(1 for _ in self.inputs.iterdir())
 
     def minimise(self, fuzzer: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Keep of the inputs the smallest that reach all that they reach; `fuzzer` is the command for the target."""
+        """Keep of the inputs the smallest that reach all that they reach; `fuzzer` is the command
+        for the target."""
         fewer = self.inputs.with_name(self.inputs.name + ".fewer")
         fewer.mkdir(exist_ok=True)
         command = [*fuzzer, "-merge=1", str(fewer), str(self.inputs)]
-        merged = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        merged = subprocess.run(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         if merged.returncode == 0:
             _empty(self.inputs)
             for path in list(fewer.iterdir()):

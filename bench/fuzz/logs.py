@@ -1,4 +1,5 @@
-"""The logs of a run: torn lines are set aside, and what is sound is read, whatever a sound line holds."""
+"""The logs of a run: torn lines are set aside, and what is sound is read, whatever a sound line
+holds."""
 
 from __future__ import annotations
 
@@ -36,12 +37,18 @@ SEEDS = [
     b"R" + orjson.dumps({"user_id": KEYS[0], "task": INDEX.digest(0), "steps": []}) + b"\n{}\n",
     b"P"
     + orjson.dumps(
-        {"user_id": KEYS[1], "request": "0" * 32, "nth": 0, "completion": {"text": "x", "finish_reason": "stop"}}
+        {
+            "user_id": KEYS[1],
+            "request": "0" * 32,
+            "nth": 0,
+            "completion": {"text": "x", "finish_reason": "stop"},
+        }
     ),
     b"F" + orjson.dumps({"user_id": KEYS[1], "kind": "http_503", "task": INDEX.digest(1)}),
     b'r{"user_id":"a","crc":"00000000"}\n{"user',
 ]
-"""A letter for the file (results, responses, failures; small: as it is, great: each line with its checksum)."""
+"""A letter for the file (results, responses, failures; small: as it is, great: each line with its
+checksum)."""
 
 MOST_BYTES = 1024
 PATHS = {"r": FILES.results, "p": FILES.responses, "f": FILES.failures}

@@ -1,4 +1,5 @@
-"""A run's manifest: what is let in can be compared, saved, and gives its sampling parameters back."""
+"""A run's manifest: what is let in can be compared, saved, and gives its sampling parameters
+back."""
 
 from __future__ import annotations
 
@@ -17,13 +18,35 @@ GOOD = {
         "benchmark": "streamprofile",
         "prompt_version": "1",
         "model": "baseline/recency",
-        "sampling": {"temperature": 0.0, "top_p": None, "seed": 1, "max_tokens": None, "extra_body": {"a": [1]}},
-        "settings": {"prompt": "own", "persona": True, "structured": "json_object", "parse_retries": 2},
+        "sampling": {
+            "temperature": 0.0,
+            "top_p": None,
+            "seed": 1,
+            "max_tokens": None,
+            "extra_body": {"a": [1]},
+        },
+        "settings": {
+            "prompt": "own",
+            "persona": True,
+            "structured": "json_object",
+            "parse_retries": 2,
+        },
         "files": {"prompt_own.txt": "0" * 64},
     },
-    "provenance": {"endpoint": "embedded", "key_from": None, "source": None, "quirks": [], "headers": ["X-A"]},
+    "provenance": {
+        "endpoint": "embedded",
+        "key_from": None,
+        "source": None,
+        "quirks": [],
+        "headers": ["X-A"],
+    },
     "tuning": {"concurrency": 16, "learned_limit": 3},
-    "tasks": {"path": "tasks/weibo_inference_tasks.jsonl", "sha256": "0" * 64, "users": 12, "truth": ""},
+    "tasks": {
+        "path": "tasks/weibo_inference_tasks.jsonl",
+        "sha256": "0" * 64,
+        "users": 12,
+        "truth": "",
+    },
     "selection": {"ratio": 1.0, "sample_seed": 42},
     "state": "complete",
     "counts": {"users": 12, "failed": 0},

@@ -1,4 +1,5 @@
-"""Mutations of JSON that stay JSON, so that a fuzzer gets past the decoder and to the checks behind it.
+"""Mutations of JSON that stay JSON, so that a fuzzer gets past the decoder and to the checks behind
+it.
 
 What stands behind a ` = ` counts too: the values of TOML are all but JSON's.
 """
@@ -11,9 +12,9 @@ from random import Random
 from typing import Any
 
 ODD: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 7, 2**31, 2**63, 2**64, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308, float("nan"),
-    float("inf"), "", "0", "NaN", "\x00", "\n", "../x", "\ud800", "猫", "a" * 300, [], [[]], {}, [None], {"": None},
-    [0] * 60, ["猫", "猫"], "{", "24:00", "home",
+    None, True, False, 0, 1, -1, 7, 2**31, 2**63, 2**64, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308,
+    float("nan"), float("inf"), "", "0", "NaN", "\x00", "\n", "../x", "\ud800", "猫", "a" * 300, [], [[]],
+    {}, [None], {"": None}, [0] * 60, ["猫", "猫"], "{", "24:00", "home",
 )  # fmt: skip
 """Values that stand where others are expected."""
 
@@ -24,10 +25,13 @@ DEPTHS = (2, 60, 300)
 
 
 def mutated(data: bytes, rng: Random) -> bytes | None:
-    """One JSON document, or one of several lines, with one to three changes; None where that is no JSON."""
+    """One JSON document, or one of several lines, with one to three changes; None where that is no
+    JSON."""
     lines = data.split(b"\n")
     at = rng.randrange(len(lines))
-    name, equals, told = lines[at].partition(EQUALS) if lines[at][:1].isalpha() else (b"", b"", lines[at])
+    name, equals, told = (
+        lines[at].partition(EQUALS) if lines[at][:1].isalpha() else (b"", b"", lines[at])
+    )
     try:
         value = json.loads(told.replace(b'" = ', b'": ') if equals else told)
     except (ValueError, RecursionError):

@@ -9,20 +9,35 @@ from harness.options import providers, user_files
 EXPECTED = (BadInput,)
 MOST_BYTES = 320
 SEEDS = [
-    b'[providers.mine]\nbase_url = ["http://127.0.0.1:80/v1", "https://[::1]/v1"]\nkey_env = ""\nrpm = 60\n',
-    b'[providers.a]\nurl_env = "X"\ntpm = 1e5\nconcurrency = "auto"\ntimeout = 5.5\nstream = "on"\n',
-    b'[providers.a]\nurl_env = "X"\nadapt = ["no_response_format"]\nca_file = "~/ca.pem"\nkey_required = false\n',
+    (
+        b'[providers.mine]\nbase_url = ["http://127.0.0.1:80/v1", "https://[::1]/v1"]\nkey_env ='
+        b' ""\nrpm = 60\n'
+    ),
+    (
+        b'[providers.a]\nurl_env = "X"\ntpm = 1e5\nconcurrency = "auto"\ntimeout = 5.5\nstream ='
+        b' "on"\n'
+    ),
+    (
+        b'[providers.a]\nurl_env = "X"\nadapt = ["no_response_format"]\nca_file ='
+        b' "~/ca.pem"\nkey_required = false\n'
+    ),
     """[providers.a]
 url_env = "X"
 extra_body = {"thinking" = false, "a" = {"b" = [1, "猫"]}}
 extra_headers = {"X-Title" = "a ${HOME} b"}
 """.encode(),
-    b'[providers.deepseek]\nkey_env = "MINE"\n[queues]\nnight = ["deepseek:chat", {"model" = "deepseek:x"}]\n',
+    (
+        b'[providers.deepseek]\nkey_env = "MINE"\n[queues]\nnight = ["deepseek:chat", {"model" ='
+        b' "deepseek:x"}]\n'
+    ),
     """[queues]
-q = [{"model" = "mine:x", "name" = "猫", "seed" = 3, "top_p" = 0.5, "temperature" = 0, "max_tokens" = 10}]
+q = [{"model" = "mine:x", "name" = "猫", "seed" = 3, "top_p" = 0.5, "max_tokens" = 10}]
 """.encode(),
     b'[providers.deepseek]\nbase_url = "http://h/v1"\n',
-    b'[providers.a]\nurl_env = "X"\nextra_headers = {"Authorization" = "x"}\n[queues]\nq = ["deepseek:"]\n',
+    (
+        b'[providers.a]\nurl_env = "X"\nextra_headers = {"Authorization" = "x"}\n[queues]\nq ='
+        b' ["deepseek:"]\n'
+    ),
     b'[providers.a]\nurl_env = "MINE"\nextra_headers = {"Host" = "${MINE}", "X" = "${MINE}"}\n',
     b'[providers."a b"]\nurl_env = "X"\n[[queues.q]]\nmodel = "\\u0000"\n',
     b"a = 1979-05-27T07:32:00Z\nb = [0x1f, 1_0, inf]\nc.'d' = '''e'''\n",

@@ -1,4 +1,5 @@
-"""Broken JSON in a model's reply: repaired the same way each time, or given up. The repair's own branches count too."""
+"""Broken JSON in a model's reply: repaired the same way each time, or given up. The repair's own
+branches count too."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ MOST_BYTES = 64
 
 
 def run(data: bytes) -> None:
-    completion = Completion(data.decode("utf-8", "surrogateescape" if data[-1:] == b"!" else "replace"))
+    completion = Completion(
+        data.decode("utf-8", "surrogateescape" if data[-1:] == b"!" else "replace")
+    )
     repairs: list[str] = []
     assert type(json_object(completion, repairs)) is dict

@@ -1,6 +1,8 @@
-"""A model's reply to StreamProfileBench: read one way only, and what is read can be written and asked about again.
+"""A model's reply to StreamProfileBench: read one way only, and what is read can be written and
+asked about again.
 
-What the repair of broken JSON does with it is watched by the target `repairs`, which takes its time.
+What the repair of broken JSON does with it is watched by the target `repairs`, which takes its
+time.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from harness.model import Completion
 EXPECTED = ()
 SEEDS = [
     '{"persona_summary": "爱猫", "predicted_tags": ["猫", "狗"], "reasoning": "因为"}'.encode(),
-    '<think>想一想 {"a": 1}</think>\n```json\n{"predicted_tags": "猫、狗", "persona_summary": {"a": 1}}\n```'.encode(),
+    '<think>想一想 {"a": 1}</think>\n```json\n{"predicted_tags": "猫、狗", "persona_summary": {"a":'
+    " 1}}\n```".encode(),
     "好的：{'predicted_tags': [{'tag': '猫'}, 3, null, '狗',], persona_summary: \"x".encode(),
     b'{"predicted_tags": ["\\ud83d", "a"], "reasoning": ["\\ud800"]}',
     b'[{"predicted_tags": []}]',
@@ -31,7 +34,9 @@ POOL = ("猫", "狗", "a,b")
 
 
 def run(data: bytes) -> None:
-    completion = Completion(data.decode("utf-8", "surrogateescape" if data[-1:] == b"!" else "replace"))
+    completion = Completion(
+        data.decode("utf-8", "surrogateescape" if data[-1:] == b"!" else "replace")
+    )
     found = _read(completion)
     if crc32(data) % READ_TWICE == 0:
         assert found == _read(completion)

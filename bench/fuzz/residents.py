@@ -1,4 +1,5 @@
-"""An entry of DailyMobility's profiles: what is let in can be prompted, recorded, measured and scored."""
+"""An entry of DailyMobility's profiles: what is let in can be prompted, recorded, measured and
+scored."""
 
 from __future__ import annotations
 
@@ -20,10 +21,14 @@ from harness.model import JSON, Completion, Request, Where
 
 EXPECTED = (BadInput,)
 FILES = synth.files(3, 1)
-SEEDS = [json.dumps(one, ensure_ascii=False).encode() for one in orjson.loads(FILES["profiles.json"])]
+SEEDS = [
+    json.dumps(one, ensure_ascii=False).encode() for one in orjson.loads(FILES["profiles.json"])
+]
 CITY = read_city(FILES["beijing.pb"], "map")
 SAMPLING = Sampling("m")
-REPLY = Completion('{"segments": [{"start": "00:00", "end": "24:00", "intention": "sleep", "place": "home"}]}')
+REPLY = Completion(
+    '{"segments": [{"start": "00:00", "end": "24:00", "intention": "sleep", "place": "home"}]}'
+)
 
 
 class Residents(DailyMobility):

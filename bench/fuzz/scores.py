@@ -22,13 +22,20 @@ for _name, _content in synth.files(4, 1).items():
         (DATA / _name).write_bytes(_content)
 TRUTH = groundtruth.load(DATA)
 GOOD: dict[str, Any] = dict(
-    zip(METRICS, ([10.5, 0.0], [2, 1.5], [[1] * 48, [7] * 48], [[1, 0, 0, 0, 0, 0, 0]] * 2), strict=True)
+    zip(
+        METRICS,
+        ([10.5, 0.0], [2, 1.5], [[1] * 48, [7] * 48], [[1, 0, 0, 0, 0, 0, 0]] * 2),
+        strict=True,
+    )
 )
 SEEDS = [
     orjson.dumps(GOOD),
     orjson.dumps({"results": GOOD, "metadata": {}}),
     *(pickle.dumps({"results": GOOD}, protocol) for protocol in (0, 2, 5)),
-    *(pickle.dumps({name: np.array(values) for name, values in GOOD.items()}, protocol) for protocol in (2, 5)),
+    *(
+        pickle.dumps({name: np.array(values) for name, values in GOOD.items()}, protocol)
+        for protocol in (2, 5)
+    ),
     pickle.dumps({name: [np.float64(1.0), np.int64(2)] for name in GOOD}),
 ]
 PATHS = {".json": scratch.file("lists.json"), ".pkl": scratch.file("lists.pkl")}

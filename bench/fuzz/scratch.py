@@ -1,4 +1,5 @@
-"""Files of the fuzzer's own, for targets that read a path; the driver removes the folder that they are in."""
+"""Files of the fuzzer's own, for targets that read a path; the driver removes the folder that they
+are in."""
 
 from __future__ import annotations
 

@@ -11,15 +11,21 @@ from harness.model import Completion
 
 EXPECTED = (CallError, EndpointStopped)
 SEEDS = [
-    'data: {"model": "m", "choices": [{"index": 0, "delta": {"content": "猫"}}]}\n\n'
-    'data: {"choices": [{"index": 0, "delta": {"reasoning_content": "x"}, "finish_reason": "stop"}]}\n\n'
-    'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}\n\ndata: [DONE]\n\n'.encode(),
+    'data: {"model": "m", "choices": [{"index": 0, "delta": {"content": "猫"}}]}\n\ndata:'
+    ' {"choices": [{"index": 0, "delta": {"reasoning_content": "x"}, "finish_reason":'
+    ' "stop"}]}\n\ndata: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens":'
+    " 2}}\n\ndata: [DONE]\n\n".encode(),
     b'event: error\ndata: {"error": {"message": "x", "code": 503}}\n\n',
     b'error: {"code": 400, "message": "context length"}',
     b'\xef\xbb\xbf: ping\r\n\r\ndata: {"object": "error", "message": "no"}\r\rdata: NaN\n\n',
-    b'data: {"choices": [{"message": {"content": [{"type": "text", "text": "a"}]}, "finish_reason": "length"}]}',
-    b'data: {"choices": [{"delta": {"content": "\\ud83d"}}]}\n\ndata: {"choices": [{"delta": {"content": "\\ude00"},'
-    b' "finish_reason": "stop"}]}\n\n',
+    (
+        b'data: {"choices": [{"message": {"content": [{"type": "text", "text": "a"}]},'
+        b' "finish_reason": "length"}]}'
+    ),
+    (
+        b'data: {"choices": [{"delta": {"content": "\\ud83d"}}]}\n\ndata: {"choices": [{"delta":'
+        b' {"content": "\\ude00"}, "finish_reason": "stop"}]}\n\n'
+    ),
 ]
 LARGEST = 1 << 20
 

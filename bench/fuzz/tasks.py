@@ -1,4 +1,5 @@
-"""A line of StreamProfileBench's tasks: what is let in can be prompted, played, measured, scored and written."""
+"""A line of StreamProfileBench's tasks: what is let in can be prompted, played, measured, scored
+and written."""
 
 from __future__ import annotations
 

@@ -1,9 +1,16 @@
-"""StarRating: a taste profile from a user's past reviews, then the stars that the user gives next."""
+"""StarRating: a taste profile from a user's past reviews, then the stars that the user gives
+next."""
 
 from harness import Benchmark, Chat, InvalidReply, Metric, Task
 
-PROFILE = 'Reviews of one user:\n{reviews}\nDescribe the taste of this user. Answer as JSON: {{"profile": "..."}}'
-RATING = 'Profile of a user: {profile}\nNext item: {item}\nHow many stars? Answer as JSON: {{"stars": 1 to 5}}'
+PROFILE = (
+    'Reviews of one user:\n{reviews}\nDescribe the taste of this user. Answer as JSON: {{"profile":'
+    ' "..."}}'
+)
+RATING = (
+    'Profile of a user: {profile}\nNext item: {item}\nHow many stars? Answer as JSON: {{"stars": 1'
+    " to 5}}"
+)
 
 
 def four_stars(messages, seed):
@@ -17,10 +24,7 @@ class StarRating(Benchmark):
     name = "stars"
     version = "1"
     subsets = {"yelp": "yelp_star_tasks.jsonl"}
-    metrics = (
-        Metric("MAE", better="lower", unit="stars", bounds=(0, 4)),
-        Metric("Exact"),
-    )
+    metrics = (Metric("MAE", better="lower", unit="stars", bounds=(0, 4)), Metric("Exact"))
     baselines = {"four-stars": four_stars}
 
     def parse(self, line, subset):
@@ -28,7 +32,9 @@ class StarRating(Benchmark):
             raise ValueError("expected stars from 1 to 5")
         if not isinstance(line["item"], str):
             raise ValueError("expected text")
-        reviews = "\n".join(f"{review['stars']} stars: {review['text']}" for review in line["reviews"])
+        reviews = "\n".join(
+            f"{review['stars']} stars: {review['text']}" for review in line["reviews"]
+        )
         given = {"reviews": reviews, "item": line["item"]}
         return Task(line["user_id"], steps=2, given=given, truth=line["stars"])
 

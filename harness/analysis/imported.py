@@ -36,17 +36,25 @@ class Imported:
 
     @property
     def report(self) -> Report | None:
-        """Return the report of these results; None if `reeval` has not scored them, or they were written again."""
+        """Return the report of these results; None if `reeval` has not scored them, or they were
+        written again."""
         first = next((line.text for line in lines(self.files.results)), b"")
         try:
-            return report_files.read(content(self.files.report("json"), DOCUMENT_MOST)) if sound(first) else None
+            return (
+                report_files.read(content(self.files.report("json"), DOCUMENT_MOST))
+                if sound(first)
+                else None
+            )
         except (OSError, BadInput):
             return None
 
     @property
     def is_current(self) -> bool:
-        """Return whether the report is of these very results: another program has no line added or changed since."""
-        return self.report is not None and all(sound(line.text) for line in lines(self.files.results) if line.text)
+        """Return whether the report is of these very results: another program has no line added or
+        changed since."""
+        return self.report is not None and all(
+            sound(line.text) for line in lines(self.files.results) if line.text
+        )
 
     @property
     def remedy(self) -> str:
@@ -58,7 +66,8 @@ class Imported:
         return f"results of another program, not scored as they are now: run `{self.command}`"
 
     def row(self, usage: JSON) -> JSON:
-        """Return the row of `status`; how many users there should be is unknown until they are scored."""
+        """Return the row of `status`; how many users there should be is unknown until they are
+        scored."""
         report, results = self.report if self.is_current else None, self.files.results
         coverage = report.coverage if report else None
         return {
@@ -67,10 +76,14 @@ class Imported:
             "model": self.name,
             "state": "scored" if report else "not scored (reeval it)",
             "users": coverage.expected_users if coverage else None,
-            "done": coverage.scored_users if coverage else sum(1 for line in lines(results) if line.text),
+            "done": coverage.scored_users
+            if coverage
+            else sum(1 for line in lines(results) if line.text),
             "failed": coverage.failed_users if coverage else 0,
             **usage,
-            "updated": datetime.fromtimestamp(results.stat().st_mtime, UTC).isoformat(timespec="seconds"),
+            "updated": datetime.fromtimestamp(results.stat().st_mtime, UTC).isoformat(
+                timespec="seconds"
+            ),
         }
 
     @property
@@ -88,4 +101,6 @@ def imported(results: Path) -> Iterator[Imported]:
 
 def imported_of(files: RunFiles) -> Imported | None:
     """Return the results of another program that are in a folder of the results."""
-    return next((one for one in imported(files.folder.parent) if one.files.results == files.results), None)
+    return next(
+        (one for one in imported(files.folder.parent) if one.files.results == files.results), None
+    )

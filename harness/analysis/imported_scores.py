@@ -39,11 +39,14 @@ from harness.store.tasks import TaskIndex
 
 
 def scored_again(found: Imported, chosen: RescoreOptions) -> Rescored:
-    """Score the results of another program on a subset, under their lock. Raise `BadInput` if they cannot be read."""
+    """Score the results of another program on a subset, under their lock. Raise `BadInput` if they
+    cannot be read."""
     files = found.files
     cls, importer = registry.importing(files.subset)
     benchmark = cls()
-    tasks = benchmark.task_files.file_in(chosen.tasks or defaults.TASKS_FOLDER, benchmark.subsets[files.subset])
+    tasks = benchmark.task_files.file_in(
+        chosen.tasks or defaults.TASKS_FOLDER, benchmark.subsets[files.subset]
+    )
     if not tasks.exists():
         words = f"name its folder with --tasks-dir; or {how_to_get(cls)}"
         raise BadInput(f"its tasks file {tasks} does not exist: {words}")
@@ -66,7 +69,8 @@ def scored_again(found: Imported, chosen: RescoreOptions) -> Rescored:
 
 
 def _keep_foreign_text(files: RunFiles) -> None:
-    """Set the text report aside if it is another program's: without the title of the JSON report next to it."""
+    """Set the text report aside if it is another program's: without the title of the JSON report
+    next to it."""
     path = files.report("txt")
     try:
         report = read(content(files.report("json"), DOCUMENT_MOST))
@@ -80,8 +84,9 @@ def _keep_foreign_text(files: RunFiles) -> None:
 
 @dataclass(slots=True)
 class _Theirs:
-    """Results of another program, and the tasks that they answer. `unknown` users have no task, `cut` ones not all
-    steps of it, and `failed` ones answers that are failures of the endpoint: `failures` has their scores."""
+    """Results of another program, and the tasks that they answer. `unknown` users have no task,
+    `cut` ones not all steps of it, and `failed` ones answers that are failures of the endpoint:
+    `failures` has their scores."""
 
     files: RunFiles
     benchmark: Benchmark
@@ -95,10 +100,13 @@ class _Theirs:
     failures: ReportScores = field(init=False)
 
     def __post_init__(self) -> None:
-        self.scores, self.failures = (ReportScores(self.benchmark, self.files.subset, self.index) for _ in range(2))
+        self.scores, self.failures = (
+            ReportScores(self.benchmark, self.files.subset, self.index) for _ in range(2)
+        )
 
     def records(self, beat: Callable[[], None]) -> Iterator[JSON]:
-        """Yield the records, those with a whole task measured again and scored; call `beat` before each."""
+        """Yield the records, those with a whole task measured again and scored; call `beat` before
+        each."""
         seen = np.zeros(len(self.index), np.bool_)
         for number, line in enumerate(lines(self.files.results), 1):
             beat()
@@ -124,7 +132,10 @@ class _Theirs:
                     self.failed += 1
                     add(data, self.failures)
                 else:
-                    data = data | {"task": self.index.digest(position), "format": RECORD_FORMAT}  # not the author's own
+                    data = data | {
+                        "task": self.index.digest(position),
+                        "format": RECORD_FORMAT,
+                    }  # not the author's own
                     add(data, self.scores)
             yield data
         self.scores.flush()
@@ -134,14 +145,16 @@ class _Theirs:
         left_out = {
             "are not in the tasks file and are not scored.": self.unknown,
             "lack steps of their tasks, or have one twice, and are not scored.": self.cut,
-            "have failures of the endpoint, and are not scored; the report has figures with them, too.": self.failed,
+            "have failures of the endpoint, and are not scored; the report has figures with them, "
+            "too.": self.failed,
         }
         excluded = (f"{number} of its users {why}" for why, number in left_out.items() if number)
         return (*self.importer.notes(self.outcomes), *excluded)
 
 
 def with_failures(report: Report, of_all: Report) -> Report:
-    """Return a report of another program's results with the figures `of_all`, in which failures count as empty."""
+    """Return a report of another program's results with the figures `of_all`, in which failures
+    count as empty."""
     user, units = report.user, report.units
     rows = []
     for name, value in overview.shown(report).items():
@@ -150,8 +163,9 @@ def with_failures(report: Report, of_all: Report) -> Report:
         rows.append((name, metric.shown_unit, *cells[0], *cells[1]))
     table = Table(("metric", "unit", "without", f"{user}s", "with", f"{user}s"), tuple(rows))
     words = (
-        f"{report.coverage.failed_users} {user}s have answers that are failures of the endpoint. The program that "
-        "wrote them counts each as an empty answer; so do the figures under `with`, and no others in this report."
+        f"{report.coverage.failed_users} {user}s have answers that are failures of the endpoint."
+        " The program that wrote them counts each as an empty answer; so do the figures under"
+        " `with`, and no others in this report."
     )
     sections = Heading("With failures as empty answers"), Paragraph(words), table, *report.sections
     details = {**report.details, "with_failures": msgspec.to_builtins(of_all.values)}

@@ -1,4 +1,5 @@
-"""Users of a saved run with the requests and replies that their records were made of: each is played again."""
+"""Users of a saved run with the requests and replies that their records were made of: each is
+played again."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from harness.ui.streams import tell
 from harness.ui.words import plural
 
 COST = ("requests", "prompt_tokens", "completion_tokens", "seconds")
-"""What replies add up to, by the names that rows have; seconds are those of the tries that succeeded."""
+"""What replies add up to, by the names that rows have; seconds are those of the tries that
+succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +43,39 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """The exchanges of one user in their order. `reads` are the sizes of the groups that each gave one answer; empty
-    where the benchmark does not show them."""
+    """The exchanges of one user in their order. `reads` are the sizes of the groups that each gave
+    one answer; empty where the benchmark does not show them."""
 
     exchanges: tuple[Exchange, ...]
     reads: tuple[int, ...]
 
     def groups(self, rows: int) -> list[tuple[Exchange, ...]]:
-        """Return the exchanges of each of a user's rows. Where their numbers do not fit, as with a whole day in one
-        reply, they are all in the first row's, so that sums over rows are right."""
+        """Return the exchanges of each of a user's rows. Where their numbers do not fit, as with a
+        whole day in one reply, they are all in the first row's, so that sums over rows are
+        right."""
         if len(self.reads) != rows or sum(self.reads) != len(self.exchanges):
             return [self.exchanges, *[()] * (rows - 1)][:rows]
         ends = [sum(self.reads[: at + 1]) for at in range(rows)]
-        return [self.exchanges[end - size : end] for end, size in zip(ends, self.reads, strict=True)]
+        return [
+            self.exchanges[end - size : end] for end, size in zip(ends, self.reads, strict=True)
+        ]
 
 
 class Plays:
-    """Plays the users of a run again. `diverged` counts those whose saved responses do not give their records."""
+    """Plays the users of a run again. `diverged` counts those whose saved responses do not give
+    their records."""
 
-    def __init__(self, run: SavedRun, benchmark: Benchmark, index: TaskIndex, loop: asyncio.Runner) -> None:
+    def __init__(
+        self, run: SavedRun, benchmark: Benchmark, index: TaskIndex, loop: asyncio.Runner
+    ) -> None:
         self.benchmark = benchmark
         self.diverged = 0
         self._run, self._index, self._loop = run, index, loop
         self._sampling = sampling_again(run.manifest)
         self._replies = Replies(run.files.responses, index.of, lambda: None)
-        deque(self._replies.findings(), maxlen=0)  # reads them all; what is wrong with lines is for `verify`
+        deque(
+            self._replies.findings(), maxlen=0
+        )  # reads them all; what is wrong with lines is for `verify`
 
     def of(self, record: JSON) -> Transcript | None:
         """Return the exchanges of a record's user, None if these are not known."""
@@ -78,19 +88,33 @@ class Plays:
         task = self._index.task(self.benchmark, position, self._run.files.subset)
         lines = self._replies.lines(position)
         repeat = self._index.repeat(position)
-        return self._loop.run(transcript(self.benchmark, self._sampling, task, repeat, lines, record))
+        return self._loop.run(
+            transcript(self.benchmark, self._sampling, task, repeat, lines, record)
+        )
 
 
 async def transcript(
-    benchmark: Benchmark, sampling: Sampling, task: Task, repeat: int, lines: Iterable[JSON], record: JSON
+    benchmark: Benchmark,
+    sampling: Sampling,
+    task: Task,
+    repeat: int,
+    lines: Iterable[JSON],
+    record: JSON,
 ) -> Transcript | None:
-    """Play a user again from the `lines` of its responses; return its exchanges, None if they do not give its
-    `record`."""
+    """Play a user again from the `lines` of its responses; return its exchanges, None if they do
+    not give its `record`."""
     saved = {
-        (line["request"], line["nth"]): (completion, line) for line in lines if (completion := completion_of(line))
+        (line["request"], line["nth"]): (completion, line)
+        for line in lines
+        if (completion := completion_of(line))
     }
-    of_completion, exchanges = {id(completion): line for completion, line in saved.values()}, list[Exchange]()
-    replayed = replaying(sampling.of_repeat(repeat), {key: completion for key, (completion, _) in saved.items()})
+    of_completion, exchanges = (
+        {id(completion): line for completion, line in saved.values()},
+        list[Exchange](),
+    )
+    replayed = replaying(
+        sampling.of_repeat(repeat), {key: completion for key, (completion, _) in saved.items()}
+    )
 
     async def ask(request: Request) -> Completion:
         completion = await replayed.ask(request)
@@ -101,15 +125,23 @@ async def transcript(
         chat = (await play(benchmark, task, ask, repeat)).chat
     except (ReplayMiss, AgentFailed):
         return None
-    return Transcript(tuple(exchanges), tuple(chat.reads)) if chat.usage.data == record.get("usage") else None
+    return (
+        Transcript(tuple(exchanges), tuple(chat.reads))
+        if chat.usage.data == record.get("usage")
+        else None
+    )
 
 
 def conversation(exchanges: Sequence[Exchange]) -> Iterator[list[Block]]:
-    """Yield each request with its reply. Messages that continue the conversation before are left out."""
+    """Yield each request with its reply. Messages that continue the conversation before are left
+    out."""
     before: tuple[Message, ...] = ()
     for number, each in enumerate(exchanges, 1):
         messages = each.request.messages
-        same = next((at for at, (a, b) in enumerate(zip(before, messages, strict=False)) if a != b), len(before))
+        same = next(
+            (at for at, (a, b) in enumerate(zip(before, messages, strict=False)) if a != b),
+            len(before),
+        )
         blocks: list[Block] = [Heading(f"Request {number} of {len(exchanges)}")]
         blocks += [Paragraph(f"{plural(same, 'message')} as before.")] if same else []
         blocks += [Quote(message.role, message.text) for message in messages[same:]]
@@ -119,23 +151,34 @@ def conversation(exchanges: Sequence[Exchange]) -> Iterator[list[Block]]:
 
 @contextmanager
 def opened(run: SavedRun, tasks: Path | None, results: Path) -> Iterator[Plays]:
-    """Open a run's plays; at the end report on stderr how many users diverged. Raise `BadInput` if the run cannot be
-    played: without its tasks, or trust in its code."""
+    """Open a run's plays; at the end report on stderr how many users diverged. Raise `BadInput` if
+    the run cannot be played: without its tasks, or trust in its code."""
     benchmark = run.as_it_was(tasks, play=True)
     path, chosen = run.tasks(tasks), run.manifest.selection
-    with closing(index_file(benchmark, run.files.subset, path, results, chosen)) as index, asyncio.Runner() as loop:
+    with (
+        closing(index_file(benchmark, run.files.subset, path, results, chosen)) as index,
+        asyncio.Runner() as loop,
+    ):
         plays = Plays(run, benchmark, index, loop)
         yield plays
     if plays.diverged:
         who = plural(plays.diverged, "user")
-        tell(f"{run.label}: {who} could not be played again from the saved responses, and have no tokens or messages")
+        tell(
+            f"{run.label}: {who} could not be played again from the saved responses, and have no"
+            " tokens or messages"
+        )
 
 
 def cost(exchanges: tuple[Exchange, ...]) -> JSON:
-    """Return what replies add up to, by `COST`; tokens are None if the endpoint counted none of any."""
+    """Return what replies add up to, by `COST`; tokens are None if the endpoint counted none of
+    any."""
 
     def total(counts: list[int | None]) -> int | None:
-        return sum(known) if (known := [count for count in counts if count is not None]) or not counts else None
+        return (
+            sum(known)
+            if (known := [count for count in counts if count is not None]) or not counts
+            else None
+        )
 
     return {
         "requests": len(exchanges),

@@ -18,8 +18,8 @@ TORN = "torn or changed since it was written"
 
 
 def opened(path: Path, beat: Beat) -> Iterator[tuple[str, int, Line, JSON | None]]:
-    """Yield each line of a log that is not blank: its place in words, its number, itself, and its object if it is
-    unchanged."""
+    """Yield each line of a log that is not blank: its place in words, its number, itself, and its
+    object if it is unchanged."""
     for number, line in enumerate(lines(path), 1):
         beat()
         if line.text:
@@ -36,9 +36,12 @@ def _object(line: Line) -> JSON | None:
 
 
 class Replies:
-    """The saved responses of a run, by the position of their user, from `find`. Each takes 32 bytes of memory."""
+    """The saved responses of a run, by the position of their user, from `find`. Each takes 32 bytes
+    of memory."""
 
-    def __init__(self, path: Path, find: Callable[[JSON], int | None], beat: Callable[[], None]) -> None:
+    def __init__(
+        self, path: Path, find: Callable[[JSON], int | None], beat: Callable[[], None]
+    ) -> None:
         self._path = path
         self._find = find
         self._beat = beat
@@ -55,7 +58,13 @@ class Replies:
             numbers.append(number)
             positions.append(-1 if position is None else position)
             offsets.append(line.offset)
-            keys.append(key_hash(" ".join(str(data.get(name)) for name in ("user_id", "repeat", "request", "nth"))))
+            keys.append(
+                key_hash(
+                    " ".join(
+                        str(data.get(name)) for name in ("user_id", "repeat", "request", "nth")
+                    )
+                )
+            )
         order = np.argsort(np.frombuffer(positions, np.int64), kind="stable")
         self._positions = np.frombuffer(positions, np.int64)[order]
         self._offsets = np.frombuffer(offsets, np.int64)[order]
@@ -66,8 +75,12 @@ class Replies:
             yield f"{self._path.name}, line {number}: duplicate response"
 
     def of(self, position: int) -> dict[tuple[str, int], Completion]:
-        """Return a user's, by request digest and how many times it was sent before. Raise `MISSHAPEN`."""
-        return {(data["request"], data["nth"]): Completion(**data["completion"]) for data in self.lines(position)}
+        """Return a user's, by request digest and how many times it was sent before. Raise
+        `MISSHAPEN`."""
+        return {
+            (data["request"], data["nth"]): Completion(**data["completion"])
+            for data in self.lines(position)
+        }
 
     def lines(self, position: int) -> Iterator[JSON]:
         """Yield the lines of a user's, in the order of the file."""

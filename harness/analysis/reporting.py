@@ -17,7 +17,8 @@ from harness.store.run import RunStore
 
 
 def report_of(run: SavedRun, results: Path, tasks: Path | None) -> None:
-    """Make the report of a run that was stopped or killed, of its records as they are, under its lock."""
+    """Make the report of a run that was stopped or killed, of its records as they are, under its
+    lock."""
     with opened(run, run.as_it_was(tasks, play=False), results, tasks) as job:
         report, more = finish(job, run.name, stopped=True)
         write_report(run.files, report, more)
@@ -29,7 +30,9 @@ def opened(run: SavedRun, benchmark: Benchmark, results: Path, tasks: Path | Non
     """Lock a run and open its files. Its manifest is read again. Raise `BadInput` if it is gone."""
     files, path = run.files, run.tasks(tasks)
     with (
-        closing(index_file(benchmark, files.subset, path, results, run.manifest.selection)) as index,
+        closing(
+            index_file(benchmark, files.subset, path, results, run.manifest.selection)
+        ) as index,
         closing(RunStore(files, time.time, stamp())) as store,
     ):
         manifest = store.manifest()

@@ -32,9 +32,10 @@ from harness.ui.streams import tell
 
 @dataclass(frozen=True, slots=True)
 class RescoreOptions:
-    """How runs are scored again. `tasks` is a folder, None for each run's own; `reparse` starts from the saved
-    responses instead of the saved answers; `new_prices` takes those of today, by the user's own `providers` file if it
-    is named; `reported` gets each new report while its tasks are open."""
+    """How runs are scored again. `tasks` is a folder, None for each run's own; `reparse` starts
+    from the saved responses instead of the saved answers; `new_prices` takes those of today, by the
+    user's own `providers` file if it is named; `reported` gets each new report while its tasks are
+    open."""
 
     results: Path
     tasks: Path | None
@@ -46,7 +47,8 @@ class RescoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """A run with its new report, and notes on what was left out. `complete` means that no user is missing."""
+    """A run with its new report, and notes on what was left out. `complete` means that no user is
+    missing."""
 
     files: RunFiles
     report: Report
@@ -55,7 +57,8 @@ class Rescored:
 
 
 def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
-    """Score a run again, under its lock. Raise `BadInput` if its tasks have changed; its results are then unchanged."""
+    """Score a run again, under its lock. Raise `BadInput` if its tasks have changed; its results
+    are then unchanged."""
     benchmark = run.as_it_was(chosen.tasks, play=chosen.reparse)
     with opened(run, benchmark, chosen.results, chosen.tasks) as job, asyncio.Runner() as loop:
         scores, diverged = ReportScores(benchmark, job.subset, job.index), list[str]()
@@ -68,16 +71,22 @@ def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
         job.manifest.tasks["truth"] = benchmark.task_files.truth_sha256
         job.settle()
         job.save()
-        many = f"{len(diverged)} users could not be played again from their saved responses and keep their records."
+        many = (
+            f"{len(diverged)} users could not be played again from their saved responses and keep"
+            " their records."
+        )
         about, notes = facts(job, run.name), (many,) if diverged else ()
         report, more = scores.report(replace(about, notes=(*about.notes, *notes)))
         write_report(run.files, report, more)
-        chosen.reported(Reported(run.files, report, job.manifest.selection["sample_seed"], benchmark, job.index))
+        chosen.reported(
+            Reported(run.files, report, job.manifest.selection["sample_seed"], benchmark, job.index)
+        )
         return Rescored(run.files, report, notes, job.manifest.state != INCOMPLETE)
 
 
 def _replace(job: Run, records: Iterator[JSON]) -> None:
-    """Replace the results of a run. Raise `BadInput` for a record that cannot be scored: the old results remain."""
+    """Replace the results of a run. Raise `BadInput` for a record that cannot be scored: the old
+    results remain."""
     manifest, files = job.manifest, job.store.files
     named, manifest.results_sha256 = manifest.results_sha256, None
     job.save()  # if the process dies from here on, no outdated hash remains
@@ -94,22 +103,29 @@ def _replace(job: Run, records: Iterator[JSON]) -> None:
 
 
 def _price_again(job: Run, providers_file: Path | None, label: str) -> None:
-    """Give all replies of a run the price of today where they came from, or say that there is none."""
+    """Give all replies of a run the price of today where they came from, or say that there is
+    none."""
     manifest = job.manifest
     prices, known_today = manifest.prices, prices_again(manifest, providers_file)
     if manifest.provenance["endpoint"] != defaults.EMBEDDED and not any(known_today):
-        tell(f"{label}: no price is known for {manifest.identity['model']}: its cost stays as it is")
+        tell(
+            f"{label}: no price is known for {manifest.identity['model']}: its cost stays as it is"
+        )
     for place, price in enumerate(known_today):
         if price and manifest.tuning.get(DEFERRED) and not job.store.tally.bill.has_deferred:
-            price = price.when_deferred  # an earlier version's run, whose lines do not say that they were deferred
+            price = (
+                price.when_deferred
+            )  # an earlier version's run, whose lines do not say that they were deferred
         prices[place] = price or prices[place]
     manifest.set_prices(prices, manifest.price_endpoints)
 
 
 def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Iterator[JSON]:
-    """Yield the records of a run, measured again: their saved answers, or with `loop` answers to its saved responses.
+    """Yield the records of a run, measured again: their saved answers, or with `loop` answers to
+    its saved responses.
 
-    A user who asks for a response that was not saved keeps the saved answers, and is added to `diverged`.
+    A user who asks for a response that was not saved keeps the saved answers, and is added to
+    `diverged`.
     """
     for record in job.store.records():
         position = job.index.of(record.data)
@@ -131,7 +147,8 @@ def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Ite
 
 
 def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:
-    """Yield the records on their way to a file, scored as they will be read from it, before the file is in place."""
+    """Yield the records on their way to a file, scored as they will be read from it, before the
+    file is in place."""
     for data in records:
         add(data, scores)
         yield data

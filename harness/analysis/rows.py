@@ -29,8 +29,8 @@ CHUNK = 500
 
 
 def rows(run: SavedRun, kind: Rows, tasks: Path | None, results: Path) -> Generator[JSON]:
-    """Yield the rows of a run. One that cannot be played again, as without its tasks, has no seconds, and steps have no
-    tokens either; a sentence on stderr says so."""
+    """Yield the rows of a run. One that cannot be played again, as without its tasks, has no
+    seconds, and steps have no tokens either; a sentence on stderr says so."""
     about = {"run": run.name, "model": run.manifest.identity["model"], "subset": run.files.subset}
     repeat = {"repeat": 1} if run.manifest.repeats > 1 else {}
     with ExitStack() as held:
@@ -55,10 +55,12 @@ def records(run: SavedRun) -> Iterator[JSON]:
 
 
 def responses(run: SavedRun) -> Iterator[JSON]:
-    """Yield the saved replies, with the members of their completions as columns; `response_model` is the model by the
-    endpoint's own name."""
+    """Yield the saved replies, with the members of their completions as columns; `response_model`
+    is the model by the endpoint's own name."""
     for _, line in log.objects(run.files.responses):
-        plain = {name: value for name, value in line.items() if name not in ("completion", "format")}
+        plain = {
+            name: value for name, value in line.items() if name not in ("completion", "format")
+        }
         if completion := completion_of(line):
             plain |= {**completion.data, "response_model": completion.model}
         yield plain
@@ -71,7 +73,8 @@ def steps(run: SavedRun, plays: Plays | None) -> Iterator[JSON]:
 
 
 def steps_of(cls: type[Benchmark], record: JSON, plays: Plays | None) -> list[JSON]:
-    """Return the benchmark's rows of a user, each with what its replies cost, None where that is not known."""
+    """Return the benchmark's rows of a user, each with what its replies cost, None where that is
+    not known."""
     with reading(cls, record, "rows"):
         made = [dict(row) for row in cls.records.rows(record)]
         if cls.origin:  # its author's numbers may be numpy's
@@ -79,7 +82,9 @@ def steps_of(cls: type[Benchmark], record: JSON, plays: Plays | None) -> list[JS
     played = plays.of(record) if plays else None
     if played is None:
         return [{**dict.fromkeys(COST), **row} for row in made]
-    return [{**row, **cost(group)} for row, group in zip(made, played.groups(len(made)), strict=True)]
+    return [
+        {**row, **cost(group)} for row, group in zip(made, played.groups(len(made)), strict=True)
+    ]
 
 
 @contextmanager
@@ -97,13 +102,19 @@ def users(run: SavedRun, plays: Plays | None, benchmark: Benchmark) -> Iterator[
         for record, own in zip(chunk, values_of(benchmark, chunk), strict=True):
             played = plays.of(record) if plays else None
             with read_of(str(record.get("user_id"))):
-                spent = cost(played.exchanges) if played else {**dict.fromkeys(COST), **record["usage"]}
-            yield {**{name: record[name] for name in ("user_id", "repeat") if name in record}, **own, **spent}
+                spent = (
+                    cost(played.exchanges) if played else {**dict.fromkeys(COST), **record["usage"]}
+                )
+            yield {
+                **{name: record[name] for name in ("user_id", "repeat") if name in record},
+                **own,
+                **spent,
+            }
 
 
 def values_of(benchmark: Benchmark, chunk: Sequence[JSON]) -> list[JSON]:
-    """Return for each record how many answers it has and how many are valid, and its values of the metrics; of a
-    benchmark whose users have none, the numbers of the record."""
+    """Return for each record how many answers it has and how many are valid, and its values of the
+    metrics; of a benchmark whose users have none, the numbers of the record."""
     made = []
     for record in chunk:
         with reading(type(benchmark), record, "outcomes"):
@@ -113,9 +124,17 @@ def values_of(benchmark: Benchmark, chunk: Sequence[JSON]) -> list[JSON]:
         return [{**of, **_numbers(record)} for of, record in zip(made, chunk, strict=True)]
     names = metrics_of(benchmark)
     table, _ = raw_rows(benchmark, [Record(str(record.get("user_id")), record) for record in chunk])
-    values = ([None if isnan(value) else value for value in row] for row in table.tolist())  # NaN is undefined
-    return [{**of, **dict(zip(names, own, strict=False))} for of, own in zip(made, values, strict=True)]
+    values = (
+        [None if isnan(value) else value for value in row] for row in table.tolist()
+    )  # NaN is undefined
+    return [
+        {**of, **dict(zip(names, own, strict=False))} for of, own in zip(made, values, strict=True)
+    ]
 
 
 def _numbers(record: JSON) -> JSON:
-    return {name: value for name, value in record.items() if type(value) in (int, float) and name not in OURS}
+    return {
+        name: value
+        for name, value in record.items()
+        if type(value) in (int, float) and name not in OURS
+    }

@@ -1,4 +1,5 @@
-"""One saved run of one subset: its files, and its benchmark with the settings that the run was made with."""
+"""One saved run of one subset: its files, and its benchmark with the settings that the run was made
+with."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ Rows = Literal["steps", "users", "responses"]
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """`manifest` is as read when the runs were found; to change a run, read it again under its lock.
+    """`manifest` is as read when the runs were found; to change a run, read it again under its
+    lock.
 
     `trust` allows code of the run's folder to run. `named` is the benchmark that the command named.
     """
@@ -53,7 +55,8 @@ class SavedRun:
 
     @property
     def expected_users(self) -> int:
-        """Return how many users the run selected; before it has counted them, what its share comes to."""
+        """Return how many users the run selected; before it has counted them, what its share comes
+        to."""
         manifest = self.manifest
         return manifest.counts.get("users") or round(self.share * manifest.tasks["users"])
 
@@ -68,13 +71,17 @@ class SavedRun:
 
     @property
     def has_code(self) -> bool:
-        """Return whether playing the run runs code from its folder: a Python file, or what its benchmark declares.
+        """Return whether playing the run runs code from its folder: a Python file, or what its
+        benchmark declares.
 
-        The benchmark makes its settings of the same identity, so a manifest that lies makes it run nothing else.
+        The benchmark makes its settings of the same identity, so a manifest that lies makes it run
+        nothing else.
         """
         names = [*self._prompt_files, self.manifest.provenance.get("source") or ""]
         is_python = any(Path(name).suffix == ".py" for name in names)
-        return is_python or self.benchmark_class.imports.runs_code(self.manifest.identity["settings"])
+        return is_python or self.benchmark_class.imports.runs_code(
+            self.manifest.identity["settings"]
+        )
 
     def _check_trust(self) -> None:
         if not self.is_known:
@@ -95,16 +102,22 @@ class SavedRun:
     @property
     def _kept(self) -> list[Path]:
         """Return the copies of prompt or agent in the run's folder, the main file's first."""
-        return [path for path in map(self.files.folder.joinpath, self._prompt_files) if path.is_file()]
+        return [
+            path for path in map(self.files.folder.joinpath, self._prompt_files) if path.is_file()
+        ]
 
     @property
     def _benchmark_copy(self) -> Path | None:
         """Return the folder's copy of the benchmark's file, None for a shipped one."""
-        return next((self.files.folder / name for name in self._digests if name.startswith(registry.KEPT)), None)
+        return next(
+            (self.files.folder / name for name in self._digests if name.startswith(registry.KEPT)),
+            None,
+        )
 
     @property
     def _sources(self) -> dict[str, str]:
-        """Return the files that settings of a plug-in named, by field; none if the manifest is older than this."""
+        """Return the files that settings of a plug-in named, by field; none if the manifest is
+        older than this."""
         return self.manifest.provenance.get("sources", {})
 
     def _checked(self, copy: Path) -> bytes:
@@ -125,14 +138,18 @@ class SavedRun:
         if self.is_known and (not copies or allowed.issuperset(self.changed)):
             return Path(named)
         if not copies:
-            raise BadInput(f"{self.files.folder} has no copy of the run's prompt or agent {Path(named).name}: add it")
+            raise BadInput(
+                f"{self.files.folder} has no copy of the run's prompt or agent {Path(named).name}:"
+                " add it"
+            )
         for copy in self._kept:
             self._checked(copy)
         return copies[0]
 
     @property
     def changed(self) -> list[str]:
-        """Return the files of prompt or agent, as identity names them, that have changed since the run was made.
+        """Return the files of prompt or agent, as identity names them, that have changed since the
+        run was made.
 
         None of a run that is not known, whose manifest may name any file.
         """
@@ -140,21 +157,39 @@ class SavedRun:
         if not named or not self.is_known:
             return []
         if self._sources:
-            kept = {settings.kept_name(field, Path(path)): Path(path) for field, path in self._sources.items()}
-            pairs = [(self.files.folder / name, path) for name, path in kept.items() if name in self._prompt_files]
+            kept = {
+                settings.kept_name(field, Path(path)): Path(path)
+                for field, path in self._sources.items()
+            }
+            pairs = [
+                (self.files.folder / name, path)
+                for name, path in kept.items()
+                if name in self._prompt_files
+            ]
         else:
             main = Path(named)
             pairs = [
-                (copy, main if _is_copy(copy, main) else main.with_name(copy.name.partition("_")[2]))
+                (
+                    copy,
+                    main if _is_copy(copy, main) else main.with_name(copy.name.partition("_")[2]),
+                )
                 for copy in self._kept
             ]
         return [f"files.{copy.name}" for copy, original in pairs if not _same(copy, original)]
 
     @property
     def changed_benchmark(self) -> list[str]:
-        """Return the benchmark's file, as identity names it, if it has changed since the run was made."""
+        """Return the benchmark's file, as identity names it, if it has changed since the run was
+        made."""
         named, copy = self.manifest.provenance.get("benchmark"), self._benchmark_copy
-        if not named or ":" in named or copy is None or self.named or not self.is_known or _same(copy, Path(named)):
+        if (
+            not named
+            or ":" in named
+            or copy is None
+            or self.named
+            or not self.is_known
+            or _same(copy, Path(named))
+        ):
             return []
         return [f"files.{copy.name}"]
 
@@ -164,7 +199,9 @@ class SavedRun:
     def _tasks_file(self) -> str:
         subsets = self.benchmark_class.subsets
         if self.files.subset not in subsets:
-            raise BadInput(f"{self.files.manifest}: {self.manifest.identity['benchmark']} has no such subset")
+            raise BadInput(
+                f"{self.files.manifest}: {self.manifest.identity['benchmark']} has no such subset"
+            )
         return subsets[self.files.subset]
 
     def _folder(self, folder: Path | None) -> Path:
@@ -174,17 +211,22 @@ class SavedRun:
         path, depth = Path(self.manifest.tasks["path"]), len(Path(self._tasks_file).parts)
         above = [*path.parents][:depth]
         if len(above) < depth:
-            raise BadInput(f"{self.files.manifest}: field tasks.path: expected the path of a tasks file")
+            raise BadInput(
+                f"{self.files.manifest}: field tasks.path: expected the path of a tasks file"
+            )
         of = self.benchmark_class.task_files.file_in
         return next((folder for folder in above if of(folder, self._tasks_file) == path), above[-1])
 
     def tasks(self, folder: Path | None) -> Path:
-        """Return its tasks file, in the named folder if any. Raise `BadInput` if it does not exist."""
+        """Return its tasks file, in the named folder if any. Raise `BadInput` if it does not
+        exist."""
         path = self.benchmark_class.task_files.file_in(self._folder(folder), self._tasks_file)
-        if not os.path.exists(path):  # unlike the path's own method it fails for no name, however long
+        if not os.path.exists(
+            path
+        ):  # unlike the path's own method it fails for no name, however long
             raise BadInput(
-                f"its tasks file {path} does not exist: name the folder that has it with --tasks-dir; "
-                f"or {how_to_get(self.benchmark_class)}"
+                f"its tasks file {path} does not exist: name the folder that has it with"
+                f" --tasks-dir; or {how_to_get(self.benchmark_class)}"
             )
         return path
 
@@ -192,32 +234,42 @@ class SavedRun:
 
     @property
     def benchmark_class(self) -> type[Benchmark]:
-        """Return the class that the run was made with: a shipped one, the one that the command named, or the folder's
-        copy, which runs only if it is known or trusted. Raise `BadInput`."""
+        """Return the class that the run was made with: a shipped one, the one that the command
+        named, or the folder's copy, which runs only if it is known or trusted. Raise `BadInput`."""
         name = self.manifest.identity["benchmark"]
         if self.named is not None:
             found, what = registry.find(self.named), self.named
         elif registry.is_shipped(name):
             return registry.find(name)
         elif (copy := self._benchmark_copy) is None:
-            raise BadInput(f"{self.files.manifest}: field identity.benchmark: unknown benchmark {value_text(name)}")
+            raise BadInput(
+                f"{self.files.manifest}: field identity.benchmark: unknown benchmark"
+                f" {value_text(name)}"
+            )
         else:
             self._check_trust()
-            spec, what = self.manifest.provenance.get("benchmark") or copy.name, f"its copy {copy.name}"
+            spec, what = (
+                self.manifest.provenance.get("benchmark") or copy.name,
+                f"its copy {copy.name}",
+            )
             if ":" in spec and self.is_known:
                 found = registry.find(spec)
             else:
-                found = registry.of_file(spec, copy.name.removeprefix(registry.KEPT), self._checked(copy))
+                found = registry.of_file(
+                    spec, copy.name.removeprefix(registry.KEPT), self._checked(copy)
+                )
         if found.name != name:
             raise BadInput(f"{self.name} is a run of {name}, and {what} is {found.name}")
         return found
 
-    def benchmark(self, folder: Path | None, *, allowed: frozenset[str] = frozenset(), play: bool = True) -> Benchmark:
+    def benchmark(
+        self, folder: Path | None, *, allowed: frozenset[str] = frozenset(), play: bool = True
+    ) -> Benchmark:
         """Return the benchmark with the settings of this run; its tasks may be in another folder.
 
-        `allowed` names the files of benchmark, prompt or agent that may be taken as they are now. Without `play` it
-        only measures saved answers, and runs no code of a prompt or agent. With it, code that is not known needs
-        trust.
+        `allowed` names the files of benchmark, prompt or agent that may be taken as they are now.
+        Without `play` it only measures saved answers, and runs no code of a prompt or agent. With
+        it, code that is not known needs trust.
         """
         cls, identity = self.benchmark_class, self.manifest.identity["settings"]
         if allowed.intersection(self.changed_benchmark):
@@ -237,19 +289,25 @@ class SavedRun:
         )
 
     def measuring(self, folder: Path | None) -> Benchmark:
-        """Return the benchmark for saved answers alone; it needs no tasks, unless it measures with other files."""
+        """Return the benchmark for saved answers alone; it needs no tasks, unless it measures with
+        other files."""
         cls, identity = self.benchmark_class, self.manifest.identity["settings"]
         if cls.task_files.data_files:
             return self.benchmark(folder, play=False)
         files = self._named_files(cls, frozenset(), play=False)
-        return cls(settings.of_run(cls, identity, files), asking=_asking(identity), recorded=identity)
+        return cls(
+            settings.of_run(cls, identity, files), asking=_asking(identity), recorded=identity
+        )
 
     def as_it_was(self, folder: Path | None, *, play: bool) -> Benchmark:
         """Return the benchmark on the run's own data. Raise `BadInput` if the data has changed."""
         made = self.benchmark(folder, play=play)
         if found := differences(self.manifest.identity["settings"], made.configuration.identity):
             words = "; ".join(changes(found))
-            raise BadInput(f"the run was made with other data ({words}): restore it, or name it with --tasks-dir")
+            raise BadInput(
+                f"the run was made with other data ({words}): restore it, or name it with"
+                " --tasks-dir"
+            )
         if (of := made.origin) is not None:
             for name, data in kept_files(made).items():
                 if self._digests.get(name) != sha256(data).hexdigest():
@@ -257,14 +315,21 @@ class SavedRun:
                     raise BadInput(f"{what} has changed since the run was made")
         return made
 
-    def _named_files(self, cls: type[Benchmark], allowed: frozenset[str], *, play: bool) -> dict[str, Path]:
-        """Return the files that settings name, by field. A plug-in needs them to measure, too: their code needs
-        trust."""
+    def _named_files(
+        self, cls: type[Benchmark], allowed: frozenset[str], *, play: bool
+    ) -> dict[str, Path]:
+        """Return the files that settings name, by field. A plug-in needs them to measure, too:
+        their code needs trust."""
         fields = settings.file_fields(cls.Settings)
         if cls.origin is None:
             if not play or (source := self.source(allowed)) is None:
                 return {}
-            return {next((name for name in fields if self._prompt_files[0].startswith(f"{name}_")), fields[0]): source}
+            return {
+                next(
+                    (name for name in fields if self._prompt_files[0].startswith(f"{name}_")),
+                    fields[0],
+                ): source
+            }
         named = {**self.manifest.identity["settings"], **self._sources}
         paths = {field: path for field in fields if isinstance(path := named.get(field), str)}
         kept = {field: settings.kept_name(field, Path(path)) for field, path in paths.items()}
@@ -274,28 +339,37 @@ class SavedRun:
         return {field: self._setting_file(field, name, allowed) for field, name in kept.items()}
 
     def _setting_file(self, field: str, kept: str, allowed: frozenset[str]) -> Path:
-        """Return the folder's copy, or the original of a known run if that is `allowed` or there is no copy."""
+        """Return the folder's copy, or the original of a known run if that is `allowed` or there is
+        no copy."""
         copy, original = self.files.folder / kept, self._sources.get(field)
         if self.is_known and original and (f"files.{kept}" in allowed or not copy.is_file()):
             return Path(original)
         if not copy.is_file():
-            raise BadInput(f"{self.files.folder} has no copy {kept} of the file that the run was given: add it")
+            raise BadInput(
+                f"{self.files.folder} has no copy {kept} of the file that the run was given: add it"
+            )
         self._checked(copy)
         return copy
 
 
 def _asking(identity: JSON) -> Asking:
     """Return how an earlier run sent its requests. Raise `BadInput`."""
-    made = ASKED | {name: settings.checked(identity, name, kind) for name, kind in KINDS.items() if name in identity}
+    made = ASKED | {
+        name: settings.checked(identity, name, kind)
+        for name, kind in KINDS.items()
+        if name in identity
+    }
     if not 0 <= made["parse_retries"] <= RETRIES_MOST:  # each is paid for
         raise BadInput(
-            f"the run's manifest: field identity.settings.parse_retries: expected a number from 0 to {RETRIES_MOST}"
+            "the run's manifest: field identity.settings.parse_retries: expected a number from 0"
+            f" to {RETRIES_MOST}"
         )
     return Asking(made["structured"], made["parse_retries"])
 
 
 def _is_copy(copy: Path, named: Path) -> bool:
-    """Return whether a copy is of the file named; copies have the name of their setting in front."""
+    """Return whether a copy is of the file named; copies have the name of their setting in
+    front."""
     return copy.name == named.name or copy.name.endswith(f"_{named.name}")
 
 

@@ -36,10 +36,11 @@ R = TypeVar("R")
 
 
 def find(args: Selected) -> tuple[list[SavedRun], int]:
-    """Return the runs that names, `--model` and `--subset` select, all without these, and an exit code.
+    """Return the runs that names, `--model` and `--subset` select, all without these, and an exit
+    code.
 
-    A run with an unusable manifest is reported and skipped; the code is that of its error, else 0. Raise `BadInput` for
-    a name that no folder has.
+    A run with an unusable manifest is reported and skipped; the code is that of its error, else 0.
+    Raise `BadInput` for a name that no folder has.
     """
     for name in args.runs:
         _there(args.results_dir / name, name, args.results_dir)
@@ -58,21 +59,28 @@ def find(args: Selected) -> tuple[list[SavedRun], int]:
         if manifest is None:
             continue
         model = manifest.identity["model"]
-        if not args.model or args.model in (model, f"{manifest.provenance.get('provider')}:{model}"):
+        if not args.model or args.model in (
+            model,
+            f"{manifest.provenance.get('provider')}:{model}",
+        ):
             found.append(SavedRun(files, manifest, trust, named))
     return found, code
 
 
 def without_merged(found: Sequence[SavedRun]) -> list[SavedRun]:
-    """Return runs without the complete parts of a whole run that is among them: it has their users."""
+    """Return runs without the complete parts of a whole run that is among them: it has their
+    users."""
     there = {(run.name, run.files.subset) for run in found}
-    wholes = [(whole_of(run.name, run.manifest.selection.get("part")), run.files.subset) for run in found]
+    wholes = [
+        (whole_of(run.name, run.manifest.selection.get("part")), run.files.subset) for run in found
+    ]
     pairs = zip(found, wholes, strict=True)
     return [run for run, whole in pairs if run.manifest.state != COMPLETE or whole not in there]
 
 
 def find_imported(args: Selected) -> tuple[list[Imported], int]:
-    """Return the results of another program that the options select, and an exit code as `find` does."""
+    """Return the results of another program that the options select, and an exit code as `find`
+    does."""
     found, code = list[Imported](), 0
     try:
         named = args.runs or ([run_name(None, args.model)] if args.model else [])
@@ -91,13 +99,15 @@ def find_imported(args: Selected) -> tuple[list[Imported], int]:
 
 
 def _is_selected(files: RunFiles, names: Sequence[str], args: Selected) -> bool:
-    """Return whether a run has one of these names and a selected subset; none of either selects all."""
+    """Return whether a run has one of these names and a selected subset; none of either selects
+    all."""
     subsets = {subset.lower() for subset in args.platform or ()}
     return (not names or files.folder.name in names) and (not subsets or files.subset in subsets)
 
 
 def folder(name: str, results: Path) -> Path:
-    """Return the folder of a run of the results folder, or else the folder of that path. Raise `BadInput`."""
+    """Return the folder of a run of the results folder, or else the folder of that path. Raise
+    `BadInput`."""
     return (
         Path(name)
         if os.path.isdir(name) and not os.path.isdir(results / name)
@@ -106,27 +116,39 @@ def folder(name: str, results: Path) -> Path:
 
 
 def _there(path: Path, name: str, results: Path) -> Path:
-    """Return the path of a run's folder. Raise `BadInput` with the names of those that exist if it does not."""
+    """Return the path of a run's folder. Raise `BadInput` with the names of those that exist if it
+    does not."""
     if not os.path.isdir(path):
         there = sorted(path.name for path in results.glob("*") if any(path.glob("run_*.json")))
-        raise BadInput(f"no run {name} under {results}{': there are ' + ', '.join(there) if there else ''}")
+        raise BadInput(
+            f"no run {name} under {results}{': there are ' + ', '.join(there) if there else ''}"
+        )
     return path
 
 
 def check_name(folder: Path) -> None:
-    """Raise `BadInput` if the name of a folder is not text, which reports and manifests could not hold."""
+    """Raise `BadInput` if the name of a folder is not text, which reports and manifests could not
+    hold."""
     try:
         folder.name.encode()
     except UnicodeEncodeError:
-        raise BadInput(f"{folder}: the name of this folder is not text in UTF-8: give it another") from None
+        raise BadInput(
+            f"{folder}: the name of this folder is not text in UTF-8: give it another"
+        ) from None
 
 
 def check_subsets(wanted: Sequence[str] | None, found: Iterable[str]) -> None:
-    """Raise `BadInput` for a subset that neither runs that are found nor benchmarks that ship have."""
-    known = {*found, *(subset for name in registry.names() for subset in registry.find(name).subsets)}
+    """Raise `BadInput` for a subset that neither runs that are found nor benchmarks that ship
+    have."""
+    known = {
+        *found,
+        *(subset for name in registry.names() for subset in registry.find(name).subsets),
+    }
     for name in wanted or ():
         if name not in known:
-            raise BadInput(f"no subset {in_brief(name)}{which_is_known(name, sorted(known), '--subset')}")
+            raise BadInput(
+                f"no subset {in_brief(name)}{which_is_known(name, sorted(known), '--subset')}"
+            )
 
 
 def nothing_found(args: Selected) -> BadInput:
@@ -138,12 +160,16 @@ def nothing_found(args: Selected) -> BadInput:
     named += [f"--subset {platform}" for platform in args.platform or ()]
     for_these = f" for {' '.join(named)}" if named else ""
     return BadInput(
-        f"no run under {args.results_dir.resolve()}{for_these}: name the folder of the runs with --results-dir"
+        f"no run under {args.results_dir.resolve()}{for_these}: name the folder of the runs with"
+        " --results-dir"
     )
 
 
-def each(items: Sequence[T], work: Callable[[T], R], name: Callable[[T], str]) -> tuple[list[R], int]:
-    """Process one after the other; return the results, and the worst exit code of those that failed.
+def each(
+    items: Sequence[T], work: Callable[[T], R], name: Callable[[T], str]
+) -> tuple[list[R], int]:
+    """Process one after the other; return the results, and the worst exit code of those that
+    failed.
 
     An error of one is reported under its name, and the others go on.
     """

@@ -14,7 +14,8 @@ UNKNOWN = "nothing shows that you have run it on this machine before"
 
 
 def check_trust(run: str, folder: Path, files: Mapping[str, str], *, trust: bool) -> None:
-    """Ask once, on a terminal, whether the code in a run's folder may be run. Raise `BadInput` if it may not."""
+    """Ask once, on a terminal, whether the code in a run's folder may be run. Raise `BadInput` if
+    it may not."""
     if trust:
         return
     why = f"its prompt or agent in {folder} is code, and {UNKNOWN}"

@@ -17,7 +17,8 @@ from harness.errors import BadInput
 WHOLE_MOST = 2**32
 """Bytes of a file that is read whole: maps and ground truths are the largest."""
 DOCUMENT_MOST = 2**24
-"""Bytes of a manifest, a report or a kept prompt of a run: far above any that this harness writes."""
+"""Bytes of a manifest, a report or a kept prompt of a run: far above any that this harness
+writes."""
 LINE_MOST = 2**28
 """Bytes of a line, with its end: four of the largest replies that an endpoint can give."""
 BLOCK = 2**20
@@ -37,11 +38,14 @@ COMPRESSED = {
 _DESCRIPTOR = re.compile(r"/dev/stdin|/dev/fd/[0-9]+|/proc/self/fd/[0-9]+")
 
 
-def open_regular(path: Path, buffer: int = DEFAULT_BUFFER_SIZE, *, pipe: bool = False) -> BufferedReader:
-    """Open a file for reading, following symbolic links. Raise `OSError`, also for anything but a regular file.
+def open_regular(
+    path: Path, buffer: int = DEFAULT_BUFFER_SIZE, *, pipe: bool = False
+) -> BufferedReader:
+    """Open a file for reading, following symbolic links. Raise `OSError`, also for anything but a
+    regular file.
 
-    A device, or a pipe unless `pipe` allows one, is not opened: the reader could wait for ever, and the other end would
-    notice. A path with a NUL, which no system call takes, does not exist.
+    A device, or a pipe unless `pipe` allows one, is not opened: the reader could wait for ever, and
+    the other end would notice. A path with a NUL, which no system call takes, does not exist.
     """
 
     def check(state: os.stat_result) -> None:
@@ -63,11 +67,14 @@ def open_regular(path: Path, buffer: int = DEFAULT_BUFFER_SIZE, *, pipe: bool = 
 
 
 def content(path: Path, most: int = WHOLE_MOST, *, pipe: bool = False) -> bytes:
-    """Return the bytes of a regular file, or (once) of a pipe. Raise `OSError`, `EFBIG` for more than `most` bytes."""
+    """Return the bytes of a regular file, or (once) of a pipe. Raise `OSError`, `EFBIG` for more
+    than `most` bytes."""
     with open_regular(path, pipe=pipe) as file:
         blocks, size = list[bytes](), 0
         large = os.fstat(file.fileno()).st_size > most
-        while not large and (block := file.read(BLOCK)):  # a file of the kernel has no size, and some have no end
+        while not large and (
+            block := file.read(BLOCK)
+        ):  # a file of the kernel has no size, and some have no end
             blocks.append(block)
             size += len(block)
             large = size > most
@@ -83,7 +90,8 @@ def sha256_of(path: Path) -> str:
 
 
 def input_file(path: Path, what: str = "", most: int = WHOLE_MOST) -> bytes:
-    """Return the bytes of a file that the user named. Raise `BadInput`, which calls it `what` ("the benchmark ")."""
+    """Return the bytes of a file that the user named. Raise `BadInput`, which calls it `what` ("the
+    benchmark ")."""
     try:
         return content(path, most)
     except OSError as error:
@@ -111,13 +119,15 @@ def in_any_format(path: Path) -> Path:
     """Return the path, or that of the same tasks in another format if only that exists."""
     if path.suffix not in TASK_FORMATS or path.exists():
         return path
-    names = [f"{path.stem}{suffix}{compressed}" for suffix in TASK_FORMATS for compressed in ("", ".gz")]
+    names = [
+        f"{path.stem}{suffix}{compressed}" for suffix in TASK_FORMATS for compressed in ("", ".gz")
+    ]
     return next((other for name in names if (other := path.with_name(name)).exists()), path)
 
 
 def is_descriptor(path: Path) -> bool:
-    """Return whether a path is a descriptor that a shell opened for this process: `<(pass show key)`, or standard
-    input."""
+    """Return whether a path is a descriptor that a shell opened for this process: `<(pass show
+    key)`, or standard input."""
     return _DESCRIPTOR.fullmatch(str(path)) is not None
 
 

@@ -1,4 +1,5 @@
-"""A fixed hash seed for runs of agents: the order of a set of strings depends on it, and so may what an agent asks."""
+"""A fixed hash seed for runs of agents: the order of a set of strings depends on it, and so may
+what an agent asks."""
 
 from __future__ import annotations
 
@@ -34,19 +35,26 @@ def fixed(environment: Mapping[str, str]) -> str | None:
 def fix(command: str, args: SelectsRuns, environment: Mapping[str, str]) -> None:
     """Start this process again with a fixed hash seed if its command plays an agent file.
 
-    Must be called before anything is opened. The new process has the seed in its environment and goes on; so does one
-    that ignores its environment (`python -I`), or cannot be replaced.
+    Must be called before anything is opened. The new process has the seed in its environment and
+    goes on; so does one that ignores its environment (`python -I`), or cannot be replaced.
     """
-    if sys.flags.ignore_environment or fixed(environment) is not None or not plays_agent(command, args):
+    if (
+        sys.flags.ignore_environment
+        or fixed(environment) is not None
+        or not plays_agent(command, args)
+    ):
         return
     try:
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environment, VARIABLE: SEED})
+        os.execve(
+            sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environment, VARIABLE: SEED}
+        )
     except OSError:  # the order of sets is then this process's own, and the manifest says so
         return
 
 
 def plays_agent(command: str, args: SelectsRuns) -> bool:
-    """Return whether a command plays an agent file: that of `run --agent`, or the copy in a saved run's folder."""
+    """Return whether a command plays an agent file: that of `run --agent`, or the copy in a saved
+    run's folder."""
     if command == "run":
         return "agent" in (getattr(args, "of_benchmark", None) or ())
     if command not in REPLAYING or not getattr(args, "reparse", True):

@@ -1,6 +1,7 @@
 """Read models' replies: a JSON object, or text, out of a completion.
 
-Only the text decides, so that the same completion always gives the same answer (docs/design.md, section 6).
+Only the text decides, so that the same completion always gives the same answer (docs/design.md,
+section 6).
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from harness.errors import InvalidReply
 from harness.model import JSON, Completion
 
 FINAL_REASONS = frozenset({"length", "only_thinking", "content_filter", "context_length"})
-"""Finish reasons that make an invalid answer of this kind at once: not repaired, and not asked for again."""
+"""Finish reasons that make an invalid answer of this kind at once: not repaired, and not asked for
+again."""
 
 WITHOUT_JSON = frozenset({"unclosed", "failed_generation"})
 """Finish reasons of a reply that broke off, whose rest is not to be made up, and of one that failed
 at the form asked for."""
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
-_THINKING = re.compile(r"\s*(?:<(?:think|thinking|seed:think)>|\[THINK\]|◁think▷|<\|channel\|>analysis)")
+_THINKING = re.compile(
+    r"\s*(?:<(?:think|thinking|seed:think)>|\[THINK\]|◁think▷|<\|channel\|>analysis)"
+)
 """How thoughts begin: of most models, Seed-OSS, Magistral, Kimi, and gpt-oss, whose harmony format
 has channels."""
 _THOUGHT = re.compile(
@@ -35,18 +39,20 @@ _TURN_ENDS = ("<|return|>", "<|end|>", "<|call|>")
 """Marks that end a message of harmony."""
 
 _MOST_THOUGHTS = 16
-"""Ends of thoughts that are tried, in addition to the last: each takes time that grows with what follows."""
+"""Ends of thoughts that are tried, in addition to the last: each takes time that grows with what
+follows."""
 
 _OBJECT = re.compile(r'\{\s*"')
 _MOST_OPENERS = 64
 _MOST_WORK = 3_000_000
-"""Bounds of what is repaired. Repair recurses with every opener, and its time grows with length times marks. Without
-bounds, a reply of 30 KB that repeats itself blocks every other user for minutes, and whether a deep one is read depends
-on the caller's own stack."""
+"""Bounds of what is repaired. Repair recurses with every opener, and its time grows with length
+times marks. Without bounds, a reply of 30 KB that repeats itself blocks every other user for
+minutes, and whether a deep one is read depends on the caller's own stack."""
 
 
 def json_object(completion: Completion, repairs: list[str]) -> JSON:
-    """Return the JSON object in a completion, and add the kinds of repairs that it needed to `repairs`.
+    """Return the JSON object in a completion, and add the kinds of repairs that it needed to
+    `repairs`.
 
     Raise `InvalidReply` if there is none.
     """
@@ -64,13 +70,19 @@ def json_object(completion: Completion, repairs: list[str]) -> JSON:
 
 
 def strict_object(**fields: JSON) -> JSON:
-    """Return the JSON schema of an object with these fields, each by its schema, in a form that every strict dialect
-    takes: all of them required, and no others."""
-    return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+    """Return the JSON schema of an object with these fields, each by its schema, in a form that
+    every strict dialect takes: all of them required, and no others."""
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": list(fields),
+        "additionalProperties": False,
+    }
 
 
 def answer_text(completion: Completion, repairs: list[str]) -> str:
-    """Return the text of a completion without the thoughts before it. Raise `InvalidReply` if there is none."""
+    """Return the text of a completion without the thoughts before it. Raise `InvalidReply` if there
+    is none."""
     text = checked_text(completion).strip()
     if completion.finish_reason == "tool_call":  # an object, where a text was asked for
         raise InvalidReply("empty")
@@ -83,11 +95,14 @@ def answer_text(completion: Completion, repairs: list[str]) -> str:
 
 
 def checked_text(completion: Completion) -> str:
-    """Return the text of a completion that is whole. Raise `InvalidReply` for one cut off, refused or empty."""
+    """Return the text of a completion that is whole. Raise `InvalidReply` for one cut off, refused
+    or empty."""
     reason, text = completion.finish_reason, completion.text
     if reason in FINAL_REASONS:
         still_thinking = _THINKING.match(text) and not _THOUGHT.search(text)
-        raise InvalidReply("only_thinking" if reason == "length" and still_thinking else reason, final=True)
+        raise InvalidReply(
+            "only_thinking" if reason == "length" and still_thinking else reason, final=True
+        )
     if completion.refusal:
         raise InvalidReply("refusal")
     if not text.strip():
@@ -98,8 +113,9 @@ def checked_text(completion: Completion) -> str:
 def _decode(text: str, repairs: list[str]) -> Any:
     """Return the JSON value in a text, by the mildest means that finds one; None if there is none.
 
-    They are: as it is; without thoughts; out of the first fence that contains an object; without the text around the
-    outermost braces (an array is the answer, whatever it contains); with repaired syntax.
+    They are: as it is; without thoughts; out of the first fence that contains an object; without
+    the text around the outermost braces (an array is the answer, whatever it contains); with
+    repaired syntax.
     """
     bare = text.strip()
     try:
@@ -123,16 +139,18 @@ def _decode(text: str, repairs: list[str]) -> Any:
         return orjson.loads(bare[start:end])
     except ValueError:
         pass
-    cut_off = '"' in bare[end:]  # what follows the last brace is no prose, but the rest of an object that has no end
+    cut_off = (
+        '"' in bare[end:]
+    )  # what follows the last brace is no prose, but the rest of an object that has no end
     return _repaired(bare[start:] if cut_off else bare[start:end], repairs)
 
 
 def after_thinking(text: str) -> str | None:
     """Return what follows the thoughts in a text, None if there are none.
 
-    Thoughts may contain other thoughts, and drafts of the answer. So the answer follows the last end of any, unless
-    what follows an earlier one is JSON and nothing else, with any text in its strings. A text that begins like an
-    answer has thoughts only if such JSON follows them.
+    Thoughts may contain other thoughts, and drafts of the answer. So the answer follows the last
+    end of any, unless what follows an earlier one is JSON and nothing else, with any text in its
+    strings. A text that begins like an answer has thoughts only if such JSON follows them.
     """
     end = 0
     for mark in islice(_THOUGHT.finditer(text), _MOST_THOUGHTS):
@@ -173,6 +191,8 @@ def _repaired(text: str, repairs: list[str]) -> Any:
     repairs.append("syntax")
     try:
         data = json_repair.loads(text)
-    except Exception:  # not our code, and on some texts an assertion of its own fails: then it has found no JSON
+    except (
+        Exception
+    ):  # not our code, and on some texts an assertion of its own fails: then it has found no JSON
         return None
     return None if data in ("", {}) else data

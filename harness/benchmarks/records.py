@@ -1,4 +1,5 @@
-"""Saved records that are not as the harness writes them: a checksum says that nothing happened to a line, no more."""
+"""Saved records that are not as the harness writes them: a checksum says that nothing happened to a
+line, no more."""
 
 from __future__ import annotations
 
@@ -21,14 +22,16 @@ Made = TypeVar("Made")
 
 
 def text(value: object) -> str:
-    """Return a name that is counted. Raise `TypeError` for anything else: a table of counts would not be written."""
+    """Return a name that is counted. Raise `TypeError` for anything else: a table of counts would
+    not be written."""
     if type(value) is not str:
         raise TypeError(f"expected a name, got {in_brief(value)}")
     return value
 
 
 def count(value: object) -> int:
-    """Return what is added up; nothing counts as 0. Raise `ValueError` for what would overflow a sum of many users."""
+    """Return what is added up; nothing counts as 0. Raise `ValueError` for what would overflow a
+    sum of many users."""
     if value is None:
         return 0
     if type(value) is not int or not 0 <= value < LARGEST_SUM:
@@ -37,7 +40,8 @@ def count(value: object) -> int:
 
 
 def in_form_of(saved: object, measured: object) -> Any:
-    """Return what was measured now without the members that a saved record, of an earlier version, does not have."""
+    """Return what was measured now without the members that a saved record, of an earlier version,
+    does not have."""
     if isinstance(saved, dict) and isinstance(measured, dict):
         both = saved.keys() & measured.keys()
         return {name: in_form_of(saved[name], measured[name]) for name in both}
@@ -47,7 +51,8 @@ def in_form_of(saved: object, measured: object) -> Any:
 
 
 def begins_user(data: JSON, before: JSON) -> bool:
-    """Return whether a record is of another user than the one before it, and not another repeat of the same."""
+    """Return whether a record is of another user than the one before it, and not another repeat of
+    the same."""
     return "repeat" not in data or data["user_id"] != before["user_id"]
 
 
@@ -58,16 +63,20 @@ def user_starts(records: Sequence[JSON]) -> list[int]:
 
 @contextmanager
 def read_of(key: str, so: str = REMEDY) -> Iterator[None]:
-    """Turn errors by an odd shape of a user's record into `BadInput`. `so` is what follows from that."""
+    """Turn errors by an odd shape of a user's record into `BadInput`. `so` is what follows from
+    that."""
     try:
         yield
     except ODD_SHAPE as error:
         raise BadInput(
-            f"user {key}: the saved record has another shape than this harness gives it ({described(error)}): {so}"
+            f"user {key}: the saved record has another shape than this harness gives it"
+            f" ({described(error)}): {so}"
         ) from None
 
 
-def made_of(make: Callable[[Sequence[Record]], Made], shard: Sequence[Record], so: str = REMEDY) -> Made:
+def made_of(
+    make: Callable[[Sequence[Record]], Made], shard: Sequence[Record], so: str = REMEDY
+) -> Made:
     """Return what is made of several records, as the scores of a shard.
 
     Raises `BadInput` naming the first user whose record is odd.

@@ -1,4 +1,5 @@
-"""What benchmarks' sections and pages are made with: figures as text, charts and tables of them, replies as quotes."""
+"""What benchmarks' sections and pages are made with: figures as text, charts and tables of them,
+replies as quotes."""
 
 from __future__ import annotations
 
@@ -19,14 +20,19 @@ def called(report: Report) -> str:
 
 def quotes(completion: Completion, label: str) -> Iterator[Quote]:
     """Return a completion as it came, the thoughts before it first."""
-    ended = "" if completion.finish_reason in (None, "stop") else f" (ended by {completion.finish_reason})"
+    ended = (
+        ""
+        if completion.finish_reason in (None, "stop")
+        else f" (ended by {completion.finish_reason})"
+    )
     if completion.reasoning:
         yield Quote(f"Thoughts before {label.lower()}", completion.reasoning)
     yield Quote(f"{label}{ended}", completion.shown)
 
 
 def table(head: str, columns: Mapping[str, Mapping[str, str]]) -> Table:
-    """Return a table of columns, each with its cells by the name of the row; a missing cell is empty."""
+    """Return a table of columns, each with its cells by the name of the row; a missing cell is
+    empty."""
     names = dict.fromkeys(name for cells in columns.values() for name in cells)
     rows = ((name, *(cells.get(name, "") for cells in columns.values())) for name in names)
     return Table((head, *columns), tuple(rows))
@@ -62,22 +68,39 @@ def spanned(metric: Metric, of: Value, *, signed: bool = False) -> str:
     return metric.span(of.ci95, signed=signed, approximate=bool(of.approximate))
 
 
-def intervals(title: str, metric: Metric, parts: Mapping[str, Mapping[str, Value]], names: Sequence[str]) -> Chart:
+def intervals(
+    title: str, metric: Metric, parts: Mapping[str, Mapping[str, Value]], names: Sequence[str]
+) -> Chart:
     """Return a row for each of `names`, a dot for each part. All are of the unit of `metric`."""
     title = f"{title}, with 95 % intervals"
     return interval_chart(title, metric.shown_unit, parts, names, percent=metric.unit is None)
 
 
 def interval_chart(
-    title: str, label: str, parts: Mapping[str, Mapping[str, Value]], names: Sequence[str], *, percent: bool
+    title: str,
+    label: str,
+    parts: Mapping[str, Mapping[str, Value]],
+    names: Sequence[str],
+    *,
+    percent: bool,
 ) -> Chart:
     series = []
     for part, values in parts.items():
         chosen = [values[name] for name in names]
-        series.append(Series(part, tuple(value.value for value in chosen), *ends([value.ci95 for value in chosen])))
+        series.append(
+            Series(
+                part,
+                tuple(value.value for value in chosen),
+                *ends([value.ci95 for value in chosen]),
+            )
+        )
     return Chart("intervals", title, tuple(names), label, "", tuple(series), percent=percent)
 
 
-def ends(found: Sequence[Sequence[float] | None]) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
+def ends(
+    found: Sequence[Sequence[float] | None],
+) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
     """Return the lower and the upper ends of intervals, None for none."""
-    return tuple(one[0] if one else None for one in found), tuple(one[1] if one else None for one in found)
+    return tuple(one[0] if one else None for one in found), tuple(
+        one[1] if one else None for one in found
+    )

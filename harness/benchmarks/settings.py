@@ -1,8 +1,10 @@
-"""A benchmark's settings: one dataclass defines flags of `run`, a part of the identity, and what `resume` reads back.
+"""A benchmark's settings: one dataclass defines flags of `run`, a part of the identity, and what
+`resume` reads back.
 
-Fields may be `bool`, `int`, `float`, `str`, a `Literal` of texts, or `Path | None` for a file. `history_length` becomes
-`--history-length`, a `bool` that is true by default `--no-NAME`; `metadata={"help": ...}` explains a flag. With None as
-its default, a field may be `int | None` and the like.
+Fields may be `bool`, `int`, `float`, `str`, a `Literal` of texts, or `Path | None` for a file.
+`history_length` becomes `--history-length`, a `bool` that is true by default `--no-NAME`;
+`metadata={"help": ...}` explains a flag. With None as its default, a field may be `int | None` and
+the like.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from harness.benchmark import Benchmark
 
 DEST = "setting "
-"""Before the names under which parsed arguments have settings, so that none is taken for one of the command's own."""
+"""Before the names under which parsed arguments have settings, so that none is taken for one of the
+command's own."""
 
 
 KINDS = (str, int, float, bool, Path)
@@ -35,11 +38,18 @@ class BadSettings(TypeError):
 
 
 def kinds(cls: object) -> Mapping[str, Any]:
-    """Return the type of each field: one of `KINDS`, or a tuple of a `Literal`'s texts. Raise `BadSettings`."""
+    """Return the type of each field: one of `KINDS`, or a tuple of a `Literal`'s texts. Raise
+    `BadSettings`."""
     if not (isinstance(cls, type) and is_dataclass(cls)):
-        raise BadSettings(f"{getattr(cls, '__qualname__', cls)} is no dataclass: put @dataclass(frozen=True) above it")
+        raise BadSettings(
+            f"{getattr(cls, '__qualname__', cls)} is no dataclass: put @dataclass(frozen=True)"
+            " above it"
+        )
     hints = get_type_hints(cls)
-    return {field.name: _kind(f"{cls.__qualname__}.{field.name}", field, hints[field.name]) for field in fields(cls)}
+    return {
+        field.name: _kind(f"{cls.__qualname__}.{field.name}", field, hints[field.name])
+        for field in fields(cls)
+    }
 
 
 def _kind(place: str, field: Field[Any], hint: object) -> Any:
@@ -47,12 +57,16 @@ def _kind(place: str, field: Field[Any], hint: object) -> Any:
         raise BadSettings(f"{place} has no default")
     kind, many = kind_of(hint)
     if many or not (isinstance(kind, tuple) or kind in KINDS):
-        raise BadSettings(f"{place}: a setting is text, a number, true or false, a Literal of texts, or a Path")
+        raise BadSettings(
+            f"{place}: a setting is text, a number, true or false, a Literal of texts, or a Path"
+        )
     fits, expected = _check(kind)
     if field.default is not None and not fits(field.default):
         raise BadSettings(f"{place}: its default is {in_brief(field.default)}, expected {expected}")
     if field.default is None and kind is bool:
-        raise BadSettings(f"{place}: a setting that is true or false has one of them as its default")
+        raise BadSettings(
+            f"{place}: a setting that is true or false has one of them as its default"
+        )
     return kind
 
 
@@ -61,13 +75,15 @@ def _check(kind: object) -> Check:
 
 
 def options(cls: type, title: str, taken: Collection[str] = ()) -> tuple[Option, ...]:
-    """Return an option for each field. Raise `BadSettings` for one whose flag is `taken` by the command itself."""
+    """Return an option for each field. Raise `BadSettings` for one whose flag is `taken` by the
+    command itself."""
     made = []
     for field in fields(cls):
         kind, default = kinds(cls)[field.name], field.default
         if flag(field) in taken:
             raise BadSettings(
-                f"{cls.__qualname__}.{field.name}: {flag(field)} is an option of the command itself: rename it"
+                f"{cls.__qualname__}.{field.name}: {flag(field)} is an option of the command"
+                " itself: rename it"
             )
         words = [str(field.metadata.get("help") or "")]
         words += [f"default: {default}"] if kind is not bool and default not in (None, "") else []
@@ -98,14 +114,19 @@ def flags(cls: type) -> list[str]:
 
 
 def given(cls: type, values: Mapping[str, Any]) -> Any:
-    """Return the settings of a command, of which some have values. Raise `BadInput` with the flags if the class refuses
-    them."""
-    flags = [flag(field) for field in fields(cls) if values.get(field.name, field.default) != field.default]
+    """Return the settings of a command, of which some have values. Raise `BadInput` with the flags
+    if the class refuses them."""
+    flags = [
+        flag(field)
+        for field in fields(cls)
+        if values.get(field.name, field.default) != field.default
+    ]
     return _made(cls, dict(values), ", ".join(flags) or "settings")
 
 
 def _made(cls: type, values: JSON, where: str) -> Any:
-    """Return the settings of these values. Raise `BadInput` if the class refuses them with `ValueError`, or fails."""
+    """Return the settings of these values. Raise `BadInput` if the class refuses them with
+    `ValueError`, or fails."""
     try:
         return cls(**values)
     except HarnessError:
@@ -120,16 +141,23 @@ def _sentence(error: Exception) -> str:
 
 
 def identity(settings: DataclassInstance) -> JSON:
-    """Return each setting as it is in a run's identity: a file by its name, since its bytes are kept apart."""
+    """Return each setting as it is in a run's identity: a file by its name, since its bytes are
+    kept apart."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    return {name: file_name(name, value) if isinstance(value, Path) else value for name, value in values.items()}
+    return {
+        name: file_name(name, value) if isinstance(value, Path) else value
+        for name, value in values.items()
+    }
 
 
-def of_run(benchmark: type[Benchmark] | Benchmark, identity: JSON, found: Mapping[str, Path]) -> Any:
+def of_run(
+    benchmark: type[Benchmark] | Benchmark, identity: JSON, found: Mapping[str, Path]
+) -> Any:
     """Return the settings of a benchmark's class that an earlier run's identity was made from.
 
-    Files are from `found` (field -> current path; empty if no user is played), other fields from the identity, or their
-    default where it has none. Raise `BadInput` with the name of a field of another type.
+    Files are from `found` (field -> current path; empty if no user is played), other fields from
+    the identity, or their default where it has none. Raise `BadInput` with the name of a field of
+    another type.
     """
     if (own := benchmark.imports.settings) is not None:
         return own(identity, found)
@@ -154,11 +182,14 @@ def checked(identity: JSON, name: str, kind: object) -> Any:
 
 
 def defaults(cls: type) -> JSON:
-    """Return each setting that is no file, and its default. Raise `BadSettings` if the class refuses its defaults."""
+    """Return each setting that is no file, and its default. Raise `BadSettings` if the class
+    refuses its defaults."""
     try:
         made = cls()
     except Exception as error:  # of the author's code, not ours
-        raise BadSettings(f"{cls.__qualname__}: its defaults are refused: {_sentence(error)}") from None
+        raise BadSettings(
+            f"{cls.__qualname__}: its defaults are refused: {_sentence(error)}"
+        ) from None
     return {name: getattr(made, name) for name, kind in kinds(cls).items() if kind is not Path}
 
 
@@ -173,11 +204,15 @@ def files(settings: object) -> dict[str, Path]:
 
 
 def contents(settings: object) -> dict[str, bytes]:
-    """Return the bytes of files that settings name, by the names under which a run's folder keeps them."""
+    """Return the bytes of files that settings name, by the names under which a run's folder keeps
+    them."""
     found: dict[str, bytes] = {}
     for field, path in files(settings).items():
         if (name := kept_name(field, path)) in found:
-            raise BadInput(f"{path}: the run's folder has another setting's file as {name}: give one another name")
+            raise BadInput(
+                f"{path}: the run's folder has another setting's file as {name}: give one another"
+                " name"
+            )
         found[name] = input_file(path)
     return found
 

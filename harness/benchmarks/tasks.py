@@ -1,4 +1,5 @@
-"""Make tasks of the lines of a tasks file, and describe what is wrong with a line in one sentence."""
+"""Make tasks of the lines of a tasks file, and describe what is wrong with a line in one
+sentence."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ ZEROS = bytes.maketrans(b"123456789", b"000000000")
 LEAST_DIGITS = 19
 """That a whole number beyond 64 bits has."""
 SAMPLED = 6
-"""Every sixth byte of such a number is at least `LEAST_DIGITS // SAMPLED` digits in a row, which few lines have."""
+"""Every sixth byte of such a number is at least `LEAST_DIGITS // SAMPLED` digits in a row, which
+few lines have."""
 TYPES = {
     "int": "a whole number",
     "float": "a number",
@@ -41,8 +43,8 @@ TYPES = {
 
 
 class Line(dict[str, Any]):
-    """A decoded line that remembers which field was read last, so that an error can name it. `read` are those that were
-    read without a default."""
+    """A decoded line that remembers which field was read last, so that an error can name it. `read`
+    are those that were read without a default."""
 
     last: str | None = None
 
@@ -81,34 +83,45 @@ def version(benchmark: Benchmark) -> str:
 
 
 def parse(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> Task:
-    """Return the task of a line. Raise `BadInput` with file, line and field for one that the benchmark refuses."""
+    """Return the task of a line. Raise `BadInput` with file, line and field for one that the
+    benchmark refuses."""
     data = decoded(line, where)
     marked = data.get("synthetic") is True
     task: object = _read(benchmark, benchmark.parse, data, line, where, subset)
     if not isinstance(task, Task):
-        raise BenchmarkError(f"{benchmark.name}: parse returned {in_brief(task)} for {where}, expected a Task")
+        raise BenchmarkError(
+            f"{benchmark.name}: parse returned {in_brief(task)} for {where}, expected a Task"
+        )
     key = _checked(benchmark, task.key, task.steps, where)
     return replace(task, key=key, synthetic=marked or task.synthetic)
 
 
 def outline(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> tuple[str, int]:
     """Return key and steps of the task of a line. Raise as `parse` does."""
-    found = _read(benchmark, benchmark.task_files.outline, decoded(line, where), line, where, subset)
+    found = _read(
+        benchmark, benchmark.task_files.outline, decoded(line, where), line, where, subset
+    )
     if found is None:
         task = parse(benchmark, line, where, subset)
         return task.key, task.steps
     if not isinstance(found, tuple) or len(found) != 2:
         raise BenchmarkError(
-            f"{benchmark.name}: outline returned {in_brief(found)} for {where}, expected key and steps"
+            f"{benchmark.name}: outline returned {in_brief(found)} for {where}, expected key and"
+            " steps"
         )
     return _checked(benchmark, *found, where), found[1]
 
 
 def _read(
-    benchmark: Benchmark, read: Callable[[JSON, str], T], data: JSON, line: bytes, where: Where, subset: str
+    benchmark: Benchmark,
+    read: Callable[[JSON, str], T],
+    data: JSON,
+    line: bytes,
+    where: Where,
+    subset: str,
 ) -> T:
-    """Return what a benchmark reads in a decoded line. Only a line that fails is read again by a `Line`, since this is
-    called for every line of a file of any size."""
+    """Return what a benchmark reads in a decoded line. Only a line that fails is read again by a
+    `Line`, since this is called for every line of a file of any size."""
     try:
         return read(data, subset)
     except Exception:
@@ -121,18 +134,25 @@ def _read(
     except KeyError as error:
         name = error.args[0] if error.args else again.last
         if again.last is None or name == again.last:
-            raise BadInput(f"{where}: field {name}: expected a value, got nothing (missing)") from None
+            raise BadInput(
+                f"{where}: field {name}: expected a value, got nothing (missing)"
+            ) from None
         at = place(error, benchmark) if benchmark.origin else ""
-        raise BadInput(f"{where}: field {again.last}: {in_brief(name)} is missing or unknown{at}") from None
+        raise BadInput(
+            f"{where}: field {again.last}: {in_brief(name)} is missing or unknown{at}"
+        ) from None
     except ODD_SHAPE as error:
         field = f"field {again.last}: " if again.last else ""
         is_mistake = benchmark.origin and not isinstance(error, ValueError)
         at = place(error, benchmark) if is_mistake else ""
-        raise BadInput(f"{where}: {field}{' '.join(str(error).split()) or type(error).__name__}{at}") from None
+        raise BadInput(
+            f"{where}: {field}{' '.join(str(error).split()) or type(error).__name__}{at}"
+        ) from None
 
 
 def decoded(line: bytes, where: Where) -> JSON:
-    """Return the object of a line. Raise `BadInput`, also for a whole number that is read as another one."""
+    """Return the object of a line. Raise `BadInput`, also for a whole number that is read as
+    another one."""
     try:
         data = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -144,13 +164,15 @@ def decoded(line: bytes, where: Where) -> JSON:
     if many_digits and (found := _too_large(line)):
         field, number = found
         raise BadInput(
-            f"{where}: field {field}: expected a whole number of at most 64 bits, or text, got {in_brief(number)}"
+            f"{where}: field {field}: expected a whole number of at most 64 bits, or text, got"
+            f" {in_brief(number)}"
         )
     return data
 
 
 def _too_large(line: bytes) -> tuple[str, int] | None:
-    """Return a whole number that orjson rounds to a float, with its path; None if a line has none."""
+    """Return a whole number that orjson rounds to a float, with its path; None if a line has
+    none."""
     with suppress(RecursionError):
         values: list[tuple[str, Any]] = [("", json.loads(line))]
         while values:
@@ -158,14 +180,17 @@ def _too_large(line: bytes) -> tuple[str, int] | None:
             if type(value) is int and not -(2**63) <= value < 2**64:
                 return path, value
             if type(value) is dict:
-                values += [(f"{path}.{name}".removeprefix("."), each) for name, each in value.items()]
+                values += [
+                    (f"{path}.{name}".removeprefix("."), each) for name, each in value.items()
+                ]
             elif type(value) is list:
                 values += [(f"{path}[{place}]", each) for place, each in enumerate(value)]
     return None
 
 
 def typed(value: Any, kind: type[T], field: str = "") -> T:
-    """Return a decoded value as a type that msgspec can check. Raise `FieldError`; `field` is the value's own path."""
+    """Return a decoded value as a type that msgspec can check. Raise `FieldError`; `field` is the
+    value's own path."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:  # "Expected `int`, got `str` - at `$.steps[2].id`"
@@ -179,13 +204,20 @@ def typed(value: Any, kind: type[T], field: str = "") -> T:
     expected = problem.removeprefix("Expected ").partition(", got ")[0]
     if problem.startswith("Invalid enum value"):
         expected = "one of the known values"
-    expected = re.sub("`(.+?)`", lambda found: " or ".join(TYPES[name] for name in found[1].split(" | ")), expected)
-    got = "" if path.endswith("[...]") else kind_of(value)  # of a mapping's value, its key is not named
+    expected = re.sub(
+        "`(.+?)`",
+        lambda found: " or ".join(TYPES[name] for name in found[1].split(" | ")),
+        expected,
+    )
+    got = (
+        "" if path.endswith("[...]") else kind_of(value)
+    )  # of a mapping's value, its key is not named
     raise FieldError(f"{field}{path}".removeprefix("."), expected, got)
 
 
 def kind_of(value: object) -> str:
-    """Return a short value as it is, else what kind it is: values may be huge, or nested without end."""
+    """Return a short value as it is, else what kind it is: values may be huge, or nested without
+    end."""
     if value is None:
         return "nothing (missing or null)"
     if isinstance(value, list):
@@ -198,12 +230,17 @@ def kind_of(value: object) -> str:
 def _checked(benchmark: Benchmark, given: object, steps: object, where: Where) -> str:
     """Return the key as text. A wrong number of steps is a mistake of `parse`, not of the line."""
     if type(steps) is not int or not 1 <= steps <= STEPS_MOST:
-        raise BenchmarkError(f"{benchmark.name}: parse gave {in_brief(steps)} steps for {where}, expected 1 or more")
+        raise BenchmarkError(
+            f"{benchmark.name}: parse gave {in_brief(steps)} steps for {where}, expected 1 or more"
+        )
     key = str(given) if type(given) is int else given
     if isinstance(key, str) and key and is_text(key):
         return key
     got = kind_of(given) if not isinstance(key, str) else "no UTF-8" if key else "an empty one"
-    raise BadInput(f"{where}: field {benchmark.task_files.key_field}: expected text or a whole number, got {got}")
+    raise BadInput(
+        f"{where}: field {benchmark.task_files.key_field}: expected text or a whole number, got"
+        f" {got}"
+    )
 
 
 def is_text(text: str) -> bool:

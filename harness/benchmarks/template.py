@@ -1,4 +1,5 @@
-"""Prompt templates: a text with places `${name}`, in parts headed `[system]` and `[user]`, or the user's alone.
+"""Prompt templates: a text with places `${name}`, in parts headed `[system]` and `[user]`, or the
+user's alone.
 
 A template is cut into parts once, so that a prompt costs a join (docs/design.md, section 8).
 """
@@ -15,7 +16,8 @@ from harness.errors import BadInput
 from harness.model import Message
 
 KEPT = "prompt_"
-"""Before the names under which a run's folder keeps prompts; a kept one can be named as `--prompt` again."""
+"""Before the names under which a run's folder keeps prompts; a kept one can be named as `--prompt`
+again."""
 
 OWN, AUTHORS = "own", "authors"
 """What a report calls the prompt that ships, and that of a benchmark's authors."""
@@ -24,11 +26,14 @@ OWN, AUTHORS = "own", "authors"
 class Template:
     """The template of a file, or `own`, the one that ships.
 
-    `source` is its origin (`own` or a file's name); `files` are the bytes that define it, by name. Raise `BadInput` for
-    a file that cannot be read, a place that is not in `known`, or one missing that is `needed`.
+    `source` is its origin (`own` or a file's name); `files` are the bytes that define it, by name.
+    Raise `BadInput` for a file that cannot be read, a place that is not in `known`, or one missing
+    that is `needed`.
     """
 
-    def __init__(self, path: Path | None, own: Path, known: frozenset[str], needed: frozenset[str]) -> None:
+    def __init__(
+        self, path: Path | None, own: Path, known: frozenset[str], needed: frozenset[str]
+    ) -> None:
         file = path or own
         data = read_file(file)
         try:
@@ -45,7 +50,10 @@ class Template:
         self._fixed_system = _filled("system", self._system, {}) if len(self._system) == 1 else None
         if missing := needed.difference(self._system[1::2], self._user[1::2]):
             places = " and ".join(f"${{{name}}}" for name in sorted(missing))
-            raise BadInput(f"{file}: the prompt template has no place {places}, and without it no model could answer")
+            raise BadInput(
+                f"{file}: the prompt template has no place {places}, and without it no model could"
+                " answer"
+            )
 
     def messages(self, values: Mapping[str, str]) -> tuple[Message, ...]:
         """Return the messages, filled with the value of each place."""
@@ -64,17 +72,21 @@ def read_file(path: Path) -> bytes:
 
 
 def check_digest(path: Path, data: bytes, digests: Mapping[str, str] | None) -> None:
-    """Raise `BadInput` for a file in a run's folder that has not its hash in `digests`; None checks nothing."""
+    """Raise `BadInput` for a file in a run's folder that has not its hash in `digests`; None checks
+    nothing."""
     if digests is not None and sha256(data).hexdigest() != digests.get(path.name):
         raise BadInput(f"{path} is not what the run was given: it was changed since")
 
 
 def _split_roles(text: str, file: Path) -> tuple[str, str]:
-    """Return the texts under `[system]` and `[user]`, each a line of its own. Without these, all is the user's."""
+    """Return the texts under `[system]` and `[user]`, each a line of its own. Without these, all is
+    the user's."""
     before, *parts = re.split(r"^\[(system|user)\][ \t]*\r?$", text, flags=re.MULTILINE)
     roles, texts = parts[::2], [part.strip() for part in parts[1::2]] or [before.strip()]
     if roles not in ([], ["user"], ["system", "user"]) or (roles and before.strip()):
-        raise BadInput(f"{file}: a prompt template has one part [user], after one part [system] or nothing")
+        raise BadInput(
+            f"{file}: a prompt template has one part [user], after one part [system] or nothing"
+        )
     if not texts[-1]:
         raise BadInput(f"{file}: the prompt template has no text for the user message")
     return (texts[0] if len(texts) == 2 else ""), texts[-1]
@@ -85,7 +97,9 @@ def _cut(text: str, known: frozenset[str], file: Path) -> tuple[str, ...]:
     parts = tuple(re.split(r"\$\{([^{}\n]*)\}", text)) if text else ()
     for name in parts[1::2]:
         if name not in known:
-            raise BadInput(f"{file}: unknown place ${{{name}}}; known are {', '.join(sorted(known))}")
+            raise BadInput(
+                f"{file}: unknown place ${{{name}}}; known are {', '.join(sorted(known))}"
+            )
     return parts
 
 

@@ -24,28 +24,38 @@ def tokens(usage: Mapping[str, int]) -> str:
         f"{usage['completion_tokens']} completion tokens"
     )
     missing = usage["untold"]
-    return f"{counts}, without those of {missing} requests whose usage was not reported." if missing else f"{counts}."
+    return (
+        f"{counts}, without those of {missing} requests whose usage was not reported."
+        if missing
+        else f"{counts}."
+    )
 
 
 def billed(cost: Cost, users: int, user: str) -> Iterator[str]:
-    """Yield the tokens of all saved replies in words, and what they cost; `users` are scored, and called `user`."""
+    """Yield the tokens of all saved replies in words, and what they cost; `users` are scored, and
+    called `user`."""
     yield (
-        f"All saved replies, of {user}s that are not scored too: {cost.requests} requests, {cost.prompt_tokens} prompt "
-        f"tokens ({cost.cached_tokens} cached), {cost.completion_tokens} completion tokens ({cost.reasoning_tokens} "
-        "reasoning)."
+        f"All saved replies, of {user}s that are not scored too: {cost.requests} requests,"
+        f" {cost.prompt_tokens} prompt tokens ({cost.cached_tokens} cached),"
+        f" {cost.completion_tokens} completion tokens ({cost.reasoning_tokens} reasoning)."
     )
     if cost.requests_without_usage:
         yield (
-            f"The endpoint reported no usage for {cost.requests_without_usage} requests: about "
-            f"{cost.estimated_prompt_tokens} more prompt tokens and {cost.estimated_completion_tokens} more completion "
-            "tokens, by the ratios of tokens to bytes of the other prompts and completions."
+            f"The endpoint reported no usage for {cost.requests_without_usage} requests: about"
+            f" {cost.estimated_prompt_tokens} more prompt tokens and"
+            f" {cost.estimated_completion_tokens} more completion tokens, by the ratios of tokens"
+            " to bytes of the other prompts and completions."
         )
     if cost.requests_with_unclear_usage:
         yield (
-            f"The usage of {cost.requests_with_unclear_usage} requests contradicts itself, so their cost has bounds."
+            f"The usage of {cost.requests_with_unclear_usage} requests contradicts itself, so their"
+            " cost has bounds."
         )
     if cost.requests_without_reply:
-        yield f"Up to {cost.requests_without_reply} tries without a reply may have been billed in addition."
+        yield (
+            f"Up to {cost.requests_without_reply} tries without a reply may have been billed in"
+            " addition."
+        )
     if cost.money is None or cost.price is None:
         yield "No price is known for this model."
         return
@@ -60,25 +70,31 @@ def billed(cost: Cost, users: int, user: str) -> Iterator[str]:
 
 
 def session(took: JSON | None, user: str) -> str | None:
-    """Return how close the last session came to its bound (docs/design.md, section 4); None if nothing was played.
+    """Return how close the last session came to its bound (docs/design.md, section 4); None if
+    nothing was played.
 
     `user` is the benchmark's word for who has a chain of requests.
     """
     if not took or took["ratio"] is None:
         return None
-    others = took.get("runs", 1) - 1  # several models at one account share its slots, and so one bound
+    others = (
+        took.get("runs", 1) - 1
+    )  # several models at one account share its slots, and so one bound
     shared = f", with those of {others} more at the same account" if others else ""
     held_up = f" {words}" if (words := bottleneck(took)) else ""
     return (
-        f"The last session took {took['seconds']:.1f} s, {took['ratio']:.2f} times the least that its requests "
-        f"allow ({took['lower_bound_seconds']:.1f} s: the larger of all their time over {took['slots']:g} slots, "
-        f"and the longest {user}'s chain{shared}).{held_up}"
+        f"The last session took {took['seconds']:.1f} s, {took['ratio']:.2f} times the least that"
+        f" its requests allow ({took['lower_bound_seconds']:.1f} s: the larger of all their time"
+        f" over {took['slots']:g} slots, and the longest {user}'s chain{shared}).{held_up}"
     )
 
 
 def bottleneck(took: JSON) -> str | None:
-    """Return that the event loop held the last session up, and what to do about it; None if it did not."""
+    """Return that the event loop held the last session up, and what to do about it; None if it did
+    not."""
     if (share := took.get("event_loop")) is None:
         return None
     used = f"{100 * share:.0f} % of its core"
-    return f"The event loop used {used} and held the run up: `harness run --help` has what uses more."
+    return (
+        f"The event loop used {used} and held the run up: `harness run --help` has what uses more."
+    )

@@ -1,4 +1,5 @@
-"""Load and call other people's code: errors name the benchmark, the user and the place in its file."""
+"""Load and call other people's code: errors name the benchmark, the user and the place in its
+file."""
 
 from __future__ import annotations
 
@@ -20,34 +21,45 @@ LONGEST = 300
 
 
 class guarded:
-    """Turn an exception of the code of a benchmark (or its class) into `BenchmarkError`, in a `with` statement.
+    """Turn an exception of the code of a benchmark (or its class) into `BenchmarkError`, in a
+    `with` statement.
 
-    `about` is what was being done ("user 17, measure"). The harness's own errors and those in `through` pass, and a
-    want of memory in a benchmark that ships: that is the machine's. A class, since each user enters some: a generator
-    takes four times as long.
+    `about` is what was being done ("user 17, measure"). The harness's own errors and those in
+    `through` pass, and a want of memory in a benchmark that ships: that is the machine's. A class,
+    since each user enters some: a generator takes four times as long.
     """
 
     __slots__ = ("_about", "_benchmark", "_through")
 
-    def __init__(self, benchmark: Benchmark | type[Benchmark], about: str, *through: type[Exception]) -> None:
+    def __init__(
+        self, benchmark: Benchmark | type[Benchmark], about: str, *through: type[Exception]
+    ) -> None:
         self._benchmark, self._about, self._through = benchmark, about, through
 
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, Exception | SystemExit) or isinstance(error, (HarnessError, *self._through)):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if not isinstance(error, Exception | SystemExit) or isinstance(
+            error, (HarnessError, *self._through)
+        ):
             return
         benchmark = self._benchmark
         if isinstance(error, MemoryError) and benchmark.origin is None:
             return
-        words = f"benchmark {benchmark.name}, {self._about}: {described(error)}{place(error, benchmark)}"
+        words = (
+            f"benchmark {benchmark.name}, {self._about}:"
+            f" {described(error)}{place(error, benchmark)}"
+        )
         raise BenchmarkError(words) from error
 
 
 @contextmanager
 def loading(name: object) -> Iterator[None]:
-    """Turn what code raises while it is imported into `BadInput`; `name` is the file or module that was named."""
+    """Turn what code raises while it is imported into `BadInput`; `name` is the file or module that
+    was named."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -72,9 +84,12 @@ def described(error: BaseException) -> str:
 
 
 def place(error: BaseException, benchmark: Benchmark | type[Benchmark] | None = None) -> str:
-    """Return the innermost line of a plug-in's own file, else the innermost outside of the harness (which runs files
-    of others), else the innermost."""
-    frames = [(frame.f_code.co_filename, line, frame) for frame, line in traceback.walk_tb(error.__traceback__)]
+    """Return the innermost line of a plug-in's own file, else the innermost outside of the harness
+    (which runs files of others), else the innermost."""
+    frames = [
+        (frame.f_code.co_filename, line, frame)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
     cls = benchmark if isinstance(benchmark, type) else type(benchmark)
     ours = str(Path(__file__).parents[1])
     foreign = [one for one in frames if not one[0].startswith(ours)]

@@ -1,4 +1,5 @@
-"""Where requests go: an address with its key, the part of it that may be shown, and its secrets, which may not."""
+"""Where requests go: an address with its key, the part of it that may be shown, and its secrets,
+which may not."""
 
 from __future__ import annotations
 
@@ -12,15 +13,17 @@ from harness.errors import BadInput
 from harness.scrubber import SHORTEST_SECRET
 
 SHORTEST_PASSWORD = 4
-"""Characters; nobody writes a placeholder for a password, but a shorter one would match within words of a message."""
+"""Characters; nobody writes a placeholder for a password, but a shorter one would match within
+words of a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where requests go, and what is sent with them. `url` is the base (".../v1").
 
-    `headers` are sent in addition to the key; neither appears in a representation. `ca_file` holds certificates that
-    are trusted in addition to the system's. `called` is the name in files and displays, if that is not the url.
+    `headers` are sent in addition to the key; neither appears in a representation. `ca_file` holds
+    certificates that are trusted in addition to the system's. `called` is the name in files and
+    displays, if that is not the url.
     """
 
     url: str
@@ -57,7 +60,12 @@ def check(address: Address) -> None:
         address.url.encode()  # an argument that is not UTF-8 has halves of surrogate pairs
         parts = urlsplit(address.url)
         host, port = (parts.hostname or "").encode("idna"), parts.port
-        usable = parts.scheme in ("http", "https") and host and port != 0 and not re.search(r"\s", address.url)
+        usable = (
+            parts.scheme in ("http", "https")
+            and host
+            and port != 0
+            and not re.search(r"\s", address.url)
+        )
     except ValueError:
         usable = False
     if not usable:
@@ -72,16 +80,19 @@ def check(address: Address) -> None:
     if address.key is None:
         return
     if not (address.key.isascii() and address.key.isprintable() and " " not in address.key):
-        raise BadInput("the key has characters that no key has (spaces, line ends, or non-ASCII): set it again")
+        raise BadInput(
+            "the key has characters that no key has (spaces, line ends, or non-ASCII): set it again"
+        )
     if "@" in parts.netloc:
         raise BadInput(
-            f"{public_url(address.url)} has credentials in it and comes with a key: only one of them can be sent"
+            f"{public_url(address.url)} has credentials in it and comes with a key: only one of"
+            " them can be sent"
         )
 
 
 def secrets(address: Address, proxy: str | None, public: str) -> set[str]:
-    """Return what no message may show: key, headers, and the parts of address and proxy that `public_url` leaves
-    out."""
+    """Return what no message may show: key, headers, and the parts of address and proxy that
+    `public_url` leaves out."""
     found = {address.key or "", *address.headers.values()}
     passwords = set()
     for parts in map(urlsplit, (address.url, proxy or "")):
@@ -100,7 +111,8 @@ def _spellings(value: str) -> set[str]:
 
 
 def basic_token(parts: SplitResult) -> str:
-    """Return an address's credentials as a header has them, without padding. Raise `ValueError` if none can."""
+    """Return an address's credentials as a header has them, without padding. Raise `ValueError` if
+    none can."""
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if ":" in user:
         raise ValueError("a colon would end the user's name")

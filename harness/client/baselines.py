@@ -1,4 +1,5 @@
-"""Baselines as an endpoint of this process: they answer a request as a server would, without a connection.
+"""Baselines as an endpoint of this process: they answer a request as a server would, without a
+connection.
 
 Token counts are an approximation: half the number of characters, rounded down.
 """
@@ -21,7 +22,14 @@ from harness.client.transport import Received
 from harness.errors import ConfigurationRefused, Rejected
 from harness.model import JSON
 
-_EMPTY: Mapping[str, Any] = {"object": {}, "array": [], "string": "", "number": 0.0, "integer": 0, "boolean": False}
+_EMPTY: Mapping[str, Any] = {
+    "object": {},
+    "array": [],
+    "string": "",
+    "number": 0.0,
+    "integer": 0,
+    "boolean": False,
+}
 
 
 class Call(Struct):
@@ -46,22 +54,32 @@ class Baselines:
         self._models = {**registry.baselines(), **registry.served(cls)}
 
     async def send(self, body: bytes, user: str = "") -> Received:
-        """Answer a request. Raise `Rejected` where a baseline fails, and `ConfigurationRefused` if there is none."""
-        await asyncio.sleep(0)  # no request waits otherwise: signals and displays would wait for the whole run
+        """Answer a request. Raise `Rejected` where a baseline fails, and `ConfigurationRefused` if
+        there is none."""
+        await asyncio.sleep(
+            0
+        )  # no request waits otherwise: signals and displays would wait for the whole run
         try:
             call = msgspec.json.decode(body, type=Call)
         except msgspec.ValidationError as error:
             raise Rejected("http_400", str(error)) from None
         if call.model not in self._models:
-            raise ConfigurationRefused(f"no baseline {call.model}; there are {', '.join(self._models)}: check --model")
+            raise ConfigurationRefused(
+                f"no baseline {call.model}; there are {', '.join(self._models)}: check --model"
+            )
         room = call.max_completion_tokens or call.max_tokens
-        text, is_cut = ended(self._answer(call), call.stop or (), room if room and room > 0 else None)
+        text, is_cut = ended(
+            self._answer(call), call.stop or (), room if room and room > 0 else None
+        )
         prompt = sum([len(message["content"]) for message in call.messages]) // 2
         reason = "length" if is_cut else "stop"
         reply = {
             "model": call.model,
             "choices": [{"message": {"content": text}, "finish_reason": reason}],
-            "usage": {"prompt_tokens": prompt, "completion_tokens": completion_tokens(text, reason)},
+            "usage": {
+                "prompt_tokens": prompt,
+                "completion_tokens": completion_tokens(text, reason),
+            },
         }
         return Received(completion_of(reply), defaults.EMBEDDED)
 
@@ -86,7 +104,8 @@ def completion_tokens(text: str, finish_reason: str) -> int:
 
 
 def ended(text: str, stop: str | Sequence[str], room: int | None) -> tuple[str, bool]:
-    """Return a text up to the first of the `stop` texts and to `room` tokens, and whether it has more tokens."""
+    """Return a text up to the first of the `stop` texts and to `room` tokens, and whether it has
+    more tokens."""
     ends = [text.find(one) for one in ([stop] if isinstance(stop, str) else stop) if one]
     text = text[: min([end for end in ends if end >= 0], default=len(text))]
     if room is not None and tokens(text) > room:
@@ -95,8 +114,8 @@ def ended(text: str, stop: str | Sequence[str], room: int | None) -> tuple[str, 
 
 
 def fitted(text: str, response_format: object) -> str:
-    """Return the JSON that is nearest to a text and fits the schema of a response format; the text without one. Raise
-    `ValueError` if the schema is malformed."""
+    """Return the JSON that is nearest to a text and fits the schema of a response format; the text
+    without one. Raise `ValueError` if the schema is malformed."""
     schema = response_format
     for name in ("json_schema", "schema"):
         schema = schema.get(name) if isinstance(schema, dict) else None
@@ -113,7 +132,8 @@ def fitted(text: str, response_format: object) -> str:
 
 
 def _fitting(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return a value as a schema has it: what does not fit becomes the first value of its enum, or an empty one."""
+    """Return a value as a schema has it: what does not fit becomes the first value of its enum, or
+    an empty one."""
     if "enum" in schema:
         return next((one for one in schema["enum"] if str(one) == str(value)), schema["enum"][0])
     kind = schema.get("type")
@@ -121,7 +141,10 @@ def _fitting(value: Any, schema: Mapping[str, Any]) -> Any:
     if type(value) is not type(empty) and not (kind == "number" and type(value) is int):
         value = empty
     if kind == "object":
-        return {name: _fitting(value.get(name), part) for name, part in schema.get("properties", {}).items()} or value
+        return {
+            name: _fitting(value.get(name), part)
+            for name, part in schema.get("properties", {}).items()
+        } or value
     if kind == "array":
         value = value[: schema.get("maxItems")]
         missing = schema.get("minItems", 0) - len(value)

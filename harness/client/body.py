@@ -1,6 +1,8 @@
-"""The body of a reply as it comes: bounded, and unpacked here, where a header may be wrong about it.
+"""The body of a reply as it comes: bounded, and unpacked here, where a header may be wrong about
+it.
 
-aiohttp loses what has come of a body that it cannot unpack, and refuses plain text that is said to be packed.
+aiohttp loses what has come of a body that it cannot unpack, and refuses plain text that is said to
+be packed.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ ENCODINGS = "gzip, deflate"
 """What requests accept, as a header."""
 PACKED = frozenset({"gzip", "x-gzip", "deflate"})
 HEADED, BARE = 47, -15
-"""The formats, as zlib numbers them: its own or that of gzip, which it finds out, and the former without its head."""
+"""The formats, as zlib numbers them: its own or that of gzip, which it finds out, and the former
+without its head."""
 STEP = 2**20
 """Bytes that are unpacked at once."""
 MAX_MEMBERS = 1000
 """Members of gzip in a reply: each takes time to begin, and may hold nothing."""
 MAX_ERROR_BODY = 100_000
-"""Bytes of a reply of status 400 or above that are read: its words are searched, and cleaned of secrets."""
+"""Bytes of a reply of status 400 or above that are read: its words are searched, and cleaned of
+secrets."""
 LOOK_SECONDS = 1.0
 """How often a reader that waits looks whether its connection is still open."""
 DONE = b"data: [DONE]"
@@ -41,7 +45,8 @@ class TooLarge(TransportFault):
 
 
 class Unpacker:
-    """Undoes the content encoding `coding`. What is not packed, whatever its header says, passes as it is.
+    """Undoes the content encoding `coding`. What is not packed, whatever its header says, passes as
+    it is.
 
     Raise `TooLarge` beyond `largest` bytes, before or after unpacking.
     """
@@ -85,7 +90,8 @@ class Unpacker:
         return b"".join(pieces)
 
     def _next_member(self, first: int) -> zlib._Decompress:
-        """Return what unpacks a member, by its first byte. Raise `zlib.error` if that begins none."""
+        """Return what unpacks a member, by its first byte. Raise `zlib.error` if that begins
+        none."""
         self._members += 1
         if self._members > MAX_MEMBERS:
             raise TransportFault("bad_http", "the reply is compressed in too many members")
@@ -104,7 +110,8 @@ class Body:
         self._unpacker = Unpacker(response.headers.get(hdrs.CONTENT_ENCODING, ""), largest)
 
     async def read(self, until: float) -> bytes | None:
-        """Return what has come, after waiting for some; None at the end. Raise `TimeoutError` at a time of the loop."""
+        """Return what has come, after waiting for some; None at the end. Raise `TimeoutError` at a
+        time of the loop."""
         content = self._response.content
         if content.at_eof():
             return None
@@ -115,17 +122,19 @@ class Body:
         return self._unpacker.unpack(block) if block else None
 
     async def _wait(self, until: float) -> bytes:
-        """Wait for a block, also for that of a connection which aiohttp has closed for a fault within the body: it
-        leaves the reader waiting."""
+        """Wait for a block, also for that of a connection which aiohttp has closed for a fault
+        within the body: it leaves the reader waiting."""
         loop, response = asyncio.get_running_loop(), self._response
         while True:
             try:
                 async with asyncio.timeout_at(min(until, loop.time() + LOOK_SECONDS)) as look:
-                    # Else a flood, whose next block is always there, is read without a break for anything else:
-                    # a second signal did not end its run.
+                    # Else a flood, whose next block is always there, is read without a break for
+                    # anything else: a second signal did not end its run.
                     await asyncio.sleep(0)
                     return await response.content.readany()
-            except RuntimeError as error:  # how aiohttp says that the connection was closed before it was read
+            except (
+                RuntimeError
+            ) as error:  # how aiohttp says that the connection was closed before it was read
                 raise aiohttp.ClientPayloadError(str(error)) from None
             except TimeoutError:
                 if not look.expired():
@@ -137,9 +146,13 @@ class Body:
 
 
 async def whole_body(
-    response: aiohttp.ClientResponse, largest: int, until: float, errors: tuple[type[Exception], ...]
+    response: aiohttp.ClientResponse,
+    largest: int,
+    until: float,
+    errors: tuple[type[Exception], ...],
 ) -> bytes:
-    """Return a body to its end, of a whole answer the JSON object alone, and of an error the beginning.
+    """Return a body to its end, of a whole answer the JSON object alone, and of an error the
+    beginning.
 
     One that ends in one of `errors` counts if a whole answer is there, which is paid for.
     """
@@ -165,8 +178,9 @@ async def whole_body(
 
 
 def whole_answer(body: bytes) -> bytes | None:
-    """Return the JSON object of a body that holds a whole completion, with nothing around it but white space, comments
-    of a stream and its end; None for any other body, as two objects or a chunk of a stream."""
+    """Return the JSON object of a body that holds a whole completion, with nothing around it but
+    white space, comments of a stream and its end; None for any other body, as two objects or a
+    chunk of a stream."""
     lines = list(dropwhile(_is_around, body.split(b"\n")))
     text = b"\n".join([*dropwhile(_is_around, reversed(lines))][::-1])
     data = decoded(text) if text.lstrip().startswith(b"{") else None

@@ -1,4 +1,5 @@
-"""A request until it is settled: a slot, a try, and after a failure more tries (docs/design.md, section 6).
+"""A request until it is settled: a slot, a try, and after a failure more tries (docs/design.md,
+section 6).
 
 tenacity is used only once a first try has failed, so that a success pays nothing for it.
 """
@@ -36,7 +37,8 @@ RETRY = retry_if_exception_type(TransportFault)
 EARLY_TIMER = 0.01
 """Seconds, at most, by which a timer may fire early."""
 SPREAD = 0.25
-"""Part of a requested wait by which it is longer at most, so that requests with the same one spread out."""
+"""Part of a requested wait by which it is longer at most, so that requests with the same one spread
+out."""
 
 ABANDONED = TransportFault("abandoned", "this try was cancelled")
 """For the limiter: neither an answer nor a refusal, and possibly billed."""
@@ -46,8 +48,8 @@ PROBE, OUTAGE = "probe", "outage"
 
 
 class Notice(TransportFault):
-    """For `Warn`: what is no failed try, counted and logged by its kind. `sent` are the bytes of a request of its own,
-    which may be billed."""
+    """For `Warn`: what is no failed try, counted and logged by its kind. `sent` are the bytes of a
+    request of its own, which may be billed."""
 
     def __init__(self, kind: str, detail: str, sent: int = 0) -> None:
         super().__init__(kind, detail)
@@ -55,7 +57,8 @@ class Notice(TransportFault):
 
 
 Warn = Callable[[TransportFault, int], None]
-"""Called for every failed or `ABANDONED` try of a request, with its number, and with a `Notice` on one."""
+"""Called for every failed or `ABANDONED` try of a request, with its number, and with a `Notice` on
+one."""
 
 
 class NotNow(Exception):
@@ -66,18 +69,20 @@ class Part(Protocol):
     """What an extension does about one try."""
 
     def admitted(self) -> None:
-        """Act once the try has its slot. If it raises, as `NotNow` does, the slot is given back and nothing is sent."""
+        """Act once the try has its slot. If it raises, as `NotNow` does, the slot is given back and
+        nothing is sent."""
         ...
 
     def ended(self, received: Received | None, fault: TransportFault | None) -> None:
-        """Act on what an admitted try received, or how it failed, before another one can get its slot. Neither is there
-        if the endpoint refused it; both if a probe was sent in its place, and answered."""
+        """Act on what an admitted try received, or how it failed, before another one can get its
+        slot. Neither is there if the endpoint refused it; both if a probe was sent in its place,
+        and answered."""
         ...
 
 
 class Attempt(NamedTuple):
-    """One try of a request of a user: its number, what failed before, and its `parts`, the outermost extension's
-    first."""
+    """One try of a request of a user: its number, what failed before, and its `parts`, the
+    outermost extension's first."""
 
     body: bytes
     rank: int
@@ -92,8 +97,8 @@ class Loan(Protocol):
     """The part of an allowance that one borrower, another process, may spend."""
 
     def renewed(self, taken: Decimal, reserved: Decimal, borrowers: int) -> Decimal:
-        """Return what the borrower may take from now on beyond what it has `taken` so far and `reserved` for requests
-        in flight: its share of what is left."""
+        """Return what the borrower may take from now on beyond what it has `taken` so far and
+        `reserved` for requests in flight: its share of what is left."""
         ...
 
     def settle(self, taken: Decimal) -> None:
@@ -112,8 +117,9 @@ class Loan(Protocol):
 class Allowance:
     """What requests may take in all. By default there is no limit.
 
-    `waiting` are the requests that wait until more is left, by what `held_by` names; the display shows `load` of it.
-    The methods are for requests that go out together, as a group with a `label`, and are answered one by one.
+    `waiting` are the requests that wait until more is left, by what `held_by` names; the display
+    shows `load` of it. The methods are for requests that go out together, as a group with a
+    `label`, and are answered one by one.
     """
 
     held_by: str | None = None
@@ -124,17 +130,22 @@ class Allowance:
         return ()
 
     def reserve(self, sizes: Sequence[int]) -> Sequence[Reserved | None]:
-        """Reserve what the first of some requests may take, of so many bytes each: as many as there is room for now.
+        """Reserve what the first of some requests may take, of so many bytes each: as many as there
+        is room for now.
 
         Raise `HarnessError` if there will never be room for one.
         """
         return [None] * len(sizes)
 
     def resume(self, reserved: Reserved | None) -> None:
-        """Know of what an earlier process has reserved for a group whose answers come to this one."""
+        """Know of what an earlier process has reserved for a group whose answers come to this
+        one."""
 
-    def took(self, label: str, reserved: Reserved | None, size: int, answer: Received | HarnessError) -> None:
-        """Count what a request of a group took, for which so much was reserved, None if that is not known."""
+    def took(
+        self, label: str, reserved: Reserved | None, size: int, answer: Received | HarnessError
+    ) -> None:
+        """Count what a request of a group took, for which so much was reserved, None if that is not
+        known."""
 
     def end(self, label: str, reserved: Reserved | None) -> None:
         """Give back what was reserved for a group beyond what its requests took."""
@@ -159,7 +170,8 @@ Trying = Callable[[Attempt], Awaitable[Reply]]
 
 @dataclass(slots=True)
 class Traffic:
-    """Counts since the start; `requests` counts tries sent, and `backing_off` users that are between two tries."""
+    """Counts since the start; `requests` counts tries sent, and `backing_off` users that are
+    between two tries."""
 
     requests: int = 0
     successes: int = 0
@@ -171,10 +183,12 @@ class Traffic:
 
 
 class Caller:
-    """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not wait.
+    """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not
+    wait.
 
-    `trying` is what tries a request, with at most `at_once` tries in flight: by default `attempt`, and one.
-    `allowance` is what requests may take. `probe` is the body of the smallest request, for one token.
+    `trying` is what tries a request, with at most `at_once` tries in flight: by default `attempt`,
+    and one. `allowance` is what requests may take. `probe` is the body of the smallest request, for
+    one token.
     """
 
     def __init__(
@@ -212,8 +226,8 @@ class Caller:
     async def complete(
         self, body: bytes, rank: int, user: str, warn: Warn, failed_before: tuple[int, int] = (0, 0)
     ) -> Reply:
-        """Return the settled reply to one of a user's requests. `failed_before` are its tries that failed in earlier
-        processes: those that may count, and those that may be billed.
+        """Return the settled reply to one of a user's requests. `failed_before` are its tries that
+        failed in earlier processes: those that may count, and those that may be billed.
 
         Raise `GaveUp` when the tries are used up, `Rejected` when the endpoint refuses the request,
         `EndpointStopped` when it will not serve the run.
@@ -234,7 +248,9 @@ class Caller:
 
         async def again() -> Reply:
             nonlocal attempt
-            tries.check(attempt.number, self.limits.max_retries)  # it may have been decided meanwhile
+            tries.check(
+                attempt.number, self.limits.max_retries
+            )  # it may have been decided meanwhile
             attempt = attempt._replace(number=attempt.number + 1)
             self.traffic.retries += 1
             try:
@@ -246,12 +262,15 @@ class Caller:
         async def pause(seconds: float) -> None:
             await self._pause(tries, attempt.user, seconds)
 
-        retrying = AsyncRetrying(retry=RETRY, wait=lambda state: self._seconds(tries), sleep=pause, reraise=True)
+        retrying = AsyncRetrying(
+            retry=RETRY, wait=lambda state: self._seconds(tries), sleep=pause, reraise=True
+        )
         await pause(self._seconds(tries))
         try:
             return await retrying(again)
         finally:
-            retrying.iter_state.reset()  # it holds methods of its own, a cycle that only the garbage collector frees
+            # it holds methods of its own, a cycle that only the garbage collector frees
+            retrying.iter_state.reset()
 
     def _warn(self, attempt: Attempt, fault: TransportFault) -> None:
         """Report a failed try. Raise why its user fails, if it was the last one."""
@@ -275,7 +294,9 @@ class Caller:
         while True:
             rates = limiter.slots.rates
             tokens = rates.estimate(len(body)) if rates else 0.0
-            is_alone = limiter.probing if limiter.at_once(tokens) else await limiter.acquire(rank, tokens)
+            is_alone = (
+                limiter.probing if limiter.at_once(tokens) else await limiter.acquire(rank, tokens)
+            )
             if not self._admits(attempt, tokens, is_alone):
                 continue
             if not is_alone or not self.health.probes_now(clock()):
@@ -317,10 +338,13 @@ class Caller:
         traffic.successes += 1
         traffic.prompt_tokens += settled.prompt_tokens or 0
         traffic.completion_tokens += settled.completion_tokens or 0
-        return Reply(settled, seconds, number, received.endpoint, received.first_token, sent=len(body))
+        return Reply(
+            settled, seconds, number, received.endpoint, received.first_token, sent=len(body)
+        )
 
     def _admits(self, attempt: Attempt, tokens: float, is_alone: bool) -> bool:
-        """Return whether a request may use its slot now; else give that back. Raise why its user fails by now."""
+        """Return whether a request may use its slot now; else give that back. Raise why its user
+        fails by now."""
         tries, now = attempt.tries, self._clock()
         try:
             tries.check(attempt.number - 1, self.limits.max_retries)
@@ -348,7 +372,9 @@ class Caller:
             except Rejected:
                 used, fault = 0.0, None  # a server has read it
             except TransportFault as error:
-                error.__traceback__ = None  # its frames hold it and the whole user, until garbage is collected
+                error.__traceback__ = (
+                    None  # its frames hold it and the whole user, until garbage is collected
+                )
                 used, fault = 0.0, error
             except EndpointStopped as error:
                 used, fault = 0.0, _refusal(error)
@@ -379,7 +405,9 @@ class Caller:
         if self.limiter.probing:
             self.limiter.recover()
 
-    def _failed(self, is_alone: bool, tries: FailedTries, fault: TransportFault, start: float) -> None:
+    def _failed(
+        self, is_alone: bool, tries: FailedTries, fault: TransportFault, start: float
+    ) -> None:
         """Draw the conclusions from a failed try, before another request gets its slot."""
         health = self.health
         before = health.in_doubt, health.down
@@ -395,11 +423,13 @@ class Caller:
 
     @property
     def oldest(self) -> float | None:
-        """Return the age of the request that is in flight for longest, in seconds; None without any."""
+        """Return the age of the request that is in flight for longest, in seconds; None without
+        any."""
         return next((self._clock() - start for start, _ in self._in_flight.values()), None)
 
     def stragglers(self) -> list[tuple[int, str, float]]:
-        """Return the number, user and seconds of each request in flight far beyond the usual, the oldest first."""
+        """Return the number, user and seconds of each request in flight far beyond the usual, the
+        oldest first."""
         now, (oldest, _) = self._clock(), next(iter(self._in_flight.values()), (math.inf, ""))
         if now - oldest <= LEAST_BEYOND or (beyond := self.latency.beyond) is None:
             return []
@@ -407,7 +437,8 @@ class Caller:
         return [(place, user, now - start) for place, (start, user) in old if user]
 
     async def _pause(self, tries: FailedTries, user: str, seconds: float) -> None:
-        """Sleep between two tries. An answer, or an outage, ends a pause that the endpoint did not request."""
+        """Sleep between two tries. An answer, or an outage, ends a pause that the endpoint did not
+        request."""
         if seconds:
             self._resting[user] += 1
             self.traffic.backing_off = len(self._resting)
@@ -434,9 +465,13 @@ class Caller:
         """Return the seconds until a request may be tried again."""
         health, now = self.health, self._clock()
         assert tries.last is not None
-        tries.last.__traceback__ = None  # its frames hold it and the whole user, until garbage is collected
+        tries.last.__traceback__ = (
+            None  # its frames hold it and the whole user, until garbage is collected
+        )
         requested = tries.last.retry_after
-        seconds = pause_before(tries.waits + tries.counted + tries.undecided + tries.refused, requested, self.rng)
+        seconds = pause_before(
+            tries.waits + tries.counted + tries.undecided + tries.refused, requested, self.rng
+        )
         if requested or tries.last.asks_to_wait:
             return seconds
         if health.one_at_a_time:
@@ -449,15 +484,16 @@ class Caller:
         return min(seconds, health.patience(now))
 
     def _wake(self) -> None:
-        """End the pauses of those that wait for a probe; while the endpoint is down all wait for a slot."""
+        """End the pauses of those that wait for a probe; while the endpoint is down all wait for a
+        slot."""
         for nap, tries in self._naps.items():
             if self.health.down or self.health.needs_probe(tries):
                 nap.cancel()
 
     @property
     def pause_left(self) -> float:
-        """Return the seconds until the first request goes that the endpoint has asked to wait, 0 where any is in flight
-        or may go."""
+        """Return the seconds until the first request goes that the endpoint has asked to wait, 0
+        where any is in flight or may go."""
         limiter, now = self.limiter, self._clock()
         if limiter.in_flight or limiter.held_by not in (None, "pause"):
             return 0.0
@@ -466,20 +502,23 @@ class Caller:
 
     @property
     def wait_left(self) -> float:
-        """Return the seconds of `--wait` for the first answer that are left; 0 after it, and where none is awaited."""
+        """Return the seconds of `--wait` for the first answer that are left; 0 after it, and where
+        none is awaited."""
         return self.health.wait_left(self._clock())
 
 
 def pause_before(failures: int, requested: float | None, rng: random.Random) -> float:
-    """Draw the seconds to the next try: those that the endpoint requests, or a quarter more at most; else even up to
-    0.5 s, doubled with each failure after the first, at most 60 s (docs/design.md, section 6)."""
+    """Draw the seconds to the next try: those that the endpoint requests, or a quarter more at
+    most; else even up to 0.5 s, doubled with each failure after the first, at most 60 s
+    (docs/design.md, section 6)."""
     if requested:
         return requested * rng.uniform(1.0, 1.0 + SPREAD)
     return rng.uniform(0.0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(max(0, failures - 1), 16)))
 
 
 def _refusal(error: EndpointStopped) -> TransportFault:
-    """Return a refusal of the configuration as a fault, since another try may pass; raise any other error."""
+    """Return a refusal of the configuration as a fault, since another try may pass; raise any other
+    error."""
     if not isinstance(error, Denied) or isinstance(error, UsedUp):
         raise error
     return TransportFault("denied", str(error), billed=False, refusal=error)
@@ -488,4 +527,8 @@ def _refusal(error: EndpointStopped) -> TransportFault:
 def _used(received: Received) -> tuple[float | None, float | None]:
     """Return the tokens of a try and of its completion; None if no usage is reported."""
     prompt, completion = received.completion.prompt_tokens, received.completion.completion_tokens
-    return (None, None) if prompt is None or completion is None else (float(prompt + completion), float(completion))
+    return (
+        (None, None)
+        if prompt is None or completion is None
+        else (float(prompt + completion), float(completion))
+    )

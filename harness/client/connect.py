@@ -1,13 +1,15 @@
-"""The way of a connection and the certificates that it trusts: of the environment and of an address.
+"""The way of a connection and the certificates that it trusts: of the environment and of an
+address.
 
-Connections serve one request after another. A server may send something unrequested on one, such as its reply once
-more, and the next user would get the answer of another; or it may close one that is idle just when the next request is
-on its way. `Connector` looks for both before each further request. An unrequested reply that comes after that look
-cannot be distinguished from the reply; after an end, the request is sent once more.
+Connections serve one request after another. A server may send something unrequested on one, such as
+its reply once more, and the next user would get the answer of another; or it may close one that is
+idle just when the next request is on its way. `Connector` looks for both before each further
+request. An unrequested reply that comes after that look cannot be distinguished from the reply;
+after an end, the request is sent once more.
 
-Proxies are read as urllib reads them (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, in lower case too). In addition,
-NO_PROXY takes blocks of IP addresses, and hosts that no proxy can know never go through one: loopback, and names
-without a dot, which belong to a cluster.
+Proxies are read as urllib reads them (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, in lower case
+too). In addition, NO_PROXY takes blocks of IP addresses, and hosts that no proxy can know never go
+through one: loopback, and names without a dot, which belong to a cluster.
 """
 
 from __future__ import annotations
@@ -32,31 +34,43 @@ import aiohttp
 from harness.client.address import Address, check, public_url
 from harness.errors import BadInput, to_install
 
-SOCKS = {"socks": (5, True), "socks5": (5, False), "socks5h": (5, True), "socks4": (4, False), "socks4a": (4, True)}
-"""Scheme of a proxy: version, and whether the proxy resolves names (curl's manual, CURLOPT_PROXY). `socks` is what
-desktops write."""
+SOCKS = {
+    "socks": (5, True),
+    "socks5": (5, False),
+    "socks5h": (5, True),
+    "socks4": (4, False),
+    "socks4a": (4, True),
+}
+"""Scheme of a proxy: version, and whether the proxy resolves names (curl's manual, CURLOPT_PROXY).
+`socks` is what desktops write."""
 SOCKS_PORT = 1080
 IDLE_SECONDS = 4.0
-"""For how long an idle connection may serve again: many servers (uvicorn, Node) close theirs after 5 s, and a request
-that is on its way then is lost."""
+"""For how long an idle connection may serve again: many servers (uvicorn, Node) close theirs after
+5 s, and a request that is on its way then is lost."""
 CROSSING_SECONDS = 0.25
-"""The longest that a request and the end of its idle connection can cross on their way: a packet's way, with room."""
+"""The longest that a request and the end of its idle connection can cross on their way: a packet's
+way, with room."""
 PROBE_SECONDS = 60
-"""Seconds of silence after which TCP probes a connection, so that no NAT forgets it during a long reply."""
+"""Seconds of silence after which TCP probes a connection, so that no NAT forgets it during a long
+reply."""
 PROBE_OPTION = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
 """The name on Linux and Windows, and that on macOS."""
 LONGEST_CREDENTIAL = 255
 """Characters of a name or password (RFC 1929)."""
 DIRECTLY = "directly"
-UNCHECKED = ", without checking its certificate (LLM_INSECURE_TLS=1): anybody on the way can read the key"
+UNCHECKED = (
+    ", without checking its certificate (LLM_INSECURE_TLS=1): anybody on the way can read the key"
+)
 CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""Variables of OpenSSL, requests and curl: certificates that are trusted in addition to the system's."""
+"""Variables of OpenSSL, requests and curl: certificates that are trusted in addition to the
+system's."""
 CA_FOLDERS = "SSL_CERT_DIR"
 """OpenSSL reads it itself."""
 
 
 class Connector(aiohttp.TCPConnector):
-    """Gives an idle connection to a request only if nothing came on it and it is still open, and once at most."""
+    """Gives an idle connection to a request only if nothing came on it and it is still open, and
+    once at most."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -80,10 +94,11 @@ class Connector(aiohttp.TCPConnector):
     async def send_again(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Send a request whose connection its server may have found idle again, over a new one: a middleware.
+        """Send a request whose connection its server may have found idle again, over a new one: a
+        middleware.
 
-        Only that: the server hung up at once, without a byte of a reply. What a server has received otherwise belongs
-        to the tries that are counted, paced and limited.
+        Only that: the server hung up at once, without a byte of a reply. What a server has received
+        otherwise belongs to the tries that are counted, paced and limited.
         """
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -99,7 +114,8 @@ class Connector(aiohttp.TCPConnector):
 
 
 def _found_closed(error: aiohttp.ClientError) -> bool:
-    """Return whether a connection was closed before the request was written, or without a byte of a reply."""
+    """Return whether a connection was closed before the request was written, or without a byte of a
+    reply."""
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return isinstance(error.message, str)  # else it is what has come
     return isinstance(error.__cause__, aiohttp.ClientConnectionResetError)
@@ -124,10 +140,12 @@ def probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """`connector` makes a session's connector, within the running loop; `way` is in words; `trust` is aiohttp's `ssl`.
+    """`connector` makes a session's connector, within the running loop; `way` is in words; `trust`
+    is aiohttp's `ssl`.
 
-    `proxy` is for aiohttp, which speaks to HTTP proxies itself; `via` is any proxy. Connector and proxies may hold
-    credentials, hence none is shown. `errors` are those of a SOCKS proxy, which are no errors of aiohttp's.
+    `proxy` is for aiohttp, which speaks to HTTP proxies itself; `via` is any proxy. Connector and
+    proxies may hold credentials, hence none is shown. `errors` are those of a SOCKS proxy, which
+    are no errors of aiohttp's.
     """
 
     connector: Callable[[], Connector] = field(repr=False)
@@ -139,7 +157,8 @@ class Connection:
 
 
 def connection(address: Address, connections: int) -> Connection:
-    """Return the connection to an address that has passed `check`. `connections` bounds the sockets.
+    """Return the connection to an address that has passed `check`. `connections` bounds the
+    sockets.
 
     Raise `BadInput` for a proxy or a file of certificates that cannot be used.
     """
@@ -162,14 +181,18 @@ def connection(address: Address, connections: int) -> Connection:
         import aiohttp_socks as socks
     except ImportError:
         raise BadInput(
-            f"{name} names a SOCKS proxy, for which a package is missing: {to_install('behavior-harness[socks]')}"
+            f"{name} names a SOCKS proxy, for which a package is missing:"
+            f" {to_install('behavior-harness[socks]')}"
         ) from None
     errors = (socks.ProxyError, socks.ProxyConnectionError, socks.ProxyTimeoutError)
-    return Connection(_by_socks(socks, urlsplit(proxy), options), way, trust, via=proxy, errors=errors)
+    return Connection(
+        _by_socks(socks, urlsplit(proxy), options), way, trust, via=proxy, errors=errors
+    )
 
 
 def usable(address: Address) -> None:
-    """Raise `BadInput` for an address, key, proxy or file of certificates that no request could be sent with."""
+    """Raise `BadInput` for an address, key, proxy or file of certificates that no request could be
+    sent with."""
     check(address)
     connection(address, 1)
 
@@ -197,7 +220,9 @@ def _proxy(target: SplitResult) -> tuple[str, str | None]:
     except (BadInput, ValueError):
         usable = False
     if not usable:
-        raise BadInput(f"the proxy in {name} is not of the form http://HOST:PORT or socks5h://HOST:PORT")
+        raise BadInput(
+            f"the proxy in {name} is not of the form http://HOST:PORT or socks5h://HOST:PORT"
+        )
     return name, proxy
 
 
@@ -208,7 +233,9 @@ def _goes_directly(target: SplitResult, no_proxy: str) -> bool:
         address = ip_address(host)
     except ValueError:
         return "." not in host or bool(proxy_bypass(f"{host}:{port}"))
-    if address.is_loopback or proxy_bypass(f"[{host}]:{port}" if address.version == 6 else f"{host}:{port}"):
+    if address.is_loopback or proxy_bypass(
+        f"[{host}]:{port}" if address.version == 6 else f"{host}:{port}"
+    ):
         return True
     for entry in no_proxy.split(","):
         try:
@@ -219,10 +246,15 @@ def _goes_directly(target: SplitResult, no_proxy: str) -> bool:
     return False
 
 
-def _by_socks(socks: ModuleType, proxy: SplitResult, options: dict[str, Any]) -> Callable[[], Connector]:
+def _by_socks(
+    socks: ModuleType, proxy: SplitResult, options: dict[str, Any]
+) -> Callable[[], Connector]:
     version, resolves = SOCKS[proxy.scheme]
     if proxy.username is not None:
-        options = options | {"username": unquote(proxy.username), "password": unquote(proxy.password or "")}
+        options = options | {
+            "username": unquote(proxy.username),
+            "password": unquote(proxy.password or ""),
+        }
     return partial(
         type("SocksConnector", (Connector, socks.ProxyConnector), {}),
         host=proxy.hostname,
@@ -237,9 +269,11 @@ def _by_socks(socks: ModuleType, proxy: SplitResult, options: dict[str, Any]) ->
 
 
 def _trust(address: Address, target: SplitResult) -> ssl.SSLContext | bool:
-    """Return what aiohttp takes as `ssl`: True for the system's certificates, False for no check at all.
+    """Return what aiohttp takes as `ssl`: True for the system's certificates, False for no check at
+    all.
 
-    OpenSSL's variables replace the system's certificates; here they are added to them, as all others are.
+    OpenSSL's variables replace the system's certificates; here they are added to them, as all
+    others are.
     """
     if address.insecure_tls:
         return False

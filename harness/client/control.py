@@ -1,13 +1,16 @@
-"""How many requests may be in flight at once: at most a fixed number, or one that is found. Pure: no clock of its own.
+"""How many requests may be in flight at once: at most a fixed number, or one that is found. Pure:
+no clock of its own.
 
-The control increases its limit while the limit is what holds the work back, until the endpoint returns 429 or
-throughput stops improving. A refusal while n requests are in flight, itself included, shows that n is too many, unless
-the endpoint refuses at any level. A refusal at a level that held before, alone among answers, is a sign of that; then
-only refusals in quick succession count, which are rare by chance and certain where no slot is free.
+The control increases its limit while the limit is what holds the work back, until the endpoint
+returns 429 or throughput stops improving. A refusal while n requests are in flight, itself
+included, shows that n is too many, unless the endpoint refuses at any level. A refusal at a level
+that held before, alone among answers, is a sign of that; then only refusals in quick succession
+count, which are rare by chance and certain where no slot is free.
 
-A mere delay shows by Little's law: n in flight at a mean latency of s seconds are n / s answers a second; if more in
-flight is not more answers a second, the limit goes back. After either, a hold keeps the limit from oscillating around
-the capacity: it doubles up to `LONGEST_HOLD` windows, unless the capacity was twice as large before and may return.
+A mere delay shows by Little's law: n in flight at a mean latency of s seconds are n / s answers a
+second; if more in flight is not more answers a second, the limit goes back. After either, a hold
+keeps the limit from oscillating around the capacity: it doubles up to `LONGEST_HOLD` windows,
+unless the capacity was twice as large before and may return.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 RETURN_HOLD, FIRST_HOLD, LONGEST_HOLD = 2, 4, 16
-"""Windows at a found capacity before the next probe: where twice as much held before, at first, and at most. A window
-is as many answers as the limit."""
+"""Windows at a found capacity before the next probe: where twice as much held before, at first, and
+at most. A window is as many answers as the limit."""
 WORTH_IT = 0.1
 """Share of the growth in flight that must come back as growth in answers a second."""
 CONFIRMED = 4
@@ -28,12 +31,14 @@ EVIDENCE = 16
 COMPARABLE = 1.25
 """Growth below which two levels' throughputs differ by less than the noise of one window."""
 ENOUGH, MOST, PER_ANSWER = 5.0, 6.0, 0.75
-"""Score at which refusals that may be chance mean load, its largest value, and what an answer takes from it; a refusal
-adds 1. So a share of refusals below 3 in 7 tries, if they are spread evenly, is not load: where no slot is free, a slot
-that a refusal leaves is refused again at once. An endpoint that refuses a twentieth of the tries by chance costs hardly
-anything in this way, and one that refuses a fifth little."""
+"""Score at which refusals that may be chance mean load, its largest value, and what an answer takes
+from it; a refusal adds 1. So a share of refusals below 3 in 7 tries, if they are spread evenly, is
+not load: where no slot is free, a slot that a refusal leaves is refused again at once. An endpoint
+that refuses a twentieth of the tries by chance costs hardly anything in this way, and one that
+refuses a fifth little."""
 MEMORY = 400
-"""Answers after which a refusal by chance is forgotten; each time that refusals mean load a quarter of them is left."""
+"""Answers after which a refusal by chance is forgotten; each time that refusals mean load a quarter
+of them is left."""
 FADE = 16
 """Part of its distance from the limit by which the best level fades with each failed probe."""
 
@@ -47,7 +52,8 @@ class _Level:
 
 
 class AdaptiveControl:
-    """Between `floor` and `ceiling`, from `start`. Doubles until that is no improvement, then probes by ones.
+    """Between `floor` and `ceiling`, from `start`. Doubles until that is no improvement, then
+    probes by ones.
 
     With `judges_delay` throughput counts, too; otherwise refusals alone.
     """
@@ -67,7 +73,8 @@ class AdaptiveControl:
         self._restart(0.0)
 
     def answered(self, now: float, seconds: float, pressed: bool) -> None:
-        """Note an answer after `seconds`; `pressed`: all slots were taken, or requests waited for one."""
+        """Note an answer after `seconds`; `pressed`: all slots were taken, or requests waited for
+        one."""
         self._pressed |= pressed
         self._score = max(0.0, self._score - PER_ANSWER)
         self._by_chance = max(0, self._by_chance - 1)
@@ -81,8 +88,8 @@ class AdaptiveControl:
     def refused(self, now: float, seconds: float, in_flight: int) -> None:
         """Note a 429 after `seconds` while so many were in flight, the refused request included.
 
-        Those of one burst that were sent before the limit fell each show one too many, but are no new evidence: they
-        take it to half at most.
+        Those of one burst that were sent before the limit fell each show one too many, but are no
+        new evidence: they take it to half at most.
         """
         alone, has_held = self._score < 1.0, self.limit <= self._held
         self._score = min(MOST, self._score + 1.0)
@@ -101,7 +108,8 @@ class AdaptiveControl:
             self._settle(now, lower)
 
     def _judge(self, now: float) -> None:
-        """End a window: decide whether the last growth was worth it, and whether it is time for another."""
+        """End a window: decide whether the last growth was worth it, and whether it is time for
+        another."""
         if not self._pressed:
             return self._restart(now)  # the limit is not what holds the work back
         self._latency = self._seconds / self._answers
@@ -120,7 +128,8 @@ class AdaptiveControl:
         return self._grow(now)
 
     def _worth_it(self, level: _Level) -> bool:
-        """Return whether a level has more throughput than the last comparable one; too few answers are no evidence."""
+        """Return whether a level has more throughput than the last comparable one; too few answers
+        are no evidence."""
         last = self._levels[-1] if self._levels else None
         if last is None or level.limit < max(EVIDENCE, COMPARABLE * last.limit):
             return True
@@ -132,7 +141,9 @@ class AdaptiveControl:
             return self._restart(self._since if 2 * self.limit <= self._best else now)
         if self._searching:
             self.limit = min(2 * self.limit, self._ceiling)
-            return self._restart(now + self._latency if self.limit > EVIDENCE else now)  # its first answers flatter it
+            return self._restart(
+                now + self._latency if self.limit > EVIDENCE else now
+            )  # its first answers flatter it
         if self._step > 1:
             self._next_hold = FIRST_HOLD  # the probe before this one went well
             if self.limit < self._best:  # a capacity that returns

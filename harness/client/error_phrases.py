@@ -14,16 +14,24 @@ from typing import Any, NamedTuple
 
 import orjson
 
-PHRASES: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-FINISH_REASONS: dict[str, str] = {theirs: ours for ours, words in PHRASES["finish_reasons"].items() for theirs in words}
-BASE_RESP: dict[int, int] = {code: int(status) for status, codes in PHRASES["base_resp"].items() for code in codes}
+PHRASES: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
+FINISH_REASONS: dict[str, str] = {
+    theirs: ours for ours, words in PHRASES["finish_reasons"].items() for theirs in words
+}
+BASE_RESP: dict[int, int] = {
+    code: int(status) for status, codes in PHRASES["base_resp"].items() for code in codes
+}
 
 TOO_MANY_REQUESTED = re.compile(r"max_(?:completion_)?tokens\W.{0,40}too large(?:: (\d{1,15})\b)?")
-"""A --max-tokens that no model allows: wrong parameters, even where the sentence goes on about the context length."""
+"""A --max-tokens that no model allows: wrong parameters, even where the sentence goes on about the
+context length."""
 WHOLE_CONTEXT = re.compile(r"maximum context length is (\d{1,15})\b")
 QUOTED = re.compile(r"""['"`“‘「『](.*?)['"`”’」』]""")
 ECHOED_INPUT = re.compile(r"""['"]input['"]\s*:|\binput_value=""")
-"""Where the message of a validator (FastAPI, pydantic) begins to quote the input that it refuses."""
+"""Where the message of a validator (FastAPI, pydantic) begins to quote the input that it
+refuses."""
 PARAMETER = re.compile(r"[A-Za-z_][\w.\[\]-]{0,63}", re.ASCII)
 """The name of a parameter or the path to it: anything else in its place may be a user's text."""
 MESSAGES = ("message", "msg", "error_msg", "errmsg", "error_message", "detail")
@@ -37,7 +45,8 @@ LONGEST_MESSAGE = 300
 
 
 def error_text(error: object) -> str:
-    """Return the endpoint's own words on one line, the error's code first; "" if no known member has any."""
+    """Return the endpoint's own words on one line, the error's code first; "" if no known member
+    has any."""
     if type(error) is str:
         return one_line(error)
     if type(error) is not dict:
@@ -65,7 +74,9 @@ def _of_relay(error: dict[str, Any]) -> Iterator[str]:
     """Yield the words of members that only some have."""
     if type(base := error.get("base_resp")) is dict:  # MiniMax
         yield f"{base.get('status_code')}, {base.get('status_msg')}"
-    if type(metadata := error.get("metadata")) is dict:  # OpenRouter: its moderation, or the provider's own error
+    if (
+        type(metadata := error.get("metadata")) is dict
+    ):  # OpenRouter: its moderation, or the provider's own error
         if "flagged_input" in metadata:
             yield "input was flagged"
         with suppress(ValueError):
@@ -74,18 +85,22 @@ def _of_relay(error: dict[str, Any]) -> Iterator[str]:
 
 
 def retry_delay(data: object) -> str | None:
-    """Return the seconds to wait, as text, that an error of Google's names (`google.rpc.RetryInfo`); None without."""
+    """Return the seconds to wait, as text, that an error of Google's names
+    (`google.rpc.RetryInfo`); None without."""
     error = data.get("error") if type(data) is dict else None
     named = (each.get("retryDelay") for each in _details(error))
     return next((delay.removesuffix("s") for delay in named if type(delay) is str), None)
 
 
 def _quotas(error: dict[str, Any]) -> list[str]:
-    """Return the quotas that an error of Google's names (`google.rpc.QuotaFailure`), of a day alone if there are any.
+    """Return the quotas that an error of Google's names (`google.rpc.QuotaFailure`), of a day alone
+    if there are any.
 
     Its message has the same words for a limit a minute, which passes by itself, and for one a day.
     """
-    named = [one.get("quotaId") for each in _details(error) for one in _objects(each.get("violations"))]
+    named = [
+        one.get("quotaId") for each in _details(error) for one in _objects(each.get("violations"))
+    ]
     quotas = [quota for quota in named if type(quota) is str and PARAMETER.fullmatch(quota)]
     return [quota for quota in quotas if "PerDay" in quota] or quotas
 
@@ -99,11 +114,16 @@ def _objects(value: object) -> list[dict[str, Any]]:
 
 
 def _validation_errors(errors: object) -> list[str]:
-    """Return the place and message of the first errors of a validator (FastAPI, pydantic), without the quoted input."""
+    """Return the place and message of the first errors of a validator (FastAPI, pydantic), without
+    the quoted input."""
     found = []
     for each in errors[:3] if type(errors) is list else ():
         if type(each) is dict and type(each.get("loc")) is list and type(each.get("msg")) is str:
-            place = ".".join(str(step) for step in each["loc"] if type(step) is int or PARAMETER.fullmatch(str(step)))
+            place = ".".join(
+                str(step)
+                for step in each["loc"]
+                if type(step) is int or PARAMETER.fullmatch(str(step))
+            )
             found.append(f"{place}: {each['msg']}")
     return found
 
@@ -111,25 +131,36 @@ def _validation_errors(errors: object) -> list[str]:
 def one_line(text: str) -> str:
     """Return foreign words as a message shows them: printable, on one line, and not too long.
 
-    A word that the end would cut in two is left out, since a part of an echoed key would not be recognised as one.
+    A word that the end would cut in two is left out, since a part of an echoed key would not be
+    recognised as one.
     """
     line = "".join(filter(str.isprintable, " ".join(text.split())))
-    return line if len(line) <= LONGEST_MESSAGE else re.sub(r"[!-~]+\Z", "", line[:LONGEST_MESSAGE]) + "…"
+    return (
+        line
+        if len(line) <= LONGEST_MESSAGE
+        else re.sub(r"[!-~]+\Z", "", line[:LONGEST_MESSAGE]) + "…"
+    )
 
 
 def searchable(text: str) -> str:
-    """Return the words in which phrases are looked up: in lower case, without the input that a validator quotes."""
+    """Return the words in which phrases are looked up: in lower case, without the input that a
+    validator quotes."""
     return ECHOED_INPUT.split(text, maxsplit=1)[0].lower()
 
 
 def without_quotes(words: str, request: str) -> str:
-    """Remove what an error quotes of the request: a quoted post about an empty account must not be taken for one."""
+    """Remove what an error quotes of the request: a quoted post about an empty account must not be
+    taken for one."""
     return QUOTED.sub(lambda quote: "" if quote[1] and quote[1] in request else quote[0], words)
 
 
 def says(topic: str, low: str) -> bool:
     """Return whether `searchable` words have a phrase of this list of error_phrases.toml."""
-    if topic == "unknown_model" and "model" in low and ("not found" in low or "does not exist" in low):
+    if (
+        topic == "unknown_model"
+        and "model" in low
+        and ("not found" in low or "does not exist" in low)
+    ):
         return True
     found = any(phrase in low for phrase in PHRASES[topic])
     return found and not (topic in CONTEXT and _asks_too_much(low))
@@ -139,7 +170,8 @@ def _asks_too_much(low: str) -> bool:
     """Return whether an absurd --max-tokens is the reason, and not the prompt's length."""
     if not (requested := TOO_MANY_REQUESTED.search(low)):
         return False
-    # vLLM also says this where the prompt leaves less room than was requested, though the model has more.
+    # vLLM also says this where the prompt leaves less room than was requested, though the model has
+    # more.
     whole = WHOLE_CONTEXT.search(low)
     return not (requested[1] and whole and int(requested[1]) < int(whole[1]))
 
@@ -163,15 +195,19 @@ def rule_of(status: int | None, low: str) -> Rule:
         if status is None:
             fits = bool(rule.topics or not rule.statuses)
         else:
-            fits = not rule.statuses or status in rule.statuses or f"{status // 100}xx" in rule.statuses
+            fits = (
+                not rule.statuses
+                or status in rule.statuses
+                or f"{status // 100}xx" in rule.statuses
+            )
         if fits and all(says(topic, low) for topic in rule.topics):
             return rule
     raise AssertionError("the last row fits every error")
 
 
 def is_error(error: object) -> bool:
-    """Return whether a member for errors has one: some endpoints always send it, empty, or with words
-    of success."""
+    """Return whether a member for errors has one: some endpoints always send it, empty, or with
+    words of success."""
     if type(error) is not dict:
         return bool(error) if type(error) is list else str(error).strip().lower() not in SUCCESS
     said = [error[name] for name in MEMBERS if name in error] or error.values()

@@ -1,8 +1,9 @@
-"""Whether an endpoint answers, and which failed tries count (docs/design.md, section 6). Pure: the time is an argument.
+"""Whether an endpoint answers, and which failed tries count (docs/design.md, section 6). Pure: the
+time is an argument.
 
-A failed try counts against its request once the endpoint has answered something since the try began. Where nothing is
-answered, a request for one token, a *probe*, decides: answered, the tries that failed before it count; unanswered, the
-endpoint is `down`, and they never count.
+A failed try counts against its request once the endpoint has answered something since the try
+began. Where nothing is answered, a request for one token, a *probe*, decides: answered, the tries
+that failed before it count; unanswered, the endpoint is `down`, and they never count.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from harness.errors import EndpointStopped, GaveUp, Rejected, TransportFault
 UNCOUNTED_IN_A_ROW, REFUSALS = 3, 3
 """Tries of a request after which a probe decides: those that do not count yet, and refusals."""
 MAX_BILLABLE, BILLABLE_WHILE_DOWN = 30, 10
-"""Tries of a request that may be billed, counted or not: then its user fails. And those from which on it waits for the
-end of an outage, instead of showing by a try of its own that it goes on."""
+"""Tries of a request that may be billed, counted or not: then its user fails. And those from which
+on it waits for the end of an outage, instead of showing by a try of its own that it goes on."""
 BETWEEN_PROBES, BETWEEN_TRIES = 10.0, 2.0
-"""Seconds between two probes, and between two requests while an endpoint is down. What a run loses after an outage is
-the latter at most: the first answer wakes everybody."""
+"""Seconds between two probes, and between two requests while an endpoint is down. What a run loses
+after an outage is the latter at most: the first answer wakes everybody."""
 PROBE_SECONDS = 15.0
 """The longest that a probe may take."""
 PATIENCE_WITH_AN_ADDRESS = 5.0
@@ -38,7 +39,8 @@ HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a caller's patience: retries of one request; seconds without any answer at all; those to the first."""
+    """Bounds of a caller's patience: retries of one request; seconds without any answer at all;
+    those to the first."""
 
     max_retries: int
     max_outage: float
@@ -47,11 +49,12 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class FailedTries:
-    """The failed tries of one request: those that count, those of which that is `undecided`, and those that may be
-    billed, counted or not.
+    """The failed tries of one request: those that count, those of which that is `undecided`, and
+    those that may be billed, counted or not.
 
-    In addition, not as failures: `waits` that the endpoint asked for, and tries that it `refused` for the key, the
-    model or the like. `served_others`: it has answered since so many of these that a last one decides.
+    In addition, not as failures: `waits` that the endpoint asked for, and tries that it `refused`
+    for the key, the model or the like. `served_others`: it has answered since so many of these that
+    a last one decides.
     """
 
     counted: int = 0
@@ -63,21 +66,27 @@ class FailedTries:
     last: TransportFault | None = None
 
     def check(self, number: int, max_retries: int) -> None:
-        """Raise why the request's user fails after its try of this number, unless it is to be tried again."""
+        """Raise why the request's user fails after its try of this number, unless it is to be tried
+        again."""
         if self.last is None:
             return
         if self.refused > REFUSALS and self.served_others:
-            detail = f"{self.last.detail}; others are answered, so it may be this prompt that is blocked"
+            detail = (
+                f"{self.last.detail}; others are answered, so it may be this prompt that is blocked"
+            )
             raise Rejected(self.last.kind, detail) from self.last
         if self.counted > max_retries or self.billable >= MAX_BILLABLE:
-            raise GaveUp("persistent_error", f"{self.last.kind}: {self.last.detail}", number) from self.last
+            raise GaveUp(
+                "persistent_error", f"{self.last.kind}: {self.last.detail}", number
+            ) from self.last
 
 
 class Health:
-    """What one lane knows of its endpoint. `last_answer` is the start of the run until there is one.
+    """What one lane knows of its endpoint. `last_answer` is the start of the run until there is
+    one.
 
-    `in_doubt`: only a probe can tell whether requests are bad or the endpoint is down. Then, and while it is `down`,
-    one request at a time goes out.
+    `in_doubt`: only a probe can tell whether requests are bad or the endpoint is down. Then, and
+    while it is `down`, one request at a time goes out.
     """
 
     def __init__(self, now: float, limits: Limits) -> None:
@@ -103,7 +112,8 @@ class Health:
         return self._silent_since is not None or bool(self._undecided)
 
     def wait_left(self, now: float) -> float:
-        """Return the seconds of `--wait` that are left; 0 after the first answer, and where none is awaited."""
+        """Return the seconds of `--wait` that are left; 0 after the first answer, and where none is
+        awaited."""
         left = self.last_answer + self._limits.wait - now
         return 0.0 if self.has_answered or left < INSTANT else left
 
@@ -133,7 +143,8 @@ class Health:
             self._undecided.add(tries)
 
     def failed(self, tries: FailedTries, fault: TransportFault, begun: float, now: float) -> None:
-        """Note a failed try from `begun` to now. Raise `EndpointStopped` if the run cannot go on."""
+        """Note a failed try from `begun` to now. Raise `EndpointStopped` if the run cannot go
+        on."""
         tries.last = fault
         tries.billable += fault.billed
         self._judge_address(fault, begun, now)
@@ -168,14 +179,17 @@ class Health:
             self._undecided.add(tries)
 
     def needs_probe(self, tries: FailedTries) -> bool:
-        """Return whether only an answer tells what becomes of a request: after some tries, or after its last one."""
+        """Return whether only an answer tells what becomes of a request: after some tries, or after
+        its last one."""
         if tries.refused >= REFUSALS:
             return not tries.served_others
         return tries.undecided >= (1 if self.is_over(tries) else UNCOUNTED_IN_A_ROW)
 
     def is_over(self, tries: FailedTries) -> bool:
         """Return whether a request is not tried again before it is known what counts."""
-        return tries.refused >= REFUSALS or tries.counted + tries.undecided > self._limits.max_retries
+        return (
+            tries.refused >= REFUSALS or tries.counted + tries.undecided > self._limits.max_retries
+        )
 
     def doubt(self, now: float) -> None:
         """Have a probe sent, if the last one is long enough ago."""
@@ -186,8 +200,8 @@ class Health:
         return min(max(0.0, self._probed_at + BETWEEN_PROBES - now), self.patience(now))
 
     def until_next(self, now: float) -> float:
-        """Return the seconds until the next of the requests that go out one at a time: the last one is due when the
-        patience ends."""
+        """Return the seconds until the next of the requests that go out one at a time: the last one
+        is due when the patience ends."""
         if not self.down:
             return 0.0
         return min(BETWEEN_TRIES, self.patience(now) or BETWEEN_TRIES)
@@ -197,8 +211,8 @@ class Health:
         return self.one_at_a_time and not self.until_probe(now)
 
     def seconds_to_spare(self, tries: FailedTries, now: float) -> float:
-        """Return for how long a request that has failed often waits for a probe, instead of going out while the
-        endpoint is down."""
+        """Return for how long a request that has failed often waits for a probe, instead of going
+        out while the endpoint is down."""
         return self.until_probe(now) if self.down and tries.billable >= BILLABLE_WHILE_DOWN else 0.0
 
     def probe(self, now: float) -> float:
@@ -238,7 +252,8 @@ class Health:
         return self._silence(now) >= self._limits.max_outage - INSTANT and not self.wait_left(now)
 
     def _judge_address(self, fault: TransportFault, begun: float, now: float) -> None:
-        """Stop the run when nothing has ever been answered and the address does not answer, or something else does.
+        """Stop the run when nothing has ever been answered and the address does not answer, or
+        something else does.
 
         A fault of any other kind shows that a server is there, and resets the patience.
         """
@@ -266,6 +281,6 @@ class Health:
         lasted = self._silence(now)
         duration = f"{lasted / 60:.0f} minutes" if lasted >= 120 else f"{lasted:.0f} seconds"
         raise EndpointStopped(
-            f"the endpoint has not answered with a completion for {duration} ({fault.kind}: {fault.detail}): "
-            "go on when it is back"
+            f"the endpoint has not answered with a completion for {duration} ({fault.kind}:"
+            f" {fault.detail}): go on when it is back"
         )

@@ -1,7 +1,7 @@
 """One endpoint over HTTP: the one place that maps the transport's errors.
 
-Requests are bytes. Replies are read whole before they are judged, streamed or not. Redirects are not followed, so that
-a key goes only to the address it was given for.
+Requests are bytes. Replies are read whole before they are judged, streamed or not. Redirects are
+not followed, so that a key goes only to the address it was given for.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ PROXY_ERRORS = (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError
 FILES_USED_UP = (errno.EMFILE, errno.ENFILE)
 CONNECT_SECONDS = 30.0
 STOOD_STILL = 2.0
-"""Seconds by which a time-out comes late only if this machine, or its loop, stood still meanwhile."""
+"""Seconds by which a time-out comes late only if this machine, or its loop, stood still
+meanwhile."""
 UNSAFE_HEADER = re.compile("invalid .*header|content-length|transfer-encoding", re.IGNORECASE)
 """In aiohttp's words for a reply whose head could be read in two ways."""
 LONGEST_STREAM = 10.0
@@ -47,27 +48,34 @@ LONGEST_STREAM = 10.0
 LINGER_SECONDS = 0.1
 """How long a stream's end is awaited after its [DONE], so that the connection can serve again."""
 PROXY_WANTS_CREDENTIALS = 407
-ENDS = END_REASONS | replies.SETTLED | {None, replies.ONLY_THINKING, replies.TOOL_CALL, replies.UNCLOSED}
+ENDS = (
+    END_REASONS
+    | replies.SETTLED
+    | {None, replies.ONLY_THINKING, replies.TOOL_CALL, replies.UNCLOSED}
+)
 """Finish reasons that are words of this program, and so no secret, even if a key is one of them."""
 LONGEST_PACE = 60.0
 """Seconds, at most, for which the limits in the headers of an answer hold requests back."""
 LONGEST_HEADER = 2**16
 LARGEST_REPLY = 2**23
-"""Bytes, decompressed: far above any completion, and small enough for memory to hold some replies at once."""
+"""Bytes, decompressed: far above any completion, and small enough for memory to hold some replies
+at once."""
 LARGEST_STREAM = 2**26
-"""Bytes of a stream, in which each token may take some hundreds; its completion is within `LARGEST_REPLY`."""
+"""Bytes of a stream, in which each token may take some hundreds; its completion is within
+`LARGEST_REPLY`."""
 MAX_WORDS = MAX_ERROR_BODY
 """Characters of an endpoint's own words in which secrets are looked for; the rest is left out."""
 
 
 class Client:
-    """Connections to one address. `connections` bounds the sockets, `timeout` and `stall` are seconds.
+    """Connections to one address. `connections` bounds the sockets, `timeout` and `stall` are
+    seconds.
 
-    `timeout` bounds a request; if its reply streams, the time until the first byte and from then on the time without
-    text or thought, `stall` the time without a single byte, and `LONGEST_STREAM` the whole.
-    `base` and `headers` are those of its requests, for further calls in `sessions`, `errors` what these may raise.
-    `shares_with` is an open client of the same server, for its connections. `on_exhausted` is called with
-    the seconds until a used-up quota resets.
+    `timeout` bounds a request; if its reply streams, the time until the first byte and from then on
+    the time without text or thought, `stall` the time without a single byte, and `LONGEST_STREAM`
+    the whole. `base` and `headers` are those of its requests, for further calls in `sessions`,
+    `errors` what these may raise. `shares_with` is an open client of the same server, for its
+    connections. `on_exhausted` is called with the seconds until a used-up quota resets.
     """
 
     _session: aiohttp.ClientSession
@@ -90,12 +98,21 @@ class Client:
         self._public = public_url(self._url)
         self._way = connection(address, connections)
         self.proxy = self._way.proxy
-        self.errors: tuple[type[Exception], ...] = (TimeoutError, aiohttp.ClientError, OSError, *self._way.errors)
+        self.errors: tuple[type[Exception], ...] = (
+            TimeoutError,
+            aiohttp.ClientError,
+            OSError,
+            *self._way.errors,
+        )
         self._interruptions: tuple[type[Exception], ...] = (TransportFault, *self.errors)
         self.shown = address.shown
         self.hide = Scrubber(secrets(address, self._way.via, self._public))
         self._served: tuple[str | None, ...] = ()
-        headers = {"Accept-Encoding": ENCODINGS, **address.headers, "Content-Type": "application/json"}
+        headers = {
+            "Accept-Encoding": ENCODINGS,
+            **address.headers,
+            "Content-Type": "application/json",
+        }
         if address.key is not None:
             headers["Authorization"] = f"Bearer {address.key}"
         self.headers = headers
@@ -114,13 +131,19 @@ class Client:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._shares_with is None:
             await self._session.close()
 
-    def sessions(self, read: float | None = None, headers: dict[str, str] | None = None) -> aiohttp.ClientSession:
-        """Return a session, which is to be closed; `read` are seconds between two pieces of a reply.
+    def sessions(
+        self, read: float | None = None, headers: dict[str, str] | None = None
+    ) -> aiohttp.ClientSession:
+        """Return a session, which is to be closed; `read` are seconds between two pieces of a
+        reply.
 
         Its replies are for `Body`, which unpacks them.
         """
@@ -130,7 +153,8 @@ class Client:
             headers=headers,
             middlewares=(connector.send_again,),
             proxy=self.proxy,
-            # For the lookup and all addresses of a host together; `sock_connect` would be for each in turn.
+            # For the lookup and all addresses of a host together; `sock_connect` would be for each
+            # in turn.
             timeout=aiohttp.ClientTimeout(total=None, connect=self._patience, sock_read=read),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
@@ -138,7 +162,8 @@ class Client:
         )
 
     async def send(self, body: bytes, user: str = "") -> Received:
-        """Try a request once. Raise `TransportFault`, `Rejected` or `EndpointStopped` by the class of the reply.
+        """Try a request once. Raise `TransportFault`, `Rejected` or `EndpointStopped` by the class
+        of the reply.
 
         Raise `MachineError` if this machine has no file left for another connection.
         """
@@ -152,16 +177,22 @@ class Client:
                 if _streams(response):
                     streamed, first_token = await self._streamed(response, begun)
                 else:
-                    content = await whole_body(response, LARGEST_REPLY, begun + self.timeout, self.errors)
+                    content = await whole_body(
+                        response, LARGEST_REPLY, begun + self.timeout, self.errors
+                    )
                     if looks_streamed(content) and response.status < 400:
-                        streamed = whole_stream(content, LARGEST_STREAM, is_framed(response.headers))
+                        streamed = whole_stream(
+                            content, LARGEST_STREAM, is_framed(response.headers)
+                        )
             finally:
                 if not response.closed:  # it is read to its end
                     response.release()  # which closes the connection if it has unread bytes
             if wait := exhausted(response.headers, datetime.now(UTC)):
                 self._on_exhausted(min(wait, LONGEST_PACE) if response.status < 400 else wait)
         except self.errors as error:
-            error.__traceback__ = None  # aiohttp's reader keeps its error, whose frames would keep the reader
+            error.__traceback__ = (
+                None  # aiohttp's reader keeps its error, whose frames would keep the reader
+            )
             stood_still = loop.time() - begun > self._patience + STOOD_STILL
             raise self.scrubbed(self.mapped(error, stood_still)) from None
         try:
@@ -173,7 +204,11 @@ class Client:
                 raise TooLarge(LARGEST_REPLY)
         except HarnessError as error:
             raise self.scrubbed(self.named(error)) from None
-        if _answerer(completion) != self._served or completion.refusal or completion.finish_reason not in ENDS:
+        if (
+            _answerer(completion) != self._served
+            or completion.refusal
+            or completion.finish_reason not in ENDS
+        ):
             completion = self.vetted(completion)
         return Received(completion, self.shown, first_token)
 
@@ -189,17 +224,26 @@ class Client:
         """Return a reply after its head."""
         headers = self.headers if self.proxy else None
         try:
-            return await self._session.post(self._url, data=body, headers=headers, allow_redirects=False)
+            return await self._session.post(
+                self._url, data=body, headers=headers, allow_redirects=False
+            )
         except aiohttp.ClientError:
             raise
         except ValueError as error:  # a header that would be two
             raise aiohttp.InvalidURL(self._public) from error
 
-    async def _streamed(self, response: aiohttp.ClientResponse, begun: float) -> tuple[dict[str, Any], float | None]:
-        """Return a streamed reply as if it had come whole, and the seconds until its first piece of text or thought."""
+    async def _streamed(
+        self, response: aiohttp.ClientResponse, begun: float
+    ) -> tuple[dict[str, Any], float | None]:
+        """Return a streamed reply as if it had come whole, and the seconds until its first piece of
+        text or thought."""
         loop, first_token, spoken = asyncio.get_running_loop(), None, begun
         body, reply = Body(response, LARGEST_STREAM), StreamedReply(LARGEST_STREAM)
-        until, kind, detail = begun + self.timeout, "timeout", f"no whole reply within {self.timeout:g} s"
+        until, kind, detail = (
+            begun + self.timeout,
+            "timeout",
+            f"no whole reply within {self.timeout:g} s",
+        )
         longest = self.timeout * LONGEST_STREAM
         try:
             while not reply.done and (block := await body.read(until)) is not None:
@@ -211,12 +255,18 @@ class Client:
                     first_token = now - begun if first_token is None else first_token
                 until, kind, detail = min(
                     (now + self._stall, "stalled", f"the stream stood still for {self._stall:g} s"),
-                    (spoken + self.timeout, "timeout", f"the stream had no content for {self.timeout:g} s"),
+                    (
+                        spoken + self.timeout,
+                        "timeout",
+                        f"the stream had no content for {self.timeout:g} s",
+                    ),
                     (begun + longest, "timeout", f"the stream has not ended within {longest:g} s"),
                 )
         except self._interruptions as error:
             if not reply.finished:
-                raise TransportFault(kind, detail) if type(error) is TimeoutError else error from None
+                raise (
+                    TransportFault(kind, detail) if type(error) is TimeoutError else error
+                ) from None
             response.close()  # the missing rest is no part of the answer
         whole = reply.whole(is_framed(response.headers))
         if not response.content.is_eof() and not response.closed:
@@ -224,7 +274,8 @@ class Client:
         return whole, first_token
 
     def vetted(self, completion: Completion) -> Completion:
-        """Remove secrets from the endpoint's own words: who answered, why the reply ended, a refusal.
+        """Remove secrets from the endpoint's own words: who answered, why the reply ended, a
+        refusal.
 
         Who answered is not checked again if it had no secret.
         """
@@ -243,7 +294,8 @@ class Client:
         )
 
     def mapped(self, error: Exception, stood_still: bool = False) -> HarnessError:
-        """Return the harness's error for one of the transport; `stood_still`: this machine did meanwhile.
+        """Return the harness's error for one of the transport; `stood_still`: this machine did
+        meanwhile.
 
         A connection that timed out then is no evidence against its address.
         """
@@ -252,8 +304,8 @@ class Client:
         match error:
             case OSError(errno=errno.EMFILE | errno.ENFILE):
                 return MachineError(
-                    f"{_reason(error)}: this machine has no file left for another connection: raise its limit "
-                    "(ulimit -n) or take a lower --concurrency"
+                    f"{_reason(error)}: this machine has no file left for another connection: raise"
+                    " its limit (ulimit -n) or take a lower --concurrency"
                 )
             case _ if isinstance(error, (*self._way.errors, *PROXY_ERRORS)):
                 return self._proxy_fault(_reason(error))
@@ -263,21 +315,28 @@ class Client:
                 return TransportFault("connect", detail, unreachable=not stood_still, billed=False)
             case ssl.SSLCertVerificationError():  # aiohttp's is one
                 return replies.Denied(
-                    f"no trusted TLS connection to {self._public}: {_reason(error)} "
-                    "(--ca-file takes a certificate of your own, LLM_INSECURE_TLS=1 turns the check off)"
+                    f"no trusted TLS connection to {self._public}: {_reason(error)} (--ca-file"
+                    " takes a certificate of your own, LLM_INSECURE_TLS=1 turns the check off)"
                 )
             case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
-                return EndpointStopped(f"{self._public} is not an address that requests can be sent to")
+                return EndpointStopped(
+                    f"{self._public} is not an address that requests can be sent to"
+                )
             case aiohttp.ClientConnectorDNSError() | socket.gaierror():
                 host = getattr(error, "host", self.base.hostname)
-                return TransportFault("unknown_host", f"{self._public}: no address for {host}", unreachable=True)
+                return TransportFault(
+                    "unknown_host", f"{self._public}: no address for {host}", unreachable=True
+                )
             case ssl.SSLError():
                 detail = (
-                    f"{self._public}: no TLS connection: {_reason(error)}; an address without TLS begins with http://"
+                    f"{self._public}: no TLS connection: {_reason(error)}; an address without TLS"
+                    " begins with http://"
                 )
                 return TransportFault("connect", detail, unreachable=True)
             case aiohttp.ClientConnectorError():
-                return TransportFault("connect", f"{self._public} does not answer: {_reason(error)}", unreachable=True)
+                return TransportFault(
+                    "connect", f"{self._public} does not answer: {_reason(error)}", unreachable=True
+                )
             case _:
                 return self._broken(error)
 
@@ -287,14 +346,17 @@ class Client:
             case TimeoutError():
                 return TransportFault("timeout", f"no whole reply within {self.timeout:g} s")
             case aiohttp.ServerDisconnectedError():  # its own words may be half a head
-                return TransportFault("connection", "the endpoint closed the connection before its reply")
+                return TransportFault(
+                    "connection", "the endpoint closed the connection before its reply"
+                )
             case aiohttp.ClientPayloadError():
                 return TransportFault("truncated", "the reply broke off")
             case aiohttp.ClientResponseError() if UNSAFE_HEADER.search(error.message):
                 header = " ".join(error.message.split()).rstrip(" ^")
                 return EndpointStopped(
-                    f"{self._public}: the head of a reply is refused, since it can be read in two ways: "
-                    f"{one_line(header)}; the server, or a proxy in front of it, has to be mended"
+                    f"{self._public}: the head of a reply is refused, since it can be read in two"
+                    f" ways: {one_line(header)}; the server, or a proxy in front of it, has to be"
+                    " mended"
                 )
             case aiohttp.ClientResponseError():
                 return TransportFault("bad_http", f"the reply is not HTTP: {_reason(error)}")
@@ -302,16 +364,23 @@ class Client:
                 return TransportFault("connection", f"the connection broke: {_reason(error)}")
 
     def _proxy_fault(self, why: str) -> TransportFault:
-        return TransportFault("proxy", f"the proxy for {self._public} does not serve: {why}", unreachable=True)
+        return TransportFault(
+            "proxy", f"the proxy for {self._public} does not serve: {why}", unreachable=True
+        )
 
     def named(self, error: HarnessError) -> HarnessError:
         """Return the error of a reply, with the address in it if the address may be wrong."""
         hint = "" if VERSION.search(self._public) else "; most addresses end in /v1"
         match error:
             case TransportFault(foreign=True):
-                return TransportFault(error.kind, f"{self._public}: {error.detail}{hint}", foreign=True)
+                return TransportFault(
+                    error.kind, f"{self._public}: {error.detail}{hint}", foreign=True
+                )
             case TransportFault(unreachable=True):
-                words = f"{self._public} answers {error.kind.removeprefix('http_')}: {error.detail}{hint}"
+                words = (
+                    f"{self._public} answers {error.kind.removeprefix('http_')}:"
+                    f" {error.detail}{hint}"
+                )
                 return TransportFault(error.kind, words, unreachable=True)
             case EndpointStopped():
                 return type(error)(f"{self._public}: {error}")
@@ -326,8 +395,11 @@ class Client:
         return error
 
     def _hidden(self, text: str) -> str:
-        """Return the beginning of foreign words without secrets: to look for them takes a second for 10 MB."""
-        return self.hide(text[: 2 * MAX_WORDS])[:MAX_WORDS]  # no secret is cut in two before it is looked for
+        """Return the beginning of foreign words without secrets: to look for them takes a second
+        for 10 MB."""
+        return self.hide(text[: 2 * MAX_WORDS])[
+            :MAX_WORDS
+        ]  # no secret is cut in two before it is looked for
 
 
 def _answerer(completion: Completion) -> tuple[str | None, ...]:
@@ -336,11 +408,15 @@ def _answerer(completion: Completion) -> tuple[str | None, ...]:
 
 def _streams(response: aiohttp.ClientResponse) -> bool:
     kind = response.headers.get("Content-Type", "")
-    return kind.partition(";")[0].strip().lower() == "text/event-stream" and 200 <= response.status < 300
+    return (
+        kind.partition(";")[0].strip().lower() == "text/event-stream"
+        and 200 <= response.status < 300
+    )
 
 
 async def _linger(response: aiohttp.ClientResponse) -> None:
-    """Read to the end of a reply that is whole already: a connection with unread bytes cannot serve again.
+    """Read to the end of a reply that is whole already: a connection with unread bytes cannot serve
+    again.
 
     A cancellation meanwhile costs the connection, not the reply, which is billed and complete.
     """
@@ -353,10 +429,13 @@ async def _linger(response: aiohttp.ClientResponse) -> None:
 
 
 def _behind_socks(error: Exception) -> Exception:
-    """Return Python's own error behind that of a SOCKS proxy, if aiohttp has a class for it without such a proxy."""
+    """Return Python's own error behind that of a SOCKS proxy, if aiohttp has a class for it without
+    such a proxy."""
     cause = error.__cause__
     known = isinstance(cause, (socket.gaierror, ssl.SSLError))
-    return cause if isinstance(cause, OSError) and (known or cause.errno in FILES_USED_UP) else error
+    return (
+        cause if isinstance(cause, OSError) and (known or cause.errno in FILES_USED_UP) else error
+    )
 
 
 def _reason(error: Exception) -> str:

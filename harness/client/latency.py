@@ -1,4 +1,5 @@
-"""How long replies take: quantiles of the last ones, and from when on a request is far beyond the usual."""
+"""How long replies take: quantiles of the last ones, and from when on a request is far beyond the
+usual."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class Latency:
         return None if (tail := self.tail) is None else max(LEAST_BEYOND, BEYOND * tail)
 
     def left(self, seconds: float) -> float:
-        """Return the seconds that a request of this age still takes: the mean of the replies that took longer; where
-        none did, as long again."""
+        """Return the seconds that a request of this age still takes: the mean of the replies that
+        took longer; where none did, as long again."""
         longer = self.seconds[self.seconds > seconds]
         return float(longer.mean()) - seconds if len(longer) else seconds

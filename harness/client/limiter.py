@@ -1,10 +1,11 @@
 """Who may send, and when: slots, rates and pauses in one place.
 
-`Slots` are the capacity of one account of a provider: its control sets how many requests may be in flight, its
-`Rates` how soon one may follow another. Each run that uses the account has a `Limiter` on them with a queue of its own:
-pauses that the endpoint requests, outages (with one request at a time as a probe) and the end concern that run alone.
-Of all waiting requests that may go, the highest rank goes first. A request that waits between tries holds no slot
-(docs/design.md, sections 4 and 6).
+`Slots` are the capacity of one account of a provider: its control sets how many requests may be in
+flight, its `Rates` how soon one may follow another. Each run that uses the account has a `Limiter`
+on them with a queue of its own: pauses that the endpoint requests, outages (with one request at a
+time as a probe) and the end concern that run alone. Of all waiting requests that may go, the
+highest rank goes first. A request that waits between tries holds no slot (docs/design.md, sections
+4 and 6).
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ from harness.errors import TransportFault
 
 NEVER = float("inf")
 FIRST_REST, LONGEST_REST = 0.5, 8.0
-"""Seconds: the pause of an endpoint that counts by time and does not say for how long, doubled up to the longest."""
+"""Seconds: the pause of an endpoint that counts by time and does not say for how long, doubled up
+to the longest."""
 
 QUEUE = attrgetter("queue")
 
 _Waiting = tuple[int, int, float, asyncio.Future[bool]]
-"""Negative rank, order of arrival, tokens, and the future through which the slot is handed over: whether it was taken
-while one request at a time goes out."""
+"""Negative rank, order of arrival, tokens, and the future through which the slot is handed over:
+whether it was taken while one request at a time goes out."""
 
 
 class Slots:
     """Slots of one account, shared by the limiters on it. `clock` is in seconds, monotonic."""
 
-    def __init__(self, control: AdaptiveControl, clock: Callable[[], float], rates: Rates | None = None) -> None:
+    def __init__(
+        self, control: AdaptiveControl, clock: Callable[[], float], rates: Rates | None = None
+    ) -> None:
         self.in_flight = 0
         self.control = control
         self.clock = clock
@@ -58,7 +62,8 @@ class Slots:
         await self._changed.wait()
 
     def delay(self, tokens: float) -> float:
-        """Return the seconds until one more request of so many tokens may go; infinite if that depends on a reply."""
+        """Return the seconds until one more request of so many tokens may go; infinite if that
+        depends on a reply."""
         if self.in_flight >= self.control.limit:
             return NEVER
         return self.rates.wait(tokens, self.clock()) if self.rates else 0.0
@@ -71,17 +76,25 @@ class Slots:
         while True:
             ready, best, pause = None, None, NEVER
             for limiter in self.limiters:
-                if not limiter.queue or (own := limiter.delay()) == NEVER or (first := limiter.first()) is None:
+                if (
+                    not limiter.queue
+                    or (own := limiter.delay()) == NEVER
+                    or (first := limiter.first()) is None
+                ):
                     continue
                 if own > 0.0:
                     pause = min(pause, own)
                     continue
-                place = (not limiter.probing, *first[:2])  # a probe goes before everybody: there is one at a time
+                place = (
+                    not limiter.probing,
+                    *first[:2],
+                )  # a probe goes before everybody: there is one at a time
                 if best is None or place < best:
                     ready, best = (limiter, first), place
             if ready is not None:
                 limiter, first = ready
-                # The next request blocks those behind it, so that small ones cannot overtake a large one for ever.
+                # The next request blocks those behind it, so that small ones cannot overtake a
+                # large one for ever.
                 wait = self.delay(first[2])
                 if wait == 0.0:
                     limiter.hand_over(first)
@@ -109,7 +122,8 @@ class Limiter:
 
     @property
     def limit(self) -> int:
-        """Requests that may be in flight now, including those of other limiters on the same slots."""
+        """Requests that may be in flight now, including those of other limiters on the same
+        slots."""
         return 1 if self.probing else self.slots.limit
 
     @property
@@ -130,16 +144,21 @@ class Limiter:
         return "pause" if self.delay() else "rate"
 
     def at_once(self, tokens: float) -> bool:
-        """Take a slot if that needs no waiting; return whether it did. `tokens` is what the request may use."""
+        """Take a slot if that needs no waiting; return whether it did. `tokens` is what the request
+        may use."""
         slots = self.slots
-        free = not any(map(QUEUE, slots.limiters)) and self.delay() == 0.0 and slots.delay(tokens) == 0.0
+        free = (
+            not any(map(QUEUE, slots.limiters))
+            and self.delay() == 0.0
+            and slots.delay(tokens) == 0.0
+        )
         if free:
             self._take(tokens)
         return free
 
     async def acquire(self, rank: int, tokens: float = 0.0) -> bool:
-        """Wait for a slot; return whether it is one of those that are granted one at a time. Of those waiting the
-        highest rank goes first, then who came first."""
+        """Wait for a slot; return whether it is one of those that are granted one at a time. Of
+        those waiting the highest rank goes first, then who came first."""
         while True:
             future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             heapq.heappush(self.queue, (-rank, next(self.slots.order), tokens, future))
@@ -164,8 +183,9 @@ class Limiter:
         used: float | None = None,
         completion: float | None = None,
     ) -> None:
-        """Return a slot after a try of so many `seconds` and, if it failed, with this `fault`. Of the tokens that it
-        reserved it has `used` some, None if that is not known, those of the completion among them."""
+        """Return a slot after a try of so many `seconds` and, if it failed, with this `fault`. Of
+        the tokens that it reserved it has `used` some, None if that is not known, those of the
+        completion among them."""
         slots = self.slots
         in_flight, now, control = slots.in_flight, slots.clock(), slots.control
         if slots.rates:
@@ -180,7 +200,9 @@ class Limiter:
             if not self._refused_in_row:
                 self._slots_then = control.limit
             self._refused_in_row += 1
-            if self._refused_in_row > self._slots_then:  # the endpoint counts this run's requests by time
+            if (
+                self._refused_in_row > self._slots_then
+            ):  # the endpoint counts this run's requests by time
                 self._wait_for_quota(now, fault.retry_after)
             else:
                 control.refused(now, seconds, in_flight)
@@ -215,15 +237,16 @@ class Limiter:
             self.slots.limiters.remove(self)
 
     def delay(self) -> float:
-        """Return the seconds until this run itself may send; infinite if that depends on an event."""
+        """Return the seconds until this run itself may send; infinite if that depends on an
+        event."""
         if self._closed or (self.probing and self._probe_is_out):
             return NEVER
         until = max(self._not_before, self._rested_until)
         return 0.0 if until == float("-inf") else max(0.0, until - self.slots.clock())
 
     def first(self) -> _Waiting | None:
-        """Return the next in the queue: the highest rank; for a probe who came first, so that one bad request cannot
-        be every probe."""
+        """Return the next in the queue: the highest rank; for a probe who came first, so that one
+        bad request cannot be every probe."""
         queue = self.queue
         while queue:
             waiting = min(queue, key=itemgetter(1)) if self.probing else queue[0]

@@ -1,8 +1,9 @@
 """What one endpoint takes differently from another, and how that is learned from what it refuses.
 
-A request's body has the form of harness/client/request_body.py, whichever endpoint it goes to. A quirk is one change
-of it. It is learned from a refusal that names a parameter, once per endpoint and model, and applies from then on to
-every request (docs/design.md, section 6). quirks.toml has the rules.
+A request's body has the form of harness/client/request_body.py, whichever endpoint it goes to. A
+quirk is one change of it. It is learned from a refusal that names a parameter, once per endpoint
+and model, and applies from then on to every request (docs/design.md, section 6). quirks.toml has
+the rules.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ Quirks = frozenset[str]
 
 REFUSED = frozenset({"http_400", "http_422"})
 FAILED = frozenset({"http_500", "http_501"})
-"""How llama-cpp-python and older llama.cpp refuse a `response_format`; nothing else is learned from these."""
+"""How llama-cpp-python and older llama.cpp refuse a `response_format`; nothing else is learned from
+these."""
 SETTLED_UNREAD = frozenset({"content_filter", "context_length"})
-"""Finish reasons of a completion that need not mean that the endpoint took the request's parameters."""
+"""Finish reasons of a completion that need not mean that the endpoint took the request's
+parameters."""
 LONGEST_ENUM = 250
-"""Values: OpenAI bounds the characters of an enum with more, and the number of all values by a multiple of it."""
+"""Values: OpenAI bounds the characters of an enum with more, and the number of all values by a
+multiple of it."""
 WITHOUT_SCHEMA = frozenset({"no_strict_schema", "json_object", "json_schema", "no_response_format"})
 """Quirks with which requests go out without the benchmark's schema."""
 REQUEST = re.compile(r"\{.*[\"']messages[\"'].*\}", re.DOTALL)
@@ -42,8 +46,8 @@ NEAR = r"(?:(?!\. ).){0,60}?"
 
 @dataclass(frozen=True, slots=True)
 class Quirk:
-    """A rule of quirks.toml, which describes its fields. Patterns match lower case; `re` compiles one at its first use,
-    since most runs meet no refusal."""
+    """A rule of quirks.toml, which describes its fields. Patterns match lower case; `re` compiles
+    one at its first use, since most runs meet no refusal."""
 
     member: str
     refusal: str
@@ -67,14 +71,20 @@ def _form(body: JSON) -> object:
 def _is_ours(form: object) -> bool:
     """Return whether a `response_format` is the schema that a benchmark gave (`request_body`)."""
     schema = form.get("json_schema") if isinstance(form, dict) else None
-    return isinstance(schema, dict) and schema.get("name") == SCHEMA_NAME and schema.get("strict") is True
+    return (
+        isinstance(schema, dict)
+        and schema.get("name") == SCHEMA_NAME
+        and schema.get("strict") is True
+    )
 
 
 def _parts(schema: object) -> Iterator[JSON]:
     """Yield every object in a schema."""
     if isinstance(schema, dict):
         yield schema
-    for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+    for value in (
+        schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    ):
         yield from _parts(value)
 
 
@@ -110,7 +120,9 @@ def _as_schema(body: JSON) -> None:
 
 
 def _only_with_json_in_prompt(body: JSON) -> None:
-    if _form(body) == "json_object" and not any("json" in text_of(message).lower() for message in body["messages"]):
+    if _form(body) == "json_object" and not any(
+        "json" in text_of(message).lower() for message in body["messages"]
+    ):
         del body["response_format"]
 
 
@@ -167,7 +179,9 @@ def _quirk(name: str, rule: dict[str, Any]) -> Quirk:
     if "refusal" in rule:
         refusal = "|".join(rule["refusal"])
     else:
-        refusal = _near(rule["names"], [phrase for group in rule["refused"] for phrase in _PHRASES[group]])
+        refusal = _near(
+            rule["names"], [phrase for group in rule["refused"] for phrase in _PHRASES[group]]
+        )
     unless = "|".join(_PHRASES[rule["unless"]]) if "unless" in rule else None
     change = CHANGES.get(name, lambda body: body.pop(rule["member"], None))
     requires, undoes = rule.get("requires", ""), rule.get("undoes", "")
@@ -178,16 +192,22 @@ QUIRKS: dict[str, Quirk] = {name: _quirk(name, rule) for name, rule in _RULES["q
 """By name, in the order in which they are applied to a body, and looked for in a refusal."""
 
 PLAINLY_THE_FORMAT = re.compile(
-    _near(_RULES["quirks"]["json_object"]["names"], [*_PHRASES["not_this_form"], *_PHRASES["not_taken"]])
+    _near(
+        _RULES["quirks"]["json_object"]["names"],
+        [*_PHRASES["not_this_form"], *_PHRASES["not_taken"]],
+    )
 )
-"""What an endpoint must say about a response_format if it calls the refusal a failure of its own."""
+"""What an endpoint must say about a response_format if it calls the refusal a failure of its
+own."""
 
 
 def checked(names: Iterable[str]) -> Quirks:
     """Return the quirks of these names. Raise `BadInput` for an unknown one."""
     for name in names if not isinstance(names, str) else (names,):
         if name not in QUIRKS:
-            raise BadInput(f"{name!r} is no known habit of an endpoint; those known are {', '.join(QUIRKS)}")
+            raise BadInput(
+                f"{name!r} is no known habit of an endpoint; those known are {', '.join(QUIRKS)}"
+            )
     return frozenset(names)
 
 
@@ -197,7 +217,8 @@ def unwanted(needs_schema: bool) -> Quirks:
 
 
 def adapt(body: bytes, quirks: Quirks, given: Collection[str] = ()) -> bytes:
-    """Return a request as an endpoint with these quirks takes it; the same object if nothing changes.
+    """Return a request as an endpoint with these quirks takes it; the same object if nothing
+    changes.
 
     `given` are the members that the user set by --extra-body, which stay as they are;
     only `response_format` may be replaced by a weaker one.
@@ -212,10 +233,14 @@ def adapt(body: bytes, quirks: Quirks, given: Collection[str] = ()) -> bytes:
     return body if adapted == body else adapted
 
 
-def learn(known: Quirks, kind: str, words: str, body: bytes, given: Collection[str] = ()) -> str | None:
-    """Return the quirk that a refusal of an adapted `body` teaches; None if it names nothing that could be changed.
+def learn(
+    known: Quirks, kind: str, words: str, body: bytes, given: Collection[str] = ()
+) -> str | None:
+    """Return the quirk that a refusal of an adapted `body` teaches; None if it names nothing that
+    could be changed.
 
-    `body` is the request before it was adapted to what is `known`; `kind` and `words` are the error's kind and detail.
+    `body` is the request before it was adapted to what is `known`; `kind` and `words` are the
+    error's kind and detail.
     """
     low = searchable(REQUEST.sub("", words))
     if kind not in REFUSED and not (kind in FAILED and PLAINLY_THE_FORMAT.search(low)):
@@ -230,21 +255,30 @@ def learn(known: Quirks, kind: str, words: str, body: bytes, given: Collection[s
 
 
 def _names(low: str, quirk: Quirk, body: bytes) -> bool:
-    """Return whether a refusal names this quirk, and not only by quoting the request's own messages."""
+    """Return whether a refusal names this quirk, and not only by quoting the request's own
+    messages."""
     found = re.search(quirk.refusal, low)
-    if found is None or quirk.requires not in low or (quirk.unless and re.search(quirk.unless, low)):
+    if (
+        found is None
+        or quirk.requires not in low
+        or (quirk.unless and re.search(quirk.unless, low))
+    ):
         return False
-    return not any(found[0] in text_of(message).lower() for message in orjson.loads(body)["messages"])
+    return not any(
+        found[0] in text_of(message).lower() for message in orjson.loads(body)["messages"]
+    )
 
 
 class Adapted:
-    """A transport for one endpoint and model that learns its quirks: a refused request is sent again at once, changed.
+    """A transport for one endpoint and model that learns its quirks: a refused request is sent
+    again at once, changed.
 
-    A quirk is adopted for every request, and `on_learned` gets it and the endpoint's words, once a request that it
-    changed got through; if the same request is refused all the same, nothing is adopted. Requests that are refused at
-    the start learn concurrently: none waits for the reply to another. `known` are quirks learned before. `stream` is
-    `on`, `off`, or `auto` (for an endpoint that answers in no other way). `given` as for `adapt`. `needs_schema`: the
-    run ends where an endpoint does not take the benchmark's JSON schema.
+    A quirk is adopted for every request, and `on_learned` gets it and the endpoint's words, once a
+    request that it changed got through; if the same request is refused all the same, nothing is
+    adopted. Requests that are refused at the start learn concurrently: none waits for the reply to
+    another. `known` are quirks learned before. `stream` is `on`, `off`, or `auto` (for an endpoint
+    that answers in no other way). `given` as for `adapt`. `needs_schema`: the run ends where an
+    endpoint does not take the benchmark's JSON schema.
     """
 
     def __init__(
@@ -265,15 +299,16 @@ class Adapted:
         self._given = frozenset(given)
 
     def over(self, transport: Transport) -> Adapted:
-        """Return the same, with the quirks that are known now, over another transport, which does not stream."""
+        """Return the same, with the quirks that are known now, over another transport, which does
+        not stream."""
         needs_schema = self._unwanted >= WITHOUT_SCHEMA
         return Adapted(transport, self.quirks, "off", self.on_learned, self._given, needs_schema)
 
     async def send(self, body: bytes, user: str = "") -> Received:
         """Try once, or as often as it takes to learn. Raise what the transport raises.
 
-        Raise `EndpointStopped` if the endpoint answers in streams only, and none are wanted, or if it does not take a
-        schema that it must.
+        Raise `EndpointStopped` if the endpoint answers in streams only, and none are wanted, or if
+        it does not take a schema that it must.
         """
         learned: dict[str, str] = {}
         quirks = self.quirks
@@ -297,9 +332,15 @@ class Adapted:
         name = learn(known, refusal.kind, refusal.detail, body, self._given)
         if name in self._unwanted:
             if name == "stream":
-                words = f"the endpoint answers in streams only ({refusal.detail}): run with --stream auto"
+                words = (
+                    f"the endpoint answers in streams only ({refusal.detail}): run with --stream"
+                    " auto"
+                )
                 raise EndpointStopped(words) from None
-            words = f"the endpoint does not take the JSON schema ({refusal.detail}): run with --structured auto"
+            words = (
+                f"the endpoint does not take the JSON schema ({refusal.detail}): run with"
+                " --structured auto"
+            )
             raise ConfigurationRefused(words) from None
         return name
 

@@ -1,8 +1,8 @@
 """Rates of requests and tokens a minute, kept smoothly. Pure: the time is an argument.
 
-A token bucket fills at its rate up to `BURST_SECONDS` of it. Tokens of a request are reserved by an estimate when it
-is sent, and corrected when its usage is known; a bucket may be in debt by that, and then admits no request until the
-debt is paid (docs/design.md, section 4).
+A token bucket fills at its rate up to `BURST_SECONDS` of it. Tokens of a request are reserved by an
+estimate when it is sent, and corrected when its usage is known; a bucket may be in debt by that,
+and then admits no request until the debt is paid (docs/design.md, section 4).
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from harness.cost import BYTES_PER_TOKEN
 
 BURST_SECONDS, REQUESTS_BURST_SECONDS = 1.0, 0.1
-"""Seconds of the rate that may go at once: tokens come in lumps; few requests, so that no minute has more than its
-number and one."""
+"""Seconds of the rate that may go at once: tokens come in lumps; few requests, so that no minute
+has more than its number and one."""
 FIRST_GUESS, MEMORY = 300.0, 100
-"""Completion tokens of a short reply, before the first is known; replies over which their mean forgets."""
+"""Completion tokens of a short reply, before the first is known; replies over which their mean
+forgets."""
 
 
 class TokenBucket:
@@ -26,7 +27,8 @@ class TokenBucket:
         self._at = now
 
     def wait(self, amount: float, now: float) -> float:
-        """Return the seconds until `amount` may be taken. More than the capacity may be taken from a full bucket."""
+        """Return the seconds until `amount` may be taken. More than the capacity may be taken from
+        a full bucket."""
         self._fill(now)
         missing = min(amount, self._capacity) - self._level
         return missing / self._rate if missing > 1e-9 else 0.0
@@ -64,8 +66,11 @@ class Rates:
         if self._tokens:
             self._tokens.take(tokens, now)
 
-    def correct(self, reserved: float, used: float | None, completion: float | None, now: float) -> None:
-        """Settle a reservation; `used` is None if the endpoint reported no usage, and 0 for a request that failed."""
+    def correct(
+        self, reserved: float, used: float | None, completion: float | None, now: float
+    ) -> None:
+        """Settle a reservation; `used` is None if the endpoint reported no usage, and 0 for a
+        request that failed."""
         if completion is not None:
             self._replies += 1
             self._completion += (completion - self._completion) / min(self._replies, MEMORY)

@@ -1,12 +1,15 @@
-"""Several servers for one model: which of them gets a request, and which are set aside (docs/design.md, section 6).
+"""Several servers for one model: which of them gets a request, and which are set aside
+(docs/design.md, section 6).
 
-A request goes to the replica with the fewest of ours in flight. By Little's law n requests in flight at a mean latency
-of s seconds are n / s answers a second: with equal numbers in flight each replica answers in proportion to its speed,
-whether it is slow because each reply takes long or because few fit in at a time, and without any measurement. Servers
-cache the prefix that a user's steps share, so a user stays with the replica that served it last, until that has clearly
-more in flight than the least loaded one, or another has become idle, as at the end of a run.
+A request goes to the replica with the fewest of ours in flight. By Little's law n requests in
+flight at a mean latency of s seconds are n / s answers a second: with equal numbers in flight each
+replica answers in proportion to its speed, whether it is slow because each reply takes long or
+because few fit in at a time, and without any measurement. Servers cache the prefix that a user's
+steps share, so a user stays with the replica that served it last, until that has clearly more in
+flight than the least loaded one, or another has become idle, as at the end of a run.
 
-All is decided from counts and the clock when a request is sent or has ended: no timer, no task, no waiting.
+All is decided from counts and the clock when a request is sent or has ended: no timer, no task, no
+waiting.
 """
 
 from __future__ import annotations
@@ -20,26 +23,32 @@ from harness.errors import REFUSED, EndpointStopped, Rejected, TransportFault
 from harness.model import NEVER_ANSWERED
 
 SLACK, SLACK_PART = 2, 8
-"""A replica keeps a user while it has at most 2 more in flight than the least loaded; or an eighth, if that is more."""
+"""A replica keeps a user while it has at most 2 more in flight than the least loaded; or an eighth,
+if that is more."""
 FASTER, SMOOTHING = 1.25, 16
-"""Ratio of mean latencies from which on one replica is clearly faster; answers over which such a mean forgets."""
+"""Ratio of mean latencies from which on one replica is clearly faster; answers over which such a
+mean forgets."""
 FULL_SECONDS, IN_A_ROW = 5.0, 3
-"""How long a refusal (429) caps a replica; faults in a row (one if unreachable) that set a replica aside. So do as many
-refusals of requests that another answers: they are quick, so that the fewest in flight would attract all requests."""
+"""How long a refusal (429) caps a replica; faults in a row (one if unreachable) that set a replica
+aside. So do as many refusals of requests that another answers: they are quick, so that the fewest
+in flight would attract all requests."""
 FIRST_PROBE, LONGEST_PROBE = 1.0, 30.0
 """Seconds between probes of a replica that is set aside: doubling from the first to the longest."""
 REMEMBERED = 2**14
-"""Users for which the replica is remembered: at least so many of the latest, at most twice as many."""
+"""Users for which the replica is remembered: at least so many of the latest, at most twice as
+many."""
 NEVER, SERVES = float("inf"), float("-inf")
 
 
 @dataclass(slots=True, eq=False)
 class _Replica:
-    """`seconds` is the mean latency of its latest answers, 0 before the first; `faults` are those since the last one.
+    """`seconds` is the mean latency of its latest answers, 0 before the first; `faults` are those
+    since the last one.
 
-    `room` is its capacity, by a refusal (429) at the time `refused`; `refusals` are those in a row of requests that
-    another answered. Set aside, it is probed when `due`, `wait` seconds after the last probe; `probes` are in flight.
-    `due` is `NEVER` for a replica set aside for good, `SERVES` for one that serves.
+    `room` is its capacity, by a refusal (429) at the time `refused`; `refusals` are those in a row
+    of requests that another answered. Set aside, it is probed when `due`, `wait` seconds after the
+    last probe; `probes` are in flight. `due` is `NEVER` for a replica set aside for good, `SERVES`
+    for one that serves.
     """
 
     name: str
@@ -62,7 +71,8 @@ class _Replica:
 
 
 class Replicas:
-    """A `Transport` over several, each with its address as it may be shown; `clock` is in seconds, monotonic.
+    """A `Transport` over several, each with its address as it may be shown; `clock` is in seconds,
+    monotonic.
 
     `on_change` gets a sentence when a replica is set aside, and when it is back.
     """
@@ -83,12 +93,13 @@ class Replicas:
         self._current: dict[str, str] = {}
 
     async def send(self, body: bytes, user: str = "") -> Received:
-        """Try once, at one replica; at another at once if the first is full (429) and another is not.
+        """Try once, at one replica; at another at once if the first is full (429) and another is
+        not.
 
-        A request that one replica refuses (`Rejected`, or a prompt that it does not take) is sent to another, once: it
-        may have another configuration, and a refusal costs little. Raise what the replica raised. `EndpointStopped`
-        becomes a `TransportFault` of kind `replica` until all replicas have stopped, and a fault is `unreachable` only
-        while none serves.
+        A request that one replica refuses (`Rejected`, or a prompt that it does not take) is sent
+        to another, once: it may have another configuration, and a refusal costs little. Raise what
+        the replica raised. `EndpointStopped` becomes a `TransportFault` of kind `replica` until all
+        replicas have stopped, and a fault is `unreachable` only while none serves.
         """
         refuser: _Replica | None = None
         for left in self._tries_left:
@@ -112,7 +123,10 @@ class Replicas:
                 refuser = replica
             else:
                 self._answered(replica, start, place, probe)
-                if received.completion.text or received.completion.finish_reason not in NEVER_ANSWERED:
+                if (
+                    received.completion.text
+                    or received.completion.finish_reason not in NEVER_ANSWERED
+                ):
                     self._settled(replica, refuser, user, start)
                 elif refuser is None and left and self._has_other(replica):
                     refuser = replica
@@ -131,8 +145,11 @@ class Replicas:
     def _has_other(self, replica: _Replica) -> bool:
         return any(one is not replica for one in self._serving)
 
-    def _settled(self, replica: _Replica, refuser: _Replica | None, user: str, start: float) -> None:
-        """Note an answer; a replica that refuses what others answer is soon set aside, like one with faults."""
+    def _settled(
+        self, replica: _Replica, refuser: _Replica | None, user: str, start: float
+    ) -> None:
+        """Note an answer; a replica that refuses what others answer is soon set aside, like one
+        with faults."""
         took = self._clock() - start
         replica.seconds += (took - replica.seconds) / SMOOTHING if replica.seconds else took
         self._remember(user, replica)
@@ -146,7 +163,9 @@ class Replicas:
 
     def _choose(self, user: str, now: float, refuser: _Replica | None) -> _Replica:
         if refuser is not None:
-            return self._least([one for one in self._serving if one is not refuser] or self._serving, now)
+            return self._least(
+                [one for one in self._serving if one is not refuser] or self._serving, now
+            )
         if len(self._serving) < len(self._replicas) and (probed := self._probe(now)):
             return probed
         least = self._least(self._serving, now)
@@ -155,7 +174,8 @@ class Replicas:
         return home if kept else least
 
     def _least(self, among: list[_Replica], now: float) -> _Replica:
-        """Return the least loaded that is not full, of equals the fastest; if all are full, the least beyond."""
+        """Return the least loaded that is not full, of equals the fastest; if all are full, the
+        least beyond."""
         found, fewest = None, NEVER
         for replica in among:
             number = replica.in_flight
@@ -166,14 +186,16 @@ class Replicas:
         return found or min(among, key=lambda replica: replica.in_flight - replica.room)
 
     def _probe(self, now: float) -> _Replica | None:
-        """Return a replica that is set aside and gets this request: if none serves, that with the first probe due."""
+        """Return a replica that is set aside and gets this request: if none serves, that with the
+        first probe due."""
         aside = [one for one in self._replicas if one.due != SERVES]
         if self._serving:
             aside = [one for one in aside if one.due <= now and not one.probes]
         return min(aside, key=lambda one: (one.due == NEVER, one.probes, one.due), default=None)
 
     def _answered(self, replica: _Replica, start: float, place: int, probe: bool) -> None:
-        """Note that a replica serves; `place` is how many it had in flight when this request was sent."""
+        """Note that a replica serves; `place` is how many it had in flight when this request was
+        sent."""
         replica.faults = 0
         if place > replica.room and start >= replica.refused:
             replica.room = NEVER
@@ -181,27 +203,42 @@ class Replicas:
             self._set(replica, SERVES, "is back")
 
     def _failed(self, replica: _Replica, fault: TransportFault, user: str, probe: bool) -> bool:
-        """Draw the conclusions; return whether to raise the fault: not a refusal while another replica has room."""
+        """Draw the conclusions; return whether to raise the fault: not a refusal while another
+        replica has room."""
         now = self._clock()
         if others := [one for one in self._serving if one is not replica]:
             self._remember(user, self._least(others, now))  # the next try is to go elsewhere
         if fault.kind == REFUSED:
             self._answered(replica, now, 0, probe)  # a server is there, at least
             replica.room, replica.refused = replica.in_flight - 1, now
-        else:  # whatever the kind: a replica that fails fast has few in flight, and would attract all requests
+        # whatever the kind: a replica that fails fast has few in flight, and would attract all
+        # requests
+        else:
             replica.faults += 1
             first = replica.due == SERVES
-            if (fault.unreachable or fault.foreign or replica.faults >= IN_A_ROW) if first else now >= replica.due:
+            if (
+                (fault.unreachable or fault.foreign or replica.faults >= IN_A_ROW)
+                if first
+                else now >= replica.due
+            ):
                 replica.wait = FIRST_PROBE if first else min(2 * replica.wait, LONGEST_PROBE)
-                why = f"is set aside until it answers again ({fault.kind}: {fault.detail})" if first else ""
+                why = (
+                    f"is set aside until it answers again ({fault.kind}: {fault.detail})"
+                    if first
+                    else ""
+                )
                 self._set(replica, now + replica.wait, why)
         fault.detail = replica.named(fault.detail)
         fault.args = (f"{fault.kind}: {fault.detail}",)
-        fault.unreachable = fault.unreachable and not self._serving  # before any success it would end the run
+        fault.unreachable = (
+            fault.unreachable and not self._serving
+        )  # before any success it would end the run
         fault.foreign = fault.foreign and not self._serving
         return fault.kind != REFUSED or all(one.full(now) for one in others)
 
-    def _stopped(self, replica: _Replica, error: EndpointStopped, probe: bool) -> EndpointStopped | TransportFault:
+    def _stopped(
+        self, replica: _Replica, error: EndpointStopped, probe: bool
+    ) -> EndpointStopped | TransportFault:
         """Set a replica aside for good; return its error if that leaves none, else a fault.
 
         A denial after answers may pass: then a probe must confirm it (docs/design.md, section 6).
@@ -209,7 +246,11 @@ class Replicas:
         if isinstance(error, Denied) and replica.seconds and not (probe and replica.due != NEVER):
             if replica.due == SERVES:
                 replica.wait = FIRST_PROBE
-                self._set(replica, self._clock() + replica.wait, f"is set aside until it answers again ({error})")
+                self._set(
+                    replica,
+                    self._clock() + replica.wait,
+                    f"is set aside until it answers again ({error})",
+                )
         elif replica.due != NEVER:
             self._set(replica, NEVER, f"is set aside for good ({error})")
         others = [one for one in self._replicas if one is not replica]
@@ -224,7 +265,8 @@ class Replicas:
             self._on_change(f"{replica.name} {why}")
 
     def _remember(self, user: str, replica: _Replica) -> None:
-        """Remember a user's replica, in two generations: the older one is dropped when the younger is full."""
+        """Remember a user's replica, in two generations: the older one is dropped when the younger
+        is full."""
         if user:
             self._recent[user] = replica
         if len(self._recent) >= REMEMBERED:
@@ -234,13 +276,15 @@ class Replicas:
 def _keeps(home: _Replica, least: _Replica) -> bool:
     """Return whether the replica that served a user last gets the next step, too.
 
-    A replica with almost no work attracts the users that it serves clearly faster; an idle one also those that it
-    serves no slower, if theirs is busy with others; one with faults none. So a run's end does not wait for its slowest
-    replica.
+    A replica with almost no work attracts the users that it serves clearly faster; an idle one also
+    those that it serves no slower, if theirs is busy with others; one with faults none. So a run's
+    end does not wait for its slowest replica.
     """
     if home.in_flight > least.in_flight + max(SLACK, least.in_flight // SLACK_PART):
         return False
     if least.faults or least.in_flight > SLACK:
         return True
     drawn = home.seconds > least.seconds * FASTER
-    return not drawn and (least.in_flight > 0 or home.in_flight == 0 or home.seconds * FASTER <= least.seconds)
+    return not drawn and (
+        least.in_flight > 0 or home.in_flight == 0 or home.seconds * FASTER <= least.seconds
+    )

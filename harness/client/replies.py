@@ -1,8 +1,8 @@
 """The meaning of an endpoint's reply: the classes of docs/design.md, section 6. Pure.
 
-`completion` reads a reply with a status from 200 to 299, `refused` any other. Both return a completion if the reply
-settles the request (a provider's content filter and a prompt that is too long do); otherwise they raise the error of
-its class.
+`completion` reads a reply with a status from 200 to 299, `refused` any other. Both return a
+completion if the reply settles the request (a provider's content filter and a prompt that is too
+long do); otherwise they raise the error of its class.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from harness.errors import ConfigurationRefused, EndpointStopped, Rejected, Tran
 from harness.model import Completion
 
 ONLY_THINKING = "only_thinking"
-"""The finish reason of a reply that was cut off before its answer began: all its tokens went into thoughts."""
+"""The finish reason of a reply that was cut off before its answer began: all its tokens went into
+thoughts."""
 TOOL_CALL, UNCLOSED = "tool_call", "unclosed"
-"""Finish reasons of a reply whose text is the arguments of its only tool call, and of one whose JSON
-has no end: some relays end a stream that broke off behind them like any other (LiteLLM:
+"""Finish reasons of a reply whose text is the arguments of its only tool call, and of one whose
+JSON has no end: some relays end a stream that broke off behind them like any other (LiteLLM:
 finish_reason `stop`, [DONE])."""
 SETTLED = frozenset({"content_filter", "context_length", "failed_generation", "length"})
 """Meanings of errors that are finish reasons of an answer without a text."""
@@ -45,17 +46,23 @@ REFUSED = "the endpoint refuses the key"
 """The beginning of a message about the key itself, and not about the account or the country."""
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 CHARSETS = {"gbk": "gb18030", "gb2312": "gb18030", "gb18030": "gb18030", "big5": "big5"}
-"""Python's codec for the charset of a content type; GB18030 is a superset of the others that are called GB."""
+"""Python's codec for the charset of a content type; GB18030 is a superset of the others that are
+called GB."""
 CHARSET = re.compile(r"""charset\s*=\s*["']?([\w-]+)""", re.IGNORECASE | re.ASCII)
 JSON_TYPE = re.compile(r"\s*application/json\s*(?:;\s*charset=utf-8\s*)?", re.IGNORECASE)
 NO_WORDS = "no explanation"
-HTML = re.compile(rb"\s*(?:<!--.{0,500}-->\s*)?<(?:!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL)
+HTML = re.compile(
+    rb"\s*(?:<!--.{0,500}-->\s*)?<(?:!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL
+)
 TO_OPENAI = "this harness speaks OpenAI's chat completions: "
 FOREIGN = {
-    "Anthropic's Messages API": TO_OPENAI
-    + "give the provider's OpenAI-compatible address (https://api.anthropic.com/v1)",
-    "Gemini's own API": TO_OPENAI
-    + "give https://generativelanguage.googleapis.com/v1beta/openai, or your proxy's OpenAI-compatible address",
+    "Anthropic's Messages API": (
+        TO_OPENAI + "give the provider's OpenAI-compatible address (https://api.anthropic.com/v1)"
+    ),
+    "Gemini's own API": (
+        TO_OPENAI + "give https://generativelanguage.googleapis.com/v1beta/openai, or your proxy's"
+        " OpenAI-compatible address"
+    ),
     "Ollama's own API": TO_OPENAI + "let the address end in /v1 instead of /api",
     "OpenAI's Responses API": TO_OPENAI + "let the address end before /responses",
 }
@@ -65,8 +72,9 @@ JSON_MARKS = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]]', re.DOTALL)
 
 
 class Denied(EndpointStopped):
-    """The endpoint refuses the key, the model or the like. It may be a passing fault, or this one request's doing (a
-    firewall's); hence the run ends with it only if the endpoint answers no other request either."""
+    """The endpoint refuses the key, the model or the like. It may be a passing fault, or this one
+    request's doing (a firewall's); hence the run ends with it only if the endpoint answers no other
+    request either."""
 
 
 class UsedUp(Denied):
@@ -82,16 +90,23 @@ def completion(body: bytes, content_type: str = "") -> Completion:
     data = decoded(body, content_type)
     if data is None:
         if HTML.match(body):
-            raise TransportFault("bad_json", "the reply is an HTML page: check the address", foreign=True)
+            raise TransportFault(
+                "bad_json", "the reply is an HTML page: check the address", foreign=True
+            )
         if (first := decoded(body.partition(b"\n")[0])) is not None and (why := _other_api(first)):
             raise TransportFault("bad_json", why, foreign=True)  # Ollama streams one object a line
-        named = "" if JSON_TYPE.fullmatch(content_type) else f" (its type is {one_line(content_type) or 'not named'})"
+        named = (
+            ""
+            if JSON_TYPE.fullmatch(content_type)
+            else f" (its type is {one_line(content_type) or 'not named'})"
+        )
         raise TransportFault("bad_json", f"the reply is not whole JSON{named}")
     return completion_of(data)
 
 
 def completion_of(data: dict[str, Any], is_streamed: bool = False) -> Completion:
-    """Return the completion in a reply that is decoded already, or put together from the pieces of a stream."""
+    """Return the completion in a reply that is decoded already, or put together from the pieces of
+    a stream."""
     if not data.get("choices"):
         data = without_envelope(data)
     choice = _choice(data.get("choices"))
@@ -101,7 +116,11 @@ def completion_of(data: dict[str, Any], is_streamed: bool = False) -> Completion
     message = _message(choice)
     if message is None:
         raise TransportFault("no_choices", "the reply's choice has no message")
-    refusal, content, reason = message.get("refusal"), message.get("content"), choice.get("finish_reason")
+    refusal, content, reason = (
+        message.get("refusal"),
+        message.get("content"),
+        choice.get("finish_reason"),
+    )
     usage, model = data.get("usage"), data.get("model")
     provider, fingerprint = data.get("provider"), data.get("system_fingerprint")
     if type(usage) is not dict:
@@ -138,8 +157,8 @@ def completion_of(data: dict[str, Any], is_streamed: bool = False) -> Completion
 
 
 def without_envelope(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a reply with the members of the one in it, if a relay has put that into an object of its
-    own."""
+    """Return a reply with the members of the one in it, if a relay has put that into an object of
+    its own."""
     inner = (value for value in data.values() if type(value) is dict)
     return data | next((value for value in inner if type(value.get("choices")) is list), {})
 
@@ -151,8 +170,8 @@ def index_of(choice: dict[str, Any]) -> Any:
 
 
 def _choice(choices: object) -> dict[str, Any] | None:
-    """Return the choice of index 0, since only one was requested; another one that is an answer if that
-    one is none."""
+    """Return the choice of index 0, since only one was requested; another one that is an answer if
+    that one is none."""
     listed = choices if type(choices) is list else []
     objects = [choice for choice in listed if type(choice) is dict]
     if len(objects) < 2:
@@ -191,7 +210,8 @@ def _error(choice: dict[str, Any] | None, data: dict[str, Any]) -> Any:
 
 
 def _without_answer(data: dict[str, Any], error: object = None) -> Completion:
-    """Settle a reply that has an error object or no choice. Relays and MiniMax send errors with status 200.
+    """Settle a reply that has an error object or no choice. Relays and MiniMax send errors with
+    status 200.
 
     A code of three digits is its status; otherwise its words decide.
     """
@@ -228,18 +248,24 @@ def _finish_reason(reason: object) -> str | None:
         return None
     low = reason.lower()
     if low in phrases.PHRASES["broken_off"]:
-        raise TransportFault("broken_off", f"the endpoint ended its reply with finish_reason {reason}")
+        raise TransportFault(
+            "broken_off", f"the endpoint ended its reply with finish_reason {reason}"
+        )
     return phrases.FINISH_REASONS.get(low, reason)
 
 
 def _without_text(
-    message: dict[str, Any], text: str, thoughts: str | None, reason: str | None, usage: dict[str, Any]
+    message: dict[str, Any],
+    text: str,
+    thoughts: str | None,
+    reason: str | None,
+    usage: dict[str, Any],
 ) -> tuple[str, str | None, str | None]:
     """Return text, thoughts and finish reason of a reply with a blank text.
 
-    No tools are offered, so a tool call is the answer of a model that answers by tool calls. vLLM and
-    SGLang with a reasoning parser put the answer of a model that does not think in the member for
-    thoughts (vllm-project/vllm issues), and all of a reply whose thoughts have no end: the only
+    No tools are offered, so a tool call is the answer of a model that answers by tool calls. vLLM
+    and SGLang with a reasoning parser put the answer of a model that does not think in the member
+    for thoughts (vllm-project/vllm issues), and all of a reply whose thoughts have no end: the only
     object there, at its end, is the answer.
     """
     if reason == "length" and (thoughts or reasoning_tokens(usage)):
@@ -284,7 +310,9 @@ def _as_text(value: object) -> str:
     return value if type(value) is str else ""
 
 
-def _within_thoughts(text: str, thoughts: str, reason: str | None) -> tuple[str, str | None, str | None]:
+def _within_thoughts(
+    text: str, thoughts: str, reason: str | None
+) -> tuple[str, str | None, str | None]:
     bare = after_thinking(thoughts.strip()) or thoughts
     start = OBJECT.search(bare)
     answer = bare[start.start() :].strip().removesuffix("```").rstrip() if start else ""
@@ -295,8 +323,8 @@ def _within_thoughts(text: str, thoughts: str, reason: str | None) -> tuple[str,
 
 
 def _is_unclosed(text: str) -> bool:
-    """Return whether a text stops within an object. A string that has no end, in a text that has one, is a mark that
-    the model forgot to escape."""
+    """Return whether a text stops within an object. A string that has no end, in a text that has
+    one, is a mark that the model forgot to escape."""
     after = after_thinking(text.strip())
     answer = text if after is None else after
     start = answer.find("{")
@@ -318,14 +346,20 @@ def _is_unclosed(text: str) -> bool:
 
 
 def _other_api(data: Mapping[str, Any]) -> str | None:
-    """Return which other API a reply seems to be of, and what to do; None for none that is known."""
+    """Return which other API a reply seems to be of, and what to do; None for none that is
+    known."""
     message = data.get("message")
     kind = data.get("type")
-    if (kind == "message" and type(data.get("content")) is list) or kind in ("message_start", "message_stop"):
+    if (kind == "message" and type(data.get("content")) is list) or kind in (
+        "message_start",
+        "message_stop",
+    ):
         name = "Anthropic's Messages API"
     elif type(data.get("candidates")) is list or type(data.get("usageMetadata")) is dict:
         name = "Gemini's own API"
-    elif type(data.get("done")) is bool and (type(message) is dict or type(data.get("response")) is str):
+    elif type(data.get("done")) is bool and (
+        type(message) is dict or type(data.get("response")) is str
+    ):
         name = "Ollama's own API"
     elif data.get("object") == "response" and type(data.get("output")) is list:
         name = "OpenAI's Responses API"
@@ -334,8 +368,11 @@ def _other_api(data: Mapping[str, Any]) -> str | None:
     return f"the reply is of {name}: {FOREIGN[name]}"
 
 
-def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime, request: bytes = b"") -> Completion:
-    """Return what a reply of another status to the body `request` settles; raise the error that it means otherwise."""
+def refused(
+    status: int, headers: Mapping[str, str], body: bytes, now: datetime, request: bytes = b""
+) -> Completion:
+    """Return what a reply of another status to the body `request` settles; raise the error that it
+    means otherwise."""
     data = decoded(body, headers.get("Content-Type", ""))
     words = error_text(data) if data is not None else ""
     if status == 403 and HTML.match(body):
@@ -346,12 +383,16 @@ def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime,
 
 
 def _blocked(status: int, headers: Mapping[str, str], body: bytes) -> str:
-    """Return what a page in place of an API's error means: what stands in front of the endpoint refused the request."""
-    by_cloudflare = headers.get("Server", "").lower() == "cloudflare" or b"cloudflare" in body.lower()
+    """Return what a page in place of an API's error means: what stands in front of the endpoint
+    refused the request."""
+    by_cloudflare = (
+        headers.get("Server", "").lower() == "cloudflare" or b"cloudflare" in body.lower()
+    )
     return (
-        f"{'Cloudflare' if by_cloudflare else 'a gateway'} in front of the endpoint answers with status {status} "
-        "and an HTML page, which says nothing about the key: it may block this client or this machine's address; try "
-        "from another network, or ask the provider to allow yours"
+        f"{'Cloudflare' if by_cloudflare else 'a gateway'} in front of the endpoint answers with"
+        f" status {status} and an HTML page, which says nothing about the key: it may block this"
+        " client or this machine's address; try from another network, or ask the provider to allow"
+        " yours"
     )
 
 
@@ -374,19 +415,34 @@ def _settle(
     kind = f"http_{status}"
     match meaning:
         case "used_up" | "payment":
-            why = f"the endpoint says that the account's quota or balance is used up ({shown}): top it up, then go on"
+            why = (
+                f"the endpoint says that the account's quota or balance is used up ({shown}): top"
+                " it up, then go on"
+            )
             raise (Denied if meaning == "payment" else UsedUp)(why)
         case "unknown_model":
             raise UnknownModel(f"the endpoint does not know this model ({shown}): check --model")
         case "region":
-            why = f"the endpoint does not serve the country that this machine is in ({shown}): take another provider"
+            why = (
+                f"the endpoint does not serve the country that this machine is in ({shown}): take"
+                " another provider"
+            )
             raise Denied(why)
         case "key":
-            header = "; Azure takes it as a header: --extra-header 'api-key: ...'" if says("azure_key", low) else ""
-            raise Denied(f"{REFUSED} with status {status} ({shown}): check the key and what it may use{header}")
+            header = (
+                "; Azure takes it as a header: --extra-header 'api-key: ...'"
+                if says("azure_key", low)
+                else ""
+            )
+            raise Denied(
+                f"{REFUSED} with status {status} ({shown}): check the key and what it may"
+                f" use{header}"
+            )
         case "moved":
             target = one_line(headers.get("Location", "another address"))
-            raise EndpointStopped(f"the endpoint redirects to {target}: give that address if it is right")
+            raise EndpointStopped(
+                f"the endpoint redirects to {target}: give that address if it is right"
+            )
         case "rate_limit" | "too_large" | "transient":
             status = {"rate_limit": 429, "too_large": 413}.get(meaning, status)
             wait = requested_wait(status, headers, now, low, delay)
@@ -397,16 +453,20 @@ def _settle(
 
 
 def decoded(body: bytes, content_type: str = "") -> dict[str, Any] | None:
-    """Return the JSON object of a body; None if it is no object, or not whole. Gemini sends errors as a list of one.
+    """Return the JSON object of a body; None if it is no object, or not whole. Gemini sends errors
+    as a list of one.
 
-    A body that is whole, and hence billed, is read although orjson refuses it: a bare NaN, a byte order mark, half a
-    surrogate pair, line ends in strings, and bytes that are not UTF-8 do no harm.
+    A body that is whole, and hence billed, is read although orjson refuses it: a bare NaN, a byte
+    order mark, half a surrogate pair, line ends in strings, and bytes that are not UTF-8 do no
+    harm.
     """
     try:
         data = orjson.loads(body)
     except ValueError:
         try:
-            data = json.loads(_text(body, content_type), strict=False, object_pairs_hook=without_half_pairs)
+            data = json.loads(
+                _text(body, content_type), strict=False, object_pairs_hook=without_half_pairs
+            )
         except (ValueError, RecursionError):
             return None
     if type(data) is list and len(data) == 1:
@@ -415,11 +475,12 @@ def decoded(body: bytes, content_type: str = "") -> dict[str, Any] | None:
 
 
 def _text(body: bytes, content_type: str) -> str:
-    """Decode a body: UTF-8, UTF-16 or UTF-32 by its first bytes, else by the charset of its type. Raise `ValueError`.
+    """Decode a body: UTF-8, UTF-16 or UTF-32 by its first bytes, else by the charset of its type.
+    Raise `ValueError`.
 
-    The type does not count if the body is UTF-8 all the same: JSON has no other encoding (RFC 8259, section 8.1), and
-    servers write any charset. Some bytes that are not UTF-8 do no harm, but a text of another charset would be
-    gibberish from end to end that looks like an answer.
+    The type does not count if the body is UTF-8 all the same: JSON has no other encoding (RFC 8259,
+    section 8.1), and servers write any charset. Some bytes that are not UTF-8 do no harm, but a
+    text of another charset would be gibberish from end to end that looks like an answer.
     """
     codec = json.detect_encoding(body)
     if not codec.startswith("utf-8"):
@@ -438,11 +499,15 @@ def _text(body: bytes, content_type: str) -> str:
 
 def without_half_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object with texts that a file can hold: half a surrogate pair becomes U+FFFD."""
-    return {name: HALF_PAIR.sub("\ufffd", value) if type(value) is str else value for name, value in pairs}
+    return {
+        name: HALF_PAIR.sub("\ufffd", value) if type(value) is str else value
+        for name, value in pairs
+    }
 
 
 def _parts(content: Any) -> tuple[str, str | None]:
-    """Return text and thoughts of a content: a text, a part, or a list of both; nothing for any other content.
+    """Return text and thoughts of a content: a text, a part, or a list of both; nothing for any
+    other content.
 
     Mistral's thoughts are a part of type `thinking` that holds parts of type text itself.
     """

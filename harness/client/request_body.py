@@ -36,17 +36,28 @@ class Sampling:
         return next((limit for limit in (*own, self.max_tokens) if type(limit) is int), None)
 
     def of_repeat(self, repeat: int) -> Sampling:
-        """Return the parameters of a user's repeat, from 1: the first has the run's seed or none, each further one a
-        seed from 0 to 2**31 - 1 that depends on the run's (0 if it has none) and on its number."""
+        """Return the parameters of a user's repeat, from 1: the first has the run's seed or none,
+        each further one a seed from 0 to 2**31 - 1 that depends on the run's (0 if it has none) and
+        on its number."""
         if repeat == 1:
             return self
         drawn = blake2b(f"{self.seed or 0} {repeat}".encode(), digest_size=4).digest()
         return replace(self, seed=int.from_bytes(drawn, "big") >> 1)
 
     def probe(self) -> bytes:
-        """Return the smallest request, for one token; as the others where a user's own members of the body decide."""
-        own = {name: value for name, value in self.extra_body.items() if name not in ("max_completion_tokens", "n")}
-        body = {"model": self.model, "messages": [{"role": "user", "content": "1"}], **own, "max_tokens": 1}
+        """Return the smallest request, for one token; as the others where a user's own members of
+        the body decide."""
+        own = {
+            name: value
+            for name, value in self.extra_body.items()
+            if name not in ("max_completion_tokens", "n")
+        }
+        body = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": "1"}],
+            **own,
+            "max_tokens": 1,
+        }
         return orjson.dumps(body)
 
     def encode(self, request: Request) -> bytes:
@@ -66,7 +77,10 @@ class Sampling:
 def _response_format(schema: Mapping[str, Any] | None) -> JSON:
     if schema is None:
         return {"type": "json_object"}
-    return {"type": "json_schema", "json_schema": {"name": SCHEMA_NAME, "strict": True, "schema": schema}}
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": SCHEMA_NAME, "strict": True, "schema": schema},
+    }
 
 
 def digest(body: bytes) -> str:

@@ -1,4 +1,5 @@
-"""How long an endpoint asks to wait: in its headers, or in the words of its error. Pure: the time is an argument.
+"""How long an endpoint asks to wait: in its headers, or in the words of its error. Pure: the time
+is an argument.
 
 Every wait is between 0 and `LONGEST_WAIT` seconds; what makes no sense is as if it was not sent.
 """
@@ -14,7 +15,10 @@ from email.utils import parsedate_to_datetime
 LONGEST_WAIT = 3600.0
 """Seconds; a longer wait is cut to this, since nobody waits a day for one request."""
 QUOTAS = (
-    *[(f"x-ratelimit-remaining{of}", f"x-ratelimit-reset{of}") for of in ("", "-requests", "-tokens")],
+    *[
+        (f"x-ratelimit-remaining{of}", f"x-ratelimit-reset{of}")
+        for of in ("", "-requests", "-tokens")
+    ],
     *[
         (f"anthropic-ratelimit-{of}-remaining", f"anthropic-ratelimit-{of}-reset")
         for of in ("requests", "tokens", "input-tokens", "output-tokens")
@@ -31,17 +35,24 @@ IN_WORDS = re.compile(
     r"((?:\d{1,9}(?:\.\d{1,9})?\s*(?:ms|milliseconds?|h|hours?|m|min|minutes?|s|sec|seconds?)\b[\s,]*)+"
     r"|(?:\d{1,9}(?:\.\d{1,9})?(?:ms|h|m|s))+)"
 )
-"""As "Please try again in 2.5s", "in 1m2.5s", "in 450ms" and "Please retry after 20 seconds" have it, in lower case."""
+"""As "Please try again in 2.5s", "in 1m2.5s", "in 450ms" and "Please retry after 20 seconds" have
+it, in lower case."""
 WORDS_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(ms|millisecond|h|m|s)")
 
 
 def requested_wait(
-    status: int, headers: Mapping[str, str], now: datetime, words: str = "", delay: str | None = None
+    status: int,
+    headers: Mapping[str, str],
+    now: datetime,
+    words: str = "",
+    delay: str | None = None,
 ) -> float | None:
-    """Return the seconds to wait after an error with these `words`, in lower case; None if it asks for none.
+    """Return the seconds to wait after an error with these `words`, in lower case; None if it asks
+    for none.
 
-    `delay` are seconds as text, of an error of Google's. The first of these that makes sense counts, and for a 429
-    without any of them the reset of what is used up. A date is reckoned by the clock of the reply's own `Date`.
+    `delay` are seconds as text, of an error of Google's. The first of these that makes sense
+    counts, and for a 429 without any of them the reset of what is used up. A date is reckoned by
+    the clock of the reply's own `Date`.
     """
     now = _sent_at(headers) or now
     for seconds in (
@@ -56,7 +67,8 @@ def requested_wait(
 
 
 def retry_after(value: str | None, now: datetime, unit: float = 1.0) -> float | None:
-    """Return the seconds to wait, of a number of units or an HTTP date; None if it is missing or makes no sense."""
+    """Return the seconds to wait, of a number of units or an HTTP date; None if it is missing or
+    makes no sense."""
     if value is None:
         return None
     try:
@@ -81,11 +93,14 @@ def _sent_at(headers: Mapping[str, str]) -> datetime | None:
 
 
 def exhausted(headers: Mapping[str, str], now: datetime, unstated: str = "") -> float | None:
-    """Return the seconds until the quotas that are used up reset, 0 for a reset that makes no sense; None if none is.
+    """Return the seconds until the quotas that are used up reset, 0 for a reset that makes no
+    sense; None if none is.
 
     `unstated` is what is left of a quota of which only the reset is known.
     """
-    if "ratelimit" not in "".join(headers).lower():  # every reply is looked at, and a look at each name takes longer
+    if (
+        "ratelimit" not in "".join(headers).lower()
+    ):  # every reply is looked at, and a look at each name takes longer
         return None
     now = _sent_at(headers) or now
     waits = [
@@ -97,12 +112,17 @@ def exhausted(headers: Mapping[str, str], now: datetime, unstated: str = "") -> 
 
 
 def _until(reset: str, now: datetime) -> float:
-    """Return the seconds until a reset: a duration like `6m0s` or `20ms`, bare seconds, or a time (ISO, since 1970)."""
+    """Return the seconds until a reset: a duration like `6m0s` or `20ms`, bare seconds, or a time
+    (ISO, since 1970)."""
     reset = reset.strip()
     if DURATION.fullmatch(reset):
-        return _bounded(sum(float(number) * UNITS[unit] for number, unit in DURATION_PART.findall(reset)))
+        return _bounded(
+            sum(float(number) * UNITS[unit] for number, unit in DURATION_PART.findall(reset))
+        )
     if EPOCH.fullmatch(reset):
-        return _bounded(float(reset) * (0.001 if len(reset.partition(".")[0]) == 13 else 1.0) - now.timestamp())
+        return _bounded(
+            float(reset) * (0.001 if len(reset.partition(".")[0]) == 13 else 1.0) - now.timestamp()
+        )
     try:
         at = datetime.fromisoformat(reset)
     except ValueError:
@@ -114,7 +134,11 @@ def _in_words(words: str) -> float | None:
     if not (found := IN_WORDS.search(words)):
         return None
     parts = WORDS_PART.findall(found[1])
-    return _bounded(sum(float(number) * UNITS["ms" if unit == "millisecond" else unit] for number, unit in parts))
+    return _bounded(
+        sum(
+            float(number) * UNITS["ms" if unit == "millisecond" else unit] for number, unit in parts
+        )
+    )
 
 
 def _bounded(seconds: float) -> float:

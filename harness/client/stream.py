@@ -1,11 +1,15 @@
-"""A streamed reply, put together into the object that it would have been whole. Pure and synchronous.
+"""A streamed reply, put together into the object that it would have been whole. Pure and
+synchronous.
 
-Blocks of bytes end anywhere. `Events` finds the server-sent events in them (https://html.spec.whatwg.org/, section
-"Server-sent events"), `StreamedReply` merges their chunks, so that `replies` judges both kinds of reply. It also reads
-what some servers send outside the standard:
+Blocks of bytes end anywhere. `Events` finds the server-sent events in them
+(https://html.spec.whatwg.org/, section "Server-sent events"), `StreamedReply` merges their chunks,
+so that `replies` judges both kinds of reply. It also reads what some servers send outside the
+standard:
 
-- llama.cpp sent an error as a field of its own, `error: {...}` (its pull request 16109), and ends without a blank line;
-- vLLM's `{"object": "error", "message": ...}` has no member `error`; its usage may come with no `choices`;
+- llama.cpp sent an error as a field of its own, `error: {...}` (its pull request 16109), and ends
+  without a blank line;
+- vLLM's `{"object": "error", "message": ...}` has no member `error`; its usage may come with no
+  `choices`;
 - some send a whole `message` at the end, after all the deltas, or usage within the choice;
 - some repeat in each delta all that came before, or send comments as data.
 """
@@ -20,7 +24,14 @@ import orjson
 
 from harness.benchmarks.parsing import is_json
 from harness.client.error_phrases import MESSAGES, is_error
-from harness.client.replies import NO_WORDS, arguments_of, decoded, index_of, without_envelope, without_half_pairs
+from harness.client.replies import (
+    NO_WORDS,
+    arguments_of,
+    decoded,
+    index_of,
+    without_envelope,
+    without_half_pairs,
+)
 from harness.errors import TransportFault
 from harness.model import ANSWERER
 
@@ -32,7 +43,8 @@ TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 END_REASONS = frozenset({"stop", "length", "content_filter", "tool_calls", "function_call"})
 """Finish reasons of the protocol. Relays send others, such as "null", before the end."""
 MOST_CHOICES, MOST_MEMBERS = 128, 1000
-"""That are kept of a stream: one choice is requested, and what has other members is no completion."""
+"""That are kept of a stream: one choice is requested, and what has other members is no
+completion."""
 LEAST_REPEATS = 3
 """Deltas of which each repeats all before, so that the last one may be the whole text."""
 
@@ -41,7 +53,8 @@ Event = tuple[bytes, bytes]
 
 
 class Events:
-    """The events of a stream. Bytes without a line end yet are kept in pieces and joined once, however many."""
+    """The events of a stream. Bytes without a line end yet are kept in pieces and joined once,
+    however many."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -66,7 +79,8 @@ class Events:
         return self._events(lines)
 
     def end(self) -> list[Event]:
-        """Return what the end of the body completes: servers omit the last blank line, or even the line's end."""
+        """Return what the end of the body completes: servers omit the last blank line, or even the
+        line's end."""
         rest = b"".join(self._pieces)
         self._pieces = []
         return self._events([rest, b""] if rest else [b""])
@@ -132,13 +146,16 @@ class _Choice:
         if message is None:
             message = {name: _joined(pieces) for name, pieces in self.pieces.items()}
             if self.calls:
-                calls = [{"function": {"arguments": "".join(pieces)}} for pieces in self.calls.values()]
+                calls = [
+                    {"function": {"arguments": "".join(pieces)}} for pieces in self.calls.values()
+                ]
                 message["tool_calls"] = calls
         return {"index": self.index, "message": message, "finish_reason": self.finish_reason}
 
 
 class StreamedReply:
-    """One reply as it arrives. Raise `TransportFault` beyond `largest` bytes, and for data that is not JSON.
+    """One reply as it arrives. Raise `TransportFault` beyond `largest` bytes, and for data that is
+    not JSON.
 
     `done`: nothing that follows matters. `speaks`: a piece of text or thought has come.
     """
@@ -160,9 +177,11 @@ class StreamedReply:
 
     @property
     def finished(self) -> bool:
-        """Whether a finish_reason has come: the answer is whole then, whatever becomes of the rest of the stream.
+        """Whether a finish_reason has come: the answer is whole then, whatever becomes of the rest
+        of the stream.
 
-        The end of the stream is weaker evidence: relays end every stream alike, also one that broke off behind them.
+        The end of the stream is weaker evidence: relays end every stream alike, also one that broke
+        off behind them.
         """
         first = self._choices.get(0) or next(iter(self._choices.values()), None)
         return first is not None and first.finish_reason in END_REASONS
@@ -173,7 +192,9 @@ class StreamedReply:
             raise TransportFault("too_large", f"the reply is longer than {self._largest >> 20} MB")
         if not self._begun and (text := block.lstrip(JSON_BLANKS)):
             self._begun = True
-            self._plain = [] if text.startswith(b"{") else None  # a whole reply under the type of a stream
+            self._plain = (
+                [] if text.startswith(b"{") else None
+            )  # a whole reply under the type of a stream
         if self._plain is not None:
             self._plain.append(block)
             return
@@ -181,7 +202,8 @@ class StreamedReply:
             self._take(name, data)
 
     def whole(self, ended: bool) -> dict[str, Any]:
-        """Return the reply after its last byte (or after `done`), in the form of one that came whole.
+        """Return the reply after its last byte (or after `done`), in the form of one that came
+        whole.
 
         `ended` is whether the body came to its proper end. Raise `TransportFault` if it broke off.
         """
@@ -207,7 +229,8 @@ class StreamedReply:
         return self._writable(found)
 
     def _writable(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Join the halves of surrogate pairs that chunks had cut apart; replace a half alone, which no file holds."""
+        """Join the halves of surrogate pairs that chunks had cut apart; replace a half alone, which
+        no file holds."""
         if not self._has_halves:
             return found
         whole: dict[str, Any] = json.loads(json.dumps(found), object_pairs_hook=without_half_pairs)
@@ -227,8 +250,8 @@ class StreamedReply:
             self._merge(chunk)
 
     def _take_odd(self, name: bytes, data: bytes) -> None:
-        """Take the end, a comment, several events without a blank line, an error in plain words, or JSON that orjson
-        refuses.
+        """Take the end, a comment, several events without a blank line, an error in plain words, or
+        JSON that orjson refuses.
 
         A bare NaN, half a surrogate pair, and bytes that are not UTF-8 do no harm.
         """
@@ -246,14 +269,18 @@ class StreamedReply:
             try:
                 chunk = json.loads(data.decode("utf-8", "replace"), strict=False)
             except (ValueError, RecursionError):
-                raise TransportFault("bad_json", "the stream has data in it that is not JSON") from None
+                raise TransportFault(
+                    "bad_json", "the stream has data in it that is not JSON"
+                ) from None
             if type(chunk) is dict:
                 self._merge(chunk)
 
     def _fail(self, error: object) -> None:
         self.done = True
         if not self.finished:
-            self._error = ((error.get("error") or error) if type(error) is dict else error) or NO_WORDS
+            self._error = (
+                (error.get("error") or error) if type(error) is dict else error
+            ) or NO_WORDS
 
     def _merge(self, chunk: dict[str, Any]) -> None:
         if not chunk.get("choices"):
@@ -299,7 +326,9 @@ class StreamedReply:
         if (error := choice.get("error")) and is_error(error):
             self._fail(choice)
         elif reason := choice.get("finish_reason"):
-            if type(reason) is str and (merged.finish_reason not in END_REASONS or reason in END_REASONS):
+            if type(reason) is str and (
+                merged.finish_reason not in END_REASONS or reason in END_REASONS
+            ):
                 merged.finish_reason = reason
             if type(usage := choice.get("usage")) is dict:
                 self._usage = usage
@@ -312,13 +341,14 @@ def _is_error(chunk: dict[str, Any]) -> bool:
 
 
 def looks_streamed(body: bytes) -> bool:
-    """Return whether a body is a stream, whatever its type: servers name the type wrongly, and no JSON begins so."""
+    """Return whether a body is a stream, whatever its type: servers name the type wrongly, and no
+    JSON begins so."""
     return body[:64].lstrip().startswith((b"data:", b"event:", b":"))
 
 
 def whole_stream(body: bytes, largest: int, ended: bool) -> dict[str, Any]:
-    """Return the reply in a stream, of which `ended` is as for `whole`. Raise `TransportFault` if it
-    broke off."""
+    """Return the reply in a stream, of which `ended` is as for `whole`. Raise `TransportFault` if
+    it broke off."""
     reply = StreamedReply(largest)
     reply.feed(body)
     return reply.whole(ended)
@@ -330,7 +360,9 @@ def _joined(pieces: list[Any]) -> Any:
     Pieces of which each repeats all before are one text, if that is JSON and their sum is none.
     """
     if not all(type(piece) is str for piece in pieces):
-        return [{"type": "text", "text": piece} if type(piece) is str else piece for piece in pieces]
+        return [
+            {"type": "text", "text": piece} if type(piece) is str else piece for piece in pieces
+        ]
     text = "".join(pieces)
     if len(pieces) < LEAST_REPEATS:
         return text

@@ -1,4 +1,5 @@
-"""The seam between requests and the way they are sent: what the rest of the harness needs of a client."""
+"""The seam between requests and the way they are sent: what the rest of the harness needs of a
+client."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from harness.model import Completion
 class Received(NamedTuple):
     """The result of one try; `endpoint` is the address that answered, as it may be shown.
 
-    `first_token` is the seconds until the first piece of a streamed reply, None for one that came whole.
+    `first_token` is the seconds until the first piece of a streamed reply, None for one that came
+    whole.
     """
 
     completion: Completion

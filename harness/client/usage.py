@@ -1,9 +1,10 @@
 """The tokens that the usage of a reply reports, and those that it leaves unclear. Pure.
 
-Endpoints differ in what their counts include. OpenAI's prompt includes what was cached, its completion includes the
-thoughts, and `total_tokens` is their sum. xAI and Gemini leave thoughts out of `completion_tokens`, and some relays
-leave cached input out of `prompt_tokens`, as Anthropic's own counts do. A usage that contradicts OpenAI's reading is
-not guessed at: what may be billed less or more is `UnclearTokens`, which gives costs their bounds.
+Endpoints differ in what their counts include. OpenAI's prompt includes what was cached, its
+completion includes the thoughts, and `total_tokens` is their sum. xAI and Gemini leave thoughts out
+of `completion_tokens`, and some relays leave cached input out of `prompt_tokens`, as Anthropic's
+own counts do. A usage that contradicts OpenAI's reading is not guessed at: what may be billed less
+or more is `UnclearTokens`, which gives costs their bounds.
 """
 
 from __future__ import annotations
@@ -45,16 +46,21 @@ def reported_tokens(usage: dict[str, Any], *, has_text: bool) -> ReportedTokens:
     elif reasoning and reasoning > completion:
         excess = max(excess, reasoning)
     read = _count(usage, "cache_read_input_tokens") or 0
-    written = _count(usage, "cache_creation_input_tokens") or 0  # relays to OpenAI's format may include both, or not
+    written = (
+        _count(usage, "cache_creation_input_tokens") or 0
+    )  # relays to OpenAI's format may include both, or not
     beyond = 0 if read in cached or (cached and not read) else read + written
     if read:
         cached.append(read)
     return _with_unclear(tokens, cached, beyond, excess)
 
 
-def _with_unclear(tokens: ReportedTokens, cached: list[int], beyond: int, excess: int) -> ReportedTokens:
-    """Return the counts with what they leave open: `cached` are all counts of what was cached, of which `beyond` may be
-    on top of the prompt, as any is that is larger than the prompt; `excess` tokens of the total have no name."""
+def _with_unclear(
+    tokens: ReportedTokens, cached: list[int], beyond: int, excess: int
+) -> ReportedTokens:
+    """Return the counts with what they leave open: `cached` are all counts of what was cached, of
+    which `beyond` may be on top of the prompt, as any is that is larger than the prompt; `excess`
+    tokens of the total have no name."""
     if not cached and not beyond and not excess:
         return tokens
     prompt = tokens.prompt or 0
@@ -69,14 +75,15 @@ def _with_unclear(tokens: ReportedTokens, cached: list[int], beyond: int, excess
 
 
 def reasoning_tokens(usage: dict[str, Any]) -> int | None:
-    """Return the completion's tokens that are thoughts. SGLang has the count in the usage itself."""
+    """Return the completion's tokens that are thoughts. SGLang has the count in the usage
+    itself."""
     details = usage.get("completion_tokens_details")
     return _count(details if type(details) is dict else usage, "reasoning_tokens")
 
 
 def _cached(usage: dict[str, Any]) -> list[int]:
-    """Return all counts of the prompt's tokens that were cached. DeepSeek and Moonshot have theirs in the usage
-    itself."""
+    """Return all counts of the prompt's tokens that were cached. DeepSeek and Moonshot have theirs
+    in the usage itself."""
     details = usage.get("prompt_tokens_details")
     counts = (
         _count(details, "cached_tokens") if type(details) is dict else None,

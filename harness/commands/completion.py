@@ -18,7 +18,8 @@ from harness.options import options
 from harness.ui.streams import show
 
 BASH = r"""
-# $1: the word as it is typed. Prints the runs that it may become, quoted as the word is; no name is ever evaluated.
+# $1: the word as it is typed. Prints the runs that it may become, quoted as the word is;
+# no name is ever evaluated.
 _harness_runs() {
   local open= typed=$1 word= special=$' !"#$&\'()*,:;<=>?[]^`{|}~' folder name quoted at
   shopt -s nullglob
@@ -76,9 +77,9 @@ RUNS = {
         for shell, code in (("bash", BASH), ("zsh", ZSH), ("fish", FISH))
     },
 }
-"""How names of runs are completed. A folder may come from somebody else, with a name that a shell would execute, as in
-`$(...)`; here names are data. shtab's `cmd` would evaluate them (`compgen -W`). Names that no run can have, and those
-that would be read as options, are left out."""
+"""How names of runs are completed. A folder may come from somebody else, with a name that a shell
+would execute, as in `$(...)`; here names are data. shtab's `cmd` would evaluate them (`compgen
+-W`). Names that no run can have, and those that would be read as options, are left out."""
 
 
 @command_options
@@ -88,7 +89,9 @@ class Options(options.Options):
         'harness completion zsh > "${fpath[1]}/_harness"',
         "harness completion fish > ~/.config/fish/completions/harness.fish",
     )
-    shell: Literal["bash", "zsh", "fish"] = option(words="the shell to print it for", position="SHELL", everyday=True)
+    shell: Literal["bash", "zsh", "fish"] = option(
+        words="the shell to print it for", position="SHELL", everyday=True
+    )
 
 
 def execute(args: Options) -> int:
@@ -114,7 +117,9 @@ def whole() -> argparse.ArgumentParser:
 def _options(command: str) -> Iterator[Option]:
     """Yield the options of a command, with those that it has for any benchmark."""
     seen = set[str]()
-    for interface in [built(command, (name,)) for name in (registry.names() if command == RUN else ("",))]:
+    for interface in [
+        built(command, (name,)) for name in (registry.names() if command == RUN else ("",))
+    ]:
         for one in interface.every:
             if not seen.intersection((one.name, *one.flags)):
                 seen.update((one.name, *one.flags))

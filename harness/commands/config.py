@@ -1,4 +1,5 @@
-"""`config`: the options that a command would have, and where each value comes from. Keys are masked."""
+"""`config`: the options that a command would have, and where each value comes from. Keys are
+masked."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ FLAG, VARIABLE, FILE, DEFAULT = "flag", "variable", "file", "default"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An option's value, the kind of its source, and the source's name: of the variable, or of the file."""
+    """An option's value, the kind of its source, and the source's name: of the variable, or of the
+    file."""
 
     value: object
     source: str = DEFAULT
@@ -44,7 +46,11 @@ class Options(options.AsJson):
         "harness config --json run --concurrency auto",
     )
     words: Sequence[str] = option(
-        (), "a command with its arguments (default: run)", position="COMMAND ...", rest=True, everyday=True
+        (),
+        "a command with its arguments (default: run)",
+        position="COMMAND ...",
+        rest=True,
+        everyday=True,
     )
 
 
@@ -77,17 +83,22 @@ def _show(found: Mapping[str, Setting], words: Sequence[str], as_json: bool) -> 
 
 
 def _text(value: object) -> str:
-    return "" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
+    return (
+        "" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
+    )
 
 
 def values(found: Parsed, *, resolved: bool = True) -> dict[str, Setting]:
-    """Return the value of each option, by its flag's name, in the order of the help; `resolved` as a run has them.
+    """Return the value of each option, by its flag's name, in the order of the help; `resolved` as
+    a run has them.
 
     Raise `BadInput` if a run would be refused for them.
     """
     every = [one for one in found.interface.every if one.flags and one.name != "settings_file"]
     chosen = {one.name: _value(one, found) for one in every}
-    if resolved and found.interface.command == RUN:  # `resume` takes what is not given from each run
+    if (
+        resolved and found.interface.command == RUN
+    ):  # `resume` takes what is not given from each run
         chosen |= _of_run(found, chosen)
     return {one.label: chosen[one.name] for one in every}
 
@@ -119,7 +130,8 @@ def given(one: Option, args: options.Options) -> Any:
 
 
 def _of_run(found: Parsed, chosen: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return the values of a run that its provider, file of an endpoint, variables and defaults decide."""
+    """Return the values of a run that its provider, file of an endpoint, variables and defaults
+    decide."""
     args = found.args
     given = endpoint_file.endpoint_of(args)
     provider = _provider(args)
@@ -130,7 +142,9 @@ def _of_run(found: Parsed, chosen: Mapping[str, Setting]) -> dict[str, Setting]:
     tuning = {}
     for name, value in made.items():
         is_of_pace = name in pace and getattr(args, name) is None
-        tuning[name] = Setting(value, *(of_pace if is_of_pace else (chosen[name].source, chosen[name].where)))
+        tuning[name] = Setting(
+            value, *(of_pace if is_of_pace else (chosen[name].source, chosen[name].where))
+        )
     if given is None:
         return {**tuning, **_endpoint(args, provider, chosen["api_url"])}
     url = Setting([public_url(given.url)], FILE, given.source)
@@ -145,7 +159,9 @@ def _provider(args: options.RunOptions) -> Provider | None:
     return models.provider_named(found.pop(), book, args) if len(found) == 1 else None
 
 
-def _endpoint(args: options.RunOptions, provider: Provider | None, flag: Setting) -> dict[str, Setting]:
+def _endpoint(
+    args: options.RunOptions, provider: Provider | None, flag: Setting
+) -> dict[str, Setting]:
     """Return address and key as a run would find them; neither if something is missing."""
     try:
         found = address.find(args, os.environ, provider)
@@ -153,7 +169,11 @@ def _endpoint(args: options.RunOptions, provider: Provider | None, flag: Setting
         found = None
     if found is None:
         return {}
-    made = {"api_url": Setting([one.shown for one in found.addresses], *_source_of_address(found, args, flag))}
+    made = {
+        "api_url": Setting(
+            [one.shown for one in found.addresses], *_source_of_address(found, args, flag)
+        )
+    }
     if found.key_from is not None:
         of_flag = args.api_key or args.api_key_file
         kind = VARIABLE if found.key_from in os.environ else FLAG if of_flag else FILE
@@ -162,7 +182,9 @@ def _endpoint(args: options.RunOptions, provider: Provider | None, flag: Setting
     return made
 
 
-def _source_of_address(found: Found, args: options.RunOptions, flag: Setting) -> tuple[str, str | None]:
+def _source_of_address(
+    found: Found, args: options.RunOptions, flag: Setting
+) -> tuple[str, str | None]:
     if found.address_from == address.FLAG:
         return flag.source, flag.where
     if found.address_from in os.environ:

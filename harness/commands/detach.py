@@ -1,4 +1,5 @@
-"""`run --detach`: the same command in a process of its own, which goes on when this terminal is closed."""
+"""`run --detach`: the same command in a process of its own, which goes on when this terminal is
+closed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ FLAG = "--detach"
 
 
 def start(args: RunOptions, arguments: Sequence[str]) -> int:
-    """Start a command without its flag; print the names of its runs. Raise what `run` raises before it plays."""
+    """Start a command without its flag; print the names of its runs. Raise what `run` raises before
+    it plays."""
     names = [plan.name for plan in run.plans(run.completed(args))]
     make_folder(args.results_dir)
     log = args.results_dir / f"{names[0]}.log"
@@ -28,7 +30,8 @@ def start(args: RunOptions, arguments: Sequence[str]) -> int:
 
 
 def _start(arguments: Sequence[str], log: Path) -> int:
-    """Start this program in a session of its own, whose output is added to a file; return its process number."""
+    """Start this program in a session of its own, whose output is added to a file; return its
+    process number."""
     try:
         with log.open("ab") as output:
             process = subprocess.Popen(

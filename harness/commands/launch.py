@@ -1,4 +1,5 @@
-"""Play plans in four phases: open them, play them, finish them, present what they came to. For `run` and `resume`."""
+"""Play plans in four phases: open them, play them, finish them, present what they came to. For
+`run` and `resume`."""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ def launch(
     reported: Callable[[Reported, Say], None],
     caller: options.Session | None = None,
 ) -> int:
-    """Run all plans at once and finish them; return the worst exit code. `reported` acts on each new report, before its
-    run is complete. `caller` has what gets snapshots instead of the display, and the event loop to play in."""
+    """Run all plans at once and finish them; return the worst exit code. `reported` acts on each
+    new report, before its run is complete. `caller` has what gets snapshots instead of the display,
+    and the event loop to play in."""
     caller = caller or options.Session()
     console.quiet = caller.json or caller.progress is not None
     is_quiet = caller.quiet or console.quiet
@@ -66,10 +68,15 @@ def _say_nothing(words: str) -> None:
 
 
 def _close(
-    sessions: Sequence[Session], hooks: Sequence[Hooks], console: SharedConsole, say: Say, *, several: bool
+    sessions: Sequence[Session],
+    hooks: Sequence[Hooks],
+    console: SharedConsole,
+    say: Say,
+    *,
+    several: bool,
 ) -> None:
-    """Print how the runs of several plans have ended, and the commands that go on with them; and, once for all that
-    were played, what would have been good to know before."""
+    """Print how the runs of several plans have ended, and the commands that go on with them; and,
+    once for all that were played, what would have been good to know before."""
     if several and say is not _say_nothing:
         console.print(ends(sessions), highlight=False, markup=False)
     left = [session.plan for session in sessions if session.is_resumable]
@@ -85,9 +92,14 @@ def _close(
 
 
 def _open(
-    plans: Sequence[Plan], hooks: Sequence[Hooks], emit: Emit, say: Callable[[str], None], held: ExitStack
+    plans: Sequence[Plan],
+    hooks: Sequence[Hooks],
+    emit: Emit,
+    say: Callable[[str], None],
+    held: ExitStack,
 ) -> tuple[list[Session], int]:
-    """Open the runs of plans, for as long as `held`; return the sessions, and an exit code for those that cannot start.
+    """Open the runs of plans, for as long as `held`; return the sessions, and an exit code for
+    those that cannot start.
 
     Plans are refused, and their tasks validated to the last line, before anything is written.
     """
@@ -100,20 +112,30 @@ def _open(
     sessions, code = open_sessions(plans, held, emit, hooks)
     for session in [session for session in sessions if session.unfinished]:
         label = f"{session.plan.name}: " if len(plans) > 1 else ""
-        for words in [words for one in hooks for words in one.forecast(session.plan, session.longest)]:
+        for words in [
+            words for one in hooks for words in one.forecast(session.plan, session.longest)
+        ]:
             say(f"{label}{words}")
     return sessions, code
 
 
 def _play(
-    sessions: Sequence[Session], hooks: Sequence[Hooks], console: SharedConsole, say: Say, caller: options.Session
+    sessions: Sequence[Session],
+    hooks: Sequence[Hooks],
+    console: SharedConsole,
+    say: Say,
+    caller: options.Session,
 ) -> None:
     """Play the users that are left. Sessions that end while others go on are finished at once."""
 
     def shown() -> AbstractContextManager[Observe]:
         if caller.progress:
             return nullcontext(caller.progress)
-        return nullcontext(_show_nothing) if caller.quiet or caller.json else display(console, verbose=caller.verbose)
+        return (
+            nullcontext(_show_nothing)
+            if caller.quiet or caller.json
+            else display(console, verbose=caller.verbose)
+        )
 
     playing = partial(play, hooks=hooks, say=say, display=shown, run_async=caller.run_async)
     for one in hooks:

@@ -1,4 +1,5 @@
-"""The sentences of `run` and `resume`: before the first request, on events of the engine, and how to go on."""
+"""The sentences of `run` and `resume`: before the first request, on events of the engine, and how
+to go on."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ WARNINGS_SHOWN = 5
 
 @dataclass(frozen=True)
 class Printer:
-    """Prints the events of plans; `alone` means of one plan, whose name and way to go on need no words of their own.
+    """Prints the events of plans; `alone` means of one plan, whose name and way to go on need no
+    words of their own.
 
     With `quiet` only what runs have come to is printed.
     """
@@ -81,8 +83,8 @@ class Printer:
                 yield _left_open(event)
             case events.Dropped(plan, reason):
                 yield (
-                    f"{self._label(plan)}{_ending(plan, reason)}; nothing was received, so no run is kept: instead of "
-                    "`resume`, start it again with `run`"
+                    f"{self._label(plan)}{_ending(plan, reason)}; nothing was received, so no run"
+                    " is kept: instead of `resume`, start it again with `run`"
                 )
             case events.Ended():
                 yield from self._ended(event)
@@ -100,26 +102,37 @@ class Printer:
                 batches = plural(event.batches, "batch", "batches")
                 yield f"{label}{batches} at the provider: `resume` picks up their replies"
         elif event.failed:
-            yield f"{label}{plural(event.failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl"
+            yield (
+                f"{label}{plural(event.failed, what)} failed: not scored; see"
+                f" {plan.folder}/failures_*.jsonl"
+            )
         if not self.quiet:
             yield from (f"{label}warning: {warning}" for warning in event.warnings[:WARNINGS_SHOWN])
         if event.diverged:
             yield (
-                f"{label}{event.diverged} users sent different requests after resuming; the new ones were billed "
-                "(asked_otherwise in run_*.log)"
+                f"{label}{event.diverged} users sent different requests after resuming; the new"
+                " ones were billed (asked_otherwise in run_*.log)"
             )
         if self.alone and (event.remaining or isinstance(ending, RunStopped)):
-            yield from (f"resume with: {command}" for command in resume_commands([plan], self.hooks))
+            yield from (
+                f"resume with: {command}" for command in resume_commands([plan], self.hooks)
+            )
 
 
 def _found(event: events.Opened) -> Iterator[str]:
     if event.torn:
-        yield f"{event.torn} torn lines were moved to *.torn; their users or replies will be requested again"
+        yield (
+            f"{event.torn} torn lines were moved to *.torn; their users or replies will be"
+            " requested again"
+        )
     if event.outside:
         records = plural(event.outside, "record")
         yield f"{records} of users whose task has changed or gone are not counted"
     if event.beyond_share:
-        yield f"{event.beyond_share} users of this run are outside the requested share; they stay in the run"
+        yield (
+            f"{event.beyond_share} users of this run are outside the requested share; they stay in"
+            " the run"
+        )
     if event.prices:
         yield _new_price(*event.prices)
     if event.resumed:
@@ -129,20 +142,24 @@ def _found(event: events.Opened) -> Iterator[str]:
 def _new_price(before: Price, now: Price | None) -> str:
     if now is None:
         return (
-            f"note: no price is known at this address: replies from now on have none (where the run was before it is "
-            f"{before.described})"
+            "note: no price is known at this address: replies from now on have none (where the run"
+            f" was before it is {before.described})"
         )
     return (
-        f"note: the price is now {now.described}, and was {before.described}: each reply costs what was in force "
-        "when it was requested (`reeval --new-prices` takes the new price for all)"
+        f"note: the price is now {now.described}, and was {before.described}: each reply costs what"
+        " was in force when it was requested (`reeval --new-prices` takes the new price for all)"
     )
 
 
 def _left_open(event: events.LeftOpen) -> str:
     user = event.benchmark.about.user
     figures = running(event.benchmark, event.figures)
-    so_far = f"; {figures} (of the {plural(event.scored, user)} scored so far)" if event.scored else ""
-    state = "INCOMPLETE" if event.done < event.users else "not scored yet: `resume` makes the report"
+    so_far = (
+        f"; {figures} (of the {plural(event.scored, user)} scored so far)" if event.scored else ""
+    )
+    state = (
+        "INCOMPLETE" if event.done < event.users else "not scored yet: `resume` makes the report"
+    )
     return f"{event.label}: {event.done} of {event.users} {user}s are done ({state}){so_far}"
 
 
@@ -152,7 +169,8 @@ def _short(value: object) -> str:
 
 
 def outcome(run: Run, session: Session) -> JSON:
-    """Return what a run has come to, for programs: its state, its users, and the figures of its report."""
+    """Return what a run has come to, for programs: its state, its users, and the figures of its
+    report."""
     path = run.store.files.report("json")
     report = loaded(path) if path.exists() else None
     return {
@@ -173,25 +191,39 @@ def ends(sessions: Sequence[Session]) -> Table:
     """Return a table of how the runs of several plans ended."""
     table = Table(box=None, pad_edge=False)
     for name in ENDS:
-        table.add_column(name, justify="right" if name in ("users", "done", "failed") else "left", overflow="fold")
+        table.add_column(
+            name,
+            justify="right" if name in ("users", "done", "failed") else "left",
+            overflow="fold",
+        )
     for session in sessions:
         figures = {run.files.subset: headline(run.report) for run in session.reported}
         for run in session.runs:
             done = (str(number) for number in (run.users, run.users_done, run.failed))
             if run.subset not in figures and run.manifest.state == COMPLETE:  # before this command
                 figures[run.subset] = headline(loaded(run.store.files.report("json")))
-            table.add_row(session.plan.name, run.subset, run.manifest.state, *done, figures.get(run.subset, ""))
+            table.add_row(
+                session.plan.name,
+                run.subset,
+                run.manifest.state,
+                *done,
+                figures.get(run.subset, ""),
+            )
     return table
 
 
 def notices(plan: Plan) -> Iterator[str]:
-    """Yield what a user should know about where requests go, before the first one is sent, and of useless repeats.
+    """Yield what a user should know about where requests go, before the first one is sent, and of
+    useless repeats.
 
     Raise `BadInput` if there are more parts than requests at once.
     """
     most = plan.limits.most
     if part := plan.selection.get("part"):
-        yield f"{plan.name}: part {part} has {most} of the {plan.tuning.most} requests at once, and its share of rates"
+        yield (
+            f"{plan.name}: part {part} has {most} of the {plan.tuning.most} requests at once, and"
+            " its share of rates"
+        )
     if plan.found is None:
         yield f"{plan.sampling.model}: answered by the harness itself; no key, no network"
         if note := plan.benchmark.configuration.note:
@@ -206,7 +238,10 @@ def notices(plan: Plan) -> Iterator[str]:
     if plan.found.key_from is None:
         yield f"no key found for {plan.endpoint}: requests are sent without one{_key_not_sent()}"
     if plan.repeats > 1 and plan.sampling.temperature == 0:
-        yield f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike (--temperature)"
+        yield (
+            f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike"
+            " (--temperature)"
+        )
 
 
 def _key_not_sent() -> str:
@@ -215,34 +250,54 @@ def _key_not_sent() -> str:
         return ""
     address = os.environ.get("OPENAI_BASE_URL")
     owner = public_url(address) if address else "OpenAI"
-    return f" (OPENAI_API_KEY is for {owner}, so it is not sent: put this endpoint's key into LLM_API_KEY)"
+    return (
+        f" (OPENAI_API_KEY is for {owner}, so it is not sent: put this endpoint's key into"
+        " LLM_API_KEY)"
+    )
 
 
 def without_price(plans: Sequence[Plan]) -> str:
     """Return that no price is known of models whose endpoint may bill; empty if none is so."""
-    models = [plan.sampling.model for plan in plans if plan.found and plan.found.key_from and plan.price is None]
-    return f"no price is known for {', '.join(dict.fromkeys(models))}; give {HOW_TO_PRICE}" if models else ""
+    models = [
+        plan.sampling.model
+        for plan in plans
+        if plan.found and plan.found.key_from and plan.price is None
+    ]
+    return (
+        f"no price is known for {', '.join(dict.fromkeys(models))}; give {HOW_TO_PRICE}"
+        if models
+        else ""
+    )
 
 
 def _ending(plan: Plan, ending: HarnessError) -> str:
     """Say why a plan ended early."""
-    return "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_hint(plan, ending)}"
+    return (
+        "interrupted"
+        if isinstance(ending, RunStopped)
+        else f"stopped: {ending}{_hint(plan, ending)}"
+    )
 
 
 def _hint(plan: Plan, ending: HarnessError) -> str:
-    """Explain a refused key where none was sent, and a model's name that is a list; empty otherwise."""
+    """Explain a refused key where none was sent, and a model's name that is a list; empty
+    otherwise."""
     if isinstance(ending, UnknownModel):
         return ": give --model once for each" if "," in plan.sampling.model else ""
     without = plan.found is not None and plan.found.key_from is None
     refused = type(ending) is Denied and REFUSED in str(ending)
-    return "; none was sent: give one with LLM_API_KEY or --api-key-file" if without and refused else ""
+    return (
+        "; none was sent: give one with LLM_API_KEY or --api-key-file"
+        if without and refused
+        else ""
+    )
 
 
 def resume_commands(plans: Sequence[Plan], hooks: Sequence[Hooks]) -> Iterator[str]:
     """Yield the commands that go on with plans: one for those whose endpoint needs the same flags.
 
-    Where an option named address, key or header, the command names its runs; else one for several plans takes all
-    unfinished runs of the results folder.
+    Where an option named address, key or header, the command names its runs; else one for several
+    plans takes all unfinished runs of the results folder.
     """
     groups: dict[tuple[str, ...], list[Plan]] = {}
     for plan in plans:
@@ -250,7 +305,9 @@ def resume_commands(plans: Sequence[Plan], hooks: Sequence[Hooks]) -> Iterator[s
     more = [word for one in hooks for word in one.resume_words]
     for flags, group in groups.items():
         way = group[0].way
-        is_bare = len(plans) > 1 == len(groups) and not (way.headers or (way.found and way.found.flags))
+        is_bare = len(plans) > 1 == len(groups) and not (
+            way.headers or (way.found and way.found.flags)
+        )
         names = [] if is_bare else [plan.name for plan in group]
         yield shlex.join([*resume_words(group[0].results, names), *flags, *more])
 
@@ -263,7 +320,8 @@ def resume_words(results: Path, names: Sequence[str]) -> list[str]:
 
 
 def _this_program() -> list[str]:
-    """Return the words that start this program from here. Python's own `-m` would import from the current folder."""
+    """Return the words that start this program from here. Python's own `-m` would import from the
+    current folder."""
     script, python = Path(sys.executable).with_name("harness"), Path(sys.executable)
     if script.is_file():
         return [_from_here(script)]
@@ -274,4 +332,6 @@ def _from_here(program: Path) -> str:
     """Return the name of a program if the shell finds it by that, else its path."""
     if shutil.which(program.name) == str(program):
         return program.name
-    return str(program.relative_to(Path.cwd())) if program.is_relative_to(Path.cwd()) else str(program)
+    return (
+        str(program.relative_to(Path.cwd())) if program.is_relative_to(Path.cwd()) else str(program)
+    )

@@ -1,8 +1,8 @@
 """Commands that only one benchmark has: its module has the options and returns what is shown.
 
-`harness.benchmarks.registry.COMMANDS` names the modules. A module has `Options`, a frozen dataclass (`harness.option`),
-and `execute(options)`, which returns the data that `--json` prints, and blocks for people. Sentences under `warnings`
-in the data are printed with the blocks.
+`harness.benchmarks.registry.COMMANDS` names the modules. A module has `Options`, a frozen dataclass
+(`harness.option`), and `execute(options)`, which returns the data that `--json` prints, and blocks
+for people. Sentences under `warnings` in the data are printed with the blocks.
 """
 
 from __future__ import annotations

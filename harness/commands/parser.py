@@ -1,8 +1,9 @@
 """The command line: what each command takes, and what words and settings file say together.
 
-A command has a static class of options (`harness.commands.table`), and for what extends it classes of their own:
-extensions, the settings of a benchmark. argparse splits the words; all it is told follows from the classes, and what it
-finds are only the words of the user (docs/design.md, section 7).
+A command has a static class of options (`harness.commands.table`), and for what extends it classes
+of their own: extensions, the settings of a benchmark. argparse splits the words; all it is told
+follows from the classes, and what it finds are only the words of the user (docs/design.md, section
+7).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ ALL = "--help-all"
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """What a command takes: its class of options, the classes of its `parts` by their names, and the benchmark whose
-    settings are flags of `run`.
+    """What a command takes: its class of options, the classes of its `parts` by their names, and
+    the benchmark whose settings are flags of `run`.
 
     `of_benchmark` are the options that its settings are.
     """
@@ -52,7 +53,8 @@ class Interface:
         return (*self.own, *self.of_benchmark)
 
     def made(self, values: Mapping[str, Any], more: JSON) -> Any:
-        """Return the options with these values, by name, and defaults; those of the benchmark apart."""
+        """Return the options with these values, by name, and defaults; those of the benchmark
+        apart."""
         if self.benchmark is not None:
             given = [one.name for one in self.of_benchmark if one.name in values]
             of_benchmark = {name.removeprefix(settings.DEST): values[name] for name in given}
@@ -79,28 +81,35 @@ class Parsed:
 
 
 def parsed(arguments: Sequence[str]) -> Parsed:
-    """Return a command and its options; the first argument is the command's name. Raise `BadInput` for a settings file
-    that cannot be used."""
+    """Return a command and its options; the first argument is the command's name. Raise `BadInput`
+    for a settings file that cannot be used."""
     name, *words = arguments
     interface = built(name, words)
     typed = parser(interface, words).values()
-    if name == RUN and typed.get("benchmark", defaults.BENCHMARK) != named_benchmark(interface.own, words):
+    if name == RUN and typed.get("benchmark", defaults.BENCHMARK) != named_benchmark(
+        interface.own, words
+    ):
         raise BadInput(f"name the benchmark before its settings: run {typed['benchmark']} ...")
     return completed(interface, typed)
 
 
 def completed(interface: Interface, typed: Mapping[str, Any]) -> Parsed:
-    """Return a command with the values that are typed, then those of a settings file, then defaults."""
+    """Return a command with the values that are typed, then those of a settings file, then
+    defaults."""
     exclusive = [option for option in interface.own if option.rivals and option.name in typed]
     for option, other in combinations(exclusive, 2):
         if option.rivals == other.rivals:
-            raise BadInput(f"{option.flags[0]} and {other.flags[0]} are for the same: give one of them")
+            raise BadInput(
+                f"{option.flags[0]} and {other.flags[0]} are for the same: give one of them"
+            )
     given = (
         options.Given()
         if interface.command in ALONE
         else settings_file.of_command(_call(interface), typed, lambda: _call(built(RUN, ())))
     )
-    if missing := [one for one in interface.own if one.required and one.name not in {*given.values, *typed}]:
+    if missing := [
+        one for one in interface.own if one.required and one.name not in {*given.values, *typed}
+    ]:
         flags = ", ".join([one.flags[0] if one.flags else one.position for one in missing])
         raise BadInput(f"{interface.command} needs {flags}")
     more: JSON = {"typed": frozenset(typed), "places": given.places, "fallback": given.fallback}
@@ -108,7 +117,9 @@ def completed(interface: Interface, typed: Mapping[str, Any]) -> Parsed:
 
 
 def _call(interface: Interface) -> settings_file.Call:
-    return settings_file.Call(interface.command, interface.own, interface.of_benchmark, COMMANDS, all_options)
+    return settings_file.Call(
+        interface.command, interface.own, interface.of_benchmark, COMMANDS, all_options
+    )
 
 
 def all_options() -> dict[str, list[Option]]:
@@ -131,21 +142,32 @@ def keyword(one: Option) -> str:
 
 
 def called(
-    name: str, given: Mapping[str, Any], parts: Sequence[object] = (), settings_of: Mapping[str, Any] | None = None
+    name: str,
+    given: Mapping[str, Any],
+    parts: Sequence[object] = (),
+    settings_of: Mapping[str, Any] | None = None,
 ) -> Parsed:
-    """Return a command with options of the Python interface, by keyword: None is what the settings file or the default
-    says. `parts` are objects of the classes of extensions' options. Raise `BadInput` with the keyword of a value that
-    cannot be used."""
+    """Return a command with options of the Python interface, by keyword: None is what the settings
+    file or the default says. `parts` are objects of the classes of extensions' options. Raise
+    `BadInput` with the keyword of a value that cannot be used."""
     interface = interface_of(name)
     if name == RUN:
-        interface = of_benchmark(interface, registry.find(str(given.get("benchmark") or defaults.BENCHMARK)))
+        interface = of_benchmark(
+            interface, registry.find(str(given.get("benchmark") or defaults.BENCHMARK))
+        )
     values = [(option, keyword(option), given.get(keyword(option))) for option in interface.own]
     for part in parts:
         if not (is_dataclass(part) and type(part) in interface.parts.values()):
             raise BadInput(f"extensions: {in_brief(part)} has no options of `{name}`")
         for option in options_of(type(part)):
             value = getattr(part, option.name)
-            values.append((option, f"{type(part).__name__}.{option.name}", None if value == option.default else value))
+            values.append(
+                (
+                    option,
+                    f"{type(part).__name__}.{option.name}",
+                    None if value == option.default else value,
+                )
+            )
     known = {option.name.removeprefix(settings.DEST): option for option in interface.of_benchmark}
     for setting, value in (settings_of or {}).items():
         if setting not in known:
@@ -164,13 +186,17 @@ def interface_of(name: str) -> Interface:
     """Return what a command takes, whatever its benchmark."""
     if name in registry.COMMANDS:
         return Interface(name, options_class(name), {name: registry.command_module(name).Options})
-    parts = {one.name: one.options for one in extensions() if name in one.commands} if name in (RUN, RESUME) else {}
+    parts = (
+        {one.name: one.options for one in extensions() if name in one.commands}
+        if name in (RUN, RESUME)
+        else {}
+    )
     return Interface(name, options_class(name), parts)
 
 
 def built(name: str, words: Sequence[str]) -> Interface:
-    """Return what a command takes; some of it depends on other words: no other benchmark than the named one has a part
-    in a command line of `run`."""
+    """Return what a command takes; some of it depends on other words: no other benchmark than the
+    named one has a part in a command line of `run`."""
     interface = interface_of(name)
     if name != RUN:
         return interface
@@ -180,15 +206,18 @@ def built(name: str, words: Sequence[str]) -> Interface:
 def of_benchmark(interface: Interface, cls: type[Benchmark]) -> Interface:
     """Return what `run` takes for a benchmark. Raise `BadInput` if its settings cannot be flags."""
     try:
-        found = settings.options(cls.Settings, cls.name, {flag for one in interface.own for flag in one.flags})
+        found = settings.options(
+            cls.Settings, cls.name, {flag for one in interface.own for flag in one.flags}
+        )
     except settings.BadSettings as error:
         raise BadInput(f"{cls.name}: {error}") from None
     return replace(interface, benchmark=cls, of_benchmark=found)
 
 
 def named_benchmark(known: Sequence[Option], words: Sequence[str]) -> str:
-    """Return the benchmark among a command's words, before its own flags are known: the first word that is neither an
-    option nor its value. An unknown option may take the next word, unless that is a benchmark."""
+    """Return the benchmark among a command's words, before its own flags are known: the first word
+    that is neither an option nor its value. An unknown option may take the next word, unless that
+    is a benchmark."""
     switches = {flag: one.kind is bool for one in known for flag in one.flags}
     left = list(words)
     while left:
@@ -205,7 +234,8 @@ def named_benchmark(known: Sequence[Option], words: Sequence[str]) -> str:
 
 
 def parser(interface: Interface, words: Sequence[str]) -> Parser:
-    """Return a parser of a command's words; its help has all options with `--help-all`, else those of every day."""
+    """Return a parser of a command's words; its help has all options with `--help-all`, else those
+    of every day."""
     name, every = interface.command, interface.every
     layered = name in (RUN, RESUME)
     whole = ALL in words or not layered
@@ -213,9 +243,13 @@ def parser(interface: Interface, words: Sequence[str]) -> Parser:
     parts = [f"examples:\n{examples}" if examples else ""]
     more = sum(not one.everyday for one in every)
     parts += [] if whole else [f"`harness {name} {ALL}` lists {more} more options"]
-    made = Parser(words, f"harness {name}", COMMANDS[name], "\n".join(filter(None, parts)) or None, every)
+    made = Parser(
+        words, f"harness {name}", COMMANDS[name], "\n".join(filter(None, parts)) or None, every
+    )
     if layered:
-        made.add_argument(ALL, action="help", help="show every option" if not whole else "show this")
+        made.add_argument(
+            ALL, action="help", help="show every option" if not whole else "show this"
+        )
     groups: dict[str, Any] = {"": made}
     for one in every:
         if one.group not in groups:
@@ -225,16 +259,23 @@ def parser(interface: Interface, words: Sequence[str]) -> Parser:
 
 
 def add(to: Any, one: Option, *, hidden: bool = False) -> list[argparse.Action]:
-    """Add an option to a parser or a group, by position and by flags; return argparse's objects for both."""
+    """Add an option to a parser or a group, by position and by flags; return argparse's objects for
+    both."""
     words = argparse.SUPPRESS if hidden else one.words.replace("%", "%%") or None
     value: dict[str, Any] = {"type": _of_text(one), "metavar": one.unit or None}
     if one.choices:
         value = {"choices": one.choices}
     made = []
     if one.position:
-        nargs = argparse.REMAINDER if one.rest else "*" if one.many else None if one.required else "?"
+        nargs = (
+            argparse.REMAINDER if one.rest else "*" if one.many else None if one.required else "?"
+        )
         more = {"action": "extend"} if one.many and not one.rest else {}
-        made.append(to.add_argument(one.name, nargs=nargs, help=words, **value | {"metavar": one.position}, **more))
+        made.append(
+            to.add_argument(
+                one.name, nargs=nargs, help=words, **value | {"metavar": one.position}, **more
+            )
+        )
     if one.flags:
         if one.both:
             value = {"action": argparse.BooleanOptionalAction}
@@ -244,7 +285,11 @@ def add(to: Any, one: Option, *, hidden: bool = False) -> list[argparse.Action]:
             value["action"] = "append"
         if one.position:
             words = words if hidden else f"the same as {one.position}; may be repeated"
-        made.append(to.add_argument(*one.flags, dest=one.name, default=argparse.SUPPRESS, help=words, **value))
+        made.append(
+            to.add_argument(
+                *one.flags, dest=one.name, default=argparse.SUPPRESS, help=words, **value
+            )
+        )
     return made
 
 
@@ -262,20 +307,30 @@ class Parser(argparse.ArgumentParser):
     """A parser of these words whose errors show no secret of them."""
 
     def __init__(
-        self, words: Sequence[str], prog: str, description: str, epilog: str | None, every: Sequence[Option] = ()
+        self,
+        words: Sequence[str],
+        prog: str,
+        description: str,
+        epilog: str | None,
+        every: Sequence[Option] = (),
     ) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog, None, description, epilog, formatter_class=formatter, allow_abbrev=False)
+        super().__init__(
+            prog, None, description, epilog, formatter_class=formatter, allow_abbrev=False
+        )
         self._words, self._every = words, every
 
     def values(self) -> JSON:
-        """Return what the words give, by the names of options. Print help, or an error, and leave."""
+        """Return what the words give, by the names of options. Print help, or an error, and
+        leave."""
         found, unknown = self.parse_known_args(self._words)
         if flags := [word.partition("=")[0] for word in unknown if word.startswith("-")]:
             self.error("; ".join(map(self._unknown, flags)))
         if unknown:
             self.error(f"unexpected argument {unknown[0]}")
-        return {name: value for name, value in vars(found).items() if value is not None and value != []}
+        return {
+            name: value for name, value in vars(found).items() if value is not None and value != []
+        }
 
     def _unknown(self, flag: str) -> str:
         """Return the message on an unknown option: whose it is, or the nearest known one."""

@@ -16,9 +16,13 @@ from harness.ui.console import console
 
 @command_options
 class Options(options.Pages, options.Earlier, options.Which):
-    reparse: bool = option(False, "start from the saved responses instead of the saved answers", everyday=True)
+    reparse: bool = option(
+        False, "start from the saved responses instead of the saved answers", everyday=True
+    )
     new_prices: bool = option(
-        False, "use today's prices (your providers.toml, else the shipped ones) instead of those of the run's time"
+        False,
+        "use today's prices (your providers.toml, else the shipped ones) instead of those of the"
+        " run's time",
     )
 
     providers: Path | None = option(
@@ -32,11 +36,20 @@ def execute(args: Options) -> int:
     if not ours and not theirs:
         raise selection.nothing_found(args)
     chosen = rescoring.RescoreOptions(
-        args.results_dir, args.tasks_dir, args.reparse, args.new_prices, args.providers, partial(write_new_page, args)
+        args.results_dir,
+        args.tasks_dir,
+        args.reparse,
+        args.new_prices,
+        args.providers,
+        partial(write_new_page, args),
     )
-    codes, failed = selection.each(ours, lambda run: _shown(rescoring.of_run(run, chosen)), lambda run: run.label)
+    codes, failed = selection.each(
+        ours, lambda run: _shown(rescoring.of_run(run, chosen)), lambda run: run.label
+    )
     more, unread = selection.each(
-        theirs, lambda of: _shown(imported_scores.scored_again(of, chosen)), lambda of: str(of.files.results)
+        theirs,
+        lambda of: _shown(imported_scores.scored_again(of, chosen)),
+        lambda of: str(of.files.results),
     )
     return max(skipped, unnamed, *codes, *more, failed, unread)
 
@@ -44,7 +57,9 @@ def execute(args: Options) -> int:
 def _shown(made: Rescored) -> int:
     """Print where the new report is; return an exit code."""
     files, users = made.files, overview.covered(made.report)
-    summary = f"{files.folder.name}, {files.subset}: scored again: {users}; report: {files.report('txt')}"
+    summary = (
+        f"{files.folder.name}, {files.subset}: scored again: {users}; report: {files.report('txt')}"
+    )
     for words in (summary, *made.notes):
         console().print(words, highlight=False, soft_wrap=True, markup=False)
     return 0 if made.complete else 1

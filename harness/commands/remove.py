@@ -18,11 +18,15 @@ from harness.ui.console import console
 @command_options
 class Options(options.ResultsFolder):
     runs: Sequence[str] = options.runs_option("names of runs, their folders under the results")
-    platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")
+    platform: Sequence[str] | None = options.platform_option(
+        "one subset; may be repeated (default: all)"
+    )
 
 
 def execute(args: Options) -> int:
-    _, code = selection.each(list(dict.fromkeys(options.named_runs(args.runs))), lambda name: _remove(name, args), str)
+    _, code = selection.each(
+        list(dict.fromkeys(options.named_runs(args.runs))), lambda name: _remove(name, args), str
+    )
     return code
 
 
@@ -31,7 +35,9 @@ def _remove(name: str, args: Options) -> None:
     folder, platforms = args.results_dir / name, args.platform or ()
     found = [files for files in runs_in(folder) if not platforms or files.subset in platforms]
     if not found:
-        raise BadInput(f"{in_brief(str(folder))} holds no run of these names: `harness status` lists the runs")
+        raise BadInput(
+            f"{in_brief(str(folder))} holds no run of these names: `harness status` lists the runs"
+        )
     made = stamp()
     with ExitStack() as held:
         stores = []
@@ -41,4 +47,6 @@ def _remove(name: str, args: Options) -> None:
         for store in stores:
             store.set_aside_everything()
     subsets = ", ".join(files.subset for files in found)
-    console().print(f"{name}: {subsets}: set aside as {folder}/*.before-{made}", highlight=False, soft_wrap=True)
+    console().print(
+        f"{name}: {subsets}: set aside as {folder}/*.before-{made}", highlight=False, soft_wrap=True
+    )

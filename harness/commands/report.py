@@ -50,13 +50,17 @@ class Options(options.Forced, options.Earlier, options.Which):
     with_posts: bool = option(False, "show users' posts too: private data, share with care")
     users: int | str | None = option(
         None,
-        f"users to show one by one (default: {pages.SAMPLE}); `{ALL}` writes a second page with every user",
+        f"users to show one by one (default: {pages.SAMPLE}); `{ALL}` writes a second page with"
+        " every user",
         unit="N",
         read=_users,
         own=True,
     )
     out: Path | None = option(
-        None, "where to write the page (default: with the report)", unit="FILE.html", read=file_of(".html")
+        None,
+        "where to write the page (default: with the report)",
+        unit="FILE.html",
+        read=file_of(".html"),
     )
 
 
@@ -73,12 +77,16 @@ def execute(args: Options) -> int:
     if not (found or code):
         raise selection.nothing_found(args)
     if args.out and len(found) > 1:
-        raise BadInput(f"--out is for one page, and these are {len(found)}: name one and its --subset")
+        raise BadInput(
+            f"--out is for one page, and these are {len(found)}: name one and its --subset"
+        )
     _, code_of_pages = selection.each(found, lambda files: _write(files, args), label)
     return max(code, code_of_unreadable, code_of_pages)
 
 
-def write_new_page(args: options.Pages, run: Reported, say: Callable[[str], None] = lambda words: None) -> None:
+def write_new_page(
+    args: options.Pages, run: Reported, say: Callable[[str], None] = lambda words: None
+) -> None:
     """Write the page of a new report, but of a run that was begun without."""
     manifest = load(run.files.manifest)
     if not args.html or (manifest and manifest.is_without_pages):
@@ -113,7 +121,9 @@ def _write(files: RunFiles, args: Options) -> None:
         show(path)
 
 
-def _opened(files: RunFiles, manifest: Manifest | None, args: Options) -> tuple[Benchmark, TaskIndex]:
+def _opened(
+    files: RunFiles, manifest: Manifest | None, args: Options
+) -> tuple[Benchmark, TaskIndex]:
     """Return a run's benchmark and tasks. Raise `BadInput` if they are missing or have changed."""
     if manifest is None:
         benchmark = registry.importing(files.subset)[0]()
@@ -122,12 +132,14 @@ def _opened(files: RunFiles, manifest: Manifest | None, args: Options) -> tuple[
         return benchmark, index_file(benchmark, files.subset, tasks, args.results_dir)
     run = SavedRun(files, manifest, args.trust, args.benchmark)
     benchmark, tasks = run.as_it_was(args.tasks_dir, play=False), run.tasks(args.tasks_dir)
-    return benchmark, index_file(benchmark, files.subset, tasks, args.results_dir, manifest.selection)
+    return benchmark, index_file(
+        benchmark, files.subset, tasks, args.results_dir, manifest.selection
+    )
 
 
 def _make_missing(args: Options) -> int:
-    """Make the reports of selected runs that ended without one; return an exit code. A run that was stopped by a signal
-    has none, nor has one that was killed."""
+    """Make the reports of selected runs that ended without one; return an exit code. A run that was
+    stopped by a signal has none, nor has one that was killed."""
     runs, _ = selection.find(args)
     ended = [run for run in runs if run.manifest.state in (STOPPED, RUNNING)]
     without = [run for run in ended if not run.files.report("json").exists()]
@@ -136,7 +148,8 @@ def _make_missing(args: Options) -> int:
 
 
 def selected(args: Options) -> tuple[list[RunFiles], int]:
-    """Return the reports that the options select, those of another program's results included, and an exit code.
+    """Return the reports that the options select, those of another program's results included, and
+    an exit code.
 
     A report that cannot be read is reported and skipped, if the model in it matters.
     """
@@ -144,7 +157,9 @@ def selected(args: Options) -> tuple[list[RunFiles], int]:
     found = []
     for path in sorted(args.results_dir.glob("*/eval_report_*.json")):
         files = RunFiles(path.parent, path.stem.removeprefix("eval_report_"))
-        if (args.runs and path.parent.name not in args.runs) or (platforms and files.subset not in platforms):
+        if (args.runs and path.parent.name not in args.runs) or (
+            platforms and files.subset not in platforms
+        ):
             continue
         try:
             if not args.model or args.model in (read(files).model, files.folder.name):
@@ -172,4 +187,9 @@ def label(files: RunFiles) -> str:
 
 def show(path: Path) -> None:
     """Print where a file is, and its size."""
-    console().print(f"{path} ({path.stat().st_size / 1e6:.2f} MB)", highlight=False, soft_wrap=True, markup=False)
+    console().print(
+        f"{path} ({path.stat().st_size / 1e6:.2f} MB)",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )

@@ -43,9 +43,13 @@ def execute(args: ResumeOptions) -> int:
         return skipped
     groups = [list(runs) for _, runs in groupby(sorted(unfinished, key=_together), key=_together)]
     _check_one_endpoint(groups, args)
-    plans, failed = selection.each(groups, lambda group: _planned(group, args, screen), lambda group: group[0].name)
+    plans, failed = selection.each(
+        groups, lambda group: _planned(group, args, screen), lambda group: group[0].name
+    )
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
-        raise BadInput(f"{twice[0]} holds runs of two configurations: resume one subset of it with --subset")
+        raise BadInput(
+            f"{twice[0]} holds runs of two configurations: resume one subset of it with --subset"
+        )
     code = 0
     if plans:
         hooks = hooks_of(args, [run.manifest for run in unfinished])
@@ -54,14 +58,21 @@ def execute(args: ResumeOptions) -> int:
 
 
 def _check_one_endpoint(groups: Sequence[Sequence[SavedRun]], args: ResumeOptions) -> None:
-    """Raise `BadInput` if what the command says of one endpoint would be for runs that were at several."""
+    """Raise `BadInput` if what the command says of one endpoint would be for runs that were at
+    several."""
     is_for_one = (
-        args.endpoint or args.api_url or args.provider or args.api_key or args.api_key_file or args.extra_header
+        args.endpoint
+        or args.api_url
+        or args.provider
+        or args.api_key
+        or args.api_key_file
+        or args.extra_header
     )
     if is_for_one and len({group[0].manifest.provenance["endpoint"] for group in groups}) > 1:
         raise BadInput(
-            f"{len(groups)} runs are unfinished, and a key, header, address or provider is for one endpoint: name its "
-            f"runs with --name ({', '.join(dict.fromkeys(group[0].name for group in groups))})"
+            f"{len(groups)} runs are unfinished, and a key, header, address or provider is for one"
+            " endpoint: name its runs with --name"
+            f" ({', '.join(dict.fromkeys(group[0].name for group in groups))})"
         )
 
 
@@ -70,7 +81,8 @@ SHARED = ("endpoint", "address_from", "key_from", "provider", "headers", "source
 
 
 def _together(run: SavedRun) -> bytes:
-    """Return a key: runs of one folder with the same configuration and endpoint share a schedule."""
+    """Return a key: runs of one folder with the same configuration and endpoint share a
+    schedule."""
     where = {name: run.manifest.provenance.get(name) for name in SHARED}
     return orjson.dumps([run.name, run.manifest.identity, where, run.manifest.selection])
 
@@ -78,14 +90,24 @@ def _together(run: SavedRun) -> bytes:
 def _planned(group: list[SavedRun], args: ResumeOptions, screen: Console) -> Plan:
     """Return the plan of runs that share a schedule, and print what it changes."""
     first = group[0]
-    if changed := [name for name in (*first.changed, *first.changed_benchmark) if name not in args.allow]:
-        words = f"{first.name}: {', '.join(changed)} was changed or deleted since the run began: resuming with the "
+    if changed := [
+        name for name in (*first.changed, *first.changed_benchmark) if name not in args.allow
+    ]:
+        words = (
+            f"{first.name}: {', '.join(changed)} was changed or deleted since the run began:"
+            " resuming with the "
+        )
         words += f"run's own copy (--allow {changed[0]} uses the current file)"
         screen.print(words, highlight=False, soft_wrap=True)
     if first.manifest.provenance.get("ca_file") and not args.ca_file:
-        screen.print(f"{first.name}: certificates named in its manifest are not trusted: give yours with --ca-file")
+        screen.print(
+            f"{first.name}: certificates named in its manifest are not trusted: give yours with"
+            " --ca-file"
+        )
     made = _plan(group, args)
-    screen.print(f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True)
+    screen.print(
+        f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True
+    )
     return made
 
 
@@ -95,7 +117,9 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
     found = None
     if args.api_url or args.provider or provenance["endpoint"] != defaults.EMBEDDED:
         command = shlex.join(resume_words(args.results_dir, [first.name]))
-        run = address.EarlierRun(first.name, provenance, _provider(first.name, provenance, args), command)
+        run = address.EarlierRun(
+            first.name, provenance, _provider(first.name, provenance, args), command
+        )
         found = address.for_resume(args, run, os.environ)
         for one in found.addresses:
             usable(one)
@@ -126,12 +150,15 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
 
 
 def _lower(tuning: JSON, found: address.Found | None) -> JSON:
-    """Return the run's earlier tuning, within the account's limits in the current providers file."""
+    """Return the run's earlier tuning, within the account's limits in the current providers
+    file."""
     limits = models.pace_of(found.provider) if found and found.provider else {}
     kept = dict(tuning)
     for name in ("rpm", "tpm", "concurrency"):
         limit, had = limits.get(name), kept.get(name)
-        if limit is not None and (had is not None or name != "concurrency"):  # `auto` finds its own way
+        if limit is not None and (
+            had is not None or name != "concurrency"
+        ):  # `auto` finds its own way
             kept[name] = limit if had is None else min(limit, had)
     return kept
 
@@ -139,7 +166,8 @@ def _lower(tuning: JSON, found: address.Found | None) -> JSON:
 def _provider(run: str, provenance: JSON, args: ResumeOptions) -> providers.Provider | None:
     """Return the provider of a run, from the current providers file.
 
-    A file named only in the run's folder is not read: a folder from another user could redirect keys.
+    A file named only in the run's folder is not read: a folder from another user could redirect
+    keys.
     """
     name = args.provider or provenance.get("provider")
     if name is None:
@@ -148,7 +176,7 @@ def _provider(run: str, provenance: JSON, args: ResumeOptions) -> providers.Prov
     if name not in book.providers:
         was = provenance.get("providers_file")
         raise BadInput(
-            f"{run} ran on the provider {name}, which is not in {book.files[-1]}: name its file with "
-            f"--providers{f' (it was {was})' if was else ''}"
+            f"{run} ran on the provider {name}, which is not in {book.files[-1]}: name its file"
+            f" with --providers{f' (it was {was})' if was else ''}"
         )
     return book.providers[name]

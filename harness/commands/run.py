@@ -44,8 +44,8 @@ def execute(args: RunOptions) -> int:
 
 
 def plans(args: RunOptions, *, sends: bool = True) -> list[Plan]:
-    """Return the plans of completed options. Raise `BadInput` with everything that is missing: endpoints first, then
-    tasks.
+    """Return the plans of completed options. Raise `BadInput` with everything that is missing:
+    endpoints first, then tasks.
 
     Keys are checked only for plans that are to be sent.
     """
@@ -61,7 +61,11 @@ def plans(args: RunOptions, *, sends: bool = True) -> list[Plan]:
     if absent := _absent(cls, subsets, folder):
         ours = not (args.demo or _absent(cls, subsets, defaults.SAMPLE_FOLDER))
         demo = ", or use synthetic ones with --demo" if ours else ""
-        remedy = "this benchmark has none that ship: name a folder with --tasks-dir" if args.demo else how_to_get(cls)
+        remedy = (
+            "this benchmark has none that ship: name a folder with --tasks-dir"
+            if args.demo
+            else how_to_get(cls)
+        )
         missing.append(f"no tasks: missing {', '.join(absent)}; {remedy}{demo}")
     if missing:
         raise BadInput(*dict.fromkeys(missing))
@@ -73,7 +77,9 @@ def plans(args: RunOptions, *, sends: bool = True) -> list[Plan]:
         # a benchmark each, so that warnings stay separate
         _plan(
             model,
-            cls(settings.given(cls.Settings, args.of_benchmark or {}), asking=asking, folder=folder),
+            cls(
+                settings.given(cls.Settings, args.of_benchmark or {}), asking=asking, folder=folder
+            ),
             tasks,
             args,
         )
@@ -85,21 +91,22 @@ def names(args: RunOptions) -> set[str]:
     """Return the names of the runs that a command which has been executed was for."""
     args, book = completed(args), providers.read(args.providers, os.environ)
     entries = models.entries(args, book, args.model)
-    return {_folder_name(args, args.name or models.folder_of(entry, args, book)) for entry in entries}
+    return {
+        _folder_name(args, args.name or models.folder_of(entry, args, book)) for entry in entries
+    }
 
 
 def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[str]:
     """Return the files that these subsets need and that do not exist."""
     names = dict.fromkeys(name for subset in subsets for name in files_needed(cls, subset))
-    return [str(path) for path in (cls.task_files.file_in(folder, name) for name in names) if not path.exists()]
+    return [
+        str(path)
+        for path in (cls.task_files.file_in(folder, name) for name in names)
+        if not path.exists()
+    ]
 
 
-def _plan(
-    model: Model,
-    benchmark: Benchmark,
-    tasks: Mapping[str, Path],
-    args: RunOptions,
-) -> Plan:
+def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: RunOptions) -> Plan:
     name = _folder_name(args, model.name)
     selection = _selection(args, args.results_dir / name)
     if not args.restart:
@@ -107,9 +114,13 @@ def _plan(
     learned = _learned(args.results_dir / name, tuple(tasks))
     sampling, set_by_user = model.sampling, model.sampling.temperature is not None
     if args.repeats > 1 and "seed" in sampling.extra_body:
-        raise BadInput(f"{model.name}: its extra body sets the seed of every repeat: use --seed instead")
+        raise BadInput(
+            f"{model.name}: its extra body sets the seed of every repeat: use --seed instead"
+        )
     if benchmark.asking.wants_schema and "response_format" in sampling.extra_body:
-        raise BadInput(f"{model.name}: its extra body sets the response_format that --structured is to set")
+        raise BadInput(
+            f"{model.name}: its extra body sets the response_format that --structured is to set"
+        )
     metrics = [metric.name for metric in benchmark.metrics]
     if args.primary is not None and args.primary not in metrics:
         known = which_is_known(args.primary, metrics)
@@ -118,7 +129,11 @@ def _plan(
     return Plan(
         name=name,
         benchmark=benchmark,
-        sampling=sampling if set_by_user else replace(sampling, temperature=benchmark.configuration.temperature),
+        sampling=(
+            sampling
+            if set_by_user
+            else replace(sampling, temperature=benchmark.configuration.temperature)
+        ),
         tasks=tasks,
         results=args.results_dir,
         way=Way.of(args, model.found, model.price),
@@ -137,14 +152,20 @@ def _plan(
 
 def _folder_name(args: RunOptions, name: str) -> str:
     """Return the name of a run's folder, which says what part of the users it has."""
-    return options.new_run_name(f"{name}.part{args.part.replace('/', 'of')}", name) if args.part else name
+    return (
+        options.new_run_name(f"{name}.part{args.part.replace('/', 'of')}", name)
+        if args.part
+        else name
+    )
 
 
 def _selection(args: RunOptions, folder: Path) -> Selection:
-    """Return which users a run takes. Raise `BadInput` for a part that the earlier run of its folder cannot be.
+    """Return which users a run takes. Raise `BadInput` for a part that the earlier run of its
+    folder cannot be.
 
-    A part of all users has every n-th line of the tasks file, whose others are not validated. Of a share or of some
-    users it is every n-th in the order that the seed draws, which only all keys decide.
+    A part of all users has every n-th line of the tasks file, whose others are not validated. Of a
+    share or of some users it is every n-th in the order that the seed draws, which only all keys
+    decide.
     """
     chosen: Selection = {"ratio": args.ratio, "sample_seed": args.sample_seed}
     if args.limit is not None:
@@ -160,7 +181,8 @@ def _selection(args: RunOptions, folder: Path) -> Selection:
     is_by_lines = bool(before and before.get("by"))
     if is_by_lines and not takes_all:
         raise BadInput(
-            f"{folder.name} has every n-th line of the tasks file: leave out --ratio and --limit, or give --restart"
+            f"{folder.name} has every n-th line of the tasks file: leave out --ratio and --limit,"
+            " or give --restart"
         )
     if takes_all and (is_by_lines or before is None):
         chosen["by"] = "lines"
@@ -172,15 +194,20 @@ def _check_folder(folder: Path, tasks: Mapping[str, Path], selection: Selection)
     ships = all(defaults.ships(str(path)) for path in tasks.values())
     for manifest in manifests(folder).values():
         if defaults.ships(manifest.tasks["path"]) != ships:
-            kinds = ("your tasks", "those that ship") if ships else ("the tasks that ship", "your tasks")
+            kinds = (
+                ("your tasks", "those that ship")
+                if ships
+                else ("the tasks that ship", "your tasks")
+            )
             raise BadInput(
-                f"{folder} holds a run on {kinds[0]}, and this one is on {kinds[1]}: give it another name with --name"
+                f"{folder} holds a run on {kinds[0]}, and this one is on {kinds[1]}: give it"
+                " another name with --name"
             )
         users = manifest.tasks["users"]
         if share(selection, users) < share(manifest.selection, users):
             raise BadInput(
-                f"{folder} holds a run of more users: go on {_words_of_share(manifest.selection)}, or give this one "
-                "another name with --name"
+                f"{folder} holds a run of more users: go on {_words_of_share(manifest.selection)},"
+                " or give this one another name with --name"
             )
 
 
@@ -194,12 +221,16 @@ def _words_of_share(selection: Selection) -> str:
 def _score_again(args: RunOptions) -> int:
     """Score the saved answers of the runs that a `run` is for again, without any request."""
     if args.part:
-        raise BadInput("--part plays users, and --reeval scores saved answers: name the part with --name")
+        raise BadInput(
+            "--part plays users, and --reeval scores saved answers: name the part with --name"
+        )
     tasks: Path | None = args.tasks_dir
     if args.demo or tasks == defaults.TASKS_FOLDER:
         tasks = defaults.SAMPLE_FOLDER if args.demo else None
     book = providers.read(args.providers, os.environ)
-    names: list[str | None] = [models.named(entry, args, book)[1] for entry in models.entries(args, book, args.model)]
+    names: list[str | None] = [
+        models.named(entry, args, book)[1] for entry in models.entries(args, book, args.model)
+    ]
     codes = [
         reeval.execute(
             reeval.Options(
@@ -208,7 +239,9 @@ def _score_again(args: RunOptions) -> int:
                 runs=[args.name] if args.name else [],
                 model=model,
                 platform=args.platform,
-                benchmark=None if registry.is_shipped(args.benchmark) else args.benchmark,  # None: runs of any
+                benchmark=(
+                    None if registry.is_shipped(args.benchmark) else args.benchmark
+                ),  # None: runs of any
                 providers=args.providers,
                 html=args.html,
             )
@@ -219,13 +252,15 @@ def _score_again(args: RunOptions) -> int:
 
 
 def completed(args: RunOptions) -> RunOptions:
-    """Return options with the endpoint of `--config`, and a model if no option names any. Raise `BadInput`."""
+    """Return options with the endpoint of `--config`, and a model if no option names any. Raise
+    `BadInput`."""
     args = replace(args, endpoint=endpoint_file.endpoint_of(args))
     return args if args.model or args.queue is not None else replace(args, model=[_model(args)])
 
 
 def _model(args: RunOptions) -> str:
-    """Return the model of the endpoint in `--config`, else the baseline of a demo. Raise `BadInput`."""
+    """Return the model of the endpoint in `--config`, else the baseline of a demo. Raise
+    `BadInput`."""
     if args.endpoint:
         return args.endpoint.model
     cls = args.found()
@@ -237,7 +272,12 @@ def _model(args: RunOptions) -> str:
 
 
 def _learned(folder: Path, subsets: tuple[str, ...]) -> JSON:
-    """Return the limit that an earlier process of this run learned; other tuning is this command's own."""
+    """Return the limit that an earlier process of this run learned; other tuning is this command's
+    own."""
     manifests = [load(RunFiles(folder, subset).manifest) for subset in subsets]
-    found = [made.tuning["learned_limit"] for made in manifests if made and "learned_limit" in made.tuning]
+    found = [
+        made.tuning["learned_limit"]
+        for made in manifests
+        if made and "learned_limit" in made.tuning
+    ]
     return {"learned_limit": max(found)} if found else {}

@@ -19,7 +19,9 @@ from harness.ui.console import console
 @command_options
 class Options(options.Forced, options.ResultsFolder, options.TasksFolder, options.OneBenchmark):
     ratio: float = option(words="share of the users, such as 0.2", unit="R", check=fields.SHARE)
-    sample_seed: int = options.sample_seed_option("for one seed, larger shares contain smaller ones")
+    sample_seed: int = options.sample_seed_option(
+        "for one seed, larger shares contain smaller ones"
+    )
     platform: Sequence[str] | None = options.platform_option(
         "one subset; may be repeated (default: all that have tasks)"
     )
@@ -33,14 +35,18 @@ def execute(args: Options) -> int:
     there = {name: path for name, path in files.items() if path.exists()}
     if not there or (args.platform and len(there) < len(files)):
         absent = ", ".join(str(path) for path in files.values() if not path.exists())
-        raise BadInput(f"no tasks to sample: missing {absent}; {how_to_get(cls)}, or see --tasks-dir")
+        raise BadInput(
+            f"no tasks to sample: missing {absent}; {how_to_get(cls)}, or see --tasks-dir"
+        )
     ending = f"_sub{round(100 * args.ratio)}"
     made = {name: path.with_name(f"{_stem(path)}{ending}.jsonl") for name, path in there.items()}
     check_free(*made.values(), force=args.force)
     benchmark = cls(folder=args.tasks_dir)
     for subset, path in there.items():
         if ".json" in path.suffixes:
-            raise BadInput(f"{path} is a JSON array, and a share is written line by line: use `run --ratio`")
+            raise BadInput(
+                f"{path} is a JSON array, and a share is written line by line: use `run --ratio`"
+            )
         index = index_file(benchmark, subset, path, args.results_dir)
         chosen = index.select(args.ratio, args.sample_seed).nonzero()[0]
         with atomic.replacing(made[subset], shared=True) as file:

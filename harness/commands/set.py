@@ -31,7 +31,11 @@ class Options(OnePlaying):
 
 
 def execute(args: Options) -> int:
-    given = args.typed & {"concurrency", "rpm", "tpm"}  # what a settings file has is for runs that begin
+    given = args.typed & {
+        "concurrency",
+        "rpm",
+        "tpm",
+    }  # what a settings file has is for runs that begin
     limits = {name: str(getattr(args, name)) for name in sorted(given)}
     if not limits:
         raise BadInput("name a limit: --concurrency, --rpm or --tpm")
@@ -39,7 +43,10 @@ def execute(args: Options) -> int:
         answer = call.ask("set", **limits)
     words = ", ".join(f"{name} {value.removesuffix('.0')}" for name, value in limits.items())
     also = [name for name in answer.get("runs", ()) if name != args.run]
-    show(f"{args.run}: {words}" + (f"; also for {', '.join(also)}, at the same account" if also else ""))
+    show(
+        f"{args.run}: {words}"
+        + (f"; also for {', '.join(also)}, at the same account" if also else "")
+    )
     if (parts := answer.get("part", 1)) > 1:
         show(f"this is one of {plural(parts, 'part')}, which has its share of these limits")
     return 0

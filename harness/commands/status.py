@@ -35,11 +35,32 @@ from harness.ui.words import plural
 
 TOKENS = ("prompt_tokens", "completion_tokens")
 COLUMNS = (
-    *("name", "subset", "model", "state", "users", "repeats", "done", "percent", "failed", "requests"),
+    *(
+        "name",
+        "subset",
+        "model",
+        "state",
+        "users",
+        "repeats",
+        "done",
+        "percent",
+        "failed",
+        "requests",
+    ),
     *(*TOKENS, "cost", "waves", "updated"),
 )
-LEAST_FIRST = ("completion_tokens", "prompt_tokens", "model", "requests", "updated", "percent", "repeats", "waves")
-"""Columns that a narrow terminal has no room for are left out in this order; of the others some may follow below."""
+LEAST_FIRST = (
+    "completion_tokens",
+    "prompt_tokens",
+    "model",
+    "requests",
+    "updated",
+    "percent",
+    "repeats",
+    "waves",
+)
+"""Columns that a narrow terminal has no room for are left out in this order; of the others some may
+follow below."""
 
 
 @command_options
@@ -91,7 +112,9 @@ def _table(rows: list[JSON], left_out: Sequence[str] = ()) -> Table:
     """Return a row for each run on each subset, with the columns that some row has."""
     names = [name for name in COLUMNS if name not in left_out]
     cells = tuple(tuple(_cell(row, name) for name in names) for row in rows)
-    return without_empty_columns(Table(tuple(name.removesuffix("_tokens") for name in names), cells))
+    return without_empty_columns(
+        Table(tuple(name.removesuffix("_tokens") for name in names), cells)
+    )
 
 
 def _cell(row: JSON, name: str) -> str:
@@ -103,7 +126,10 @@ def _cell(row: JSON, name: str) -> str:
             cost = msgspec.convert(value, Cost)
             return money_text([cost.money]) if cost.money else ""
         case "waves":
-            batches = f"{plural(value['batches'], 'batch', 'batches')}, {value['completed']}/{value['requests']}"
+            batches = (
+                f"{plural(value['batches'], 'batch', 'batches')},"
+                f" {value['completed']}/{value['requests']}"
+            )
             return f"{value['number']} ({batches})" if value["batches"] else str(value["number"])
         case "updated":
             return str(value).replace("T", " ").replace("+00:00", "Z")
@@ -112,11 +138,13 @@ def _cell(row: JSON, name: str) -> str:
 
 
 def _row(run: SavedRun) -> JSON:
-    """Return a run's row; users done are counted in the results file, which may be ahead of the manifest. With repeats
-    a user is done once all of them are; `repeats_done` counts them."""
+    """Return a run's row; users done are counted in the results file, which may be ahead of the
+    manifest. With repeats a user is done once all of them are; `repeats_done` counts them."""
     manifest = run.manifest
     plays = {
-        (str(data["user_id"]), str(data.get("repeat"))) for _, data in objects(run.files.results) if "user_id" in data
+        (str(data["user_id"]), str(data.get("repeat")))
+        for _, data in objects(run.files.results)
+        if "user_id" in data
     }
     done, repeats = Counter(user for user, _ in plays), manifest.repeats
     return {
@@ -130,14 +158,20 @@ def _row(run: SavedRun) -> JSON:
         **_usage(run),
         "updated": manifest.times.get("updated", manifest.times["created"]),
         **({"repeats": repeats, "repeats_done": len(plays)} if repeats > 1 else {}),
-        **({"waves": asdict(waves)} if (waves := Wave.of_run(run.files, ended=manifest.state == COMPLETE)) else {}),
+        **(
+            {"waves": asdict(waves)}
+            if (waves := Wave.of_run(run.files, ended=manifest.state == COMPLETE))
+            else {}
+        ),
     }
 
 
 def _usage(run: SavedRun) -> JSON:
-    """Return requests, tokens and cost: of a complete run those of its report, else those of every reply saved so far.
+    """Return requests, tokens and cost: of a complete run those of its report, else those of every
+    reply saved so far.
 
-    Failed tries are in the upper bound of the cost alone. Nothing is known without a report that can be read.
+    Failed tries are in the upper bound of the cost alone. Nothing is known without a report that
+    can be read.
     """
     manifest = run.manifest
     if manifest.state == COMPLETE:
@@ -148,13 +182,18 @@ def _usage(run: SavedRun) -> JSON:
         return _named(report.usage, report.cost or None)
     bill = tally_of(run.files).bill.copy(pending(run.files))
     usage = bill.total
-    named = {"untold": usage.requests_without_usage, **{name: getattr(usage, name) for name in USAGE[:3]}}
+    named = {
+        "untold": usage.requests_without_usage,
+        **{name: getattr(usage, name) for name in USAGE[:3]},
+    }
     return _named(named, counted_cost(manifest, bill))
 
 
 def _named(usage: Mapping[str, int], cost: Cost | None) -> JSON:
     """Return the columns of a usage; None for counts that it lacks."""
-    named = {{"untold": "requests_without_usage"}.get(name, name): usage.get(name) for name in USAGE}
+    named = {
+        {"untold": "requests_without_usage"}.get(name, name): usage.get(name) for name in USAGE
+    }
     return {**named, "cost": msgspec.to_builtins(cost)}
 
 

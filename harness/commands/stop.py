@@ -23,7 +23,7 @@ def execute(args: Options) -> int:
     with calls.connected(one_of(args)) as call:
         answer = call.ask("stop")
     show(
-        f"{args.run}: stopping; requests in flight have {answer.get('seconds', 0):g} seconds. Go on with "
-        f"`harness resume --name {args.run}`"
+        f"{args.run}: stopping; requests in flight have {answer.get('seconds', 0):g} seconds. Go on"
+        f" with `harness resume --name {args.run}`"
     )
     return 0

@@ -25,7 +25,9 @@ class Options(options.OneBenchmark):
     out: Path = option(words="folder to write into", unit="DIR", read=folder)
     users: int = option(words="users per subset", check=fields.POSITIVE_INT, own=True)
     seed: int = option(0, unit="S")
-    platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")
+    platform: Sequence[str] | None = options.platform_option(
+        "one subset; may be repeated (default: all)"
+    )
     steps: float | None = option(None, "mean number of steps per user", unit="MEAN", check=POSITIVE)
 
 
@@ -44,12 +46,16 @@ def execute(args: Options) -> int:
     for subset in chosen:
         if not (args.out / cls.subsets[subset]).is_file():
             raise _wrong(cls, f"{cls.subsets[subset]} was not made")
-        console().print(f"{args.out / cls.subsets[subset]}: {args.users} synthetic {cls.about.user}s", soft_wrap=True)
+        console().print(
+            f"{args.out / cls.subsets[subset]}: {args.users} synthetic {cls.about.user}s",
+            soft_wrap=True,
+        )
     return 0
 
 
 def _made(cls: type[Benchmark], args: Options, subsets: list[str]) -> dict[str, Iterable[bytes]]:
-    """Return the content of each file, by path below the folder; nothing if the benchmark wrote its files itself."""
+    """Return the content of each file, by path below the folder; nothing if the benchmark wrote its
+    files itself."""
     make: Callable[..., Mapping[str, Iterable[bytes]] | None]
     make = cls.synthesise if inspect.ismethod(cls.synthesise) else cls().synthesise
     taken = inspect.signature(make).parameters
@@ -61,7 +67,12 @@ def _made(cls: type[Benchmark], args: Options, subsets: list[str]) -> dict[str, 
     with guarded(cls, "synthesise"):
         made = dict(make(args.out, args.users, args.seed, **more) or {})
     for name in made:
-        if type(name) is not str or not name or Path(name).is_absolute() or ".." in Path(name).parts:
+        if (
+            type(name) is not str
+            or not name
+            or Path(name).is_absolute()
+            or ".." in Path(name).parts
+        ):
             raise _wrong(cls, f"expected a path below the tasks folder, got {in_brief(name)}")
     return made
 
@@ -83,4 +94,6 @@ def _free(paths: Iterable[Path]) -> None:
     """Raise `BadInput` for a file that exists: real tasks must not be overwritten."""
     for path in paths:
         if os.path.lexists(path):
-            raise BadInput(f"{path} already exists: give a folder without tasks with --out, or move it away")
+            raise BadInput(
+                f"{path} already exists: give a folder without tasks with --out, or move it away"
+            )

@@ -1,4 +1,5 @@
-"""The commands: a sentence for the help of each, and its module, which is imported when it is needed."""
+"""The commands: a sentence for the help of each, and its module, which is imported when it is
+needed."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ COMMANDS: Mapping[str, str] = {
     "remove": "set runs aside, under other names in their folders; nothing is deleted",
     "fetch": "download a benchmark's tasks",
     "merge": "combine the parts that `run --part` played into one run",
-    "export": "write runs for other programs: rows as CSV, JSON lines or Parquet, logs for Inspect, or to trackers",
+    "export": (
+        "write runs for other programs: rows as CSV, JSON lines or Parquet, logs for Inspect, or to"
+        " trackers"
+    ),
     "compare": "compare runs on the users that they share, with significance tests",
     "stats": "show a table of all runs, and with --excel write an Excel file per metric",
     "show": "show a user's prompts, replies and scores in the terminal",
@@ -33,7 +37,9 @@ COMMANDS: Mapping[str, str] = {
     "set": "change the limits of a run while it is played",
     "stop": "end a run that is being played, as Ctrl-C does",
     "verify": "check that a run's folder is complete and unchanged",
-    "check-benchmark": "check that a benchmark keeps its contract, with sample tasks and scripted models",
+    "check-benchmark": (
+        "check that a benchmark keeps its contract, with sample tasks and scripted models"
+    ),
     "config": "show the options that a command would have, and where each value comes from",
     "completion": "print a script that lets a shell complete commands, options and run names",
     "trust": "allow the settings file and the providers file of this folder, as they are now",

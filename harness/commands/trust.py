@@ -1,4 +1,5 @@
-"""`trust`: show the settings file and the providers file of this folder, and let them count as they are now."""
+"""`trust`: show the settings file and the providers file of this folder, and let them count as they
+are now."""
 
 from __future__ import annotations
 
@@ -29,9 +30,13 @@ class Options(options.Options):
 
 
 def execute(args: Options) -> int:
-    found = [path for path in map(Path, (user_files.SETTINGS, providers.FILE)) if os.path.isfile(path)]
+    found = [
+        path for path in map(Path, (user_files.SETTINGS, providers.FILE)) if os.path.isfile(path)
+    ]
     if not found:
-        raise BadInput(f"there is neither {user_files.SETTINGS} nor {providers.FILE} in {Path.cwd()}")
+        raise BadInput(
+            f"there is neither {user_files.SETTINGS} nor {providers.FILE} in {Path.cwd()}"
+        )
     for path in found:
         _allow(path)
     return 0
@@ -52,12 +57,14 @@ def _allow(path: Path) -> None:
     if _answer().strip().lower() not in ("y", "yes"):
         raise BadInput(f"{path} stays ignored: no yes was read from stdin")
     record = _recorded(path, digest)
-    tell(f"{path.absolute()} counts from now on, until it changes; delete {record} to take this back")
+    tell(
+        f"{path.absolute()} counts from now on, until it changes; delete {record} to take this back"
+    )
 
 
 def _numbered(lines: Sequence[str]) -> Iterator[str]:
-    """Yield lines with their numbers. Blank ones, and blanks within a line, that could push others out of sight are
-    counted instead."""
+    """Yield lines with their numbers. Blank ones, and blanks within a line, that could push others
+    out of sight are counted instead."""
     for is_blank, group in groupby(enumerate(lines, 1), lambda line: not line[1].strip()):
         members = list(group)
         if is_blank and len(members) > 1:
@@ -82,9 +89,13 @@ def _recorded(path: Path, digest: str) -> Path:
     """
     record = user_files.record_of(path, os.environ)
     if record is None:
-        raise MachineError(f"there is no folder for the record, since HOME is not set: name {path} with an option")
+        raise MachineError(
+            f"there is no folder for the record, since HOME is not set: name {path} with an option"
+        )
     try:
-        user_files.write_private(record, b"%s  %s\n" % (digest.encode(), os.fsencode(path.absolute())))
+        user_files.write_private(
+            record, b"%s  %s\n" % (digest.encode(), os.fsencode(path.absolute()))
+        )
     except OSError as error:
         raise MachineError(f"cannot write {record}: {error.strerror}") from None
     return record

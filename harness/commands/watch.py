@@ -35,11 +35,14 @@ class Options(OnePlaying):
 
 
 def execute(args: Options) -> int:
-    """Show the runs until they have ended, or Ctrl-C. Raise `BadInput` if none begins to be played."""
+    """Show the runs until they have ended, or Ctrl-C. Raise `BadInput` if none begins to be
+    played."""
     until = time.monotonic() + WAIT_SECONDS
     while not (playing := _processes(found(args))):
         if time.monotonic() > until:
-            raise BadInput(f"no run under {args.results_dir.resolve()} is being played on this machine by you")
+            raise BadInput(
+                f"no run under {args.results_dir.resolve()} is being played on this machine by you"
+            )
         time.sleep(LOOK_SECONDS)
     with display(console()) as observe, suppress(KeyboardInterrupt):
         while shown := _snapshots(playing):

@@ -1,1 +1,2 @@
-"""Where users are played: what starts when (`schedule`), how `ask` is answered (`conversation`), and the engines."""
+"""Where users are played: what starts when (`schedule`), how `ask` is answered (`conversation`),
+and the engines."""

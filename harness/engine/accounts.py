@@ -1,4 +1,5 @@
-"""Accounts: servers and a key, with one limit for all plans that use them; their connections, and the plans' lanes."""
+"""Accounts: servers and a key, with one limit for all plans that use them; their connections, and
+the plans' lanes."""
 
 from __future__ import annotations
 
@@ -26,12 +27,15 @@ from harness.options.plan import Plan
 
 
 def group(plans: Sequence[Plan]) -> list[list[int]]:
-    """Return the places of plans that share a server and its key, directly or indirectly: no server gets twice its
-    limit."""
+    """Return the places of plans that share a server and its key, directly or indirectly: no server
+    gets twice its limit."""
     groups: list[list[int]] = []
     for place, plan in enumerate(plans):
         sharing = [one for one in groups if any(plan.shares_with(plans[other]) for other in one)]
-        groups = [*(one for one in groups if one not in sharing), [*(other for one in sharing for other in one), place]]
+        groups = [
+            *(one for one in groups if one not in sharing),
+            [*(other for one in sharing for other in one), place],
+        ]
     return groups
 
 
@@ -41,7 +45,8 @@ def tuning_of(plans: Sequence[Plan]) -> defaults.Tuning:
 
 
 def sockets(plans: Sequence[Plan]) -> tuple[int, int]:
-    """Return the connections of all accounts, and the largest concurrency of one: arguments of `admit_sockets`."""
+    """Return the connections of all accounts, and the largest concurrency of one: arguments of
+    `admit_sockets`."""
     grouped = [[plans[place] for place in places] for places in group(plans)]
     most = [tuning_of(one).most for one in grouped]
     servers = [len({host for plan in one for host in plan.hosts}) for one in grouped]
@@ -49,7 +54,8 @@ def sockets(plans: Sequence[Plan]) -> tuple[int, int]:
 
 
 def admit_sockets(connections: int, most: int) -> None:
-    """Raise this process's limit of open files to what the connections need. Raise `MachineError` if it is too low.
+    """Raise this process's limit of open files to what the connections need. Raise `MachineError`
+    if it is too low.
 
     `most` is the largest concurrency of an account.
     """
@@ -58,11 +64,15 @@ def admit_sockets(connections: int, most: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < needed:
         if hard != resource.RLIM_INFINITY and hard < needed:
             share = (hard - defaults.OTHER_FILES) * most // connections
-            fewer = f"take --concurrency {share} (for auto: --auto-ceiling)" if share > 0 else "no --concurrency fits"
+            fewer = (
+                f"take --concurrency {share} (for auto: --auto-ceiling)"
+                if share > 0
+                else "no --concurrency fits"
+            )
             raise MachineError(
-                f"{connections} requests at once need {needed} open files, and this machine allows {hard} a process: "
-                f"{fewer}{', or' if share > 0 else ':'} raise the hard limit (`ulimit -n {needed}` in a new shell, or "
-                "as an administrator)"
+                f"{connections} requests at once need {needed} open files, and this machine allows"
+                f" {hard} a process: {fewer}{', or' if share > 0 else ':'} raise the hard limit"
+                f" (`ulimit -n {needed}` in a new shell, or as an administrator)"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
@@ -78,7 +88,11 @@ class _Account:
     @classmethod
     def of(cls, number: int, plans: Sequence[Plan]) -> _Account:
         tuning = tuning_of(plans)
-        return cls(number, Slots(control_of(tuning, tuning.start), time.monotonic, rates_of(tuning)), tuning)
+        return cls(
+            number,
+            Slots(control_of(tuning, tuning.start), time.monotonic, rates_of(tuning)),
+            tuning,
+        )
 
 
 def control_of(tuning: defaults.Tuning, start: int) -> AdaptiveControl:
@@ -106,19 +120,24 @@ OpenLanes = Callable[[Sequence[Opening], AsyncExitStack], Awaitable[Sequence[Lan
 
 
 def openings(plans: Sequence[tuple[Plan, list[Run]]]) -> list[Opening]:
-    """Return the openings of plans and their unfinished runs; plans on one account share its limit."""
+    """Return the openings of plans and their unfinished runs; plans on one account share its
+    limit."""
     accounts: dict[int, _Account] = {}
     for number, places in enumerate(group([plan for plan, _ in plans])):
-        accounts |= dict.fromkeys(places, _Account.of(number, [plans[place][0] for place in places]))
+        accounts |= dict.fromkeys(
+            places, _Account.of(number, [plans[place][0] for place in places])
+        )
     return [Opening(plan, runs, accounts[place]) for place, (plan, runs) in enumerate(plans)]
 
 
 LaneT = TypeVar("LaneT", bound=Lane)
 
 
-async def open_lanes(cls: type[LaneT], openings: Sequence[Opening], held: AsyncExitStack) -> list[LaneT]:
-    """Return a lane of this class for each opening; open what they need, for as long as `held` is open. Raise
-    `MachineError` if there can be too few connections."""
+async def open_lanes(
+    cls: type[LaneT], openings: Sequence[Opening], held: AsyncExitStack
+) -> list[LaneT]:
+    """Return a lane of this class for each opening; open what they need, for as long as `held` is
+    open. Raise `MachineError` if there can be too few connections."""
     admit_sockets(*sockets([one.plan for one in openings]))
     clients, lanes = Clients(), []
     for one in openings:
@@ -126,9 +145,13 @@ async def open_lanes(cls: type[LaneT], openings: Sequence[Opening], held: AsyncE
         limiter = Limiter(one.account.slots)
         findings = Findings(one.runs, time.monotonic)
         account = one.account.number
-        transport, where = await open_transport(plan, account, clients, findings, limiter.pause, held)
+        transport, where = await open_transport(
+            plan, account, clients, findings, limiter.pause, held
+        )
         limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait)
-        caller = Caller(transport, limiter, limits, probe=plan.sampling.probe(), clock=time.monotonic)
+        caller = Caller(
+            transport, limiter, limits, probe=plan.sampling.probe(), clock=time.monotonic
+        )
         lane_plan = LanePlan(
             plan.name,
             plan.selection["sample_seed"],

@@ -33,7 +33,8 @@ class GroupCommit:
             await self._sync()
 
     async def serve(self) -> None:
-        """Sync for those that wait, until cancelled. Lines appended during a sync wait for the next one."""
+        """Sync for those that wait, until cancelled. Lines appended during a sync wait for the next
+        one."""
         while True:
             await self._wanted.wait()
             self._wanted = anyio.Event()

@@ -1,7 +1,8 @@
-"""Calls to the process that plays a run, by the socket next to the run's lock: a JSON object a line, in both ways.
+"""Calls to the process that plays a run, by the socket next to the run's lock: a JSON object a
+line, in both ways.
 
-The socket belongs to the user who plays the run, and answers to that user alone (`control`). A caller checks this, too:
-a folder from somebody else may hold any socket.
+The socket belongs to the user who plays the run, and answers to that user alone (`control`). A
+caller checks this, too: a folder from somebody else may hold any socket.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def socket_of(files: RunFiles) -> Path:
 
 @contextmanager
 def short(path: Path) -> Iterator[str]:
-    """Return a path that a socket's address has room for, which leads to the same file. Raise `OSError`."""
+    """Return a path that a socket's address has room for, which leads to the same file. Raise
+    `OSError`."""
     if len(os.fsencode(path)) <= PATH_MOST:
         yield str(path)
         return
@@ -54,13 +56,16 @@ def short(path: Path) -> Iterator[str]:
 def peer(connection: socket.socket) -> int:
     """Return the user id of the process at the other end."""
     size = CREDENTIALS.size
-    _, user, _ = CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    _, user, _ = CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
     return int(user)
 
 
 @contextmanager
 def connected(files: RunFiles, seconds: float = SECONDS) -> Iterator[Call]:
-    """Connect to the process that plays a run. Raise `BadInput` if there is none, or it is another user's."""
+    """Connect to the process that plays a run. Raise `BadInput` if there is none, or it is another
+    user's."""
     name, path = f"{files.folder.name}, {files.subset}", socket_of(files)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)
@@ -88,14 +93,16 @@ class Call:
         self._answers = answers
 
     def ask(self, what: str, **more: object) -> JSON:
-        """Return the answer to a request. Raise `BadInput` with the reason for one that is refused, `MachineError`
-        where the process has ended."""
+        """Return the answer to a request. Raise `BadInput` with the reason for one that is refused,
+        `MachineError` where the process has ended."""
         try:
             self._connection.sendall(orjson.dumps({"do": what, **more}) + b"\n")
             line = self._answers.readline(ANSWER_MOST)
             answer: object = orjson.loads(line)
         except (OSError, ValueError):
-            raise MachineError(f"{self._name}: the process that played it does not answer any more") from None
+            raise MachineError(
+                f"{self._name}: the process that played it does not answer any more"
+            ) from None
         if not isinstance(answer, dict):
             raise MachineError(f"{self._name}: an answer of another program")
         if "refused" in answer:

@@ -1,11 +1,12 @@
-"""A run's side of `watch`, `set` and `stop`: a unix socket next to each run's lock, while the run is played.
+"""A run's side of `watch`, `set` and `stop`: a unix socket next to each run's lock, while the run
+is played.
 
-The socket has mode 0600 from the start, and only processes of the same user are answered. Only the holder of the lock
-makes one, so one that is there before is a dead process's, and is replaced. Where the file system takes no sockets, or
-the system tells no peer, the run goes on without.
+The socket has mode 0600 from the start, and only processes of the same user are answered. Only the
+holder of the lock makes one, so one that is there before is a dead process's, and is replaced.
+Where the file system takes no sockets, or the system tells no peer, the run goes on without.
 
-Snapshots are sent when they are asked for. All that a run does for the viewer else is a line in its log every ten
-seconds, from which curves are drawn.
+Snapshots are sent when they are asked for. All that a run does for the viewer else is a line in its
+log every ten seconds, from which curves are drawn.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ REQUEST_MOST = 1 << 12
 """Bytes of a request."""
 IDLE_SECONDS = 60.0
 """How long a connection may say nothing."""
-LIMITS = {one.name: one for one in options_of(options.Session) if one.name in ("concurrency", "rpm", "tpm")}
+LIMITS = {
+    one.name: one
+    for one in options_of(options.Session)
+    if one.name in ("concurrency", "rpm", "tpm")
+}
 """What can be set: the options of `run`, by name."""
 STOPPED = 130
 """The exit code of a command that Ctrl-C has stopped."""
@@ -51,7 +56,8 @@ STOPPED = 130
 
 @asynccontextmanager
 async def serving(plans: Mapping[Lane, Plan], observe: Observe) -> AsyncIterator[Observe]:
-    """Listen for each lane while they are played, and log how far they are; return what gets the snapshots."""
+    """Listen for each lane while they are played, and log how far they are; return what gets the
+    snapshots."""
     control = _Control(plans)
 
     def kept(snapshots: Snapshots) -> None:
@@ -78,7 +84,9 @@ class _Control:
         self.snapshots: Snapshots = ()
         self._lanes = dict(plans)
 
-    async def serve(self, lane: Lane, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(
+        self, lane: Lane, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Answer the requests of one connection."""
         try:
             with suppress(OSError, ValueError, TimeoutError):
@@ -96,7 +104,9 @@ class _Control:
                     made: object = msgspec.to_builtins(self.snapshots)
                     return {"process": os.getpid(), "snapshots": made}
                 case "set":
-                    return self._set(lane, {name: asked[name] for name in LIMITS if asked.get(name) is not None})
+                    return self._set(
+                        lane, {name: asked[name] for name in LIMITS if asked.get(name) is not None}
+                    )
                 case "stop":
                     return _stop(lane)
         except (ValueError, KeyError, TypeError) as error:
@@ -118,20 +128,30 @@ class _Control:
         self._lanes = _change_limits(self._lanes, lane, changes)
         mine = lane.caller.limiter.slots
         sharing = [one.progress.name for one in self._lanes if one.caller.limiter.slots is mine]
-        return {"limit": mine.limit, "runs": sharing, "part": part_of(lane.runs[0].manifest.selection)[1]}
+        return {
+            "limit": mine.limit,
+            "runs": sharing,
+            "part": part_of(lane.runs[0].manifest.selection)[1],
+        }
 
 
-def _change_limits(playing: Mapping[Lane, Plan], lane: Lane, changes: Mapping[str, Any]) -> dict[Lane, Plan]:
-    """Change limits of the account that a lane uses, while all these lanes play; return their plans as they are now.
+def _change_limits(
+    playing: Mapping[Lane, Plan], lane: Lane, changes: Mapping[str, Any]
+) -> dict[Lane, Plan]:
+    """Change limits of the account that a lane uses, while all these lanes play; return their plans
+    as they are now.
 
-    `changes` are members of `Tuning`: `concurrency`, `rpm` and `tpm`, of a whole run. Of plans that share the account
-    the lower limits count, as at the start. What is changed is logged with each run, and kept in its manifest, so that
-    `resume` goes on with it. Raise `BadInput` or `MachineError` for limits that parts or this machine cannot have;
-    then nothing has changed.
+    `changes` are members of `Tuning`: `concurrency`, `rpm` and `tpm`, of a whole run. Of plans that
+    share the account the lower limits count, as at the start. What is changed is logged with each
+    run, and kept in its manifest, so that `resume` goes on with it. Raise `BadInput` or
+    `MachineError` for limits that parts or this machine cannot have; then nothing has changed.
     """
     slots = lane.caller.limiter.slots
     sharing = [one for one in playing if one.caller.limiter.slots is slots]
-    changed = {one: replace(playing[one], tuning=replace(playing[one].tuning, **changes)) for one in sharing}
+    changed = {
+        one: replace(playing[one], tuning=replace(playing[one].tuning, **changes))
+        for one in sharing
+    }
     plans = {**playing, **changed}
     tuning = tuning_of(list(changed.values()))
     admit_sockets(*sockets(list(plans.values())))
@@ -164,7 +184,9 @@ async def _log_progress(lane: Lane, control: _Control) -> None:
                     scores=dict(subset.scores),
                     units=dict(subset.units),
                     rate=round(mine.rate, 3),
-                    latency=None if mine.latency is None else [round(seconds, 3) for seconds in mine.latency],
+                    latency=None
+                    if mine.latency is None
+                    else [round(seconds, 3) for seconds in mine.latency],
                     limit=mine.limit,
                     in_flight=mine.in_flight,
                     cost={one.currency: str(one.amount) for one in mine.cost},
@@ -185,7 +207,8 @@ def _stop(lane: Lane) -> JSON:
 async def _listener(
     path: Path, served: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 ) -> AsyncIterator[None]:
-    """Listen at a path. Raise `OSError` where that cannot be: there is a file of that name, or no place for sockets."""
+    """Listen at a path. Raise `OSError` where that cannot be: there is a file of that name, or no
+    place for sockets."""
 
     async def checked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if _is_own(writer):

@@ -16,10 +16,11 @@ STARTS_AT_ONCE = 64
 class Dispatch:
     """Start the users of the lanes on one account's slots, as there is room for them.
 
-    As many users are in play as there are slots, and one more for each that backs off, of each lane up to twice the
-    slots: nobody who has begun waits long. Of several lanes each goes in proportion to the users that it has left, so
-    that they end together; a chain that could outlast the rest of them all goes at once. A lane in an outage has room
-    for its probes only, and takes none of the others'.
+    As many users are in play as there are slots, and one more for each that backs off, of each lane
+    up to twice the slots: nobody who has begun waits long. Of several lanes each goes in proportion
+    to the users that it has left, so that they end together; a chain that could outlast the rest of
+    them all goes at once. A lane in an outage has room for its probes only, and takes none of the
+    others'.
     """
 
     def __init__(self, slots: Slots, lanes: list[Lane], seed: int) -> None:
@@ -45,17 +46,28 @@ class Dispatch:
                 await self.slots.changed()
 
     def _with_room(self, lanes: list[Lane]) -> list[Lane]:
-        """Return lanes that may start a user now. A user that backs off takes no place of another lane's."""
-        probing = [lane for lane in lanes if lane.caller.limiter.probing and _is_open(lane, 1, _active(lane))]
+        """Return lanes that may start a user now. A user that backs off takes no place of another
+        lane's."""
+        probing = [
+            lane
+            for lane in lanes
+            if lane.caller.limiter.probing and _is_open(lane, 1, _active(lane))
+        ]
         limit = self.slots.limit
         active = sum([_active(lane) for lane in self.lanes if not lane.caller.limiter.probing])
-        return probing + [lane for lane in lanes if not lane.caller.limiter.probing and _is_open(lane, limit, active)]
+        return probing + [
+            lane
+            for lane in lanes
+            if not lane.caller.limiter.probing and _is_open(lane, limit, active)
+        ]
 
     def _start_one(self, free: list[Lane]) -> None:
         slots = self.slots.limit
         if len(self.lanes) == 1:
             return free[0].start_next(slots, 0)
-        remaining = sum([lane.schedule.remaining_steps for lane in self.lanes if lane.ending is None])
+        remaining = sum(
+            [lane.schedule.remaining_steps for lane in self.lanes if lane.ending is None]
+        )
         chosen = max(free, key=lambda lane: lane.schedule.longest())
         if not chosen.schedule.is_urgent(slots, remaining - chosen.schedule.remaining_steps):
             [chosen] = self._rng.choices(free, [lane.schedule.left for lane in free])
@@ -65,9 +77,12 @@ class Dispatch:
 def _active(lane: Lane) -> int:
     """Users in play that wait neither for another try nor for the end of a pause."""
     limiter = lane.caller.limiter
-    return lane.in_play - lane.caller.traffic.backing_off - (limiter.waiting if limiter.delay() else 0)
+    return (
+        lane.in_play - lane.caller.traffic.backing_off - (limiter.waiting if limiter.delay() else 0)
+    )
 
 
 def _is_open(lane: Lane, limit: int, active: int) -> bool:
-    """Whether one more fits in with `active` users, and into the lane: no crowd where everybody backs off."""
+    """Whether one more fits in with `active` users, and into the lane: no crowd where everybody
+    backs off."""
     return active < limit and lane.in_play < 2 * limit

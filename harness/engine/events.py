@@ -1,4 +1,5 @@
-"""What a session reports of its runs, from their opening to their reports, without a word for readers."""
+"""What a session reports of its runs, from their opening to their reports, without a word for
+readers."""
 
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ class Changed(Event, frozen=True):
 
 
 class Opened(Event, frozen=True):
-    """What the files of a run hold: torn lines that were set aside, records of users that the tasks lack, users that
-    the share lacks; the prices before and now, where they differ, None if not known; how many users of a resumed
-    run are done."""
+    """What the files of a run hold: torn lines that were set aside, records of users that the tasks
+    lack, users that the share lacks; the prices before and now, where they differ, None if not
+    known; how many users of a resumed run are done."""
 
     label: str
     torn: int
@@ -61,14 +62,16 @@ class Scored(Event, frozen=True):
 
 
 class Failed(Event, frozen=True):
-    """A plan of this name cannot start, or the records in this file cannot be scored; others go on."""
+    """A plan of this name cannot start, or the records in this file cannot be scored; others go
+    on."""
 
     what: str
     error: HarnessError
 
 
 class LeftOpen(Event, frozen=True):
-    """A signal has stopped a run, which has no report; `figures` are those of the display, over so many users."""
+    """A signal has stopped a run, which has no report; `figures` are those of the display, over so
+    many users."""
 
     label: str
     benchmark: Benchmark
@@ -86,9 +89,9 @@ class Dropped(Event, frozen=True):
 
 
 class Ended(Event, frozen=True):
-    """A plan's runs are finished. `ending` is why they stopped early, else None. `remaining` and `failed` count users,
-    with repeats their plays; `batches` are still at a provider, `warnings` the benchmark's, `diverged` users who sent
-    other requests after an interruption."""
+    """A plan's runs are finished. `ending` is why they stopped early, else None. `remaining` and
+    `failed` count users, with repeats their plays; `batches` are still at a provider, `warnings`
+    the benchmark's, `diverged` users who sent other requests after an interruption."""
 
     plan: Plan
     ending: HarnessError | None

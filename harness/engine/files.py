@@ -1,4 +1,5 @@
-"""Files that several commands read and write: the index of a tasks file, reports, names of moments."""
+"""Files that several commands read and write: the index of a tasks file, reports, names of
+moments."""
 
 from __future__ import annotations
 
@@ -28,8 +29,9 @@ def index_file(
     results: Path,
     selection: Selection | None = None,
 ) -> TaskIndex:
-    """Return the index of a subset's tasks, with the repeats of a selection; every line is validated before anything is
-    sent, or those of the slice that the selection takes its users from."""
+    """Return the index of a subset's tasks, with the repeats of a selection; every line is
+    validated before anything is sent, or those of the slice that the selection takes its users
+    from."""
 
     def measured(line: bytes, where: Where) -> tuple[str, int]:
         return tasks.outline(benchmark, line, where, subset)
@@ -40,11 +42,13 @@ def index_file(
     return open_index(path, kind, measured, cache, benchmark.task_files.key_field, part, repeats)
 
 
-def write_report(files: RunFiles, report: Report, more: Mapping[str, bytes], disk: Disk = DISK) -> None:
+def write_report(
+    files: RunFiles, report: Report, more: Mapping[str, bytes], disk: Disk = DISK
+) -> None:
     """Write a report as JSON and as text, and the benchmark's files that belong to it.
 
-    If the report differs from the one that was there, the pages of that one are set aside first. So a page never
-    belongs to another report than the one in its folder, whenever the process ends.
+    If the report differs from the one that was there, the pages of that one are set aside first. So
+    a page never belongs to another report than the one in its folder, whenever the process ends.
     """
     path, data = files.report("json"), encoded(report)
     try:

@@ -1,4 +1,5 @@
-"""Finish a run: one pass over its records in input order makes the final results file and the report."""
+"""Finish a run: one pass over its records in input order makes the final results file and the
+report."""
 
 from __future__ import annotations
 
@@ -30,11 +31,16 @@ SELECTED = tuple(Selection.__annotations__)
 class ReportScores:
     """Score the records of a run, shard by shard, for its report.
 
-    Tasks are read only if the benchmark needs them, of the users that are `drawn`, without `facts` (by key).
+    Tasks are read only if the benchmark needs them, of the users that are `drawn`, without `facts`
+    (by key).
     """
 
     def __init__(
-        self, benchmark: Benchmark, subset: str, index: TaskIndex, facts: Mapping[str, Any] = MappingProxyType({})
+        self,
+        benchmark: Benchmark,
+        subset: str,
+        index: TaskIndex,
+        facts: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._scorer, self._index, self._facts = Scorer(benchmark, subset), index, facts
         self._drawn = drawn(benchmark, index)
@@ -48,7 +54,8 @@ class ReportScores:
         self._shard.append(self._with_task(record))
 
     def report(self, facts: RunFacts, *others: ReportScores) -> tuple[Report, Mapping[str, bytes]]:
-        """Return the report, of the users of `others` too, and the benchmark's files that belong to it by name."""
+        """Return the report, of the users of `others` too, and the benchmark's files that belong to
+        it by name."""
         merged = reduce(self._scorer.merge, [other.flush() for other in others], self.flush())
         return self._scorer.report(merged, facts)
 
@@ -70,11 +77,14 @@ class ReportScores:
             return task if (known := benchmark.scoring.facts(task)) is None else known
 
     def flush(self) -> Totals:
-        """Score the last users, and return the scores of all. Raise `BadInput` for a malformed record, as `add`."""
+        """Score the last users, and return the scores of all. Raise `BadInput` for a malformed
+        record, as `add`."""
         if self._shard or self._merged is None:
             shard, self._shard = self._shard, []
             scores = self._scorer.score(shard)
-            self._merged = scores if self._merged is None else self._scorer.merge(self._merged, scores)
+            self._merged = (
+                scores if self._merged is None else self._scorer.merge(self._merged, scores)
+            )
         return self._merged
 
 
@@ -83,9 +93,10 @@ def finish(
 ) -> tuple[Report, Mapping[str, bytes]]:
     """Finish a run's files, and return its report and the benchmark's files that belong to it.
 
-    The run's manifest is changed, not saved. `name` is that of its folder. Once every expected user is done, the
-    results are rewritten in input order. Otherwise the file stays as it grew, and the report states its coverage.
-    A signal that `signalled` returns before a record is raised, and leaves the files as they were.
+    The run's manifest is changed, not saved. `name` is that of its folder. Once every expected user
+    is done, the results are rewritten in input order. Otherwise the file stays as it grew, and the
+    report states its coverage. A signal that `signalled` returns before a record is raised, and
+    leaves the files as they were.
     """
     scores = ReportScores(run.benchmark, run.subset, run.index, run.facts)
 
@@ -132,12 +143,21 @@ def _notes(run: Run) -> Iterator[str]:
         yield f"Continued although {change}; records from before and after stand side by side."
     outside = run.index.users(run.expected & ~run.index.selected(selection))
     if outside:
-        yield f"{outside} of the users stand outside the selection asked for last: together they are no fair sample."
+        yield (
+            f"{outside} of the users stand outside the selection asked for last: together they are"
+            " no fair sample."
+        )
     used = manifest.provenance.get("quirks_used", ())
-    if manifest.identity["settings"].get("structured") == "auto" and not WITHOUT_SCHEMA.intersection(used):
-        yield "Requests had the benchmark's JSON schema where it gives one, and otherwise asked for any JSON object."
+    if manifest.identity["settings"].get(
+        "structured"
+    ) == "auto" and not WITHOUT_SCHEMA.intersection(used):
+        yield (
+            "Requests had the benchmark's JSON schema where it gives one, and otherwise asked for"
+            " any JSON object."
+        )
     for name in used:
-        if name in QUIRKS:  # requests were sent differently from the settings: the endpoint takes them in no other way
+        # Requests were sent differently from the settings: the endpoint takes them in no other way.
+        if name in QUIRKS:
             words = QUIRKS[name].sentence
             yield f"{words[0].upper()}{words[1:]}."
     for extension in extensions():
@@ -145,7 +165,8 @@ def _notes(run: Run) -> Iterator[str]:
 
 
 def described(manifest: Manifest) -> JSON:
-    """Return what was run, for the report: everything that a reader needs to compare it or to do it again."""
+    """Return what was run, for the report: everything that a reader needs to compare it or to do it
+    again."""
     identity, provenance = manifest.identity, manifest.provenance
     return {
         **identity["settings"],

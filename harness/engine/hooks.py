@@ -1,4 +1,5 @@
-"""The places in a run at which an extension takes part. Composed once, of the extensions that are switched on."""
+"""The places in a run at which an extension takes part. Composed once, of the extensions that are
+switched on."""
 
 from __future__ import annotations
 
@@ -25,38 +26,44 @@ PlayAlone = Callable[[Sequence[Session]], None]
 class Hooks:
     """An extension's part in the runs of one command. Each member adds nothing by default.
 
-    A `wrap_...` returns the function that it is given, or one that does something before, after or instead of it.
+    A `wrap_...` returns the function that it is given, or one that does something before, after or
+    instead of it.
     """
 
     resume_words: Sequence[str] = ()
     """Options with which `resume` goes on in the same way."""
 
     def check(self, plans: Sequence[Plan]) -> None:
-        """Raise `BadInput` for plans that cannot be played. Called before `prepare`, and where nothing will be sent."""
+        """Raise `BadInput` for plans that cannot be played. Called before `prepare`, and where
+        nothing will be sent."""
 
     def prepare(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
-        """Prepare for plans before any file of theirs is opened, for as long as `held`. Raise `HarnessError` for what
-        cannot work."""
+        """Prepare for plans before any file of theirs is opened, for as long as `held`. Raise
+        `HarnessError` for what cannot work."""
 
     def adjust_price(self, plan: Plan, rate: Rate) -> Rate:
         """Return the price that a plan's requests have."""
         return rate
 
     def update_manifest(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
-        """Note in the manifest of a run what this session adds; `old` is that of the session before."""
+        """Note in the manifest of a run what this session adds; `old` is that of the session
+        before."""
 
     def forecast(self, plan: Plan, longest: int) -> Iterable[str]:
-        """Yield what to know of a plan before its first request; `longest` are the most steps that a user has."""
+        """Yield what to know of a plan before its first request; `longest` are the most steps that
+        a user has."""
         return ()
 
-    def before_play(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
-        """Act once the runs of all plans are open, before any user is played; return the sessions that are still to be
-        played. Raise `BadInput` for what cannot go on so."""
+    def before_play(
+        self, sessions: Sequence[Session], play: PlayAlone, say: Say
+    ) -> Sequence[Session]:
+        """Act once the runs of all plans are open, before any user is played; return the sessions
+        that are still to be played. Raise `BadInput` for what cannot go on so."""
         return sessions
 
     def wrap_open_lanes(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
-        """Wrap how lanes are opened. Called in the main thread before the event loop starts, which ends before
-        `held`."""
+        """Wrap how lanes are opened. Called in the main thread before the event loop starts, which
+        ends before `held`."""
         return open_lanes
 
     def lane_task(self, lane: Lane) -> LaneTask | None:
@@ -80,7 +87,8 @@ class Hooks:
 
 
 def extend(lane: Lane, hooks: Sequence[Hooks]) -> None:
-    """Let extensions take part in a lane, before its first user starts. The last one is outermost."""
+    """Let extensions take part in a lane, before its first user starts. The last one is
+    outermost."""
     for one in hooks:
         lane.settle = one.wrap_settle(lane.settle)
         lane.send = one.wrap_send(lane.send)

@@ -1,9 +1,9 @@
 """Play the users of one plan's runs: their calls, their files and the end of the runs.
 
-A lane stops in one of three ways. On request (a signal, an endpoint that refuses it): no new request is sent, those in
-flight have a grace period to finish, and their replies are saved. On a machine error: at once, since nothing more can
-be saved. On a second request: at once. Saved data stays intact, and no other lane is affected unless the reason is a
-machine error.
+A lane stops in one of three ways. On request (a signal, an endpoint that refuses it): no new
+request is sent, those in flight have a grace period to finish, and their replies are saved. On a
+machine error: at once, since nothing more can be saved. On a second request: at once. Saved data
+stays intact, and no other lane is affected unless the reason is a machine error.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from harness.model import JSON, Completion, Failure, Load, Reply, Snapshot
 from harness.store.run import about, name_of
 
 REJECTIONS_TO_STOP = 3
-"""Users in a row that the endpoint refuses, without an answer in between, that indicate a wrong configuration; likewise
-users for whom the benchmark's code failed, before any has completed."""
+"""Users in a row that the endpoint refuses, without an answer in between, that indicate a wrong
+configuration; likewise users for whom the benchmark's code failed, before any has completed."""
 REFUSED = ("http_400", "http_413", "http_422", "denied")
 """Kinds of such refusals."""
 
@@ -66,14 +66,15 @@ class LaneTask(Protocol):
 
     @property
     def load(self) -> Load:
-        """Return what the display shows instead of requests in flight, where all users advance together."""
+        """Return what the display shows instead of requests in flight, where all users advance
+        together."""
         ...
 
 
 class LanePlan(NamedTuple):
-    """What a lane takes of its plan: the name, the seed of its schedule, the requests in flight that the user asked for
-    (None: automatic), whether records are to survive a power loss, and whether it goes on however few answers can be
-    used."""
+    """What a lane takes of its plan: the name, the seed of its schedule, the requests in flight
+    that the user asked for (None: automatic), whether records are to survive a power loss, and
+    whether it goes on however few answers can be used."""
 
     name: str
     seed: int
@@ -83,7 +84,8 @@ class LanePlan(NamedTuple):
 
 
 class UsersLeft:
-    """The remaining users of runs, numbered one run after another: the `steps` that each has left, and its repeat, from
+    """The remaining users of runs, numbered one run after another: the `steps` that each has left,
+    and its repeat, from
     0. All runs have as many repeats."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -102,9 +104,10 @@ class UsersLeft:
 class Lane:
     """The runs of one plan and the caller that they share.
 
-    `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
-    that all have ended and that their results are in the files. `where` names the address that a user's request is at.
-    Extensions wrap `settle` and `send` and add `tasks`, before the first user starts.
+    `ending` is why it stopped early, else None. `in_play` counts users that have started and not
+    ended; `over` means that all have ended and that their results are in the files. `where` names
+    the address that a user's request is at. Extensions wrap `settle` and `send` and add `tasks`,
+    before the first user starts.
     """
 
     def __init__(
@@ -135,7 +138,8 @@ class Lane:
         self._has_warned_of_models = False
 
     async def run(self) -> None:
-        """Run from the first user to the last one's end. The caller decides who starts when, by `start_next`."""
+        """Run from the first user to the last one's end. The caller decides who starts when, by
+        `start_next`."""
         async with anyio.create_task_group() as background:
             async with self._users:
                 background.start_soon(self.guarded, self.commit.serve)
@@ -175,12 +179,15 @@ class Lane:
         self._all_started.set()
 
     def stop(self, reason: HarnessError, grace: float) -> None:
-        """End the lane. The first reason is reported; a later one can only shorten the grace, in seconds."""
+        """End the lane. The first reason is reported; a later one can only shorten the grace, in
+        seconds."""
         first = self.ending is None
         if first or isinstance(reason, MachineError):  # reported even after another reason
             self.ending = reason
         self.caller.limiter.close()
-        self._users.cancel_scope.deadline = min(self._users.cancel_scope.deadline, anyio.current_time() + grace)
+        self._users.cancel_scope.deadline = min(
+            self._users.cancel_scope.deadline, anyio.current_time() + grace
+        )
         self.caller.limiter.slots.wake()
         if first and not isinstance(reason, MachineError):
             try:
@@ -190,14 +197,16 @@ class Lane:
                 self.stop(error, grace=0.0)
 
     def judge(self, user: str, completion: Completion, error: InvalidReply | None) -> None:
-        """Count how a user's new reply was read; stop if almost none of the first ones can be used."""
+        """Count how a user's new reply was read; stop if almost none of the first ones can be
+        used."""
         try:
             self.answers.add(user, completion, error)
         except AnswersUnusable as error:
             self.stop(error, GRACE_SECONDS)
 
     async def look_around(self, lag: float, log: bool) -> None:
-        """Do the periodic work; `lag` is how late the event loop was, in seconds; `log`: log the concurrency."""
+        """Do the periodic work; `lag` is how late the event loop was, in seconds; `log`: log the
+        concurrency."""
         self.progress.tick(lag)
         if self.ending is not None and self.is_idle:
             self._users.cancel_scope.cancel()  # the rest wait for a slot that they will not get
@@ -246,20 +255,27 @@ class Lane:
             self.stop(error, grace=0.0)
 
     def limits_changed(self, requested: int | None, changes: Mapping[str, Any]) -> None:
-        """Show, log and keep limits that were changed; `requested` is the concurrency of the account, None for auto."""
+        """Show, log and keep limits that were changed; `requested` is the concurrency of the
+        account, None for auto."""
         self.progress.requested = requested
         for run in self.runs:
             run.change_limits(changes)
-        words = [f"{name} {'auto' if value is None else f'{value:g}'}" for name, value in changes.items()]
+        words = [
+            f"{name} {'auto' if value is None else f'{value:g}'}" for name, value in changes.items()
+        ]
         self.findings.note("limits", f"limits were changed: {', '.join(words)}")
 
     async def _settle(self, user: User, asked: Asked) -> Completion:
         """Return the reply to a request that goes by the caller."""
         run, size = user.run, len(asked.body)
-        times = self.caller.at_once if run.is_billed else 0  # what is no bill's business is not logged
+        times = (
+            self.caller.at_once if run.is_billed else 0
+        )  # what is no bill's business is not logged
         run.store.starts(size, times)
         try:
-            reply = await self.send(user, asked, partial(user.warn, size=size, request=asked.digest))
+            reply = await self.send(
+                user, asked, partial(user.warn, size=size, request=asked.digest)
+            )
             user.keep(asked, reply)
         except MachineError:  # what could not be saved stays in the log as in flight
             raise
@@ -298,25 +314,32 @@ class Lane:
         user.key = task.key
         saved = run.store.responses_of(position)
         judged = partial(self.judge, user.name)
-        conversation = Conversation(run.sampling_at(position), saved, task.steps, user.settle, judged)
+        conversation = Conversation(
+            run.sampling_at(position), saved, task.steps, user.settle, judged
+        )
         played = None
         try:
             played = await play(benchmark, task, conversation.ask, user.repeat, conversation.judge)
             record = recorded(benchmark, task, played, run.index.repeats)
         except (GaveUp, Rejected, AgentFailed, BenchmarkError) as error:
             if played and not self._completed:
-                raise  # a benchmark that cannot measure its first user stops before others are paid for
+                # a benchmark that cannot measure its first user stops before others are paid for
+                raise
             self._fail(user, error)
         else:
             if run.drawn[position]:
-                with suppress(BenchmarkError), guarded(benchmark, "facts"):  # else the report asks for them
+                with (
+                    suppress(BenchmarkError),
+                    guarded(benchmark, "facts"),
+                ):  # else the report asks for them
                     run.facts[task.key] = benchmark.scoring.facts(task)
             await self._complete(user, record, conversation.unused)
         finally:
             self.progress.replayed += conversation.replayed
 
     async def _complete(self, user: User, record: JSON, unused_responses: int) -> None:
-        """Save a user's record. Unused responses mean that the play went another way than before."""
+        """Save a user's record. Unused responses mean that the play went another way than
+        before."""
         run = user.run
         self._completed += 1
         saved = run.store.save_record(record, run.index, user.position)
@@ -340,7 +363,8 @@ class Lane:
         self.schedule.done(steps)
 
     def _fail(self, user: User, error: GaveUp | Rejected | AgentFailed | BenchmarkError) -> None:
-        """Record a failed user; several in a row that are refused mean that no other user will succeed."""
+        """Record a failed user; several in a row that are refused mean that no other user will
+        succeed."""
         tries = error.tries if isinstance(error, GaveUp) else 1
         run, boundary = user.run, BOUNDARIES.get(type(error), "endpoint")
         failure = Failure(user.key, boundary, error.kind, error.detail, tries, user.repeat)
@@ -381,10 +405,10 @@ class Lane:
 
 @dataclass(slots=True, eq=False)
 class User:
-    """A user in play. `number` is its place in the schedule, `position` that in the tasks file, `steps` what it had
-    left at the start, `repeat` which of its repeats is played. `key` is known once its task is parsed. `counted` are
-    the steps that are counted as done, `settled` the requests that the endpoint answered, and `busy` their seconds in
-    flight.
+    """A user in play. `number` is its place in the schedule, `position` that in the tasks file,
+    `steps` what it had left at the start, `repeat` which of its repeats is played. `key` is known
+    once its task is parsed. `counted` are the steps that are counted as done, `settled` the
+    requests that the endpoint answered, and `busy` their seconds in flight.
     """
 
     lane: Lane
@@ -422,11 +446,14 @@ class User:
 
     def save(self, asked: Asked, reply: Reply) -> None:
         """Save a reply to a request."""
-        self.run.store.save_response(self.position, self.key, asked.digest, asked.nth, reply, self.repeat)
+        self.run.store.save_response(
+            self.position, self.key, asked.digest, asked.nth, reply, self.repeat
+        )
         self.lane.step_done(self)
 
     def warn(self, fault: TransportFault, number: int, size: int = 0, request: str = "") -> None:
-        """Log what became of a try of a request of so many bytes, by which later sessions count its tries."""
+        """Log what became of a try of a request of so many bytes, by which later sessions count its
+        tries."""
         run = self.run
         billed: JSON = {}
         size = fault.sent if isinstance(fault, Notice) else size * fault.billed
@@ -437,14 +464,24 @@ class User:
                 run.store.event("unanswered", **self.about, **billed, try_number=number)
             return None
         if isinstance(fault, Notice):
-            return run.store.event(fault.kind, **self.about, detail=fault.detail, try_number=number, **billed)
+            return run.store.event(
+                fault.kind, **self.about, detail=fault.detail, try_number=number, **billed
+            )
         which = {"request": request} if request and fault.may_count else {}
-        details = {"kind": fault.kind, "detail": fault.detail, "try_number": number, **which, **billed}
+        details = {
+            "kind": fault.kind,
+            "detail": fault.detail,
+            "try_number": number,
+            **which,
+            **billed,
+        }
         run.store.event("retry", **self.about, **details)
         self.lane.progress.try_failed(fault.kind, fault.detail)
 
 
 Settle = Callable[[User, Asked], Awaitable[Completion]]
-"""Returns the reply to a request, once it is saved. Raises `GaveUp`, `Rejected` and `EndpointStopped`."""
+"""Returns the reply to a request, once it is saved. Raises `GaveUp`, `Rejected` and
+`EndpointStopped`."""
 Send = Callable[[User, Asked, Warn], Awaitable[Reply]]
-"""Returns the endpoint's reply to a request, after as many tries as it takes. Raises as `Settle` does."""
+"""Returns the endpoint's reply to a request, after as many tries as it takes. Raises as `Settle`
+does."""

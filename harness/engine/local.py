@@ -1,4 +1,5 @@
-"""The engine of one process: play the remaining users of several plans' runs at once, each plan in its own lane."""
+"""The engine of one process: play the remaining users of several plans' runs at once, each plan in
+its own lane."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ RUNNING_SCORE_SECONDS = 2.0
 NOTE_SECONDS = 10.0
 """Between two log lines with the actual concurrency."""
 SATURATED, SATURATED_SECONDS = 0.9, 60.0
-"""The share of its core above which the event loop holds a run up, and the shortest run of which that is said."""
+"""The share of its core above which the event loop holds a run up, and the shortest run of which
+that is said."""
 
 
 Signalled = Callable[[], RunStopped | None]
@@ -33,10 +35,11 @@ Signalled = Callable[[], RunStopped | None]
 
 
 class Signals:
-    """The signals that ask this process to end, from `listen` until after the event loop. Enter it in the main thread;
-    in another, where no handlers can be set, it hears none.
+    """The signals that ask this process to end, from `listen` until after the event loop. Enter it
+    in the main thread; in another, where no handlers can be set, it hears none.
 
-    The event loop's own receivers would leave its last steps to the handlers from before, whose exceptions break them.
+    The event loop's own receivers would leave its last steps to the handlers from before, whose
+    exceptions break them.
     """
 
     def __init__(self) -> None:
@@ -85,9 +88,9 @@ class Signals:
 class LocalEngine:
     """`observe` gets frozen snapshots several times a second; `clock` is in seconds, monotonic.
 
-    `ended` is awaited for each lane that has ended while others still run, with its schedule, and ends early once its
-    last argument returns a signal. `cpu` is the CPU time of this thread in seconds. Create it in the event loop's
-    thread.
+    `ended` is awaited for each lane that has ended while others still run, with its schedule, and
+    ends early once its last argument returns a signal. `cpu` is the CPU time of this thread in
+    seconds. Create it in the event loop's thread.
     """
 
     def __init__(
@@ -111,7 +114,8 @@ class LocalEngine:
         self._signalled: RunStopped | None = None
         shared = dict.fromkeys(lane.caller.limiter.slots for lane in lanes)
         self._dispatches = [
-            Dispatch(slots, [lane for lane in lanes if lane.caller.limiter.slots is slots], seed) for slots in shared
+            Dispatch(slots, [lane for lane in lanes if lane.caller.limiter.slots is slots], seed)
+            for slots in shared
         ]
 
     async def run(self) -> None:
@@ -129,9 +133,12 @@ class LocalEngine:
         self._observe(self._snapshots())
 
     def schedule(self, lane: Lane) -> JSON:
-        """Return how close the runs on a lane's slots came to the shortest time possible, for its report."""
+        """Return how close the runs on a lane's slots came to the shortest time possible, for its
+        report."""
         [dispatch] = [dispatch for dispatch in self._dispatches if lane in dispatch.lanes]
-        took = lane.progress.schedule([other.progress for other in dispatch.lanes if other is not lane])
+        took = lane.progress.schedule(
+            [other.progress for other in dispatch.lanes if other is not lane]
+        )
         return took | self._bottleneck()
 
     def _bottleneck(self) -> JSON:
@@ -144,7 +151,9 @@ class LocalEngine:
     async def _lane(self, lane: Lane) -> None:
         await lane.run()
         self._stop_others(lane)
-        for run in lane.runs:  # before the run's files are rewritten, which moves the records that it still reads
+        for run in (
+            lane.runs
+        ):  # before the run's files are rewritten, which moves the records that it still reads
             await lane.guarded(run.scores.advance)
             while run.scores.is_behind and not lane.ending:
                 await lane.guarded(run.scores.advance)
@@ -159,8 +168,8 @@ class LocalEngine:
                 lane.stop(ended.ending, grace=0.0)
 
     async def _watch_signals(self) -> None:
-        """Stop every lane on a signal: with a grace period if any lane was still running, else (a second signal, or
-        all lanes already stopping) at once."""
+        """Stop every lane on a signal: with a grace period if any lane was still running, else (a
+        second signal, or all lanes already stopping) at once."""
         async for number in self._signals.each():
             lanes = [lane for lane in self._lanes if not lane.over]
             first = any(lane.ending is None for lane in lanes)
@@ -188,7 +197,8 @@ class LocalEngine:
             self._observe(self._snapshots())
 
     async def _score(self) -> None:
-        """Score the users that have ended, in lanes that play: of all runs now and then, else of those behind."""
+        """Score the users that have ended, in lanes that play: of all runs now and then, else of
+        those behind."""
         last = self._clock()
         while True:
             await anyio.sleep(TICK_SECONDS)

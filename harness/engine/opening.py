@@ -25,14 +25,7 @@ from harness.options import trusted
 from harness.options.extension import counts
 from harness.options.plan import Plan
 from harness.store import fetched
-from harness.store.manifest import (
-    RUNNING,
-    Identity,
-    Manifest,
-    Provenance,
-    Tuning,
-    slice_of,
-)
+from harness.store.manifest import RUNNING, Identity, Manifest, Provenance, Tuning, slice_of
 from harness.store.run import lock_runs, take_up
 from harness.store.submissions import INSTEAD_OF_BATCHES, outstanding
 from harness.store.submissions import NAME as BATCHES
@@ -60,13 +53,13 @@ NOT_REPORTED = {
     "html",
     "reused",
 }
-"""Parts of the provenance whose changes are reported elsewhere, or do not matter; `origin` and `key_check` are those of
-earlier versions."""
+"""Parts of the provenance whose changes are reported elsewhere, or do not matter; `origin` and
+`key_check` are those of earlier versions."""
 
 
 def open_indexes(plans: Sequence[Plan], held: ExitStack) -> dict[str, dict[str, TaskIndex]]:
-    """Return the indexes of each plan's tasks, by its name and subset: every file is validated to its last line before
-    anything else. Runs of several models share them."""
+    """Return the indexes of each plan's tasks, by its name and subset: every file is validated to
+    its last line before anything else. Runs of several models share them."""
     found: dict[tuple[object, ...], TaskIndex] = {}
     opened: dict[str, dict[str, TaskIndex]] = {}
     for plan in plans:
@@ -83,8 +76,8 @@ def open_indexes(plans: Sequence[Plan], held: ExitStack) -> dict[str, dict[str, 
 def open_sessions(
     plans: Sequence[Plan], held: ExitStack, emit: Emit, hooks: Sequence[Hooks]
 ) -> tuple[list[Session], int]:
-    """Return the sessions that can start, whose runs are open as long as `held`, and an exit code for the others. A
-    plan that cannot start stops no other; alone, it raises."""
+    """Return the sessions that can start, whose runs are open as long as `held`, and an exit code
+    for the others. A plan that cannot start stops no other; alone, it raises."""
     opened, code, alone = [], 0, len(plans) == 1
     indexes = open_indexes(plans, held)
     for plan in plans:
@@ -101,7 +94,8 @@ def open_sessions(
 
 
 def _check_room(runs: Sequence[Run]) -> None:
-    """Refuse runs that do not fit on the disk: responses and results, and all results once more for the rewrite."""
+    """Refuse runs that do not fit on the disk: responses and results, and all results once more for
+    the rewrite."""
     if not runs:
         return
     steps = sum(int(run.index.steps[run.remaining].sum()) for run in runs)
@@ -124,7 +118,8 @@ def open_runs(
     hooks: Sequence[Hooks],
     alone: bool,
 ) -> list[Run]:
-    """Lock a plan's runs, one of each subset, check that they have its configuration, and open their files."""
+    """Lock a plan's runs, one of each subset, check that they have its configuration, and open
+    their files."""
     identity = plan.identity()
     stores = lock_runs(plan.folder, plan.tasks, identity["files"], stamp(), held)
     earlier = take_up(stores, plan.folder, identity, plan.terms.allowed, restart=plan.terms.restart)
@@ -134,7 +129,9 @@ def open_runs(
         label = subset if alone else f"{plan.name}, {subset}"
         manifest = _manifest(plan, identity, subset, index, old)
         selected = index.selected(plan.selection)
-        run = Run(plan.benchmark, subset, index, store, manifest, selected, label, is_new=old is None)
+        run = Run(
+            plan.benchmark, subset, index, store, manifest, selected, label, is_new=old is None
+        )
         if old is None and subset in earlier:
             emit(Replaced(label))
         _open_run(plan, run, old, emit, hooks)
@@ -142,9 +139,11 @@ def open_runs(
     return runs
 
 
-def _manifest(plan: Plan, identity: Identity, subset: str, index: TaskIndex, old: Manifest | None) -> Manifest:
-    """Return the manifest of this session by itself, with the quirks that are known of its endpoint, and the counts of
-    extensions."""
+def _manifest(
+    plan: Plan, identity: Identity, subset: str, index: TaskIndex, old: Manifest | None
+) -> Manifest:
+    """Return the manifest of this session by itself, with the quirks that are known of its
+    endpoint, and the counts of extensions."""
     known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
     if old is not None and old.provenance.get("endpoint") == plan.endpoint:
         known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
@@ -166,9 +165,11 @@ def _manifest(plan: Plan, identity: Identity, subset: str, index: TaskIndex, old
     )
 
 
-def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, hooks: Sequence[Hooks]) -> None:
-    """Open a run, and begin to play the users who are left. `run` expects the users that are selected; `old` is its
-    manifest so far. Raise `BadInput` for what cannot go on so."""
+def _open_run(
+    plan: Plan, run: Run, old: Manifest | None, emit: Emit, hooks: Sequence[Hooks]
+) -> None:
+    """Open a run, and begin to play the users who are left. `run` expects the users that are
+    selected; `old` is its manifest so far. Raise `BadInput` for what cannot go on so."""
     _check_earlier(plan, run, old)
     if old is not None:
         _go_on(run, old, emit)
@@ -190,21 +191,25 @@ def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, hooks: Seq
 
 
 def _check_earlier(plan: Plan, run: Run, old: Manifest | None) -> None:
-    """Raise `BadInput` if no user is selected, or a plan cannot go on with a run as it is so far."""
+    """Raise `BadInput` if no user is selected, or a plan cannot go on with a run as it is so
+    far."""
     if not run.expected.any():
-        raise BadInput(f"{run.label}: no user is left for part {plan.selection.get('part')}: make fewer parts")
+        raise BadInput(
+            f"{run.label}: no user is left for part {plan.selection.get('part')}: make fewer parts"
+        )
     if old is None:
         return
     if old.repeats > plan.repeats:
         raise BadInput(
-            f"{plan.folder} holds a run of {old.repeats} repeats: go on with --repeats {old.repeats}, or more"
+            f"{plan.folder} holds a run of {old.repeats} repeats: go on with --repeats"
+            f" {old.repeats}, or more"
         )
     primary = old.provenance.get("primary")
     if plan.terms.primary not in (None, primary):
         began = f"with --primary {primary}" if primary else "without --primary"
         raise BadInput(
-            f"{run.label}: this run began {began}: the primary metric is chosen before the first request, so leave it "
-            "out"
+            f"{run.label}: this run began {began}: the primary metric is chosen before the first"
+            " request, so leave it out"
         )
 
 
@@ -217,13 +222,20 @@ def _go_on(run: Run, old: Manifest, emit: Emit) -> None:
 
 def _set_price(plan: Plan, run: Run, old: Manifest | None) -> None:
     """Note the price of now, at which the run's requests are sent."""
-    if old and old.provenance["endpoint"] != plan.endpoint and not tally_of(run.store.files).bill.has_requests:
-        run.manifest.set_prices([None], [plan.endpoint])  # the price of an endpoint that never billed
+    if (
+        old
+        and old.provenance["endpoint"] != plan.endpoint
+        and not tally_of(run.store.files).bill.has_requests
+    ):
+        run.manifest.set_prices(
+            [None], [plan.endpoint]
+        )  # the price of an endpoint that never billed
     run.store.rate = Rate(run.manifest.take_price(plan.price))
 
 
 def _open_files(run: Run, old: Manifest | None, emit: Emit) -> None:
-    """Repair and open a run's files, expect the users too who are done, and report what the files hold."""
+    """Repair and open a run's files, expect the users too who are done, and report what the files
+    hold."""
     store, index, selected = run.store, run.index, run.expected
     done = store.open_logs(index)
     run.expected = selected | done
@@ -252,10 +264,15 @@ def _open_files(run: Run, old: Manifest | None, emit: Emit) -> None:
 def _begin(run: Run, allowed: frozenset[str]) -> None:
     """Begin to play users who are left, as the run's manifest now is."""
     files = run.store.files
-    if not run.manifest.tuning.get(DEFERRED) and BATCHES not in allowed and (left := outstanding(files)):
+    if (
+        not run.manifest.tuning.get(DEFERRED)
+        and BATCHES not in allowed
+        and (left := outstanding(files))
+    ):
         batches = plural(len(left), "batch", "batches")
         raise BadInput(
-            f"{files.folder}, {files.subset}: {batches} may be at the provider: use --batch, or {INSTEAD_OF_BATCHES}"
+            f"{files.folder}, {files.subset}: {batches} may be at the provider: use --batch, or"
+            f" {INSTEAD_OF_BATCHES}"
         )
     check_measure(run.benchmark, run.task(int(run.remaining[0])))
     run.begin()

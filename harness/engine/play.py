@@ -1,4 +1,5 @@
-"""One user, from a task to a record: played, measured, checked. Used by runs, `reeval --reparse` and `verify`."""
+"""One user, from a task to a record: played, measured, checked. Used by runs, `reeval --reparse`
+and `verify`."""
 
 from __future__ import annotations
 
@@ -24,11 +25,16 @@ class Played(Struct, frozen=True):
     chat: Chat
 
 
-async def play(benchmark: Benchmark, task: Task, ask: Ask, repeat: int = 1, judged: Judged = unnoticed) -> Played:
-    """Play one user; `judged` is as for `Chat`. Raise what `ask` raised, also where the benchmark caught it, and
-    `BenchmarkError`."""
+async def play(
+    benchmark: Benchmark, task: Task, ask: Ask, repeat: int = 1, judged: Judged = unnoticed
+) -> Played:
+    """Play one user; `judged` is as for `Chat`. Raise what `ask` raised, also where the benchmark
+    caught it, and `BenchmarkError`."""
     asking, note = benchmark.asking, benchmark.imports.same_note
-    chat, answer = Chat(ask, asking, benchmark.about.language, repeat, judged=judged, same_note=note), None
+    chat, answer = (
+        Chat(ask, asking, benchmark.about.language, repeat, judged=judged, same_note=note),
+        None,
+    )
     try:
         with guarded(benchmark, f"user {task.key}, play", InvalidReply):
             answer, outcome = await benchmark.play(task.given, chat), VALID
@@ -45,19 +51,20 @@ async def play(benchmark: Benchmark, task: Task, ask: Ask, repeat: int = 1, judg
 
 
 def _kind(benchmark: Benchmark, task: Task, error: InvalidReply) -> str:
-    """Return the kind that an unusable reply is counted under. Raise `BenchmarkError` for what is no word."""
+    """Return the kind that an unusable reply is counted under. Raise `BenchmarkError` for what is
+    no word."""
     kind: object = error.kind
     if not isinstance(kind, str) or kind in ("", VALID):
         raise BenchmarkError(
-            f"benchmark {benchmark.name}, user {task.key}, play: InvalidReply({in_brief(kind)}): expected the kind of "
-            "an unusable reply, as a word"
+            f"benchmark {benchmark.name}, user {task.key}, play: InvalidReply({in_brief(kind)}):"
+            " expected the kind of an unusable reply, as a word"
         ) from error
     return kind
 
 
 def recorded(benchmark: Benchmark, task: Task, played: Played, repeats: int = 1) -> JSON:
-    """Return the record of a played user of a run with so many repeats. Raise `BenchmarkError` for an answer or values
-    that cannot be kept."""
+    """Return the record of a played user of a run with so many repeats. Raise `BenchmarkError` for
+    an answer or values that cannot be kept."""
     about = f"user {task.key}"
     answer = played.answer
     if benchmark.records.has_answer:  # measured as it will be read again
@@ -69,12 +76,15 @@ def recorded(benchmark: Benchmark, task: Task, played: Played, repeats: int = 1)
     if benchmark.origin:  # its record may be its own, which nobody has tried
         made = _saved(benchmark, f"{about}, record: the record", made)
     if repeats > 1 and "repeat" in made:
-        raise BenchmarkError(f"benchmark {benchmark.name}, record: a run with repeats needs the name repeat")
+        raise BenchmarkError(
+            f"benchmark {benchmark.name}, record: a run with repeats needs the name repeat"
+        )
     return {**made, "usage": played.chat.usage.data}
 
 
 def rescored(benchmark: Benchmark, task: Task, data: JSON) -> JSON:
-    """Return a saved record with its values measured again. Raise `BadInput` for one of another shape."""
+    """Return a saved record with its values measured again. Raise `BadInput` for one of another
+    shape."""
     with guarded(benchmark, f"user {task.key}, rescore"):
         own = benchmark.records.rescore(task, data)
     if own is not None:
@@ -85,7 +95,8 @@ def rescored(benchmark: Benchmark, task: Task, data: JSON) -> JSON:
 
 
 def check_measure(benchmark: Benchmark, task: Task) -> None:
-    """Measure a user without an answer, before anything is paid for. Raise `BenchmarkError` as `recorded` does."""
+    """Measure a user without an answer, before anything is paid for. Raise `BenchmarkError` as
+    `recorded` does."""
     if benchmark.scoring.is_measured:
         _measured(benchmark, task, None, " without an answer")
 
@@ -97,11 +108,16 @@ def _saved(benchmark: Benchmark, what: str, value: object) -> Any:
         if str(error).endswith(": coroutine"):
             words = "holds a coroutine: an `await` is missing, most likely before a call of `chat`"
             raise BenchmarkError(f"benchmark {benchmark.name}, {what} {words}") from None
-        raise BenchmarkError(f"benchmark {benchmark.name}, {what} cannot be kept as JSON ({error})") from None
+        raise BenchmarkError(
+            f"benchmark {benchmark.name}, {what} cannot be kept as JSON ({error})"
+        ) from None
 
 
-def _measured(benchmark: Benchmark, task: Task, answer: object, how: str = "") -> Mapping[str, float | None]:
-    """Return one user's values. Raise `BenchmarkError` unless there is one of each metric, None or within bounds."""
+def _measured(
+    benchmark: Benchmark, task: Task, answer: object, how: str = ""
+) -> Mapping[str, float | None]:
+    """Return one user's values. Raise `BenchmarkError` unless there is one of each metric, None or
+    within bounds."""
     with guarded(benchmark, f"user {task.key}, measure{how}"):
         values: object = benchmark.measure(task, answer)
     if not benchmark.scoring.is_measured:
@@ -110,7 +126,9 @@ def _measured(benchmark: Benchmark, task: Task, answer: object, how: str = "") -
     names = [metric.name for metric in benchmark.metrics]
     if not isinstance(values, Mapping) or set(values) != set(names):
         got = ", ".join(map(str, values)) if isinstance(values, Mapping) else in_brief(values)
-        raise BenchmarkError(f"{head}: expected a value of each metric ({', '.join(names)}), got {got or 'none'}")
+        raise BenchmarkError(
+            f"{head}: expected a value of each metric ({', '.join(names)}), got {got or 'none'}"
+        )
     return {metric.name: _value(head, metric, values[metric.name]) for metric in benchmark.metrics}
 
 
@@ -123,6 +141,7 @@ def _value(head: str, metric: Metric, value: object) -> float | None:
         number = None
     if isinstance(value, str) or number is None:
         raise BenchmarkError(
-            f"{head}: {metric.name} is {in_brief(value)}: expected a number within its bounds, or None"
+            f"{head}: {metric.name} is {in_brief(value)}: expected a number within its bounds, or"
+            " None"
         )
     return number

@@ -36,8 +36,9 @@ def play(
 ) -> None:
     """Play all at once, with one limit for each account.
 
-    `display` shows snapshots. If `finishing`, a session that ends before others is finished at once. `run_async` awaits
-    the play in a loop that runs already, with the signals of its thread; without, it has a loop of its own.
+    `display` shows snapshots. If `finishing`, a session that ends before others is finished at
+    once. `run_async` awaits the play in a loop that runs already, with the signals of its thread;
+    without, it has a loop of its own.
     """
     gc.freeze()
     try:
@@ -47,11 +48,15 @@ def play(
                 opening = one.wrap_open_lanes(opening, held, say)
             observe = shown.enter_context(display())
             made = openings([(one.plan, one.unfinished) for one in sessions])
-            playing = partial(_play, sessions, hooks, made, opening, observe, shown if finishing else None)
+            playing = partial(
+                _play, sessions, hooks, made, opening, observe, shown if finishing else None
+            )
             if run_async:
                 return run_async(playing)
             signals.listen()
-            uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
+            uvloop = (
+                find_spec("uvloop") is not None
+            )  # where it cannot be installed, asyncio's own loop serves
             anyio.run(playing, signals, backend_options={"use_uvloop": uvloop})
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
         for session in sessions:
@@ -78,7 +83,9 @@ async def _play(
         async def ended(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
             session_of[lane].schedule = schedule
             if shown:
-                await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, signalled))
+                await lane.guarded(
+                    partial(anyio.to_thread.run_sync, session_of[lane].finish, signalled)
+                )
 
         for lane, session in session_of.items():
             session.lane = lane
@@ -86,7 +93,9 @@ async def _play(
         lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
         plans = {lane: session.plan for lane, session in session_of.items()}
         observe = await held.enter_async_context(control_server.serving(plans, observe))
-        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, signals=signals)
+        playing = LocalEngine(
+            lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, signals=signals
+        )
         await playing.run()
         for lane, session in session_of.items():
             session.schedule = playing.schedule(lane)

@@ -1,5 +1,5 @@
-"""How far a lane is: counts kept by the engine, rates and warnings of the last half minute, findings, and the frozen
-snapshot that displays get."""
+"""How far a lane is: counts kept by the engine, rates and warnings of the last half minute,
+findings, and the frozen snapshot that displays get."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class Rates:
 
 
 class Warnings:
-    """The last few different warnings, each with its last time and how often it came while it was kept."""
+    """The last few different warnings, each with its last time and how often it came while it was
+    kept."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -70,11 +71,14 @@ class Warnings:
 
     def recent(self, now: float) -> tuple[Warned, ...]:
         """Return the warnings, the newest first."""
-        return tuple(Warned(text, now - last, times) for text, (last, times) in reversed(self._kept.items()))
+        return tuple(
+            Warned(text, now - last, times) for text, (last, times) in reversed(self._kept.items())
+        )
 
 
 class Findings:
-    """What a lane finds out about its endpoint: shown on the display, and logged in each of its runs.
+    """What a lane finds out about its endpoint: shown on the display, and logged in each of its
+    runs.
 
     `clock` is in seconds, monotonic.
     """
@@ -140,7 +144,9 @@ class Progress:
         self._started = self._clock()
         self._warned = False
         self._rates = Rates(self._started, self._counts())
-        self.reply_times: list[float] | None = None if all(run.first is None for run in self._runs) else []
+        self.reply_times: list[float] | None = (
+            None if all(run.first is None for run in self._runs) else []
+        )
         self._work = 0.0
         self._longest_chain = 0.0
         self._slots = 0.0
@@ -160,10 +166,11 @@ class Progress:
         self._last_fault.add(self._clock(), f"{key}: {message}")
 
     def add_work(self, seconds: float, longest: float, replies: int, steps: int) -> None:
-        """Count finished users: the sum of their requests' seconds in flight, the `longest` of one, their replies, and
-        the steps expected of them.
+        """Count finished users: the sum of their requests' seconds in flight, the `longest` of one,
+        their replies, and the steps expected of them.
 
-        Replies and steps differ where replies are asked for again, and where a play asks as often as it likes.
+        Replies and steps differ where replies are asked for again, and where a play asks as often
+        as it likes.
         """
         self._ended_replies += replies
         self._ended_steps += steps
@@ -177,7 +184,11 @@ class Progress:
         self._slots += self._caller.limiter.slots.limit * (now - self._slots_since)
         self._slots_since = now
         self._note_stragglers()
-        if self._caller.traffic.successes or self._caller.wait_left or now - self._started < FIRST_ANSWER_SECONDS:
+        if (
+            self._caller.traffic.successes
+            or self._caller.wait_left
+            or now - self._started < FIRST_ANSWER_SECONDS
+        ):
             return
         if self._caller.traffic.requests and not self._warned:
             self._warned = True
@@ -189,11 +200,13 @@ class Progress:
         stragglers = self._caller.stragglers()
         for place, user, seconds in stragglers:
             if place not in self._noted:
-                self._findings.log("straggler", user_id=user, seconds=round(seconds, 1), endpoint=self._where(user))
+                self._findings.log(
+                    "straggler", user_id=user, seconds=round(seconds, 1), endpoint=self._where(user)
+                )
         if stragglers and not self._noted:
             self._findings.show(
-                f"a request that hangs ends after --timeout {self._timeout:g}; --hedge 3 sends a second try, and "
-                "--stream on shows stalls and ends them"
+                f"a request that hangs ends after --timeout {self._timeout:g}; --hedge 3 sends a"
+                " second try, and --stream on shows stalls and ends them"
             )
         self._noted.update([place for place, *_ in stragglers])
 
@@ -202,30 +215,40 @@ class Progress:
         if not stragglers:
             return []
         oldest = [f"{user} {seconds:.0f} s" for _, user, seconds in stragglers[:STRAGGLERS_NAMED]]
-        where = ", ".join(dict.fromkeys(filter(None, [self._where(user) for _, user, _ in stragglers])))
+        where = ", ".join(
+            dict.fromkeys(filter(None, [self._where(user) for _, user, _ in stragglers]))
+        )
         usual = self._caller.latency.tail or 0.0
         text = f"no reply for: {', '.join(oldest)}, {len(stragglers)} in all"
         return [Warned(f"{text} ({where}; 99 % take {usual:.1f} s at most)", 0.0)]
 
     def _no_answer(self, seconds: float) -> str:
-        """Return what was seen of an endpoint that has not answered for so long since the start, and what to try."""
+        """Return what was seen of an endpoint that has not answered for so long since the start,
+        and what to try."""
         seen = ", ".join([f"{kind} {number}" for kind, number in self.faults.most_common()])
         url = self._runs[0].manifest.provenance["endpoint"]
-        advice = "if it is still loading, stop and resume with --wait 600" if seen else "--stream on shows if it writes"
+        advice = (
+            "if it is still loading, stop and resume with --wait 600"
+            if seen
+            else "--stream on shows if it writes"
+        )
         silent = f"{self._caller.limiter.in_flight} requests in flight, no reply"
         return f"no answer in {seconds:.0f} s ({seen or silent}): try `curl {url}/models`; {advice}"
 
     def schedule(self, others: Sequence[Progress] = ()) -> JSON:
-        """Return how close the runs on these slots came to the shortest time that their requests allow
-        (docs/design.md, section 4); `others` are those of the other runs.
+        """Return how close the runs on these slots came to the shortest time that their requests
+        allow (docs/design.md, section 4); `others` are those of the other runs.
 
-        The bound is the larger of all requests' time divided by the slots, and the longest user's chain.
+        The bound is the larger of all requests' time divided by the slots, and the longest user's
+        chain.
         """
         self.tick(self.lag)
         seconds = self._clock() - self._started
         slots = self._slots / max(1e-9, self._slots_since - self._started)
         work = sum([each._work for each in (self, *others)])
-        bound = max(work / slots if slots else 0.0, *[each._longest_chain for each in (self, *others)])
+        bound = max(
+            work / slots if slots else 0.0, *[each._longest_chain for each in (self, *others)]
+        )
         return {
             "seconds": round(seconds, 3),
             "slots": round(slots, 1),
@@ -243,9 +266,9 @@ class Progress:
         load: Load = (),
         unusable: tuple[tuple[str, int], ...] = (),
     ) -> Snapshot:
-        """Return the state of now. `steps` remain of all users, `longest` of the user with the longest chain;
-        `stopping` is why the lane ends early, if it does; `over` means that it has ended; `load` is as in a snapshot;
-        `unusable` are new answers by kind."""
+        """Return the state of now. `steps` remain of all users, `longest` of the user with the
+        longest chain; `stopping` is why the lane ends early, if it does; `over` means that it has
+        ended; `load` is as in a snapshot; `unusable` are new answers by kind."""
         traffic, limiter, now = self._caller.traffic, self._caller.limiter, self._clock()
         allowance = self._caller.allowance
         rate, *token_rates = self._rates.of(now, self._counts())
@@ -253,8 +276,14 @@ class Progress:
         stragglers = self._caller.stragglers()
         subsets = tuple(run.progress() for run in self._runs)
         users_left = sum(subset.users - subset.done - subset.failed for subset in subsets)
-        eta, at_most, chain_bound = self._to_go(users_left, steps, longest, rate, stragglers, bool(load))
-        warnings = [*self._findings.shown.recent(now), *self._last_fault.recent(now), *self._hanging(stragglers)]
+        eta, at_most, chain_bound = self._to_go(
+            users_left, steps, longest, rate, stragglers, bool(load)
+        )
+        warnings = [
+            *self._findings.shown.recent(now),
+            *self._last_fault.recent(now),
+            *self._hanging(stragglers),
+        ]
         return Snapshot(
             name=self.name,
             model=self._runs[0].sampling.model,
@@ -308,8 +337,8 @@ class Progress:
         stragglers: Sequence[tuple[int, str, float]],
         together: bool,
     ) -> tuple[float | None, bool, bool]:
-        """Return the seconds to go, whether they are only an upper bound (a request hangs), and whether the longest
-        chain determines them: always, where all users advance together."""
+        """Return the seconds to go, whether they are only an upper bound (a request hangs), and
+        whether the longest chain determines them: always, where all users advance together."""
         mean, per_step = self._caller.latency.mean, self._replies_per_step
         step_seconds = mean if mean is None or per_step is None else mean * per_step
         limiter = self._caller.limiter
@@ -324,11 +353,19 @@ class Progress:
             outage=self._caller.health.down,
         )
         oldest = None if stragglers else self._caller.oldest
-        if eta is not None and oldest is not None and (left := self._caller.latency.left(oldest)) > eta:
+        if (
+            eta is not None
+            and oldest is not None
+            and (left := self._caller.latency.left(oldest)) > eta
+        ):
             eta, chain_bound = left, False
         if together and step_seconds is not None:
             eta, chain_bound = longest * step_seconds, True  # a step of one is a step of all
-        bound = self._timeout - stragglers[0][2] + longest * (step_seconds or 0.0) if stragglers else 0.0
+        bound = (
+            self._timeout - stragglers[0][2] + longest * (step_seconds or 0.0)
+            if stragglers
+            else 0.0
+        )
         if eta is not None and bound > eta:
             return bound, True, False
         return eta, False, chain_bound
@@ -343,19 +380,29 @@ class Progress:
     @property
     def _replies_per_step(self) -> float | None:
         """Replies that users took per step expected of them; None until enough have ended."""
-        return self._ended_replies / self._ended_steps if self._ended_replies >= REPLIES_TO_PROJECT else None
+        return (
+            self._ended_replies / self._ended_steps
+            if self._ended_replies >= REPLIES_TO_PROJECT
+            else None
+        )
 
     def _growth(self, steps: int) -> float | None:
-        """Return by what this session's replies grow until its end, if all its users take as many a step as those who
-        have ended; `steps` remain."""
+        """Return by what this session's replies grow until its end, if all its users take as many a
+        step as those who have ended; `steps` remain."""
         if any(run.first is not None for run in self._runs):
             return None  # others follow the first users of an estimate
         if (per_step := self._replies_per_step) is None or not self._caller.traffic.successes:
             return None
-        return max(1.0, per_step * (self._steps_done() - self._steps_before + steps) / self._caller.traffic.successes)
+        return max(
+            1.0,
+            per_step
+            * (self._steps_done() - self._steps_before + steps)
+            / self._caller.traffic.successes,
+        )
 
     def _projected_tokens(self, steps: int) -> tuple[int, int] | None:
-        """Return this session's tokens at its end, if a reply takes as many as so far; `steps` remain."""
+        """Return this session's tokens at its end, if a reply takes as many as so far; `steps`
+        remain."""
         traffic, grown = self._caller.traffic, self._growth(steps)
         if grown is None or not traffic.prompt_tokens:
             return None
@@ -365,18 +412,27 @@ class Progress:
         return together(cost.money for run in self._runs if (cost := run.cost))
 
     def _projected_cost(self, steps: int) -> tuple[Money, ...]:
-        """Return the cost at the end, if a reply costs as much as those of this session so far; `steps` remain."""
+        """Return the cost at the end, if a reply costs as much as those of this session so far;
+        `steps` remain."""
         if (grown := self._growth(steps)) is None:
             return ()
-        before, more = {one.currency: one.amount for one in self._cost_before}, Decimal(f"{grown - 1:.6f}")
+        before, more = (
+            {one.currency: one.amount for one in self._cost_before},
+            Decimal(f"{grown - 1:.6f}"),
+        )
         return tuple(
-            Money(one.amount + (one.amount - before.get(one.currency, 0)) * more, one.currency, True)
+            Money(
+                one.amount + (one.amount - before.get(one.currency, 0)) * more, one.currency, True
+            )
             for one in self._cost()
         )
 
     def _at_risk(self) -> AtRisk:
         unsynced = [run.store.unsynced() for run in self._runs]
-        users, seconds = sum(users for users, _ in unsynced), max(seconds for _, seconds in unsynced)
+        users, seconds = (
+            sum(users for users, _ in unsynced),
+            max(seconds for _, seconds in unsynced),
+        )
         return AtRisk(users, seconds)
 
 
@@ -390,15 +446,17 @@ def time_to_go(
     pause: float,
     outage: bool,
 ) -> tuple[float | None, bool]:
-    """Return the seconds to go, and whether the longest chain determines them: its steps come one after another.
+    """Return the seconds to go, and whether the longest chain determines them: its steps come one
+    after another.
 
-    `steps` remain in all and `longest` in one chain; `rate` is in steps a second, `step_seconds` is the time in flight
-    of a step of a chain. `all_in_play` means that no user waits for a slot or a rate: then only the longest chain
-    counts, since the rate is still that of more users. Nothing goes on for `pause` seconds. None in an outage, whose
-    end nobody knows, or before the first steps.
+    `steps` remain in all and `longest` in one chain; `rate` is in steps a second, `step_seconds` is
+    the time in flight of a step of a chain. `all_in_play` means that no user waits for a slot or a
+    rate: then only the longest chain counts, since the rate is still that of more users. Nothing
+    goes on for `pause` seconds. None in an outage, whose end nobody knows, or before the first
+    steps.
 
-    It assumes that rate and latency stay as they were in the last half minute, that a step takes as many replies as
-    those so far, and that no further try fails.
+    It assumes that rate and latency stay as they were in the last half minute, that a step takes as
+    many replies as those so far, and that no further try fails.
     """
     if not steps:
         return 0.0, False

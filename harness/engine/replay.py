@@ -1,7 +1,8 @@
-"""A benchmark's `ask`: return the saved response, or else one that is settled, which includes that it is saved.
+"""A benchmark's `ask`: return the saved response, or else one that is settled, which includes that
+it is saved.
 
-The state of a play is in its variables alone, so playing a user again from its saved responses arrives exactly where it
-was interrupted (docs/design.md, section 2).
+The state of a play is in its variables alone, so playing a user again from its saved responses
+arrives exactly where it was interrupted (docs/design.md, section 2).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ Saved = Mapping[tuple[str, int], Completion]
 class Asked(NamedTuple):
     """A request to which no reply is saved.
 
-    `body` is its JSON. `rank` is how many steps the user has left, `digest` that of the body, and `nth` how often the
-    same was sent before in this play.
+    `body` is its JSON. `rank` is how many steps the user has left, `digest` that of the body, and
+    `nth` how often the same was sent before in this play.
     """
 
     body: bytes
@@ -40,11 +41,16 @@ class ReplayMiss(Exception):
 
 
 class Conversation:
-    """One user's requests. `steps` is the expected length of its chain. `judged` is called for each new reply that is
-    read, as `Chat` does for every reply."""
+    """One user's requests. `steps` is the expected length of its chain. `judged` is called for each
+    new reply that is read, as `Chat` does for every reply."""
 
     def __init__(
-        self, sampling: Sampling, saved: Saved, steps: int, settle: Settle, judged: Judged = unnoticed
+        self,
+        sampling: Sampling,
+        saved: Saved,
+        steps: int,
+        settle: Settle,
+        judged: Judged = unnoticed,
     ) -> None:
         self.replayed = 0
         self.requests = 0
@@ -58,7 +64,8 @@ class Conversation:
 
     @property
     def unused(self) -> int:
-        """Return the number of saved responses that were not used: the play went another way than before."""
+        """Return the number of saved responses that were not used: the play went another way than
+        before."""
         return len(self._saved) - self.replayed
 
     async def ask(self, request: Request) -> Completion:
@@ -71,19 +78,25 @@ class Conversation:
         if completion is not None:
             self.replayed += 1
         else:
-            completion = await self._settle(Asked(body, max(1, self._steps - self.requests), key, nth))
+            completion = await self._settle(
+                Asked(body, max(1, self._steps - self.requests), key, nth)
+            )
         self.requests += 1
-        self._is_new = new  # of the reply that is returned now: it is read before any other request goes on
+        self._is_new = (
+            new  # of the reply that is returned now: it is read before any other request goes on
+        )
         return completion
 
     def judge(self, completion: Completion, error: InvalidReply | None) -> None:
-        """Take note of how the reply that came last was read; saved responses were noted when they came."""
+        """Take note of how the reply that came last was read; saved responses were noted when they
+        came."""
         if self._is_new:
             self._judged(completion, error)
 
 
 def replaying(sampling: Sampling, saved: Saved) -> Conversation:
-    """Return a conversation from saved responses only, which raises `ReplayMiss` where one is missing."""
+    """Return a conversation from saved responses only, which raises `ReplayMiss` where one is
+    missing."""
     return Conversation(sampling, saved, 1, _miss)
 
 

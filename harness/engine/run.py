@@ -34,7 +34,8 @@ WITH_TASK = 2_000
 
 
 def drawn(benchmark: Benchmark, index: TaskIndex) -> NDArray[np.bool_]:
-    """Return the users whose tasks the report needs: a fair draw of the tasks file, nobody of most benchmarks."""
+    """Return the users whose tasks the report needs: a fair draw of the tasks file, nobody of most
+    benchmarks."""
     return index.select(1.0, 0, WITH_TASK if benchmark.scoring.with_task else 0)
 
 
@@ -42,14 +43,16 @@ def drawn(benchmark: Benchmark, index: TaskIndex) -> NDArray[np.bool_]:
 class Run:
     """One run of one subset: its tasks, its open files, and how far it is.
 
-    `expected` and `done` are masks over the tasks, or over all users' repeats; those expected and not done remain. A
-    user is done once all its expected repeats are. `label` is the run's name in messages. `changed` means that tasks or
-    ground truth differ from those that the files were finished with.
+    `expected` and `done` are masks over the tasks, or over all users' repeats; those expected and
+    not done remain. A user is done once all its expected repeats are. `label` is the run's name in
+    messages. `changed` means that tasks or ground truth differ from those that the files were
+    finished with.
 
-    The rest counts what happens in this process: users given up on (`failed`), users who sent different requests after
-    an interruption (`diverged`), the benchmark's `warnings`, and the steps done, of done users and in saved responses
-    too. `first` are the positions of users to play alone, None for all. `is_new`: this process has
-    made its manifest. `facts` are those of tasks that the report needs, by key.
+    The rest counts what happens in this process: users given up on (`failed`), users who sent
+    different requests after an interruption (`diverged`), the benchmark's `warnings`, and the steps
+    done, of done users and in saved responses too. `first` are the positions of users to play
+    alone, None for all. `is_new`: this process has made its manifest. `facts` are those of tasks
+    that the report needs, by key.
     """
 
     benchmark: Benchmark
@@ -99,16 +102,20 @@ class Run:
 
     @cached_property
     def _samplings(self) -> dict[int, Sampling]:
-        return {repeat: self.sampling.of_repeat(repeat) for repeat in range(1, self.index.repeats + 1)}
+        return {
+            repeat: self.sampling.of_repeat(repeat) for repeat in range(1, self.index.repeats + 1)
+        }
 
     @cached_property
     def failed_tries(self) -> Mapping[tuple[str, str], tuple[int, int]]:
-        """Return how often requests failed in earlier processes, as `RunStore.failed_tries` has it."""
+        """Return how often requests failed in earlier processes, as `RunStore.failed_tries` has
+        it."""
         return self.store.failed_tries(self.index)
 
     @property
     def cost(self) -> Cost | None:
-        """Return what all saved replies cost, of every session; None for a baseline, which costs nothing."""
+        """Return what all saved replies cost, of every session; None for a baseline, which costs
+        nothing."""
         return counted_cost(self.manifest, self.store.tally.bill)
 
     @cached_property
@@ -128,15 +135,17 @@ class Run:
     @cached_property
     def scores(self) -> RunningScores:
         """The running scores of users with a record, those of earlier sessions included."""
-        return RunningScores(Scorer(self.benchmark, self.subset), self.index.repeats, self.store.records())
+        return RunningScores(
+            Scorer(self.benchmark, self.subset), self.index.repeats, self.store.records()
+        )
 
     def task(self, position: int) -> Task:
         """Return a task, read and parsed from its file."""
         return self.index.task(self.benchmark, position, self.subset)
 
     def start(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Return the positions of the remaining users (of the `first` of them alone), and the steps that each has left;
-        count the other steps as done.
+        """Return the positions of the remaining users (of the `first` of them alone), and the steps
+        that each has left; count the other steps as done.
 
         A user with saved responses has that many steps fewer left, but at least one.
         """
@@ -163,7 +172,8 @@ class Run:
         self.store.save(self.manifest)
 
     def begin(self) -> None:
-        """Save that users are played from now on: without a report, with the files that the run keeps."""
+        """Save that users are played from now on: without a report, with the files that the run
+        keeps."""
         self.manifest.state = RUNNING
         self.manifest.results_sha256 = None
         self.manifest.counts = {"users": self.users}  # an earlier end may have counted fewer users
@@ -187,7 +197,8 @@ class Run:
         cast(JSON, self.manifest.tuning).update(counts(self.manifest) + Counter(numbers))
 
     def played(self, schedule: JSON | None, limit: int | None = None) -> None:
-        """Note how users were played, and add their seconds; None where nobody was. `limit` is what `auto` found."""
+        """Note how users were played, and add their seconds; None where nobody was. `limit` is what
+        `auto` found."""
         times = self.manifest.times
         times["updated"] = now()
         if schedule:
@@ -204,7 +215,8 @@ class Run:
         self.manifest.counts["torn_lines"] = self.store.torn
 
     def settle(self) -> None:
-        """Put into the manifest what the run's files hold. Reports and `verify` read it there alone."""
+        """Put into the manifest what the run's files hold. Reports and `verify` read it there
+        alone."""
         manifest, store = self.manifest, self.store
         failed = store.failed(self.index)
         manifest.counts |= user_counts(self.index, self.expected, self.done, failed)
@@ -225,13 +237,18 @@ class Run:
             steps=self.steps,
             steps_done=self.steps_done,
             scores=self.scores.figures,
-            units={metric.name: metric.unit for metric in self.benchmark.metrics if metric.unit is not None},
+            units={
+                metric.name: metric.unit
+                for metric in self.benchmark.metrics
+                if metric.unit is not None
+            },
             scored_users=self.scores.users,
         )
 
 
 def user_counts(index: TaskIndex, expected: Mask, done: Mask, failed: Mask) -> Counts:
-    """Return how many users a manifest counts, of masks over the tasks: a user with a record is not failed."""
+    """Return how many users a manifest counts, of masks over the tasks: a user with a record is not
+    failed."""
     users = index.users(expected)
     return {
         "users": users,

@@ -1,8 +1,10 @@
-"""Running scores: the figures of all users with a record, in a thread, as they end; in any order, those of the report.
+"""Running scores: the figures of all users with a record, in a thread, as they end; in any order,
+those of the report.
 
-A user's row is the mean over its repeats that have ended, as in the report (docs/statistics.md, "Repeats"). So a row is
-final, and goes into sums, only with the user's last repeat; until then the user's own sums are kept. Memory does not
-grow with users, except with `--repeats`: by some hundred bytes for each user of whom a repeat is missing.
+A user's row is the mean over its repeats that have ended, as in the report (docs/statistics.md,
+"Repeats"). So a row is final, and goes into sums, only with the user's last repeat; until then the
+user's own sums are kept. Memory does not grow with users, except with `--repeats`: by some hundred
+bytes for each user of whom a repeat is missing.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ SAVED_AT_ONCE = 16 * SHARD_USERS
 
 
 class _Row(NamedTuple):
-    """What a user's ended repeats add up to: the `sums` of defined values, how many these are, and the `plays`."""
+    """What a user's ended repeats add up to: the `sums` of defined values, how many these are, and
+    the `plays`."""
 
     sums: Array
     defined: Array
@@ -39,7 +42,8 @@ class _Row(NamedTuple):
 
 
 class RunningScores:
-    """`saved` are the records of earlier sessions, read in the thread; `add` gives those of this one."""
+    """`saved` are the records of earlier sessions, read in the thread; `add` gives those of this
+    one."""
 
     def __init__(self, scorer: Scorer, repeats: int = 1, saved: Iterable[Record] = ()) -> None:
         self.users = 0
@@ -65,11 +69,13 @@ class RunningScores:
         return not self._ended and (self._has_saved or len(self._finished) >= SHARD_USERS)
 
     def end(self) -> None:
-        """Score no more users: a signal asks the process to end, and a benchmark may take long for those who wait."""
+        """Score no more users: a signal asks the process to end, and a benchmark may take long for
+        those who wait."""
         self._ended = True
 
     async def advance(self) -> None:
-        """Score the users that have ended in one call of the thread, which may take long, and some of those saved."""
+        """Score the users that have ended in one call of the thread, which may take long, and some
+        of those saved."""
         async with self._one_at_a_time:
             if not self._ended and (self._has_saved or self._finished):
                 await anyio.to_thread.run_sync(self._advance)
@@ -104,7 +110,11 @@ class RunningScores:
             before = self._open.pop(record.key, None)
             self.users += before is None
             row = _Row(values, there.astype(np.float64), 1)
-            row = row if before is None else _Row(before.sums + values, before.defined + there, before.plays + 1)
+            row = (
+                row
+                if before is None
+                else _Row(before.sums + values, before.defined + there, before.plays + 1)
+            )
             if row.plays == self._repeats:
                 complete.append(row)
             else:
@@ -116,7 +126,10 @@ class RunningScores:
         found = list(rows)
         if not found:
             return np.zeros(1)
-        sums, counts = np.stack([row.sums for row in found]), np.stack([row.defined for row in found])
+        sums, counts = (
+            np.stack([row.sums for row in found]),
+            np.stack([row.defined for row in found]),
+        )
         means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
         total: Array = expanded(self._scorer.benchmark, means).sum(axis=0)
         return total

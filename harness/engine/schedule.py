@@ -1,13 +1,14 @@
 """Who starts next (docs/design.md, section 4). Pure: numbers in, positions out.
 
-Users start in a seeded random order, so that at any moment the done ones are a fair sample of all. Only a user whose
-chain could outlast the rest of the run starts at once: when its remaining steps times `SLACK` reach the remaining steps
-of all, divided by the slots. Near the end that makes the tail short without making the first half of the run a sample
-of long chains.
+Users start in a seeded random order, so that at any moment the done ones are a fair sample of all.
+Only a user whose chain could outlast the rest of the run starts at once: when its remaining steps
+times `SLACK` reach the remaining steps of all, divided by the slots. Near the end that makes the
+tail short without making the first half of the run a sample of long chains.
 
-In simulations the makespan is 1 to 6 % above its lower bound, max(work / slots, longest chain), if lengths are known
-and latency is even; in the order of the file it is 25 % above. Longest-first is as short, but then the first half of a
-run has four times too many long chains, and the running scores are of those.
+In simulations the makespan is 1 to 6 % above its lower bound, max(work / slots, longest chain), if
+lengths are known and latency is even; in the order of the file it is 25 % above. Longest-first is
+as short, but then the first half of a run has four times too many long chains, and the running
+scores are of those.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ SLACK = 1.5
 
 
 class Schedule:
-    """Over `steps`, the remaining steps of every remaining user; a user is its index in that array. With `repeats`,
-    which repeat of a user each is, all first ones start before any second one."""
+    """Over `steps`, the remaining steps of every remaining user; a user is its index in that array.
+    With `repeats`, which repeat of a user each is, all first ones start before any second one."""
 
-    def __init__(self, steps: NDArray[np.int32], seed: int, repeats: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self, steps: NDArray[np.int32], seed: int, repeats: NDArray[np.int64] | None = None
+    ) -> None:
         # Read one at a time, memoryviews are several times as fast as arrays.
         self._steps = steps.data
         order = np.random.default_rng(seed).permutation(len(steps))
-        self._random = (order if repeats is None else order[np.argsort(repeats[order], kind="stable")]).data
+        self._random = (
+            order if repeats is None else order[np.argsort(repeats[order], kind="stable")]
+        ).data
         self._longest = np.argsort(-steps, kind="stable").data
         self._started = bytearray(len(steps))
         self._next_random = self._next_longest = 0
@@ -47,13 +52,15 @@ class Schedule:
         return self._steps[self._first_longest()] if self._left else 0
 
     def is_urgent(self, slots: int, other_steps: int = 0) -> bool:
-        """Return whether the longest chain that has not started could outlast the rest; arguments as for `next`."""
+        """Return whether the longest chain that has not started could outlast the rest; arguments
+        as for `next`."""
         return self.longest() * SLACK >= (self.remaining_steps + other_steps) / max(1, slots)
 
     def next(self, slots: int, other_steps: int = 0) -> int:
         """Return the user to start now, of those that have not started.
 
-        `slots` is the current limit; `other_steps` are the remaining steps of other schedules on the same slots.
+        `slots` is the current limit; `other_steps` are the remaining steps of other schedules on
+        the same slots.
         """
         if self.is_urgent(slots, other_steps):
             chosen = self._first_longest()

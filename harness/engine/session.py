@@ -1,4 +1,5 @@
-"""Sessions: the runs of a plan, from their opening to their reports. Nothing is printed: events are emitted."""
+"""Sessions: the runs of a plan, from their opening to their reports. Nothing is printed: events are
+emitted."""
 
 from __future__ import annotations
 
@@ -27,15 +28,16 @@ from harness.store.submissions import outstanding, pending
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 BROKEN = frozenset({MachineError.exit_code, BenchmarkError.exit_code})
-"""Of ends for a reason of this machine or of a benchmark, after which a run's files say more than the sentence."""
+"""Of ends for a reason of this machine or of a benchmark, after which a run's files say more than
+the sentence."""
 
 
 class Session:
     """One plan's runs, one of each subset, from their opening to their reports.
 
-    `unfinished` are the runs with users left at the start. `lane` is the one that has played them last, and `schedule`
-    how long that took; None before. After `finish`, `code` is the exit code, and `reported` are the runs with a new
-    report.
+    `unfinished` are the runs with users left at the start. `lane` is the one that has played them
+    last, and `schedule` how long that took; None before. After `finish`, `code` is the exit code,
+    and `reported` are the runs with a new report.
     """
 
     def __init__(self, plan: Plan, runs: list[Run], emit: Emit) -> None:
@@ -49,8 +51,8 @@ class Session:
         self._emit = emit
 
     def finish(self, signalled: Signalled = lambda: None) -> None:
-        """Finish each run and report what remains. After a signal, or once `signalled` returns one, no record is read.
-        Runs stay as they are, without a report."""
+        """Finish each run and report what remains. After a signal, or once `signalled` returns one,
+        no record is read. Runs stay as they are, without a report."""
         ending, code = self.lane.ending if self.lane else None, COMPLETE_EXIT
         received = any(run.store.received for run in self.runs)
         if ending is not None and ending.exit_code not in BROKEN and not received and self._is_free:
@@ -60,7 +62,9 @@ class Session:
         for run in self.runs:
             if run not in self.unfinished and not run.changed and run.manifest.state == COMPLETE:
                 self._emit(Unchanged(run.label, run.store.files.report("txt")))
-            elif not isinstance(ending, MachineError):  # a full disk has no room for a report; saved data is intact
+            elif not isinstance(
+                ending, MachineError
+            ):  # a full disk has no room for a report; saved data is intact
                 run.played(self.schedule, self._learned_limit)
                 try:
                     if isinstance(ending, RunStopped):
@@ -70,7 +74,10 @@ class Session:
                 except RunStopped as raised:
                     ending = raised
                     self._leave(run)
-                except (BadInput, BenchmarkError) as error:  # of this subset only; the others still get their reports
+                except (
+                    BadInput,
+                    BenchmarkError,
+                ) as error:  # of this subset only; the others still get their reports
                     self._emit(Failed(str(run.store.files.results), error))
                     code = ExitCode.of(error)
         self.code = max(code, self._ended(ending))
@@ -102,7 +109,8 @@ class Session:
 
     @property
     def _is_free(self) -> bool:
-        """Return whether this command has made the runs, and sent nothing of them that may be billed."""
+        """Return whether this command has made the runs, and sent nothing of them that may be
+        billed."""
         stores = [run.store for run in self.runs]
         billed = any(store.tally.bill.has_requests or pending(store.files) for store in stores)
         return all(run.is_new for run in self.runs) and not billed
@@ -126,23 +134,39 @@ class Session:
         return min(control.limit * part_of(self.plan.selection)[1], self.plan.tuning.ceiling)
 
     def _leave(self, run: Run) -> None:
-        """Save the state of a run that a signal has stopped: a job scheduler gives seconds, so no record is read,
-        however many there are. `resume` finishes the run, and `report` makes a report of it as it is."""
+        """Save the state of a run that a signal has stopped: a job scheduler gives seconds, so no
+        record is read, however many there are. `resume` finishes the run, and `report` makes a
+        report of it as it is."""
         run.end(STOPPED)
         run.store.set_aside_report()
         run.save()
-        self._emit(LeftOpen(run.label, run.benchmark, run.users_done, run.users, run.scores.figures, run.scores.users))
+        self._emit(
+            LeftOpen(
+                run.label,
+                run.benchmark,
+                run.users_done,
+                run.users,
+                run.scores.figures,
+                run.scores.users,
+            )
+        )
 
     def _finish(self, run: Run, nothing: bool, signalled: Signalled) -> None:
-        """Write the results, report and manifest of one run; no report if `nothing` was ever received.
+        """Write the results, report and manifest of one run; no report if `nothing` was ever
+        received.
 
-        The manifest says last that a run is complete, once `Scored` is handled: after a death before that, the next
-        command finishes the run again.
+        The manifest says last that a run is complete, once `Scored` is handled: after a death
+        before that, the next command finishes the run again.
         """
         plan, files = self.plan, run.store.files
-        later = "its records are saved; once there is more memory, `resume` or `reeval` makes the report"
+        later = (
+            "its records are saved; once there is more memory, `resume` or `reeval` makes the"
+            " report"
+        )
         with memory_for(f"score {run.label}", later):
-            report, more = finish(run, plan.name, self.lane is not None and self.lane.ending is not None, signalled)
+            report, more = finish(
+                run, plan.name, self.lane is not None and self.lane.ending is not None, signalled
+            )
             if not nothing:
                 write_report(files, report, more)
         if not nothing:
@@ -154,7 +178,9 @@ class Session:
     def _ended(self, ending: HarnessError | None) -> int:
         """Emit what remains; return the exit code."""
         runs, remaining = self.runs, self.remaining
-        batches = sum([len(outstanding(run.store.files)) for run in runs]) if ending is not None else 0
+        batches = (
+            sum([len(outstanding(run.store.files)) for run in runs]) if ending is not None else 0
+        )
         warnings = [warning for run in runs for warning in run.warnings]
         if odd := models_warning(self.unfinished):
             warnings.insert(0, f"{odd}; the report has their shares")

@@ -28,10 +28,11 @@ async def open_transport(
     on_exhausted: Callable[[float], None],
     held: AsyncExitStack,
 ) -> tuple[Adapted, Callable[[str], str]]:
-    """Return the transport of a plan, open as long as `held`, and what names the address of a user's request.
+    """Return the transport of a plan, open as long as `held`, and what names the address of a
+    user's request.
 
-    Plans of one `account` share the connections to an address. `on_exhausted` is called when a quota is used up.
-    Without an address, the baselines of the benchmark answer.
+    Plans of one `account` share the connections to an address. `on_exhausted` is called when a
+    quota is used up. Without an address, the baselines of the benchmark answer.
     """
     tuning = plan.tuning
     opened: list[tuple[str, Transport]] = []

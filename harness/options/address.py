@@ -1,8 +1,9 @@
 """Where requests go and with which key (docs/design.md, section 7; docs/providers.md).
 
-A key goes only to the address that it was given for: a provider's variable to that provider's addresses, `LLM_API_KEY`
-to `LLM_API_BASE`, `OPENAI_API_KEY` to `OPENAI_BASE_URL` or OpenAI itself, `--api-key` to the address of the same
-command. Today's options, variables and files name both: a manifest says only in which way its address was named.
+A key goes only to the address that it was given for: a provider's variable to that provider's
+addresses, `LLM_API_KEY` to `LLM_API_BASE`, `OPENAI_API_KEY` to `OPENAI_BASE_URL` or OpenAI itself,
+`--api-key` to the address of the same command. Today's options, variables and files name both: a
+manifest says only in which way its address was named.
 """
 
 from __future__ import annotations
@@ -26,26 +27,28 @@ from harness.options.providers import Provider
 from harness.options.secrets import LARGEST_KEY_FILE
 
 MISSING = (
-    "no endpoint: set LLM_API_BASE and LLM_API_KEY (or OPENAI_API_KEY for OpenAI itself, or give --api-url and "
-    "--api-key) to the address and key of an OpenAI-compatible API, or name a --provider; `--model baseline/recency` "
-    "needs none of these"
+    "no endpoint: set LLM_API_BASE and LLM_API_KEY (or OPENAI_API_KEY for OpenAI itself, or give"
+    " --api-url and --api-key) to the address and key of an OpenAI-compatible API, or name a"
+    " --provider; `--model baseline/recency` needs none of these"
 )
 
 BASES = {"LLM_API_KEY": "LLM_API_BASE", "OPENAI_API_KEY": "OPENAI_BASE_URL"}
-"""Variable of a key -> variable of the address that it was given for, in the order in which they are looked up."""
+"""Variable of a key -> variable of the address that it was given for, in the order in which they
+are looked up."""
 
 FROM_FILE = "--api-key-file "
 """Before the file's path, as the manifest names where a key is from."""
 
 FLAG, PROVIDER = "--api-url", "provider"
-"""How an address was named, as the manifest has it (`address_from`): by the flag or by a provider's entry. Else it is
-a variable's name, or an option with the path of a file."""
+"""How an address was named, as the manifest has it (`address_from`): by the flag or by a provider's
+entry. Else it is a variable's name, or an option with the path of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`addresses` are replicas of one service. `key_from` names the option or variable that held the key, None if no
-    key is sent; `provider` is None if no provider was named. `address_from` says how the address was named."""
+    """`addresses` are replicas of one service. `key_from` names the option or variable that held
+    the key, None if no key is sent; `provider` is None if no provider was named. `address_from`
+    says how the address was named."""
 
     addresses: tuple[Address, ...]
     key_from: str | None
@@ -63,7 +66,8 @@ class Found:
 
     @property
     def flags(self) -> list[str]:
-        """Return the words of a command line that name address and key as this command's own did."""
+        """Return the words of a command line that name address and key as this command's own
+        did."""
         words: list[str] = []
         option, _, path = self.address_from.partition(" ")
         if self.address_from == FLAG:
@@ -72,7 +76,10 @@ class Found:
             words += [option, path]
         key_option, _, key_file = (self.key_from or "").partition(" ")
         if key_option in ("--api-key", FROM_FILE.strip()):
-            words += [key_option, "..." if not key_file or is_descriptor(Path(key_file)) else key_file]
+            words += [
+                key_option,
+                "..." if not key_file or is_descriptor(Path(key_file)) else key_file,
+            ]
         return words
 
 
@@ -102,7 +109,9 @@ Key = tuple[str | None, str | None]
 NO_KEY: Key = (None, None)
 
 
-def find(args: Session, environment: Mapping[str, str], provider: Provider | None = None) -> Found | None:
+def find(
+    args: Session, environment: Mapping[str, str], provider: Provider | None = None
+) -> Found | None:
     """Return the endpoint of a command, None if options and environment name none.
 
     Raise `BadInput` if a provider's address, key or headers are missing.
@@ -112,7 +121,9 @@ def find(args: Session, environment: Mapping[str, str], provider: Provider | Non
     if provider is not None:
         return _at_provider(provider, args, environment)
     if args.api_url:
-        return _at(args.api_url, args, environment, FLAG, _key_for(args.api_url, environment, named=True))
+        return _at(
+            args.api_url, args, environment, FLAG, _key_for(args.api_url, environment, named=True)
+        )
     by_variables = [*_at_variables(args, environment)]
     if by_variables and by_variables[0].address_from in BASES.values():
         return by_variables[0]
@@ -131,12 +142,16 @@ def _at(
     provider: Provider | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Found:
-    """Return an endpoint with the command's headers and certificates; a key of the command takes precedence.
+    """Return an endpoint with the command's headers and certificates; a key of the command takes
+    precedence.
 
     `LLM_INSECURE_TLS=1` checks no certificate.
     """
     value, key_from = _explicit_key(args) or key
-    insecure, headers = environment.get("LLM_INSECURE_TLS") == "1", {**(headers or {}), **dict(args.extra_header)}
+    insecure, headers = (
+        environment.get("LLM_INSECURE_TLS") == "1",
+        {**(headers or {}), **dict(args.extra_header)},
+    )
     ca_file = args.ca_file or (provider.ca_file if provider else None)
     addresses = [Address(url, value, insecure, headers, ca_file) for url in urls]
     return Found(tuple(addresses), key_from, provider, address_from)
@@ -157,7 +172,8 @@ def _at_fallback(fallback: Fallback, args: Session, environment: Mapping[str, st
 
 
 def _at_variables(args: Session, environment: Mapping[str, str]) -> Iterator[Found]:
-    """Yield the endpoints that the general variables name; the last is OpenAI itself, if its key is there alone."""
+    """Yield the endpoints that the general variables name; the last is OpenAI itself, if its key is
+    there alone."""
     urls = {variable: environment.get(variable) for variable in BASES.values()}
     if environment.get("OPENAI_API_KEY") and not urls["OPENAI_BASE_URL"]:
         urls["OPENAI_API_KEY"] = OPENAI_URL
@@ -167,8 +183,11 @@ def _at_variables(args: Session, environment: Mapping[str, str]) -> Iterator[Fou
 
 
 def _at_provider(provider: Provider, args: Session, environment: Mapping[str, str]) -> Found:
-    """Return a provider's own addresses, or those of the command instead, to which its key is never sent."""
-    own = providers.addresses(provider, environment) if not args.api_url or provider.base_url else ()
+    """Return a provider's own addresses, or those of the command instead, to which its key is never
+    sent."""
+    own = (
+        providers.addresses(provider, environment) if not args.api_url or provider.base_url else ()
+    )
     urls = args.api_url or own
     at_home = {public_url(url) for url in urls} <= {public_url(url) for url in own}
     key = NO_KEY
@@ -177,8 +196,8 @@ def _at_provider(provider: Provider, args: Session, environment: Mapping[str, st
             key = value, provider.key_env
         elif provider.key_required:
             raise BadInput(
-                f"no key for {provider.name}: set {provider.key_env} to the key for {public_url(urls[0])}, "
-                "or give --api-key-file"
+                f"no key for {provider.name}: set {provider.key_env} to the key for"
+                f" {public_url(urls[0])}, or give --api-key-file"
             )
     headers = providers.headers(provider, environment) if at_home else {}
     variable = provider.url_env or ""
@@ -192,8 +211,8 @@ def _at_provider(provider: Provider, args: Session, environment: Mapping[str, st
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """A run to go on with: its name, what its manifest says of its endpoint, its provider as it is today, and the
-    command that resumes it, to which flags can be added."""
+    """A run to go on with: its name, what its manifest says of its endpoint, its provider as it is
+    today, and the command that resumes it, to which flags can be added."""
 
     name: str
     provenance: Mapping[str, Any]
@@ -202,7 +221,8 @@ class EarlierRun:
 
     @property
     def address_from(self) -> str | None:
-        """Return how the address was named; None of manifests that do not say it, where only a variable can have."""
+        """Return how the address was named; None of manifests that do not say it, where only a
+        variable can have."""
         recorded: str | None = self.provenance.get("address_from")
         if recorded or self.provider:
             return recorded or PROVIDER
@@ -222,15 +242,20 @@ class EarlierRun:
 
 
 def for_resume(args: Session, run: EarlierRun, environment: Mapping[str, str]) -> Found:
-    """Return the endpoint of an earlier run: named in the same way as before, as that names it today.
+    """Return the endpoint of an earlier run: named in the same way as before, as that names it
+    today.
 
-    The manifest decides neither where requests go nor what is sent with them, but on loopback, without a key. Raise
-    `BadInput`, with the command to type, where nothing of today names the endpoint, or only a general variable would
-    move the run to another host.
+    The manifest decides neither where requests go nor what is sent with them, but on loopback,
+    without a key. Raise `BadInput`, with the command to type, where nothing of today names the
+    endpoint, or only a general variable would move the run to another host.
     """
-    missing = [name for name in run.provenance.get("headers") or () if name not in dict(args.extra_header)]
+    missing = [
+        name for name in run.provenance.get("headers") or () if name not in dict(args.extra_header)
+    ]
     if missing:
-        raise BadInput(f"{run.name} was given the header {missing[0]} by --extra-header: give it again")
+        raise BadInput(
+            f"{run.name} was given the header {missing[0]} by --extra-header: give it again"
+        )
     if args.endpoint or args.provider or args.api_url:
         found = find(args, environment, run.provider)
         assert found is not None  # an address or a provider is named
@@ -238,13 +263,16 @@ def for_resume(args: Session, run: EarlierRun, environment: Mapping[str, str]) -
     found = _named_as_before(args, run, environment) or _on_loopback(args, run, environment)
     if found.key_from is None and run.provenance["key_from"] is not None:
         raise BadInput(
-            f"{run.name} was run with a key ({run.provenance['key_from']}), and nothing names one for {found.shown} "
-            f"now: set it, or give it: {run.at(found.shown.split(), '--api-key-file', 'FILE')}"
+            f"{run.name} was run with a key ({run.provenance['key_from']}), and nothing names one"
+            f" for {found.shown} now: set it, or give it:"
+            f" {run.at(found.shown.split(), '--api-key-file', 'FILE')}"
         )
     return found
 
 
-def _named_as_before(args: Session, run: EarlierRun, environment: Mapping[str, str]) -> Found | None:
+def _named_as_before(
+    args: Session, run: EarlierRun, environment: Mapping[str, str]
+) -> Found | None:
     """Return what names an endpoint for a run today, None if nothing does."""
     option, _, path = (run.address_from or "").partition(" ")
     if path and args.fallback and args.fallback.address_from.startswith(f"{option} "):
@@ -262,8 +290,9 @@ def _named_as_before(args: Session, run: EarlierRun, environment: Mapping[str, s
     if option == FLAG or not named:  # the variables are for other runs
         return None
     raise BadInput(
-        f"{run.name} ran on {' '.join(run.urls)}, and {named[0].address_from} alone moves no run to another host: to "
-        f"go on at {named[0].shown}, {run.at(named[0].shown.split())}; to stay, {run.at(run.urls)}"
+        f"{run.name} ran on {' '.join(run.urls)}, and {named[0].address_from} alone moves no run to"
+        f" another host: to go on at {named[0].shown}, {run.at(named[0].shown.split())}; to stay,"
+        f" {run.at(run.urls)}"
     )
 
 
@@ -271,7 +300,9 @@ def _on_loopback(args: Session, run: EarlierRun, environment: Mapping[str, str])
     """Return the endpoint that a manifest has on this machine. Raise `BadInput` for any other."""
     is_sent = bool(_explicit_key(args) or args.extra_header)
     if is_sent or not run.urls or not all(map(_is_loopback, run.urls)):
-        raise BadInput(f"{run.name} ran on {' '.join(run.urls)}, which nothing names now: {run.at(run.urls)}")
+        raise BadInput(
+            f"{run.name} ran on {' '.join(run.urls)}, which nothing names now: {run.at(run.urls)}"
+        )
     return _at(run.urls, args, environment, run.address_from or FLAG, NO_KEY, run.provider)
 
 
@@ -284,7 +315,8 @@ def _explicit_key(args: Session) -> Key | None:
 
 
 def key_in(path: Path) -> str:
-    """Return the key in a file that an option of this command names. Raise `BadInput` if it has none."""
+    """Return the key in a file that an option of this command names. Raise `BadInput` if it has
+    none."""
     return _key_handed_over(path) if is_descriptor(path) else _key_of_file(path)
 
 
@@ -298,15 +330,17 @@ def _key_of_file(path: Path, read: Callable[[Path, int], bytes] = content) -> st
     try:
         key = read(path, LARGEST_KEY_FILE).decode("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot read the key in {path}: {getattr(error, 'strerror', None) or 'not text'}") from None
+        raise BadInput(
+            f"cannot read the key in {path}: {getattr(error, 'strerror', None) or 'not text'}"
+        ) from None
     if not key:
         raise BadInput(f"{path} holds no key")
     return key
 
 
 def _key_for(urls: Sequence[str], environment: Mapping[str, str], *, named: bool) -> Key:
-    """Return the key of the variable that belongs to these addresses. `LLM_API_KEY` without an address of its own goes
-    with one that the command named."""
+    """Return the key of the variable that belongs to these addresses. `LLM_API_KEY` without an
+    address of its own goes with one that the command named."""
     for key_name in BASES:
         own = _address_of(key_name, environment)
         its_own = named if own is None else all(public_url(own) == public_url(url) for url in urls)
@@ -316,5 +350,8 @@ def _key_for(urls: Sequence[str], environment: Mapping[str, str], *, named: bool
 
 
 def _address_of(key_name: str, environment: Mapping[str, str]) -> str | None:
-    """Return the address that a variable's key belongs to, None if the environment does not name it."""
-    return environment.get(BASES.get(key_name, "")) or (OPENAI_URL if key_name == "OPENAI_API_KEY" else None)
+    """Return the address that a variable's key belongs to, None if the environment does not name
+    it."""
+    return environment.get(BASES.get(key_name, "")) or (
+        OPENAI_URL if key_name == "OPENAI_API_KEY" else None
+    )

@@ -1,7 +1,7 @@
 """`--config`: the endpoint in another program's YAML file.
 
-Its `llm` is a list of `{provider, base_url, api_key, model, concurrency or semaphore, timeout}`; other fields
-are that program's own. It holds a key, so no message shows a value.
+Its `llm` is a list of `{provider, base_url, api_key, model, concurrency or semaphore, timeout}`;
+other fields are that program's own. It holds a key, so no message shows a value.
 """
 
 from __future__ import annotations
@@ -27,16 +27,21 @@ OF_TAGS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeErr
 LARGEST = 1 << 20
 """Bytes of a file."""
 
-OURS = {"qwen": "dashscope"} | {name: name for name in ("openai", "deepseek", "siliconflow", "zhipuai", "volcengine")}
+OURS = {"qwen": "dashscope"} | {
+    name: name for name in ("openai", "deepseek", "siliconflow", "zhipuai", "volcengine")
+}
 """Provider that needs no address in a file -> its name in `providers.toml`."""
 
 
 def endpoint_of(args: Session) -> Endpoint | None:
-    """Return the endpoint of a command's file, None without one. Raise `BadInput` with file and field."""
+    """Return the endpoint of a command's file, None without one. Raise `BadInput` with file and
+    field."""
     if args.config is None:
         return None
     if args.api_url or args.api_key or args.api_key_file or args.provider:
-        raise BadInput("--config names an endpoint with its key: do not give another address, provider or key")
+        raise BadInput(
+            "--config names an endpoint with its key: do not give another address, provider or key"
+        )
     given, others = read(args.config)
     if others:
         logger.warning("%s: only the first of its %d endpoints is used", args.config, others + 1)
@@ -45,15 +50,18 @@ def endpoint_of(args: Session) -> Endpoint | None:
 
 
 def endpoint_again(address_from: str) -> Endpoint | None:
-    """Return the endpoint of a run's file as it is now, None if no command of this user has named that file: a run's
-    folder may come from somebody else."""
-    if not address_from.startswith(FROM_CONFIG) or not trusted.remembers([address_from], os.environ):
+    """Return the endpoint of a run's file as it is now, None if no command of this user has named
+    that file: a run's folder may come from somebody else."""
+    if not address_from.startswith(FROM_CONFIG) or not trusted.remembers(
+        [address_from], os.environ
+    ):
         return None
     return read(Path(address_from.removeprefix(FROM_CONFIG)))[0]
 
 
 def read(path: Path) -> tuple[Endpoint, int]:
-    """Return the first endpoint of a file, and how many follow it. Raise `BadInput` with file and field."""
+    """Return the first endpoint of a file, and how many follow it. Raise `BadInput` with file and
+    field."""
     entries = _document(path).get("llm")
     if type(entries) is not list or not entries:
         raise BadInput(f"{path}: field llm: expected a list of at least one endpoint")
@@ -76,13 +84,19 @@ def read(path: Path) -> tuple[Endpoint, int]:
     key = first.get("api_key") or None
     limits = {"concurrency": first.get(pace), "timeout": first.get("timeout")}
     tuning = {name: value for name, value in limits.items() if value is not None}
-    return Endpoint(url, key, f"{FROM_CONFIG}{path.resolve()}", first["model"], tuning, str(path)), len(entries) - 1
+    return (
+        Endpoint(url, key, f"{FROM_CONFIG}{path.resolve()}", first["model"], tuning, str(path)),
+        len(entries) - 1,
+    )
 
 
 def _known_address(provider: object, path: Path) -> str:
     """Return the address of a provider in the shipped providers file."""
     if type(provider) is not str or provider not in OURS:
-        raise BadInput(f"{path}: field llm[0].base_url: expected an address, or as provider one of {', '.join(OURS)}")
+        raise BadInput(
+            f"{path}: field llm[0].base_url: expected an address, or as provider one of"
+            f" {', '.join(OURS)}"
+        )
     return providers.shipped().providers[OURS[provider]].base_url[0]
 
 
@@ -97,7 +111,9 @@ def _document(path: Path) -> JSON:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except (yaml.YAMLError, *OF_TAGS) as error:
         mark = getattr(error, "problem_mark", None)
-        raise BadInput(f"{path}{f', line {mark.line + 1}' if mark else ''}: expected YAML") from None
+        raise BadInput(
+            f"{path}{f', line {mark.line + 1}' if mark else ''}: expected YAML"
+        ) from None
     if type(data) is not dict:
         raise BadInput(f"{path}: expected a mapping with the field llm")
     return data

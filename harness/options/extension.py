@@ -1,8 +1,9 @@
-"""Extensions: what takes part in runs once an option, or an earlier session of the run, switches it on.
+"""Extensions: what takes part in runs once an option, or an earlier session of the run, switches it
+on.
 
-One that ships is a folder below `harness/extensions/`, whose `__init__` has an `EXTENSION`. A folder can be deleted,
-and the rest works. An installed package adds its own by an entry point of the group `harness.extensions`:
-`name = "package.module:EXTENSION"`.
+One that ships is a folder below `harness/extensions/`, whose `__init__` has an `EXTENSION`. A
+folder can be deleted, and the rest works. An installed package adds its own by an entry point of
+the group `harness.extensions`: `name = "package.module:EXTENSION"`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from harness.engine.hooks import Hooks
 
 SHIPPED = ("budget", "estimate", "batches", "reuse", "hedging", "ray")
-"""Folders below `harness/extensions/`, in the order in which they take part; one that is missing is skipped."""
+"""Folders below `harness/extensions/`, in the order in which they take part; one that is missing is
+skipped."""
 GROUP = "harness.extensions"
 
 OptionsT = TypeVar("OptionsT")
@@ -32,9 +34,9 @@ OptionsT = TypeVar("OptionsT")
 class Extension(Generic[OptionsT]):
     """An extension: its name, its options, and the hooks with which it takes part in a run.
 
-    `options` is a frozen dataclass (`harness.option`), whose fields become options of the `commands`. `queue_checks`
-    has the fields that an entry of a queue in the providers file may have for it; one with an option's name excludes
-    that option.
+    `options` is a frozen dataclass (`harness.option`), whose fields become options of the
+    `commands`. `queue_checks` has the fields that an entry of a queue in the providers file may
+    have for it; one with an option's name excludes that option.
     """
 
     name: ClassVar[str]
@@ -43,15 +45,18 @@ class Extension(Generic[OptionsT]):
     queue_checks: ClassVar[Mapping[str, Check]] = {}
 
     def hooks(self, options: OptionsT, command: Session) -> Hooks:
-        """Return the extension's part in the runs of a command. Raise `BadInput` for options that cannot be."""
+        """Return the extension's part in the runs of a command. Raise `BadInput` for options that
+        cannot be."""
         raise NotImplementedError
 
     def is_on(self, options: OptionsT, command: Session) -> bool:
-        """Return whether the options of a command switch the extension on: one of its own is not the default."""
+        """Return whether the options of a command switch the extension on: one of its own is not
+        the default."""
         return options != self.options()
 
     def continues(self, manifest: Manifest) -> bool:
-        """Return whether `resume` goes on with the extension by a run's manifest, without an option."""
+        """Return whether `resume` goes on with the extension by a run's manifest, without an
+        option."""
         return False
 
     def notes(self, manifest: Manifest) -> Iterable[str]:
@@ -72,8 +77,8 @@ def extensions() -> Sequence[Extension[Any]]:
 
 
 def hooks_of(command: Session, manifests: Sequence[Manifest] = ()) -> list[Hooks]:
-    """Return the hooks of the extensions that the options of a command switch on, or the manifests of the runs that go
-    on."""
+    """Return the hooks of the extensions that the options of a command switch on, or the manifests
+    of the runs that go on."""
     found = []
     for extension in extensions():
         options = command.parts.get(extension.name) or extension.options()
@@ -84,4 +89,6 @@ def hooks_of(command: Session, manifests: Sequence[Manifest] = ()) -> list[Hooks
 
 def counts(manifest: Manifest) -> Counter[str]:
     """Return what extensions count over all sessions of a run."""
-    return Counter({name: number for one in extensions() for name, number in one.counts(manifest).items()})
+    return Counter(
+        {name: number for one in extensions() for name, number in one.counts(manifest).items()}
+    )

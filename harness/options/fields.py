@@ -1,4 +1,5 @@
-"""Read the fields of the providers file: check each kind, report each mistake with its place, show no value."""
+"""Read the fields of the providers file: check each kind, report each mistake with its place, show
+no value."""
 
 from __future__ import annotations
 
@@ -22,16 +23,23 @@ PLACE = re.compile(r"\$\{(.*?)\}")
 
 KEYS = frozenset({"api_key", "api-key", "apikey", "key", "token", "secret"})
 """Fields by which people mean the key itself."""
-NO_KEYS_HERE = "keys do not belong in this file: put it into a variable, and name that variable with key_env"
+NO_KEYS_HERE = (
+    "keys do not belong in this file: put it into a variable, and name that variable with key_env"
+)
 CREDENTIALS = frozenset({"authorization", "proxy-authorization"})
-OWN_HEADERS = frozenset({"connection", "content-length", "content-type", "host", "transfer-encoding"})
+OWN_HEADERS = frozenset(
+    {"connection", "content-length", "content-type", "host", "transfer-encoding"}
+)
 """Headers that the client sets itself."""
 
 
 def checked(table: object, checks: Mapping[str, Check], where: str) -> JSON:
-    """Return a table all of whose fields are known and fit. Raise `BadInput` with the field, without its value."""
+    """Return a table all of whose fields are known and fit. Raise `BadInput` with the field,
+    without its value."""
     if type(table) is not dict:
-        raise BadInput(f"{where}: expected a table with fields such as {', '.join(list(checks)[:3])}")
+        raise BadInput(
+            f"{where}: expected a table with fields such as {', '.join(list(checks)[:3])}"
+        )
     for name, value in table.items():
         if name.lower() in KEYS:
             raise BadInput(f"{where}.{name}: {NO_KEYS_HERE}")
@@ -44,18 +52,24 @@ def checked(table: object, checks: Mapping[str, Check], where: str) -> JSON:
 
 
 def header(name: str, value: object) -> tuple[str, str]:
-    """Return both, if they can be sent with the harness's own headers. Raise `BadInput`, without the value."""
+    """Return both, if they can be sent with the harness's own headers. Raise `BadInput`, without
+    the value."""
     if not HEADER_NAME.fullmatch(name):
-        raise BadInput(f"{name!r} cannot be a header's name: expected ASCII letters, digits and '-'")
+        raise BadInput(
+            f"{name!r} cannot be a header's name: expected ASCII letters, digits and '-'"
+        )
     if name.lower() in CREDENTIALS:
         raise BadInput(
-            f"the header {name} is for the key, which comes from a variable (a provider's key_env, or LLM_API_KEY) "
-            "or a file (--api-key-file)"
+            f"the header {name} is for the key, which comes from a variable (a provider's key_env,"
+            " or LLM_API_KEY) or a file (--api-key-file)"
         )
     if name.lower() in OWN_HEADERS:
         raise BadInput(f"the header {name} is set by the harness itself")
     if not is_header_value(value):
-        raise BadInput(f"the header {name}: expected text in Latin-1 without line ends, control characters or margins")
+        raise BadInput(
+            f"the header {name}: expected text in Latin-1 without line ends, control characters or"
+            " margins"
+        )
     return name, value
 
 
@@ -67,11 +81,14 @@ def check_headers(table: JSON, where: str) -> None:
         except BadInput as error:
             raise BadInput(f"{where}: {error}") from None
         if not all(map(VARIABLE.fullmatch, PLACE.findall(value))) or "${" in PLACE.sub("", value):
-            raise BadInput(f"{where}: the header {name}: expected the name of a variable between ${{ and }}")
+            raise BadInput(
+                f"{where}: the header {name}: expected the name of a variable between ${{ and }}"
+            )
 
 
 def is_header_value(value: object) -> TypeGuard[str]:
-    """Latin-1 without control characters (RFC 9110, section 5.5), and without margins, which would be cut off."""
+    """Latin-1 without control characters (RFC 9110, section 5.5), and without margins, which would
+    be cut off."""
     if type(value) is not str or value != value.strip():
         return False
     return all(31 < ord(sign) < 127 or 159 < ord(sign) < 256 for sign in value)
@@ -88,7 +105,9 @@ def is_address(value: str) -> bool:
 def _are_addresses(value: object) -> bool:
     """One or a list; credentials belong in the variable that `url_env` names."""
     urls = value if type(value) is list else [value]
-    return bool(urls) and all(type(url) is str and is_address(url) and "@" not in urlsplit(url).netloc for url in urls)
+    return bool(urls) and all(
+        type(url) is str and is_address(url) and "@" not in urlsplit(url).netloc for url in urls
+    )
 
 
 def _is_text(value: object) -> bool:
@@ -96,7 +115,8 @@ def _is_text(value: object) -> bool:
 
 
 def _is_json(value: object) -> bool:
-    """Whether a value of TOML, which also has dates, infinity and numbers beyond 64 bits, is one of JSON."""
+    """Whether a value of TOML, which also has dates, infinity and numbers beyond 64 bits, is one of
+    JSON."""
     match value:
         case dict():
             return all(map(_is_json, value.values()))
@@ -121,13 +141,19 @@ VARIABLE_NAME: Check = (
     lambda value: value == "" or (type(value) is str and VARIABLE.fullmatch(value) is not None),
     'the name of a variable, or "" for none',
 )
-BODY: Check = (lambda value: type(value) is dict and _is_json(value), "a table of JSON values: no dates, inf or nan")
+BODY: Check = (
+    lambda value: type(value) is dict and _is_json(value),
+    "a table of JSON values: no dates, inf or nan",
+)
 MODEL: Check = (_is_text, "the name of a model")
 
 PROVIDER: Mapping[str, Check] = {
     "base_url": (
         _are_addresses,
-        "an address of the form http(s)://HOST[:PORT]/v1 without user and password, or a list of them",
+        (
+            "an address of the form http(s)://HOST[:PORT]/v1 without user and password, or a list"
+            " of them"
+        ),
     ),
     "url_env": VARIABLE_NAME,
     "key_env": VARIABLE_NAME,
@@ -139,7 +165,10 @@ PROVIDER: Mapping[str, Check] = {
     "extra_body": BODY,
     "extra_headers": (CHECKS[dict][0], "a table of headers"),
     "stream": one_of(STREAMS),
-    "adapt": (lambda value: type(value) is list and all(map(_is_text, value)), "a list of names of quirks"),
+    "adapt": (
+        lambda value: type(value) is list and all(map(_is_text, value)),
+        "a list of names of quirks",
+    ),
     "ca_file": (_is_text, "the path of a file of certificates"),
     "prices": (
         lambda value: type(value) is dict and all(map(_is_text, value)),
@@ -149,7 +178,9 @@ PROVIDER: Mapping[str, Check] = {
 QUEUED: Mapping[str, Check] = {
     "model": MODEL,
     "name": (
-        lambda value: _is_text(value) and not value.startswith(".") and not {"/", "\\"} & set(value),
+        lambda value: (
+            _is_text(value) and not value.startswith(".") and not {"/", "\\"} & set(value)
+        ),
         "a name that a run's folder can have",
     ),
     "extra_body": BODY,
@@ -158,4 +189,5 @@ QUEUED: Mapping[str, Check] = {
     "seed": CHECKS[int],
     "max_tokens": POSITIVE_INT,
 }
-"""The fields of a table `[providers.NAME]`, and of an entry of a queue; extensions add theirs to these."""
+"""The fields of a table `[providers.NAME]`, and of an entry of a queue; extensions add theirs to
+these."""

@@ -30,10 +30,11 @@ PARAMETERS = ("temperature", "top_p", "seed", "max_tokens")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model of a command: its run's name, its requests' parameters, their endpoint, the pace, and the price.
+    """One model of a command: its run's name, its requests' parameters, their endpoint, the pace,
+    and the price.
 
-    `sampling` has only what the user set; the default temperature is the benchmark's. `queued` is what its entry of a
-    queue has for extensions.
+    `sampling` has only what the user set; the default temperature is the benchmark's. `queued` is
+    what its entry of a queue has for extensions.
     """
 
     name: str
@@ -49,14 +50,19 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
     placed = bool(args.provider or args.endpoint)
     if not placed and (near := providers.misspelt(entry.model, book)):
         name, _, rest = entry.model.partition(":")
-        words = f"{name} is no known provider: did you mean {near}:{rest}? (If {entry.model} is the model's own name, "
+        words = (
+            f"{name} is no known provider: did you mean {near}:{rest}? (If {entry.model} is the"
+            " model's own name, "
+        )
         missing.append(f"{words}name its provider with --provider.)")
         return None
     provider_name, model = named(entry, args, book)
     run_name = options.new_run_name(args.name or entry.name or default_run_name(args, model), model)
     provider = provider_named(provider_name, book, args)
     unknown = None if provider or placed else providers.unknown_provider(model, book)
-    baseline = model.startswith(defaults.BASELINE_PREFIX) and not (args.api_url or args.endpoint or provider)
+    baseline = model.startswith(defaults.BASELINE_PREFIX) and not (
+        args.api_url or args.endpoint or provider
+    )
     try:
         found = None if baseline else address.find(args, os.environ, provider)
         for one in found.addresses if found else ():
@@ -67,9 +73,14 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
     if found is None and not baseline:
         missing += filter(None, (address.MISSING, unknown))
     elif found and unknown and "/" in model.partition(":")[2]:
-        logger.warning("%s as a whole is used as the name of a model of %s: %s", model, found.shown, unknown)
+        logger.warning(
+            "%s as a whole is used as the name of a model of %s: %s", model, found.shown, unknown
+        )
     extra = {**(provider.extra_body if provider else {}), **entry.extra_body, **args.extra_body}
-    by_user = {name: getattr(args if getattr(args, name) is not None else entry, name) for name in PARAMETERS}
+    by_user = {
+        name: getattr(args if getattr(args, name) is not None else entry, name)
+        for name in PARAMETERS
+    }
     sampling = Sampling(model, **by_user, extra_body=extra)
     _check_encodable(sampling)
     pace = pace_of(provider) if provider else args.endpoint.tuning if args.endpoint else {}
@@ -80,16 +91,21 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
 def check_keys(args: RunOptions, models: Sequence[Model]) -> None:
     """Raise `BadInput` if a key or header of the command itself would go to several endpoints."""
     places = {model.found.hosts for model in models if model.found}
-    given = {"--api-key": args.api_key, "--api-key-file": args.api_key_file, "--extra-header": args.extra_header}
+    given = {
+        "--api-key": args.api_key,
+        "--api-key-file": args.api_key_file,
+        "--extra-header": args.extra_header,
+    }
     if len(places) > 1 and (option := next(filter(given.get, given), None)):
         raise BadInput(
-            f"{option} is for one endpoint, and these models have {len(places)}: put it into the providers file "
-            "(key_env, extra_headers), or run them one by one"
+            f"{option} is for one endpoint, and these models have {len(places)}: put it into the"
+            " providers file (key_env, extra_headers), or run them one by one"
         )
 
 
 def named(entry: QueuedModel, args: RunOptions, book: Book) -> tuple[str | None, str]:
-    """Return provider and model of an entry. With an address of its own the whole name is the model."""
+    """Return provider and model of an entry. With an address of its own the whole name is the
+    model."""
     if args.provider or args.endpoint:
         return args.provider, entry.model
     return providers.split_model(entry.model, book)
@@ -101,23 +117,27 @@ def entries(args: RunOptions, book: Book, models: Sequence[str]) -> list[QueuedM
     if args.queue is not None:
         if args.queue not in book.queues:
             known = which_is_known(args.queue, book.queues)
-            raise BadInput(f"{args.source('queue')}: no queue {args.queue} in {book.files[-1]}{known}")
+            raise BadInput(
+                f"{args.source('queue')}: no queue {args.queue} in {book.files[-1]}{known}"
+            )
         found += book.queues[args.queue]
     if args.name and len(found) > 1:
         where = args.source("name")
-        raise BadInput(f"{where} is for one model: in a queue of the providers file each entry can have a name")
+        raise BadInput(
+            f"{where} is for one model: in a queue of the providers file each entry can have a name"
+        )
     for entry in found:
         if both := next((name for name in entry.extensions if args.option(name) is not None), None):
             raise BadInput(
-                f"{args.source(both)} is for all runs together, and {book.files[-1]}: queues.{args.queue} "
-                f"gives {entry.model} a {both} of its own: use one"
+                f"{args.source(both)} is for all runs together, and {book.files[-1]}:"
+                f" queues.{args.queue} gives {entry.model} a {both} of its own: use one"
             )
     names = Counter(folder_of(entry, args, book) for entry in found)
     twice = [name for name, count in names.items() if count > 1]
     if twice and not args.name:
         raise BadInput(
-            f"{names[twice[0]]} of the models would share the folder {twice[0]}: give each a name, in a queue of the "
-            "providers file"
+            f"{names[twice[0]]} of the models would share the folder {twice[0]}: give each a name,"
+            " in a queue of the providers file"
         )
     return found
 
@@ -129,11 +149,12 @@ def folder_of(entry: QueuedModel, args: RunOptions, book: Book) -> str:
 
 
 def default_run_name(args: RunOptions, model: str) -> str:
-    """Return the name of a run that nobody has named: the last part of the model's name, as the authors' runner has it.
+    """Return the name of a run that nobody has named: the last part of the model's name, as the
+    authors' runner has it.
 
-    The name of the benchmark comes before it, unless that is the default one, and `demo` before both on the tasks that
-    ship. Where earlier versions have left a run of the same benchmark, model and kind of tasks under the last part
-    alone, that run is continued.
+    The name of the benchmark comes before it, unless that is the default one, and `demo` before
+    both on the tasks that ship. Where earlier versions have left a run of the same benchmark, model
+    and kind of tasks under the last part alone, that run is continued.
     """
     benchmark, last = args.found().name, options.run_name(None, model)
     prefixes = ["demo"] if args.demo else []
@@ -149,7 +170,10 @@ def default_run_name(args: RunOptions, model: str) -> str:
 def _is_same_run(manifest: Manifest, args: RunOptions, model: str) -> bool:
     identity = manifest.identity
     has_same_tasks = defaults.ships(manifest.tasks["path"]) == args.demo
-    return has_same_tasks and (identity["benchmark"], identity["model"]) == (args.found().name, model)
+    return has_same_tasks and (identity["benchmark"], identity["model"]) == (
+        args.found().name,
+        model,
+    )
 
 
 def provider_named(name: str | None, book: Book, args: RunOptions) -> Provider | None:
@@ -170,15 +194,21 @@ def pace_of(provider: Provider) -> JSON:
     limits = {name: getattr(provider, name) for name in ("rpm", "tpm", "timeout", "stream")}
     pace = {name: value for name, value in limits.items() if value is not None}
     if provider.concurrency is not None:
-        pace["concurrency"] = None if provider.concurrency == defaults.AUTO else provider.concurrency
+        pace["concurrency"] = (
+            None if provider.concurrency == defaults.AUTO else provider.concurrency
+        )
     return pace
 
 
 def _check_encodable(sampling: Sampling) -> None:
     """Raise `BadInput` for values that cannot be in a JSON body."""
     if own := OWN_MEMBERS & sampling.extra_body.keys():
-        raise BadInput(f"the member {min(own)} of a request is the harness's own: it cannot be in extra_body")
+        raise BadInput(
+            f"the member {min(own)} of a request is the harness's own: it cannot be in extra_body"
+        )
     try:
         sampling.encode(Request((Message("user", ""),)))
     except TypeError as error:
-        raise BadInput(f"a request with these parameters cannot be written as JSON: {error}") from None
+        raise BadInput(
+            f"a request with these parameters cannot be written as JSON: {error}"
+        ) from None

@@ -1,4 +1,5 @@
-"""The options that several commands have, those of `run` and `resume`, and what follows from them."""
+"""The options that several commands have, those of `run` and `resume`, and what follows from
+them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.chat import Structured
 from harness.cost import Price, price_in
-from harness.defaults import AUTO, CONCURRENCY_MOST, PARSE_RETRIES, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
+from harness.defaults import (
+    AUTO,
+    CONCURRENCY_MOST,
+    PARSE_RETRIES,
+    REPEATS_MOST,
+    RETRIES_MOST,
+    SECONDS_MOST,
+)
 from harness.errors import BadInput, in_brief, which_is_known
 from harness.model import JSON, Snapshots
 from harness.option import (
@@ -55,7 +63,9 @@ def folder_name(text: str) -> str:
 def subset_name(text: str) -> str:
     """Parse the name of a subset, in any letter case; no comma can be in it."""
     if "," in text:
-        raise ValueError(f"expected one subset, got {in_brief(text)}: give the option once for each")
+        raise ValueError(
+            f"expected one subset, got {in_brief(text)}: give the option once for each"
+        )
     return text.lower()
 
 
@@ -105,8 +115,9 @@ def json_object(text: str) -> JSON:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """The address in a settings file (`source`), and a file with its key: for a model whose address is named neither by
-    an option, nor by its provider, nor by a variable. `address_from` is how the manifest says that it was named."""
+    """The address in a settings file (`source`), and a file with its key: for a model whose address
+    is named neither by an option, nor by its provider, nor by a variable. `address_from` is how the
+    manifest says that it was named."""
 
     urls: tuple[str, ...]
     key_file: Path | None
@@ -116,8 +127,9 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The endpoint in a file that `--config` names: its address and key, how the manifest says that they were named,
-    its model, and the pace, by the names of `Tuning`. `source` is the file, for messages."""
+    """The endpoint in a file that `--config` names: its address and key, how the manifest says that
+    they were named, its model, and the pace, by the names of `Tuning`. `source` is the file, for
+    messages."""
 
     url: str
     key: str | None = field(repr=False)
@@ -129,7 +141,8 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a file gives a command, by the names of options: values, and their places; and an address with its key."""
+    """What a file gives a command, by the names of options: values, and their places; and an
+    address with its key."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     fallback: Fallback | None = None
@@ -138,9 +151,9 @@ class Given:
 
 @command_options
 class Options:
-    """What every command is called with. `typed` are the names of the options that the user's own words set, `places`
-    says where the settings file has its values, and `fallback` is that file's address. `parts` are the options of what
-    extends a command, by its name."""
+    """What every command is called with. `typed` are the names of the options that the user's own
+    words set, `places` says where the settings file has its values, and `fallback` is that file's
+    address. `parts` are the options of what extends a command, by its name."""
 
     examples: ClassVar[Sequence[str]] = ()
     typed: frozenset[str] = frozenset()
@@ -155,12 +168,16 @@ class Options:
     )
 
     def option(self, name: str, default: object = None) -> Any:
-        """Return the value of an option, by the name of its field, of the command or of what extends it; without one,
-        the default."""
-        return next((getattr(one, name) for one in (self, *self.parts.values()) if hasattr(one, name)), default)
+        """Return the value of an option, by the name of its field, of the command or of what
+        extends it; without one, the default."""
+        return next(
+            (getattr(one, name) for one in (self, *self.parts.values()) if hasattr(one, name)),
+            default,
+        )
 
     def source(self, name: str) -> str:
-        """Return where an option's value comes from, for messages: the settings file with the key, or the flag."""
+        """Return where an option's value comes from, for messages: the settings file with the key,
+        or the flag."""
         return str(self.places.get(name) or f"--{name.replace('_', '-')}")
 
 
@@ -175,7 +192,9 @@ class TasksFolder(Options):
 class ResultsFolder(Options):
     """Where runs are."""
 
-    results_dir: Path = option(defaults.RESULTS_FOLDER, "default: results", unit="DIR", read=folder, everyday=True)
+    results_dir: Path = option(
+        defaults.RESULTS_FOLDER, "default: results", unit="DIR", read=folder, everyday=True
+    )
 
 
 @command_options
@@ -187,12 +206,14 @@ class Earlier(ResultsFolder):
     )
     trust: bool = option(
         False,
-        "run code of benchmarks, prompts and agents in folders of runs that you have not run on this machine before",
+        "run code of benchmarks, prompts and agents in folders of runs that you have not run on"
+        " this machine before",
         once=True,
     )
     benchmark: str | None = option(
         None,
-        "your own file of the runs' benchmark, used instead of the copy in their folder (or package.module:Name)",
+        "your own file of the runs' benchmark, used instead of the copy in their folder (or"
+        " package.module:Name)",
         unit="FILE.py",
     )
 
@@ -202,11 +223,15 @@ class Pages(Options):
     """Whether pages of new reports are written."""
 
     html: bool = option(
-        True, "write no page, nor does a later `resume` (`report` can make it at any time)", everyday=True
+        True,
+        "write no page, nor does a later `resume` (`report` can make it at any time)",
+        everyday=True,
     )
 
 
-def runs_option(words: str, *, read: Callable[[str], str] | None = folder_name, unit: str = "RUN") -> Any:
+def runs_option(
+    words: str, *, read: Callable[[str], str] | None = folder_name, unit: str = "RUN"
+) -> Any:
     """Return the field of names of runs, each by position or with `--name`."""
     more: JSON = {"position": unit, "own": True, "completes": RUNS, "everyday": True}
     return option((), words, unit=unit, flags="--name", read=read, **more)
@@ -214,18 +239,30 @@ def runs_option(words: str, *, read: Callable[[str], str] | None = folder_name, 
 
 def run_option(default: object = MISSING) -> Any:
     """Return the field of one run's name, by position."""
-    return option(default, "name of the run", position="RUN", read=folder_name, completes=RUNS, everyday=True)
+    return option(
+        default, "name of the run", position="RUN", read=folder_name, completes=RUNS, everyday=True
+    )
 
 
 def platform_option(words: str) -> Any:
-    return option(None, words, unit="NAME", flags="--subset --platform", read=subset_name, own=True, everyday=True)
+    return option(
+        None,
+        words,
+        unit="NAME",
+        flags="--subset --platform",
+        read=subset_name,
+        own=True,
+        everyday=True,
+    )
 
 
 @command_options
 class Which(Options):
     """Which runs; without these options, all."""
 
-    runs: Sequence[str] = runs_option("names of runs, their folders under the results (default: all)")
+    runs: Sequence[str] = runs_option(
+        "names of runs, their folders under the results (default: all)"
+    )
     model: str | None = option(None, "the run of this model", unit="MODEL", own=True)
     platform: Sequence[str] | None = platform_option("one subset; may be repeated")
 
@@ -236,7 +273,8 @@ class OneBenchmark(Options):
 
     benchmark: str = option(
         defaults.BENCHMARK,
-        f"one that ships or is installed, FILE.py or package.module:Name (default: {defaults.BENCHMARK})",
+        "one that ships or is installed, FILE.py or package.module:Name (default:"
+        f" {defaults.BENCHMARK})",
         position="BENCHMARK",
         everyday=True,
     )
@@ -273,51 +311,90 @@ of_request = partial(option, group=REQUEST)
 
 @command_options
 class Session(ResultsFolder, Pages):
-    """Commands that play: endpoint, tuning, display. Those of `Tuning` have its names; None is what the provider, an
-    earlier process or the default says. `progress` gets snapshots instead of the display, and `run_async` awaits the
-    play in a loop that runs already. `endpoint` is that of `config`."""
+    """Commands that play: endpoint, tuning, display. Those of `Tuning` have its names; None is what
+    the provider, an earlier process or the default says. `progress` gets snapshots instead of the
+    display, and `run_async` awaits the play in a loop that runs already. `endpoint` is that of
+    `config`."""
 
     progress: Callable[[Snapshots], None] | None = None
     run_async: Callable[[Callable[[Any], Coroutine[Any, Any, Any]]], Any] | None = None
     endpoint: Endpoint | None = None
     api_url: Sequence[str] | None = of_endpoint(
-        "address of the endpoint, including its /v1; may be repeated, for several servers of the same model",
-        unit="URL", flags="--api-url --api_url --base-url", everyday=True,
-    )  # fmt: skip
+        "address of the endpoint, including its /v1; may be repeated, for several servers of the "
+        "same model",
+        unit="URL",
+        flags="--api-url --api_url --base-url",
+        everyday=True,
+    )
     api_key: str | None = of_endpoint(
         "visible in the process list: better use a file or a variable",
-        unit="KEY", flags="--api-key --api_key", check=ANY_TEXT, secret=True,
-    )  # fmt: skip
-    api_key_file: Path | None = option(None, "a file that holds the key", group=ENDPOINT, own=True, everyday=True)
-    provider: str | None = of_endpoint("a provider in the providers file", unit="NAME", own=True, everyday=True)
-    config: Path | None = option(None, "YAML file with a list `llm`: address, key, model, concurrency", group=ENDPOINT)
+        unit="KEY",
+        flags="--api-key --api_key",
+        check=ANY_TEXT,
+        secret=True,
+    )
+    api_key_file: Path | None = option(
+        None, "a file that holds the key", group=ENDPOINT, own=True, everyday=True
+    )
+    provider: str | None = of_endpoint(
+        "a provider in the providers file", unit="NAME", own=True, everyday=True
+    )
+    config: Path | None = option(
+        None, "YAML file with a list `llm`: address, key, model, concurrency", group=ENDPOINT
+    )
     providers: Path | None = option(
-        None, "your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)", group=ENDPOINT
+        None,
+        "your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)",
+        group=ENDPOINT,
     )
     extra_header: Sequence[tuple[str, str]] = option(
-        (), "additional header for every request; may be repeated",
-        unit="NAME:VALUE", read=header, secret=True, group=ENDPOINT,
-    )  # fmt: skip
-    ca_file: str | None = of_endpoint("certificates to trust in addition to the system's", unit="FILE", read=ca_file)
+        (),
+        "additional header for every request; may be repeated",
+        unit="NAME:VALUE",
+        read=header,
+        secret=True,
+        group=ENDPOINT,
+    )
+    ca_file: str | None = of_endpoint(
+        "certificates to trust in addition to the system's", unit="FILE", read=ca_file
+    )
     price: Price | None = option(
-        None, "what a million prompt tokens and a million completion tokens cost, in USD or the CURRENCY named",
-        unit="[CURRENCY:]PROMPT/COMPLETION", read=price_in, group=ENDPOINT, own=True,
-    )  # fmt: skip
+        None,
+        "what a million prompt tokens and a million completion tokens cost, in USD or the "
+        "CURRENCY named",
+        unit="[CURRENCY:]PROMPT/COMPLETION",
+        read=price_in,
+        group=ENDPOINT,
+        own=True,
+    )
     concurrency: int | Literal["auto"] | None = of_tuning(
-        f"maximum requests in flight, or `auto` (default: BENCH_MAX_WORKERS or {defaults.CONCURRENCY})",
-        unit="N", read=concurrency, check=CONCURRENCY, variable="BENCH_MAX_WORKERS", everyday=True,
-    )  # fmt: skip
+        "maximum requests in flight, or `auto` "
+        f"(default: BENCH_MAX_WORKERS or {defaults.CONCURRENCY})",
+        unit="N",
+        read=concurrency,
+        check=CONCURRENCY,
+        variable="BENCH_MAX_WORKERS",
+        everyday=True,
+    )
     start: int | None = of_tuning(
-        f"where auto starts (default: what it learned, or {defaults.AUTO_START})", flags="--auto-start", check=REQUESTS
+        f"where auto starts (default: what it learned, or {defaults.AUTO_START})",
+        flags="--auto-start",
+        check=REQUESTS,
     )
     floor: int | None = of_tuning(
-        f"lower limit of auto (default: {defaults.AUTO_FLOOR})", flags="--auto-floor", check=REQUESTS
+        f"lower limit of auto (default: {defaults.AUTO_FLOOR})",
+        flags="--auto-floor",
+        check=REQUESTS,
     )
     ceiling: int | None = of_tuning(
-        f"upper limit of auto (default: {defaults.AUTO_CEILING})", flags="--auto-ceiling", check=REQUESTS
+        f"upper limit of auto (default: {defaults.AUTO_CEILING})",
+        flags="--auto-ceiling",
+        check=REQUESTS,
     )
     rpm: float | None = of_tuning("maximum requests per minute", check=POSITIVE, everyday=True)
-    tpm: float | None = of_tuning("maximum tokens per minute, prompts and completions", check=POSITIVE)
+    tpm: float | None = of_tuning(
+        "maximum tokens per minute, prompts and completions", check=POSITIVE
+    )
     timeout: float | None = of_tuning(
         f"seconds for one complete reply (default: {defaults.TIMEOUT_SECONDS:g})",
         unit="S",
@@ -326,8 +403,10 @@ class Session(ResultsFolder, Pages):
     )
     stall: float | None = of_tuning(
         f"seconds between two pieces of a streamed reply (default: {defaults.STALL_SECONDS:g})",
-        unit="S", flags="--stall-timeout", check=SECONDS,
-    )  # fmt: skip
+        unit="S",
+        flags="--stall-timeout",
+        check=SECONDS,
+    )
     stream: Literal["auto", "on", "off"] | None = of_tuning(
         "whether replies are streamed (default: auto, only if an endpoint requires it)"
     )
@@ -335,71 +414,107 @@ class Session(ResultsFolder, Pages):
         f"retries of a request after the first try (default: {defaults.MAX_RETRIES})", check=RETRIES
     )
     max_outage: float | None = of_tuning(
-        f"seconds without any answer until the run stops (default: {defaults.MAX_OUTAGE_SECONDS:g})",
-        unit="S", check=SECONDS,
-    )  # fmt: skip
+        "seconds without any answer until the run stops "
+        f"(default: {defaults.MAX_OUTAGE_SECONDS:g})",
+        unit="S",
+        check=SECONDS,
+    )
     wait: float | None = of_tuning(
-        "seconds to wait for the first answer of an endpoint that is still loading (default: 0)", unit="S", check=WAIT
+        "seconds to wait for the first answer of an endpoint that is still loading (default: 0)",
+        unit="S",
+        check=WAIT,
     )
     durability: Literal["process", "power"] | None = of_tuning(
         "what a saved reply survives: this process (default), or a power loss"
     )
-    no_color: bool = option(False, "print without colours (like NO_COLOR in the environment)", variable="NO_COLOR")
-    verbose: bool = option(False, "show more of a run in play: waiting, latency, event loop, disk, what is at risk")
+    no_color: bool = option(
+        False, "print without colours (like NO_COLOR in the environment)", variable="NO_COLOR"
+    )
+    verbose: bool = option(
+        False, "show more of a run in play: waiting, latency, event loop, disk, what is at risk"
+    )
     quiet: bool = option(False, "print errors, and one line for each run at its end")
     json: bool = option(False, "print the runs as JSON at the end, and nothing else")
-    allow_invalid: bool = option(False, "go on even if almost none of the first answers can be used", once=True)
+    allow_invalid: bool = option(
+        False, "go on even if almost none of the first answers can be used", once=True
+    )
     allow: Sequence[str] = option(
-        (), "accept that this field of an earlier run differs; may be repeated", unit="FIELD", once=True
+        (),
+        "accept that this field of an earlier run differs; may be repeated",
+        unit="FIELD",
+        once=True,
     )
 
 
 @command_options
 class RunOptions(Session, TasksFolder, OneBenchmark):
-    """`benchmark_class` is the class that `benchmark` names, and `of_benchmark` are its settings, by their fields."""
+    """`benchmark_class` is the class that `benchmark` names, and `of_benchmark` are its settings,
+    by their fields."""
 
     examples: ClassVar[Sequence[str]] = (
         "harness run --demo",
         "harness run --model deepseek:deepseek-chat --limit 20 --concurrency auto",
-        "harness run --model Qwen3-8B --api-url http://127.0.0.1:8000/v1 --repeats 5 --temperature 0.7",
+        (
+            "harness run --model Qwen3-8B --api-url http://127.0.0.1:8000/v1 --repeats 5"
+            " --temperature 0.7"
+        ),
     )
     benchmark_class: type[Benchmark] | None = None
     of_benchmark: Mapping[str, Any] | None = None
     model: Sequence[str] = option(
         (),
-        "the model's name at the endpoint, or a baseline, which needs none; may be repeated. Baselines: "
-        + ", ".join(registry.baselines()),
-        unit="[PROVIDER:]MODEL", read=str.strip, own=True, everyday=True,
-    )  # fmt: skip
-    queue: str | None = option(None, "the models of this queue in the providers file", unit="NAME", own=True)
+        "the model's name at the endpoint, or a baseline, which needs none; may be repeated. "
+        "Baselines: " + ", ".join(registry.baselines()),
+        unit="[PROVIDER:]MODEL",
+        read=str.strip,
+        own=True,
+        everyday=True,
+    )
+    queue: str | None = option(
+        None, "the models of this queue in the providers file", unit="NAME", own=True
+    )
     platform: Sequence[str] | None = platform_option("one subset; may be repeated (default: all)")
     name: str | None = option(
-        None, "name of the run (default: the last part of the model's name, after demo and the benchmark)",
-        unit="NAME", read=folder_name, own=True, everyday=True, completes=RUNS,
-    )  # fmt: skip
+        None,
+        "name of the run "
+        "(default: the last part of the model's name, after demo and the benchmark)",
+        unit="NAME",
+        read=folder_name,
+        own=True,
+        everyday=True,
+        completes=RUNS,
+    )
     demo: bool = option(
-        False, "use the synthetic tasks that ship, and a baseline where no model is named", everyday=True
+        False,
+        "use the synthetic tasks that ship, and a baseline where no model is named",
+        everyday=True,
     )
     ratio: float = option(1.0, "share of the users to play", unit="R", check=SHARE, rivals="fewer")
     limit: int | None = option(
-        None, "number of users to play, the first in the order that the seed draws; may be raised later",
-        check=POSITIVE_INT, rivals="fewer", own=True, everyday=True,
-    )  # fmt: skip
+        None,
+        "number of users to play, the first in the order that the seed draws; may be raised later",
+        check=POSITIVE_INT,
+        rivals="fewer",
+        own=True,
+        everyday=True,
+    )
     repeats: int = option(
-        1, "times to play each user, independently; may be raised later (default: 1)",
-        check=whole(1, REPEATS_MOST), everyday=True,
-    )  # fmt: skip
+        1,
+        "times to play each user, independently; may be raised later (default: 1)",
+        check=whole(1, REPEATS_MOST),
+        everyday=True,
+    )
     primary: str | None = option(
         None,
-        "the metric that `compare` is to be about; it is kept with the run and cannot be changed later (default: the "
-        "headline metrics)",
+        "the metric that `compare` is to be about; it is kept with the run and cannot be changed"
+        " later (default: the headline metrics)",
         unit="METRIC",
     )
     sample_seed: int = sample_seed_option("seed of that order, and of the schedule")
     part: str | None = option(
         None,
-        "play the I-th of N disjoint parts of the users, in the folder NAME.partIofN; `merge` combines the parts; "
-        "limits and rates are those of all parts together",
+        "play the I-th of N disjoint parts of the users, in the folder NAME.partIofN; `merge`"
+        " combines the parts; limits and rates are those of all parts together",
         unit="I/N",
         read=part_of_users,
         own=True,
@@ -411,12 +526,19 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
         everyday=True,
         rivals="instead",
     )
-    reeval: bool = option(False, "score the saved answers again instead, as `reeval` does", rivals="instead")
+    reeval: bool = option(
+        False, "score the saved answers again instead, as `reeval` does", rivals="instead"
+    )
     detach: bool = option(
-        False, "play in a process of its own, print the run's name and return; `watch` shows it", once=True
+        False,
+        "play in a process of its own, print the run's name and return; `watch` shows it",
+        once=True,
     )
     restart: bool = option(
-        False, "move an earlier run of this name to a backup and start over", once=True, everyday=True
+        False,
+        "move an earlier run of this name to a backup and start over",
+        once=True,
+        everyday=True,
     )
     temperature: float | None = of_request(
         None,
@@ -425,18 +547,26 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
         check=NOT_NEGATIVE,
         everyday=True,
     )
-    top_p: float | None = of_request(None, "share of the most probable tokens to draw from", unit="P", check=SHARE)
+    top_p: float | None = of_request(
+        None, "share of the most probable tokens to draw from", unit="P", check=SHARE
+    )
     seed: int | None = of_request(None, "the endpoint's sampling seed")
-    max_tokens: int | None = of_request(None, "not sent unless given", check=POSITIVE_INT, everyday=True)
-    extra_body: Mapping[str, Any] = of_request({}, "additional members for every request", read=json_object)
+    max_tokens: int | None = of_request(
+        None, "not sent unless given", check=POSITIVE_INT, everyday=True
+    )
+    extra_body: Mapping[str, Any] = of_request(
+        {}, "additional members for every request", read=json_object
+    )
     structured: Structured = option(
         "json_object",
-        "response_format of requests; json_schema demands the benchmark's schema, auto uses as much of it as the "
-        "endpoint accepts",
+        "response_format of requests; json_schema demands the benchmark's schema, auto uses as much"
+        " of it as the endpoint accepts",
         group=REQUEST,
     )
     parse_retries: int = of_request(
-        PARSE_RETRIES, f"times to repeat a request after an unusable reply (default: {PARSE_RETRIES})", check=RETRIES
+        PARSE_RETRIES,
+        f"times to repeat a request after an unusable reply (default: {PARSE_RETRIES})",
+        check=RETRIES,
     )
 
     def found(self) -> type[Benchmark]:
@@ -474,7 +604,8 @@ def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
 
 
 def tuning(options: Session, earlier: JSON) -> defaults.Tuning:
-    """Return the tuning of a command: from its options, else from an earlier process of the run, else defaults."""
+    """Return the tuning of a command: from its options, else from an earlier process of the run,
+    else defaults."""
     earlier = {**earlier, "start": earlier.get("learned_limit") or earlier.get("start")}
     made: JSON = {}
     for one in fields(defaults.Tuning):
@@ -487,7 +618,9 @@ def tuning(options: Session, earlier: JSON) -> defaults.Tuning:
         made["concurrency"] = None if chosen == AUTO else chosen
     if made["floor"] > made["ceiling"]:
         floor, ceiling = options.source("floor"), options.source("ceiling")
-        raise BadInput(f"{floor}: {made['floor']} is above the upper limit {made['ceiling']} ({ceiling})")
+        raise BadInput(
+            f"{floor}: {made['floor']} is above the upper limit {made['ceiling']} ({ceiling})"
+        )
     return defaults.Tuning(**made)
 
 
@@ -500,19 +633,28 @@ def _concurrency_of_environment() -> int | str:
 
 
 def run_name(name: str | None, model: str) -> str:
-    """Return the folder's name: as given, or the last part of the model's name, like the authors' runner."""
+    """Return the folder's name: as given, or the last part of the model's name, like the authors'
+    runner."""
     chosen = name if name is not None else model.rstrip("/").rsplit("/", 1)[-1]
-    if not chosen.strip() or chosen.startswith(".") or "/" in chosen or "\\" in chosen or not chosen.isprintable():
+    if (
+        not chosen.strip()
+        or chosen.startswith(".")
+        or "/" in chosen
+        or "\\" in chosen
+        or not chosen.isprintable()
+    ):
         raise BadInput(f"{in_brief(chosen)} cannot name a run's folder: give another with --name")
     if len(chosen.encode()) > NAME_BYTES:
         raise BadInput(
-            f"{in_brief(chosen)} is too long for a run's name, {NAME_BYTES} bytes at most: name it with --name"
+            f"{in_brief(chosen)} is too long for a run's name, {NAME_BYTES} bytes at most: name it"
+            " with --name"
         )
     return chosen
 
 
 def new_run_name(name: str | None, model: str) -> str:
-    """Return the name of a run that may start now. Raise `BadInput` for one that the results folder uses itself.
+    """Return the name of a run that may start now. Raise `BadInput` for one that the results folder
+    uses itself.
 
     Letter case and trailing dots or blanks are ignored, as some file systems do.
     """
@@ -520,7 +662,7 @@ def new_run_name(name: str | None, model: str) -> str:
     plain = chosen.casefold().rstrip(". ")
     if plain in RESERVED or defaults.OWN_ENDINGS.search(plain):
         raise BadInput(
-            f"{in_brief(chosen)} is a name that the results folder uses itself: give the run another, with --name or "
-            "in its queue"
+            f"{in_brief(chosen)} is a name that the results folder uses itself: give the run"
+            " another, with --name or in its queue"
         )
     return chosen

@@ -26,16 +26,27 @@ from harness.options.address import Found
 from harness.options.options import Session
 from harness.store.manifest import Identity, Manifest, Provenance, Selection, part_of
 
-PACKAGES = ["aiohttp", "anyio", "tenacity", "orjson", "numpy", "scipy", "rich", "json-repair", "uvloop"]
+PACKAGES = [
+    "aiohttp",
+    "anyio",
+    "tenacity",
+    "orjson",
+    "numpy",
+    "scipy",
+    "rich",
+    "json-repair",
+    "uvloop",
+]
 PACKAGES += ["pycityproto", "shapely"]
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where requests go, and what they cost. `found` is None for baselines, which the harness answers itself.
+    """Where requests go, and what they cost. `found` is None for baselines, which the harness
+    answers itself.
 
-    For the command that resumes it, the command's own values are kept: the names of its `headers`, `providers_file`
-    and `ca_file`. `price` is None if it is not known; a run that has one keeps it.
+    For the command that resumes it, the command's own values are kept: the names of its `headers`,
+    `providers_file` and `ca_file`. `price` is None if it is not known; a run that has one keeps it.
     """
 
     found: Found | None = None
@@ -57,18 +68,22 @@ class Way:
         words = [*self.found.flags] if self.found else []
         for option, file in (("--providers", self.providers_file), ("--ca-file", self.ca_file)):
             words += [option, file] if file else []
-        return words + [word for header in self.headers for word in ("--extra-header", f"{header}: ...")]
+        return words + [
+            word for header in self.headers for word in ("--extra-header", f"{header}: ...")
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On which terms a run begins or goes on: differences from an earlier one that are `allowed`, or its `restart`.
+    """On which terms a run begins or goes on: differences from an earlier one that are `allowed`,
+    or its `restart`.
 
-    `source` is the file of prompt or agent that an earlier process was given; this one may use a copy. `sources` are
-    the files of a plug-in's settings, by field. `primary` is the metric that comparisons are to be about, chosen before
-    the run. Without `pages` neither this command nor a later `resume` writes any. With `allow_invalid` a run goes on
-    though almost none of its first answers can be used. `queued` is what its entry of a queue has for extensions,
-    `earlier` the manifest of the run that is resumed.
+    `source` is the file of prompt or agent that an earlier process was given; this one may use a
+    copy. `sources` are the files of a plug-in's settings, by field. `primary` is the metric that
+    comparisons are to be about, chosen before the run. Without `pages` neither this command nor a
+    later `resume` writes any. With `allow_invalid` a run goes on though almost none of its first
+    answers can be used. `queued` is what its entry of a queue has for extensions, `earlier` the
+    manifest of the run that is resumed.
     """
 
     allowed: frozenset[str] = frozenset()
@@ -84,7 +99,8 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One configuration over its subsets. Raise `BadInput` for a baseline that the harness does not have."""
+    """One configuration over its subsets. Raise `BadInput` for a baseline that the harness does not
+    have."""
 
     name: str
     benchmark: Benchmark
@@ -93,7 +109,9 @@ class Plan:
     results: Path
     way: Way
     tuning: defaults.Tuning
-    selection: Selection = field(default_factory=lambda: Selection(ratio=1.0, sample_seed=defaults.SAMPLE_SEED))
+    selection: Selection = field(
+        default_factory=lambda: Selection(ratio=1.0, sample_seed=defaults.SAMPLE_SEED)
+    )
     terms: Terms = field(default_factory=Terms)
 
     def __post_init__(self) -> None:
@@ -121,7 +139,8 @@ class Plan:
 
     @property
     def limits(self) -> defaults.Tuning:
-        """Return the tuning with this part's share of the limits, if the plan is for a part. Raise `BadInput`."""
+        """Return the tuning with this part's share of the limits, if the plan is for a part. Raise
+        `BadInput`."""
         return self.tuning.shared(*part_of(self.selection))
 
     @property
@@ -150,7 +169,10 @@ class Plan:
             "model": model,
             "sampling": sampling,
             "settings": self.benchmark.configuration.identity,
-            "files": {name: sha256(content).hexdigest() for name, content in kept_files(self.benchmark).items()},
+            "files": {
+                name: sha256(content).hexdigest()
+                for name, content in kept_files(self.benchmark).items()
+            },
         }
 
     def provenance(self) -> Provenance:
@@ -182,7 +204,8 @@ class Plan:
 
     @property
     def _sources(self) -> dict[str, str]:
-        """Return where the files of settings are; those of a benchmark that ships are next to `source`."""
+        """Return where the files of settings are; those of a benchmark that ships are next to
+        `source`."""
         files = settings.files(self.benchmark.settings) if self.benchmark.origin else {}
         return {name: str(path.resolve()) for name, path in files.items()}
 
@@ -209,6 +232,11 @@ def _commit() -> str | None:
         return None
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout.strip() or None
+        return (
+            subprocess.run(
+                command, capture_output=True, text=True, timeout=5, check=False
+            ).stdout.strip()
+            or None
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -1,9 +1,11 @@
-"""The price of a model: of the user's providers.toml, else of the shipped table, prices.toml in this folder, else of
-the package genai-prices or of the table inside the package litellm, if these are installed.
+"""The price of a model: of the user's providers.toml, else of the shipped table, prices.toml in
+this folder, else of the package genai-prices or of the table inside the package litellm, if these
+are installed.
 
-A price belongs to a provider and a model by its exact name, or to the name before a date: `gpt-4o-2024-08-06` has the
-price of `gpt-4o` where it has none of its own. One of the two tables holds at that provider's own address alone: a
-relay bills what it likes. docs/providers.md, "Prices", is the user's page.
+A price belongs to a provider and a model by its exact name, or to the name before a date:
+`gpt-4o-2024-08-06` has the price of `gpt-4o` where it has none of its own. One of the two tables
+holds at that provider's own address alone: a relay bills what it likes. docs/providers.md,
+"Prices", is the user's page.
 """
 
 from __future__ import annotations
@@ -60,36 +62,55 @@ def shipped() -> Mapping[str, Prices]:
     """Return the shipped prices by provider and model."""
     table = tomllib.loads(SHIPPED.read_text(encoding="utf-8"))
     return {
-        name: {model: msgspec.convert({**common, **price}, Price) for model, price in common.pop("models").items()}
+        name: {
+            model: msgspec.convert({**common, **price}, Price)
+            for model, price in common.pop("models").items()
+        }
         for name, common in table.items()
     }
 
 
 def price_of(found: Found | None, model: str, book: Book) -> Price | None:
-    """Return the price of a model at an endpoint; None if it is not known, and for a baseline, which costs nothing."""
+    """Return the price of a model at an endpoint; None if it is not known, and for a baseline,
+    which costs nothing."""
     return next(_prices(found, model, book), None) if found else None
 
 
 def _prices(found: Found, model: str, book: Book) -> Iterator[Price]:
-    """Yield the prices of a model, the one that counts first: the user's own, then those of its whole name."""
+    """Yield the prices of a model, the one that counts first: the user's own, then those of its
+    whole name."""
     undated = DATE.sub("", model)
     names = dict.fromkeys((model, undated))
     if found.provider:
         own = [found.provider] if _is_at_own(found, found.provider) else []
     else:
-        own = [provider for provider in book.providers.values() if found.hosts <= hosts_in(provider.base_url)]
+        own = [
+            provider
+            for provider in book.providers.values()
+            if found.hosts <= hosts_in(provider.base_url)
+        ]
     shipped_providers = providers.shipped().providers
-    tables = [name for name, one in shipped_providers.items() if found.hosts <= hosts_in(one.base_url)]
+    tables = [
+        name for name, one in shipped_providers.items() if found.hosts <= hosts_in(one.base_url)
+    ]
     yield from (one.prices[name] for name in names for one in own if name in one.prices)
     for name in names:
-        yield from (prices[name] for table in tables if name in (prices := shipped().get(table, {})))
-        yield from filter(None, (genai_price(IN_GENAI[table], name) for table in tables if table in IN_GENAI))
-        yield from filter(None, (litellm_price(IN_LITELLM[table], name) for table in tables if table in IN_LITELLM))
+        yield from (
+            prices[name] for table in tables if name in (prices := shipped().get(table, {}))
+        )
+        yield from filter(
+            None, (genai_price(IN_GENAI[table], name) for table in tables if table in IN_GENAI)
+        )
+        yield from filter(
+            None,
+            (litellm_price(IN_LITELLM[table], name) for table in tables if table in IN_LITELLM),
+        )
 
 
 @functools.cache
 def _litellm() -> tuple[str, Mapping[str, Any]]:
-    """Return where the prices of an installed litellm are from, and its table; an empty one if it is not installed."""
+    """Return where the prices of an installed litellm are from, and its table; an empty one if it
+    is not installed."""
     try:
         installed = distribution("litellm")
     except PackageNotFoundError:
@@ -98,7 +119,9 @@ def _litellm() -> tuple[str, Mapping[str, Any]]:
     try:
         table = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: litellm is installed, and its prices cannot be read ({error}): reinstall it") from None
+        raise BadInput(
+            f"{path}: litellm is installed, and its prices cannot be read ({error}): reinstall it"
+        ) from None
     return f"litellm {installed.version}, {LITELLM_FILE}", table if isinstance(table, dict) else {}
 
 
@@ -108,14 +131,20 @@ def litellm_price(provider: str, model: str) -> Price | None:
     entry = next((table[name] for name in (model, f"{provider}/{model}") if name in table), None)
     if not isinstance(entry, dict) or entry.get("litellm_provider") != provider:
         return None
-    prompt, completion = (_per_million(entry, f"{side}_cost_per_token") for side in ("input", "output"))
+    prompt, completion = (
+        _per_million(entry, f"{side}_cost_per_token") for side in ("input", "output")
+    )
     if prompt is None or completion is None:
         return None
     lower = [_per_million(entry, f"{side}_cost_per_token_batches") for side in ("input", "output")]
     deferred = lower[0] / prompt if prompt and lower[0] is not None else None
-    if deferred is not None and (round(deferred, DIGITS) != deferred or lower[1] != deferred * completion):
+    if deferred is not None and (
+        round(deferred, DIGITS) != deferred or lower[1] != deferred * completion
+    ):
         deferred = None  # not one factor of all prices
-    more = sorted(name for name in entry if "_above_" in name and name.startswith("input_cost_per_token"))
+    more = sorted(
+        name for name in entry if "_above_" in name and name.startswith("input_cost_per_token")
+    )
     return Price(
         currency="USD",
         prompt=prompt,
@@ -123,7 +152,9 @@ def litellm_price(provider: str, model: str) -> Price | None:
         cached=_per_million(entry, "cache_read_input_token_cost"),
         deferred=deferred,
         source=source,
-        note=f"prompts up to {more[0].partition('_above_')[2].partition('_')[0]} tokens" if more else "",
+        note=f"prompts up to {more[0].partition('_above_')[2].partition('_')[0]} tokens"
+        if more
+        else "",
     )
 
 
@@ -143,7 +174,9 @@ def genai_price(provider: str, model: str) -> Price | None:
     price = info.prices
     if info.id != model or isinstance(price, list):
         return None
-    prompt, completion, cached = map(_lowest_tier, (price.input_mtok, price.output_mtok, price.cache_read_mtok))
+    prompt, completion, cached = map(
+        _lowest_tier, (price.input_mtok, price.output_mtok, price.cache_read_mtok)
+    )
     if prompt is None or completion is None:
         return None
     has_tiers = not isinstance(price.input_mtok, Decimal)
@@ -164,15 +197,21 @@ def _lowest_tier(price: Any) -> Decimal | None:
 
 
 def _per_million(entry: JSON, name: str) -> Decimal | None:
-    """Return a price of litellm's table for a million tokens, None if it has none that a price can be."""
+    """Return a price of litellm's table for a million tokens, None if it has none that a price can
+    be."""
     number = entry.get(name)
-    if not isinstance(number, (int, Decimal)) or not (made := Decimal(number).scaleb(6)).is_finite() or made < 0:
+    if (
+        not isinstance(number, (int, Decimal))
+        or not (made := Decimal(number).scaleb(6)).is_finite()
+        or made < 0
+    ):
         return None
     return made.normalize() + 0 if round(made, DIGITS) == made else None
 
 
 def prices_again(manifest: Manifest, providers_file: Path | None) -> list[Price | None]:
-    """Return what a saved run's model costs today where each of its prices holds, None where that is not known."""
+    """Return what a saved run's model costs today where each of its prices holds, None where that
+    is not known."""
     if manifest.provenance["endpoint"] == EMBEDDED:
         return []
     book = providers.read(providers_file, os.environ)
@@ -180,14 +219,20 @@ def prices_again(manifest: Manifest, providers_file: Path | None) -> list[Price 
 
 
 def _price_again(manifest: Manifest, endpoint: str, book: Book) -> Price | None:
-    name = manifest.provenance.get("provider") if endpoint == manifest.provenance["endpoint"] else None
+    name = (
+        manifest.provenance.get("provider") if endpoint == manifest.provenance["endpoint"] else None
+    )
     provider = book.providers.get(name or "")
     found = Found(tuple(map(Address, endpoint.split())), None, provider)
     return price_of(found, manifest.identity["model"], book)
 
 
 def _is_at_own(found: Found, provider: Provider) -> bool:
-    """Return whether all addresses are on servers that the providers file, or a variable, names for the provider. One
-    that has no address of its own is wherever the user says."""
-    own = (*provider.base_url, *providers.addresses(provider, os.environ)) if provider.base_url else ()
+    """Return whether all addresses are on servers that the providers file, or a variable, names for
+    the provider. One that has no address of its own is wherever the user says."""
+    own = (
+        (*provider.base_url, *providers.addresses(provider, os.environ))
+        if provider.base_url
+        else ()
+    )
     return not own or found.hosts <= hosts_in(own)

@@ -1,7 +1,9 @@
-"""The providers file: addresses, keys' variables and limits of providers, and queues of models (docs/providers.md).
+"""The providers file: addresses, keys' variables and limits of providers, and queues of models
+(docs/providers.md).
 
-The user's own file overrides the shipped `providers.toml` in this folder, field by field within a provider. Such a file
-never contains keys: it names the variables that hold them. No message shows its values.
+The user's own file overrides the shipped `providers.toml` in this folder, field by field within a
+provider. Such a file never contains keys: it names the variables that hold them. No message shows
+its values.
 """
 
 from __future__ import annotations
@@ -32,18 +34,20 @@ NAME = re.compile(r"[\w.-]+")
 TAG = re.compile(r"latest|\d+(\.\d+)?[bm](-.*)?", re.I)
 """What follows a colon in the name of a model, never in a provider's: its size."""
 ALIKE = 0.85
-"""Similarity from which a name counts as a typing error; `llama3`/`ollama` and `deepseek-r1`/`deepseek` are below."""
+"""Similarity from which a name counts as a typing error; `llama3`/`ollama` and
+`deepseek-r1`/`deepseek` are below."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
     """One place that serves models: an account of a hosted API, or the user's own servers.
 
-    `base_url` are replicas of one service; the variable `url_env`, if set, overrides it. `key_env` is the variable of
-    the key, None if requests are sent without one; `key_required` means that a missing key is an error.
-    `rpm` and `tpm` are requests and tokens a minute, `timeout` is in seconds, `concurrency` a number or `auto`; None
-    leaves each to the command. `adapt` are quirks that need not be learned. `prices` are those of its models that the
-    user's file has; the shipped ones are in prices.toml. `source` is its file, for messages.
+    `base_url` are replicas of one service; the variable `url_env`, if set, overrides it. `key_env`
+    is the variable of the key, None if requests are sent without one; `key_required` means that a
+    missing key is an error. `rpm` and `tpm` are requests and tokens a minute, `timeout` is in
+    seconds, `concurrency` a number or `auto`; None leaves each to the command. `adapt` are quirks
+    that need not be learned. `prices` are those of its models that the user's file has; the shipped
+    ones are in prices.toml. `source` is its file, for messages.
     """
 
     name: str
@@ -66,7 +70,8 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class QueuedModel:
-    """An entry of a queue. `model` is as the command line takes it; None leaves a value to the command.
+    """An entry of a queue. `model` is as the command line takes it; None leaves a value to the
+    command.
 
     `extensions` are the fields of extensions.
     """
@@ -91,8 +96,8 @@ class Book:
 
 
 def read(named: Path | None, environment: Mapping[str, str]) -> Book:
-    """Return the shipped file, overridden by the `named` one, else by that of this folder if it is allowed, else by
-    the user's own. Raise `BadInput` with file and field."""
+    """Return the shipped file, overridden by the `named` one, else by that of this folder if it is
+    allowed, else by the user's own. Raise `BadInput` with file and field."""
     own = user_files.read(FILE, named, environment)
     return shipped() if own is None else over(shipped(), own)
 
@@ -102,10 +107,12 @@ def shipped() -> Book:
 
 
 def split_model(text: str, book: Book) -> tuple[str | None, str]:
-    """Return provider and model of `deepseek:deepseek-chat`; None and the whole text without a provider before a colon.
+    """Return provider and model of `deepseek:deepseek-chat`; None and the whole text without a
+    provider before a colon.
 
-    The part before the first colon counts only if it is a known provider's name, so that `qwen2.5:7b` and
-    `deepseek/deepseek-r1:free` stay models. Raises `BadInput` for a provider without a model.
+    The part before the first colon counts only if it is a known provider's name, so that
+    `qwen2.5:7b` and `deepseek/deepseek-r1:free` stay models. Raises `BadInput` for a provider
+    without a model.
     """
     provider, colon, model = text.partition(":")
     if not colon or provider not in book.providers:
@@ -116,7 +123,8 @@ def split_model(text: str, book: Book) -> tuple[str | None, str]:
 
 
 def unknown_provider(text: str, book: Book) -> str | None:
-    """Return a message that the part before the first colon is no provider, None if it cannot be one's name."""
+    """Return a message that the part before the first colon is no provider, None if it cannot be
+    one's name."""
     name, colon, _ = text.partition(":")
     if not colon or name in book.providers or not NAME.fullmatch(name):
         return None
@@ -124,13 +132,16 @@ def unknown_provider(text: str, book: Book) -> str | None:
 
 
 def misspelt(text: str, book: Book) -> str | None:
-    """Return the provider whose name is spelt nearly like the part before the first colon, None if there is none, or if
-    a tag of a model follows the colon (`llama:7b`)."""
+    """Return the provider whose name is spelt nearly like the part before the first colon, None if
+    there is none, or if a tag of a model follows the colon (`llama:7b`)."""
     name, _, model = text.partition(":")
     if unknown_provider(text, book) is None or TAG.fullmatch(model):
         return None
     known = {provider.lower(): provider for provider in book.providers}
-    alike = [*filter(partial(_is_slip, name.lower()), known), *get_close_matches(name.lower(), known, 1, ALIKE)]
+    alike = [
+        *filter(partial(_is_slip, name.lower()), known),
+        *get_close_matches(name.lower(), known, 1, ALIKE),
+    ]
     return known[alike[0]] if alike else None
 
 
@@ -141,7 +152,8 @@ def _is_slip(name: str, known: str) -> bool:
 
 
 def addresses(provider: Provider, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return its replicas' addresses: from the variable `url_env` (separated by spaces or commas), else from the file.
+    """Return its replicas' addresses: from the variable `url_env` (separated by spaces or commas),
+    else from the file.
 
     Raise `BadInput` if neither has any, or the variable holds no address.
     """
@@ -149,7 +161,8 @@ def addresses(provider: Provider, environment: Mapping[str, str]) -> tuple[str, 
     found = tuple(dict.fromkeys(filter(None, re.split(r"[\s,]+", value))))
     if not found and not provider.base_url:
         raise BadInput(
-            f"provider {provider.name}: {provider.url_env} is not set: set it to the address, http(s)://HOST[:PORT]/v1"
+            f"provider {provider.name}: {provider.url_env} is not set: set it to the address,"
+            " http(s)://HOST[:PORT]/v1"
         )
     if not all(map(fields.is_address, found)):
         raise BadInput(
@@ -160,7 +173,8 @@ def addresses(provider: Provider, environment: Mapping[str, str]) -> tuple[str, 
 
 
 def headers(provider: Provider, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return its extra headers with their variables filled in. Raise `BadInput` for one that is not set."""
+    """Return its extra headers with their variables filled in. Raise `BadInput` for one that is not
+    set."""
     filled = {}
     for name, value in provider.extra_headers.items():
         where = f"{provider.source}: providers.{provider.name}.extra_headers.{name}"
@@ -169,7 +183,10 @@ def headers(provider: Provider, environment: Mapping[str, str]) -> dict[str, str
                 raise BadInput(f"{where} uses the variable {variable}, which is not set: set it")
         filled[name] = fields.PLACE.sub(lambda place: environment[place[1]], value)
         if not fields.is_header_value(filled[name]):
-            raise BadInput(f"{where}: its variable holds line ends, control characters, or characters beyond Latin-1")
+            raise BadInput(
+                f"{where}: its variable holds line ends, control characters, or characters beyond"
+                " Latin-1"
+            )
     return filled
 
 
@@ -177,11 +194,15 @@ def over(book: Book, document: Document) -> Book:
     """Return a book overridden by a file. Raise `BadInput` with file and field."""
     path, found = document.path, document.content
     for name in sorted(found.keys() - {"providers", "queues"}):
-        raise BadInput(f"{path}: unknown field {name!r}: expected tables [providers.NAME], and [queues]")
+        raise BadInput(
+            f"{path}: unknown field {name!r}: expected tables [providers.NAME], and [queues]"
+        )
     providers = dict(book.providers)
     for name, entry in _entries(found, "providers", path):
         providers[name] = _provider(providers.get(name, Provider(name)), entry, path)
-    queues = dict(book.queues) | {name: _queue(name, entry, path) for name, entry in _entries(found, "queues", path)}
+    queues = dict(book.queues) | {
+        name: _queue(name, entry, path) for name, entry in _entries(found, "queues", path)
+    }
     return Book(providers, queues, (*book.files, path))
 
 
@@ -192,7 +213,10 @@ def _entries(document: JSON, kind: str, path: Path) -> list[tuple[str, Any]]:
         raise BadInput(f"{path}: field {kind}: expected a table")
     for name in entries:
         if not NAME.fullmatch(name):
-            raise BadInput(f"{path}: {kind}: the name {name!r}: expected letters, digits, '-', '_' and '.' only")
+            raise BadInput(
+                f"{path}: {kind}: the name {name!r}: expected letters, digits, '-', '_' and '.'"
+                " only"
+            )
     return list(entries.items())
 
 
@@ -209,15 +233,21 @@ def _provider(below: Provider, entry: object, path: Path) -> Provider:
     if "ca_file" in given:
         given["ca_file"] = str(path.absolute().parent / os.path.expanduser(given["ca_file"]))
     if "prices" in given:
-        own = {model: _price(price, f"{where}.prices.{model}") for model, price in given["prices"].items()}
+        own = {
+            model: _price(price, f"{where}.prices.{model}")
+            for model, price in given["prices"].items()
+        }
         given["prices"] = {**below.prices, **own}
     made = replace(below, **given, source=str(path))
     if not made.base_url and made.url_env is None:
-        raise BadInput(f"{where}.base_url: expected an address, or in url_env the name of the variable that has it")
+        raise BadInput(
+            f"{where}.base_url: expected an address, or in url_env the name of the variable that"
+            " has it"
+        )
     if "key_env" not in given and below.key_required and _moved(below, made):
         raise BadInput(
-            f"{where} has another address than before, to which the key in {below.key_env} would go: "
-            "name in key_env the variable that holds the key for it"
+            f"{where} has another address than before, to which the key in {below.key_env} would"
+            " go: name in key_env the variable that holds the key for it"
         )
     return made
 
@@ -240,11 +270,19 @@ def _moved(below: Provider, made: Provider) -> bool:
 def _queue(name: str, entries: object, path: Path) -> tuple[QueuedModel, ...]:
     where = f"{path}: queues.{name}"
     if type(entries) is not list or not entries:
-        raise BadInput(f'{where}: expected a list of models, such as ["deepseek:deepseek-chat", {{model = "..."}}]')
-    made, added = [], {name: check for one in extensions() for name, check in one.queue_checks.items()}
+        raise BadInput(
+            f'{where}: expected a list of models, such as ["deepseek:deepseek-chat", {{model ='
+            ' "..."}]'
+        )
+    made, added = (
+        [],
+        {name: check for one in extensions() for name, check in one.queue_checks.items()},
+    )
     for number, entry in enumerate(entries):
         place = f"{where}[{number}]"
-        given = fields.checked({"model": entry} if type(entry) is str else entry, {**fields.QUEUED, **added}, place)
+        given = fields.checked(
+            {"model": entry} if type(entry) is str else entry, {**fields.QUEUED, **added}, place
+        )
         if "model" not in given:
             raise BadInput(f"{place}.model: expected {fields.MODEL[1]}")
         own = {name: given.pop(name) for name in added.keys() & given.keys()}

@@ -1,7 +1,7 @@
 """Find the secrets that this process was given, to remove them from its last messages.
 
-The client removes what it sent from what an endpoint echoes. This is for messages that never pass there: about wrong
-arguments, and unforeseen errors.
+The client removes what it sent from what an endpoint echoes. This is for messages that never pass
+there: about wrong arguments, and unforeseen errors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from urllib.parse import unquote, urlsplit
 from harness.benchmarks.files import content
 from harness.scrubber import SHORTEST_SECRET, Scrubber
 
-SECRET_OPTION = re.compile(r"--[a-z_-]*(?:key|token|secret|password)(?!.*file)[a-z_-]*", re.IGNORECASE)
+SECRET_OPTION = re.compile(
+    r"--[a-z_-]*(?:key|token|secret|password)(?!.*file)[a-z_-]*", re.IGNORECASE
+)
 """Also matches options that are misspelt or unknown."""
 KEY_FILE = re.compile(r"--api[-_]?key[-_]file", re.IGNORECASE)
 HEADER, ADDRESS = re.compile("--extra-header"), re.compile("--(?:api[-_]url|base-url)")
@@ -54,7 +56,11 @@ def _of_file(name: str) -> Iterator[str]:
         yield content(Path(name), LARGEST_KEY_FILE).decode("utf-8-sig").strip()
     except (OSError, ValueError):  # a pipe, too, which only the command itself may read
         path = Path(name)
-        if len(name) >= LONG_SECRET and not path.is_absolute() and ("/" not in name or not path.parent.is_dir()):
+        if (
+            len(name) >= LONG_SECRET
+            and not path.is_absolute()
+            and ("/" not in name or not path.parent.is_dir())
+        ):
             yield name
 
 
@@ -67,10 +73,14 @@ def _of_environment(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def of_address(url: str) -> Iterator[str]:
-    """Yield password and query of an address, also unquoted; for invalid ones all between `//` and `@`."""
+    """Yield password and query of an address, also unquoted; for invalid ones all between `//` and
+    `@`."""
     try:
         parts = urlsplit(url)
-        found = [parts.password or parts.username or "", *(item.partition("=")[2] for item in parts.query.split("&"))]
+        found = [
+            parts.password or parts.username or "",
+            *(item.partition("=")[2] for item in parts.query.split("&")),
+        ]
     except ValueError:
         found = [url.partition("//")[2].rpartition("@")[0].rpartition(":")[2]]
     for one in found:

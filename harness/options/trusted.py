@@ -1,9 +1,11 @@
-"""What this user has run or named on this machine before (docs/design.md, section 7, "Folders from others").
+"""What this user has run or named on this machine before (docs/design.md, section 7, "Folders from
+others").
 
-A run's folder may come from somebody else, who wrote every byte of it. So some of what it names is used only if a
-command of this user has used the very same before: code of a benchmark, prompt or agent, with its settings, and an
-endpoint file. A record is a file in `$XDG_STATE_HOME` (or `~/.local/state`) `/behavior-harness/trusted/`, called by the
-SHA-256 of what it is about; others can neither write nor read it. Where none can be kept, nothing is known.
+A run's folder may come from somebody else, who wrote every byte of it. So some of what it names is
+used only if a command of this user has used the very same before: code of a benchmark, prompt or
+agent, with its settings, and an endpoint file. A record is a file in `$XDG_STATE_HOME` (or
+`~/.local/state`) `/behavior-harness/trusted/`, called by the SHA-256 of what it is about; others
+can neither write nor read it. Where none can be kept, nothing is known.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ def remembers(facts: Sequence[Any], environment: Mapping[str, str]) -> bool:
 
 
 def code_of(manifest: Manifest) -> list[Any]:
-    """Return what decides which code a run plays: its files by their hashes, its settings, and where files are from."""
+    """Return what decides which code a run plays: its files by their hashes, its settings, and
+    where files are from."""
     identity, provenance = manifest.identity, {**manifest.provenance}
     named = [provenance.get(name) for name in NAMED_FILES]
     return ["code", identity["benchmark"], identity["settings"], identity["files"], *named]
@@ -48,7 +51,9 @@ def code_of(manifest: Manifest) -> list[Any]:
 
 def remember_code(manifest: Manifest, environment: Mapping[str, str]) -> None:
     """Record the code of a run that begins or goes on, if any file was named for it."""
-    if not set(NAMED_FILES).isdisjoint(name for name, value in manifest.provenance.items() if value):
+    if not set(NAMED_FILES).isdisjoint(
+        name for name, value in manifest.provenance.items() if value
+    ):
         remember(code_of(manifest), environment)
 
 

@@ -1,11 +1,12 @@
-"""The user's own folders, and which configuration files count (docs/design.md, section 7, "Found files").
+"""The user's own folders, and which configuration files count (docs/design.md, section 7, "Found
+files").
 
-A file that an option names counts, and so does one in the user's configuration folder. One that lies in the current
-folder may be somebody else's: it counts only if this user has allowed it at this path with these bytes (`harness
-trust`). Otherwise nothing of it is read.
+A file that an option names counts, and so does one in the user's configuration folder. One that
+lies in the current folder may be somebody else's: it counts only if this user has allowed it at
+this path with these bytes (`harness trust`). Otherwise nothing of it is read.
 
-The record of an allowed file is in the user's state folder: its path and the SHA-256 of its content. It covers neither
-files that the content names nor what lies next to it.
+The record of an allowed file is in the user's state folder: its path and the SHA-256 of its
+content. It covers neither files that the content names nor what lies next to it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from harness.model import JSON
 logger = logging.getLogger(__name__)
 
 APPLICATION = "behavior-harness"
-"""The folder of the user's own files, below those that the XDG base directory specification names."""
+"""The folder of the user's own files, below those that the XDG base directory specification
+names."""
 SETTINGS = "harness.toml"
 LARGEST = 1 << 20
 """Bytes of a file."""
@@ -44,7 +46,8 @@ class Document:
 
 
 def user_folder(environment: Mapping[str, str], variable: str, default: str) -> Path | None:
-    """Return this application's folder by the XDG base directory specification, which ignores relative ones."""
+    """Return this application's folder by the XDG base directory specification, which ignores
+    relative ones."""
     base, home = Path(environment.get(variable) or ""), Path(environment.get("HOME") or "")
     if not base.is_absolute():
         base = home / default
@@ -52,7 +55,8 @@ def user_folder(environment: Mapping[str, str], variable: str, default: str) -> 
 
 
 def read(file: str, named: Path | None, environment: Mapping[str, str]) -> Document | None:
-    """Return the `named` file, else the one called `file` in the current folder if it is allowed, else the user's own.
+    """Return the `named` file, else the one called `file` in the current folder if it is allowed,
+    else the user's own.
 
     Return None if there is none of them. Raise `BadInput` with file and line.
     """
@@ -74,19 +78,30 @@ def document(path: Path, data: bytes | None = None) -> Document:
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        place = re.search(r"\bat (line \d+|end)\b", str(error)) if isinstance(error, tomllib.TOMLDecodeError) else None
-        raise BadInput(f"{path}{f', {place[1]}' if place else ''}: expected TOML in UTF-8") from None
+        place = (
+            re.search(r"\bat (line \d+|end)\b", str(error))
+            if isinstance(error, tomllib.TOMLDecodeError)
+            else None
+        )
+        raise BadInput(
+            f"{path}{f', {place[1]}' if place else ''}: expected TOML in UTF-8"
+        ) from None
 
 
 def read_private(path: Path, most: int) -> bytes | None:
-    """Return the bytes of a file of at most `most` bytes, None if another user can have written it, or can read it."""
+    """Return the bytes of a file of at most `most` bytes, None if another user can have written it,
+    or can read it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
         found = os.fstat(fd)
-        private = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        private = (
+            stat.S_ISREG(found.st_mode)
+            and found.st_uid == os.geteuid()
+            and not found.st_mode & 0o077
+        )
         return os.read(fd, most) if private and found.st_size <= most else None
     finally:
         os.close(fd)
@@ -108,7 +123,8 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def _allowed(path: Path, environment: Mapping[str, str]) -> bytes | None:
-    """Return the content of a file that its user has allowed. Otherwise print that it is left out, and return None."""
+    """Return the content of a file that its user has allowed. Otherwise print that it is left out,
+    and return None."""
     if (digest := digest_of(path, environment)) is not None:
         try:
             data = content(path, LARGEST)
@@ -135,7 +151,8 @@ def digest_of(path: Path, environment: Mapping[str, str]) -> str | None:
 
 
 def record_of(path: Path, environment: Mapping[str, str]) -> Path | None:
-    """Return where the record of a file is. A link at the path is another file than the one that it leads to."""
+    """Return where the record of a file is. A link at the path is another file than the one that it
+    leads to."""
     folder = trusted_folder(environment)
     return folder / sha256(os.fsencode(path.absolute())).hexdigest() if folder else None
 

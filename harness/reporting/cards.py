@@ -1,4 +1,5 @@
-"""Cards of users for pages, the viewer and `show`: by `Benchmark.cards`, or plain ones where it makes none."""
+"""Cards of users for pages, the viewer and `show`: by `Benchmark.cards`, or plain ones where it
+makes none."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ EMPTY = (NOT_GIVEN, "")
 class ReportCards:
     """Make the cards of a run's users.
 
-    `report` is None before there is one, `benchmark` where its code is not available. `posts` is whether
-    users' own texts are shown. Users have so many `repeats` each.
+    `report` is None before there is one, `benchmark` where its code is not available. `posts` is
+    whether users' own texts are shown. Users have so many `repeats` each.
     """
 
     report: Report | None
@@ -80,7 +81,8 @@ class ReportCards:
         return b'"%s":"%s"' % (self._code.records.outcome_field.encode(), kind.encode())
 
     def repeat(self, data: JSON) -> int:
-        """Return which of its user's repeats a record is of; without repeats `repeat` is the benchmark's."""
+        """Return which of its user's repeats a record is of; without repeats `repeat` is the
+        benchmark's."""
         repeat = data.get("repeat")
         return repeat if self.repeats > 1 and isinstance(repeat, int) else 1
 
@@ -94,12 +96,15 @@ class ReportCards:
         return orjson.dumps(about(str(data["user_id"]), self.repeat(data)))[:-1] + b","
 
     def card(self, data: JSON, task: Task | None, replies: Sequence[Completion]) -> Card:
-        """Return the card of a record; `task` is None where it is not available, `replies` are in order of arrival."""
+        """Return the card of a record; `task` is None where it is not available, `replies` are in
+        order of arrival."""
         with self._guarded(f"user {data['user_id']}, card"):
             data = self._completed(data)
             own = self._own.card(data, task, replies)
             blocks = None if own is None else reports.checked(own)
-        shown = shown_blocks(self._plain(data, replies) if blocks is None else blocks, posts=self.posts)
+        shown = shown_blocks(
+            self._plain(data, replies) if blocks is None else blocks, posts=self.posts
+        )
         return Card(self.name(data), self.figures(data), tuple(shown))
 
     def figures(self, data: JSON) -> tuple[str, ...]:
@@ -116,7 +121,9 @@ class ReportCards:
         """Yield the name of a card's user, and its figures; not those that it does not have."""
         yield Heading(f"{before}{card.key}")
         figures = zip(self.columns, card.figures, strict=False)
-        yield Paragraph(" · ".join(f"{name} {figure}" for name, figure in figures if figure not in EMPTY))
+        yield Paragraph(
+            " · ".join(f"{name} {figure}" for name, figure in figures if figure not in EMPTY)
+        )
 
     def _plain(self, data: JSON, replies: Sequence[Completion]) -> Iterator[Block]:
         if data["outcome"] != VALID:
@@ -128,25 +135,34 @@ class ReportCards:
         yield from numbered(replies)
 
     def _values(self, values: object) -> str:
-        """Return a user's values: those of declared metrics with their unit, others as they are saved."""
+        """Return a user's values: those of declared metrics with their unit, others as they are
+        saved."""
         if not isinstance(values, Mapping):
             return plain(values)
         units = self._units
-        return " · ".join(
-            f"{name} {with_unit(units[name], value) if name in units and _is_value(value) else plain(value)}"
+        shown = {
+            name: with_unit(units[name], value)
+            if name in units and _is_value(value)
+            else plain(value)
             for name, value in values.items()
-        )
+        }
+        return " · ".join(f"{name} {text}" for name, text in shown.items())
 
     @property
     def left_out(self) -> str:
-        """Return what users' own texts are called if these are left out; empty if all are shown, or there are none."""
+        """Return what users' own texts are called if these are left out; empty if all are shown, or
+        there are none."""
         return "" if self.posts else self._own.private
 
     def missing(self, tasks: bool) -> str:
         """Return what the cards do not show, and why; `tasks` is whether those are available."""
         if self.benchmark is None:
-            return "Cards are plain, without what the benchmark's own code may show: it was not run."
-        sentences = [] if tasks else ["The tasks were not at hand, so cards lack what only those show."]
+            return (
+                "Cards are plain, without what the benchmark's own code may show: it was not run."
+            )
+        sentences = (
+            [] if tasks else ["The tasks were not at hand, so cards lack what only those show."]
+        )
         if self._own.private and not (tasks and self.posts):
             sentences.append(f"{self._own.private} are left out, but other texts may quote them.")
         return " ".join(sentences)
@@ -173,7 +189,8 @@ class ReportCards:
         return self._code.records.completed(data)
 
     def _guarded(self, about: str) -> AbstractContextManager[None]:
-        """Guard an author's code. An odd record of a benchmark that ships is to blame itself: that error passes."""
+        """Guard an author's code. An odd record of a benchmark that ships is to blame itself: that
+        error passes."""
         if self.benchmark is None:
             return nullcontext()
         return guarded(self.benchmark, about, *(() if self.benchmark.origin else ODD_SHAPE))
@@ -197,7 +214,9 @@ def cut(block: Block, remedy: str, length: int = MAX_TEXT) -> Block:
     if not isinstance(block, Quote) or len(block.text) <= length:
         return block
     more = len(block.text) - length
-    return structs.replace(block, text=f"{block.text[:length]}\n… ({more} more characters: {remedy})")
+    return structs.replace(
+        block, text=f"{block.text[:length]}\n… ({more} more characters: {remedy})"
+    )
 
 
 def _is_value(value: object) -> bool:

@@ -1,4 +1,5 @@
-"""Where the shapes of charts and sketches are; `charts.html.j2` draws them as SVG, which needs no script."""
+"""Where the shapes of charts and sketches are; `charts.html.j2` draws them as SVG, which needs no
+script."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class Axis(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is drawn: lines and bands as points, bars as (series, left, top, width, height), dots as (series, x, y)."""
+    """What is drawn: lines and bands as points, bars as (series, left, top, width, height), dots as
+    (series, x, y)."""
 
     x: Axis
     y: Axis
@@ -66,7 +68,9 @@ def plan(block: Chart | Sketch) -> Plan | None:
     known = [end for series in block.series for end in ends(series)]
     if len(xs) < len(block.x) or not xs or not known:
         return None
-    return {"curve": _curve, "histogram": _histogram, "ribbon": _ribbon}[block.kind](block, xs, known)
+    return {"curve": _curve, "histogram": _histogram, "ribbon": _ribbon}[block.kind](
+        block, xs, known
+    )
 
 
 def _axes(across: Range, up: Range) -> tuple[Axis, Axis]:
@@ -109,7 +113,9 @@ def _histogram(chart: Chart, edges: Sequence[float], known: Sequence[float]) -> 
             width = (x.at(right) - x.at(left)) / len(chart.series)
             if value:
                 top = y.at(value)
-                bars.append((number, x.at(left) + number * width, top, max(0.5, width - 0.5), y.at(0) - top))
+                bars.append(
+                    (number, x.at(left) + number * width, top, max(0.5, width - 0.5), y.at(0) - top)
+                )
     return Plan(x, y, bars=bars)
 
 
@@ -143,7 +149,9 @@ def _intervals(chart: Chart) -> Plan | None:
         known.append(scale * chart.reference)
     lines = sum(not is_tick(series) for series in chart.series)
     height = TOP + BOTTOM + ROW * max(1, lines) * min(len(chart.x), MAX_POINTS)
-    return Plan(Axis(*around(known), NAMES, WIDTH - RIGHT), Axis(0, 1, height - BOTTOM, TOP), height)
+    return Plan(
+        Axis(*around(known), NAMES, WIDTH - RIGHT), Axis(0, 1, height - BOTTOM, TOP), height
+    )
 
 
 def _sketch(sketch: Sketch) -> Plan | None:
@@ -151,7 +159,9 @@ def _sketch(sketch: Sketch) -> Plan | None:
     spots = [spot for spots in (*sketch.places.values(), *sketch.paths) for spot in spots]
     if not spots:
         return None
-    (west, east), (south, north) = ((min(places), max(places)) for places in zip(*spots, strict=True))
+    (west, east), (south, north) = (
+        (min(places), max(places)) for places in zip(*spots, strict=True)
+    )
     height = HEIGHT * 1.4
     room = max(500.0, east - west, (north - south) * (WIDTH - 40) / (height - 60))
     x = Axis(0.0, room, 20, WIDTH - 20)
@@ -160,7 +170,9 @@ def _sketch(sketch: Sketch) -> Plan | None:
         points = [(x.at(place[0] - west), x.at(north - place[1])) for place in path[:MAX_POINTS]]
         paths.append((0, _points(points)))
     for number, places in enumerate(sketch.places.values()):
-        dots += [(number, x.at(place[0] - west), x.at(north - place[1])) for place in places[:MAX_POINTS]]
+        dots += [
+            (number, x.at(place[0] - west), x.at(north - place[1])) for place in places[:MAX_POINTS]
+        ]
     return Plan(x, x, height, lines=paths, dots=dots)
 
 

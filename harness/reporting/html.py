@@ -1,9 +1,9 @@
 """Blocks as HTML, and as one self-contained page, for any benchmark.
 
-Templates escape every text, so nothing that a model or user wrote can become markup; characters that
-control a terminal or the reading direction are shown as escapes. A page needs its script only to
-browse users and to sort tables. A policy in the page lets only its own script and style run, by their
-hashes, and no request leave (docs/design.md, section 5).
+Templates escape every text, so nothing that a model or user wrote can become markup; characters
+that control a terminal or the reading direction are shown as escapes. A page needs its script only
+to browse users and to sort tables. A policy in the page lets only its own script and style run, by
+their hashes, and no request leave (docs/design.md, section 5).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ LONG_QUOTE = 200
 NAME_CELLS = 24
 """Terminal columns of a row's name in a picture: a Chinese character takes two."""
 Links = Mapping[tuple[str, str], str]
-"""Addresses of cells, by the text of their row's first cell, empty for the head, and their column."""
+"""Addresses of cells, by the text of their row's first cell, empty for the head, and their
+column."""
 
 
 class UserCard(NamedTuple):
@@ -43,8 +44,8 @@ class UserCard(NamedTuple):
 class Browser(NamedTuple):
     """The list of users of a page. Cards are made one after the other, as the page is written.
 
-    `user` is the word for one, `columns` are the heads of the cards' figures. `note` returns which users
-    there are, from the number of cards, once they are made.
+    `user` is the word for one, `columns` are the heads of the cards' figures. `note` returns which
+    users there are, from the number of cards, once they are made.
     """
 
     user: str
@@ -81,8 +82,8 @@ def pieces(page: Page, links: Links | None = None, browser: Browser | None = Non
 
 
 def rendered(blocks: Sequence[Block], links: Links | None = None, **options: object) -> Markup:
-    """Return blocks as HTML. Options: `level` of headings, `pick`, the form that rows are chosen for, and `sort`, the
-    column and the order in which rows are."""
+    """Return blocks as HTML. Options: `level` of headings, `pick`, the form that rows are chosen
+    for, and `sort`, the column and the order in which rows are."""
     macros = templates().get_template("blocks.html.j2").module
     return macros.rendered(blocks, links or {}, **options)  # type: ignore[attr-defined, no-any-return]
 

@@ -1,4 +1,5 @@
-r"""Tables as LaTeX, with the rules of booktabs: the best figure of a column is bold, the second best underlined."""
+r"""Tables as LaTeX, with the rules of booktabs: the best figure of a column is bold, the second
+best underlined."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from harness.document import Cell, Table
 from harness.printable import on_one_line
 
 BEFORE = (
-    "% Needs \\usepackage{booktabs,graphicx}. Names in Chinese need XeLaTeX or LuaLaTeX with ctex or xeCJK,\n"
-    "% or pdfLaTeX with CJKutf8: \\begin{CJK*}{UTF8}{gbsn} before the tables, \\clearpage\\end{CJK*} after them.\n"
+    "% Needs \\usepackage{booktabs,graphicx}. Names in Chinese need XeLaTeX or LuaLaTeX with ctex"
+    " or xeCJK,\n% or pdfLaTeX with CJKutf8: \\begin{CJK*}{UTF8}{gbsn} before the tables,"
+    " \\clearpage\\end{CJK*} after them.\n"
 )
 MARKUP = {None: "{}", "best": "\\textbf{{{}}}", "second": "\\underline{{{}}}"}
 ASTERISK = "\\rlap{*}"
@@ -18,7 +20,8 @@ ASTERISK = "\\rlap{*}"
 SMALLER = "  \\footnotesize\\setlength{\\tabcolsep}{3pt}"
 """For tables of many columns, so that they are shrunk as little as possible."""
 SHRUNK = "  \\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"
-"""Names have any length: a table that is wider than its page or column is shrunk to it, others keep their size."""
+"""Names have any length: a table that is wider than its page or column is shrunk to it, others keep
+their size."""
 NOTES = "  \\par\\smallskip\\begin{{minipage}}{{\\linewidth}}\\footnotesize {}\\end{{minipage}}"
 RULE = "    \\midrule"
 ESCAPED = {
@@ -38,9 +41,11 @@ ESCAPED = {
 
 
 def rendered(tables: Sequence[Table], comments: Sequence[str] = ()) -> str:
-    """Return a `table` for each, with its notes beneath. `comments` are before them, for readers of the source.
+    """Return a `table` for each, with its notes beneath. `comments` are before them, for readers of
+    the source.
 
-    Labels are `tab:` and the table's title before its first comma, in ASCII; a number makes each unique.
+    Labels are `tab:` and the table's title before its first comma, in ASCII; a number makes each
+    unique.
     """
     pieces = [BEFORE, *(f"% {_one_line(comment)}\n" for comment in comments)]
     labels = set[str]()
@@ -93,7 +98,8 @@ def _title(text: str) -> str:
 
 
 def _cell(cell: str | Cell) -> str:
-    """Return a cell without its interval. A hyphen after a digit is that of a range, any other a minus."""
+    """Return a cell without its interval. A hyphen after a digit is that of a range, any other a
+    minus."""
     if isinstance(cell, str):
         return _text(cell)
     asterisk, note = ASTERISK if cell.partial else "", f" ({_text(cell.note)})" if cell.note else ""
@@ -108,5 +114,6 @@ def _text(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return a text with each run of white space as one space, so that no row or comment ends within a name."""
+    """Return a text with each run of white space as one space, so that no row or comment ends
+    within a name."""
     return on_one_line(" ".join(text.split()))

@@ -12,8 +12,11 @@ MARKUP = {None: "{}", "best": "**{}**", "second": "<ins>{}</ins>"}
 
 
 def rendered(tables: Sequence[Table], notes: Sequence[str] = ()) -> str:
-    """Return pipe tables, each with its title and its notes, and then further notes, ending with a line end."""
-    paragraphs = [paragraph for table in tables for paragraph in (*_table(table), *map(_text, table.notes))]
+    """Return pipe tables, each with its title and its notes, and then further notes, ending with a
+    line end."""
+    paragraphs = [
+        paragraph for table in tables for paragraph in (*_table(table), *map(_text, table.notes))
+    ]
     return "\n\n".join([*paragraphs, *map(_text, notes)]) + "\n"
 
 

@@ -1,7 +1,7 @@
 """Pages of runs: a report with a sample of its users, or all of them, read from the run's folder.
 
-Only the lines of users that are shown are decoded; of the others only the offsets are kept, so that a
-page of a million users costs a pass over the files and some bytes of each.
+Only the lines of users that are shown are decoded; of the others only the offsets are kept, so that
+a page of a million users costs a pass over the files and some bytes of each.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ MAX_BYTES = 2_000_000
 EXAMPLE = 300
 """Longest example, in characters."""
 KINDS = 50
-"""Most kinds of failures, and of invalid answers, on a page: this harness makes fewer, another user's folder may have
-any number."""
+"""Most kinds of failures, and of invalid answers, on a page: this harness makes fewer, another
+user's folder may have any number."""
 NOT_SHOWN, IN_FILES = "no page can show it", "the run's files have them"
 BLOCK = 1 << 20
 REPLIES_READ = 1 << 30
@@ -51,7 +51,8 @@ REPLIES_READ = 1 << 30
 
 
 class PageOptions(NamedTuple):
-    """What a page shows: how many users, whether posts, and whether replies even if finding them takes long."""
+    """What a page shows: how many users, whether posts, and whether replies even if finding them
+    takes long."""
 
     users: int = SAMPLE
     posts: bool = False
@@ -59,7 +60,8 @@ class PageOptions(NamedTuple):
 
 
 def attempt(write: Callable[[], object], label: str) -> bool:
-    """Make a page. Errors of this machine or the run's files are reported, and do not change how the run ends.
+    """Make a page. Errors of this machine or the run's files are reported, and do not change how
+    the run ends.
 
     A defect of the harness is raised: the run's own files are already written.
     """
@@ -82,8 +84,12 @@ def write_page(source: Reported, options: PageOptions, path: Path | None = None)
     wanted = {cards.response_start(data) for data in (*drawn, *examples.values())}
     reader.find_replies(wanted, options.patient)
     records = [Record(str(data["user_id"]), data) for data in drawn]
-    together = made_of(lambda shard: cards.together([record.data for record in shard]), records, NOT_SHOWN)
-    page = replace(made, blocks=(*made.blocks, *_failures(source, cards, reader, examples), *together))
+    together = made_of(
+        lambda shard: cards.together([record.data for record in shard]), records, NOT_SHOWN
+    )
+    page = replace(
+        made, blocks=(*made.blocks, *_failures(source, cards, reader, examples), *together)
+    )
     room = MAX_BYTES - 4096 - sum(map(_size, html.pieces(page)))
     shown = list[html.UserCard]()
     for data in drawn:
@@ -105,12 +111,18 @@ def write_all(source: Reported, options: PageOptions, path: Path | None = None) 
     reader.find_replies(None, patient=True)
 
     def note(shown: int) -> str:
-        sentences = _all(source, shown), _left_out(len(reader) - shown), cards.missing(source.index is not None)
+        sentences = (
+            _all(source, shown),
+            _left_out(len(reader) - shown),
+            cards.missing(source.index is not None),
+        )
         return " ".join(filter(None, sentences))
 
     every = (html.user_card(reader.card(cards, data)) for data in reader.all())
     browser = html.Browser(source.report.user, cards.columns, every, note)
-    return _written(html.pieces(replace(made, blocks=()), browser=browser), path, source.files.all_users)
+    return _written(
+        html.pieces(replace(made, blocks=()), browser=browser), path, source.files.all_users
+    )
 
 
 def _size(text: str) -> int:
@@ -118,8 +130,8 @@ def _size(text: str) -> int:
 
 
 def _written(pieces: Iterable[str], path: Path | None, default: Path) -> Path:
-    """Write a page to a path, else to its `default` in the run's folder; return it. Raise `MachineError`, also if that
-    folder is a link to elsewhere."""
+    """Write a page to a path, else to its `default` in the run's folder; return it. Raise
+    `MachineError`, also if that folder is a link to elsewhere."""
     if path is None:
         check_folder(default.parent)
     with replacing(path or default, shared=True) as file:
@@ -152,15 +164,21 @@ def _note(
     def note(shown: int) -> str:
         of = f"A sample of {shown} of the {users} {what}, drawn with seed {source.seed}"
         whole = lines == len(reader) and shown == drawn
-        sentences = [_all(source, shown) if whole else f"{of}; `report --users all` writes them all."]
+        sentences = [
+            _all(source, shown) if whole else f"{of}; `report --users all` writes them all."
+        ]
         sentences.append(_left_out(lines - drawn))
         if shown < drawn:
             sentences.append(
-                f"{drawn - shown} more were drawn, and left out to keep this page below {MAX_BYTES / 1e6:g} MB: mostly "
-                f"those with much text and those late in the results, so the sample is biased towards the others."
+                f"{drawn - shown} more were drawn, and left out to keep this page below"
+                f" {MAX_BYTES / 1e6:g} MB: mostly those with much text and those late in the"
+                " results, so the sample is biased towards the others."
             )
         if reader.impatient:
-            sentences.append("Their replies are not shown, since there are too many to search; `report` searches them.")
+            sentences.append(
+                "Their replies are not shown, since there are too many to search; `report` searches"
+                " them."
+            )
         sentences.append(cards.missing(source.index is not None))
         return " ".join(filter(None, sentences))
 
@@ -169,7 +187,9 @@ def _note(
 
 def _all(source: Reported, shown: int) -> str:
     users, what = _scored(source.report)
-    return f"All {users} {what}." if shown == users else f"{shown} {what}; the report scores {users}."
+    return (
+        f"All {users} {what}." if shown == users else f"{shown} {what}; the report scores {users}."
+    )
 
 
 def _scored(report: Report) -> tuple[int, str]:
@@ -186,7 +206,9 @@ def _left_out(lines: int) -> str:
     return f"{which} left out: damaged, not scored, or of a task that has changed."
 
 
-def _failures(source: Reported, cards: ReportCards, reader: _Reader, examples: Mapping[str, JSON]) -> Iterator[Block]:
+def _failures(
+    source: Reported, cards: ReportCards, reader: _Reader, examples: Mapping[str, JSON]
+) -> Iterator[Block]:
     """Failures and invalid answers by kind, each with an example."""
     kinds, first = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
     for _, line in log.objects(source.files.failures):
@@ -200,18 +222,27 @@ def _failures(source: Reported, cards: ReportCards, reader: _Reader, examples: M
         yield Paragraph("There are none.")
     if kinds:
         yield Paragraph(
-            f"Failures are never scored. These are all that there ever were, also of {source.report.user}s who were "
-            "done later."
+            "Failures are never scored. These are all that there ever were, also of"
+            f" {source.report.user}s who were done later."
         )
-        rows = [(": ".join(which)[:EXAMPLE], str(count), first[which]) for which, count in kinds.most_common(KINDS)]
+        rows = [
+            (": ".join(which)[:EXAMPLE], str(count), first[which])
+            for which, count in kinds.most_common(KINDS)
+        ]
         yield Table(("failure", "times", "example"), tuple(rows))
         yield from _more(len(kinds), "failures")
     for name in _invalid(source.report):
-        yield Paragraph(f"Invalid answers of the kind {name}: {source.report.diagnostics.invalid[name]}.")
+        yield Paragraph(
+            f"Invalid answers of the kind {name}: {source.report.diagnostics.invalid[name]}."
+        )
         data = examples.get(name)
         text = None if data is None else reader.example(cards, data, name)
         if text is not None:
-            yield Quote(f"An example of {name}", text if len(text) <= EXAMPLE else text[:EXAMPLE] + " …", open=True)
+            yield Quote(
+                f"An example of {name}",
+                text if len(text) <= EXAMPLE else text[:EXAMPLE] + " …",
+                open=True,
+            )
     yield from _more(len(source.report.diagnostics.invalid), "invalid answers")
 
 
@@ -221,7 +252,8 @@ def _more(kinds: int, of: str) -> Iterator[Block]:
 
 
 class _Reader:
-    """Records and replies in a run's folder. `marks` are bytes whose first line is kept, by kind."""
+    """Records and replies in a run's folder. `marks` are bytes whose first line is kept, by
+    kind."""
 
     def __init__(self, source: Reported, marks: Mapping[str, bytes]) -> None:
         self._source = source
@@ -242,17 +274,27 @@ class _Reader:
 
     def first(self, kinds: Sequence[str]) -> dict[str, JSON]:
         """Return by kind the first record that has its mark."""
-        lines = {kind: np.searchsorted(self._starts, at, side="right") - 1 for kind, at in self._first.items()}
-        return {kind: data for kind in kinds if kind in lines for data in self._records([lines[kind]])}
+        lines = {
+            kind: np.searchsorted(self._starts, at, side="right") - 1
+            for kind, at in self._first.items()
+        }
+        return {
+            kind: data for kind in kinds if kind in lines for data in self._records([lines[kind]])
+        }
 
     def _records(self, numbers: Iterable[Any]) -> Iterator[JSON]:
-        """Yield the scored records among some lines: of the current task, or without the tasks of any version."""
+        """Yield the scored records among some lines: of the current task, or without the tasks of
+        any version."""
         index = self._source.index
         with _reading(self._source.files.results) as file:
             for number in numbers:
                 line = log.line_at(file, int(self._starts[number]))
                 data = log.parsed(line) if log.sound(line) else {}
-                of_task = type(data.get("task")) is str if index is None else index.current(data) is not None
+                of_task = (
+                    type(data.get("task")) is str
+                    if index is None
+                    else index.current(data) is not None
+                )
                 if "user_id" in data and of_task:
                     yield data
 
@@ -273,7 +315,8 @@ class _Reader:
         self._offsets = np.frombuffer(offsets, np.int64)[order]
 
     def replies(self, cards: ReportCards, record: JSON) -> list[Completion]:
-        """Return those of a record's user and repeat, in the order in which they came; malformed lines are left out."""
+        """Return those of a record's user and repeat, in the order in which they came; malformed
+        lines are left out."""
         user, key = str(record["user_id"]), hash(cards.response_start(record))
         places = self._offsets[slice(*np.searchsorted(self._keys, (key, key + 1)))]
         replies: list[Completion | None] = []

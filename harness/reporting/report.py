@@ -1,7 +1,8 @@
 """A report for people: in one line, as blocks for text and pages, and as a page.
 
-What is looked at first comes first: headline figures, coverage, cost, who answered. The rest is below folded headings.
-All of it is made of the report alone, so that it can be made again without the benchmark's code.
+What is looked at first comes first: headline figures, coverage, cost, who answered. The rest is
+below folded headings. All of it is made of the report alone, so that it can be made again without
+the benchmark's code.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from harness.scoring.reports import Diagnostics, Figure, Report, Value
 
 CHANCE = "chance"
 APPROXIMATE = (
-    f"~: not shown to hold, only the order of magnitude: fewer than {FEWEST} users, fewer than {FEWEST_UNTIED} whose "
-    "value is not the most common one, or a few outliers that decide."
+    f"~: not shown to hold, only the order of magnitude: fewer than {FEWEST} users, fewer than"
+    f" {FEWEST_UNTIED} whose value is not the most common one, or a few outliers that decide."
 )
 
 
@@ -32,7 +33,8 @@ APPROXIMATE = (
 
 
 def covered(report: Report) -> str:
-    """Return `38 of 40 users (INCOMPLETE), synthetic`, and with repeats how many plays of these users are scored."""
+    """Return `38 of 40 users (INCOMPLETE), synthetic`, and with repeats how many plays of these
+    users are scored."""
     incomplete = "" if report.coverage.complete else " (INCOMPLETE)"
     return ", ".join([_scored_users(report) + incomplete, *_marks(report)])
 
@@ -59,11 +61,14 @@ def headline(report: Report) -> str:
         value = f"{figure.name} {with_unit(figure.metric, figure.shown.value)}"
         figures.append(f"{value} ({notes})" if notes else value)
     cost = f"cost {money_text([report.cost.money])}" if report.cost and report.cost.money else ""
-    return "; ".join(filter(None, (", ".join(figures), _invalid(report), breaking(report.diagnostics), cost)))
+    return "; ".join(
+        filter(None, (", ".join(figures), _invalid(report), breaking(report.diagnostics), cost))
+    )
 
 
 def notes_on(figure: Figure) -> Iterator[str]:
-    """Yield what a reader of a figure must know: the published one where it is another, the chance level, the bias."""
+    """Yield what a reader of a figure must know: the published one where it is another, the chance
+    level, the bias."""
     metric, published = figure.metric, figure.published.value
     if metric.text(published) != metric.text(figure.shown.value):
         yield f"as given {with_unit(metric, published)}"
@@ -82,7 +87,11 @@ def running(benchmark: Benchmark, figures: Mapping[str, float | None]) -> str:
 def with_unit(metric: Metric, value: float | None, error: float | None = None) -> str:
     """Return a value with its unit, and its standard error before that, if there is one."""
     space = "" if metric.unit is None else " "
-    return metric.text(value) if value is None else f"{level(metric, value, error)}{space}{metric.shown_unit}"
+    return (
+        metric.text(value)
+        if value is None
+        else f"{level(metric, value, error)}{space}{metric.shown_unit}"
+    )
 
 
 def level(metric: Metric, value: float, error: float | None) -> str:
@@ -91,12 +100,16 @@ def level(metric: Metric, value: float, error: float | None) -> str:
 
 
 def breaking(diagnostics: Diagnostics) -> str:
-    """Return `990 of 990 answers break the rules of the task (more_tags 990)`; empty if none does."""
-    return _counted(diagnostics.breaches or {}, diagnostics.answers, "breaks", "break", "the rules of the task")
+    """Return `990 of 990 answers break the rules of the task (more_tags 990)`; empty if none
+    does."""
+    return _counted(
+        diagnostics.breaches or {}, diagnostics.answers, "breaks", "break", "the rules of the task"
+    )
 
 
 def sentence_on_invalid(invalid: Mapping[str, int], answers: int) -> str:
-    """Return `12 of 100 answers are invalid (no_day 10, refusal 2)`, the most frequent kind first; empty if none is."""
+    """Return `12 of 100 answers are invalid (no_day 10, refusal 2)`, the most frequent kind first;
+    empty if none is."""
     return _counted(invalid, answers, "is", "are", "invalid")
 
 
@@ -108,7 +121,11 @@ def _counted(counts: Mapping[str, int], answers: int, singular: str, plural: str
     total = sum(counts.values())
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     kinds = ", ".join(f"{kind} {count}" for kind, count in ranked)
-    return f"{total} of {answers} answers {singular if total == 1 else plural} {what} ({kinds})" if total else ""
+    return (
+        f"{total} of {answers} answers {singular if total == 1 else plural} {what} ({kinds})"
+        if total
+        else ""
+    )
 
 
 # Pages
@@ -131,7 +148,9 @@ def _tiles(report: Report) -> Iterator[Tile]:
         metric, value = figure.metric, figure.shown
         unit = "" if value.value is None else f" {metric.shown_unit}"
         interval = [f"95 % interval {spanned(metric, value)}"] if value.ci95 else []
-        yield Tile(figure.name, metric.text(value.value) + unit, "; ".join([*interval, *notes_on(figure)]))
+        yield Tile(
+            figure.name, metric.text(value.value) + unit, "; ".join([*interval, *notes_on(figure)])
+        )
     coverage, user = report.coverage, report.user
     marks = "; ".join([f"of {coverage.expected_users}", *_marks(report)])
     yield Tile(f"{user}s scored", str(coverage.scored_users), marks)
@@ -186,13 +205,13 @@ def _headline(report: Report) -> Iterator[Block]:
         yield Paragraph("~: only the order of magnitude of an interval (see Intervals).")
     if any(figure.name != figure.metric.name for figure in report.figures):
         yield Paragraph(
-            "Some answers break the rules of the task: figures that such answers cannot win rank the run. Those of the "
-            "answers as given are next to them."
+            "Some answers break the rules of the task: figures that such answers cannot win rank"
+            " the run. Those of the answers as given are next to them."
         )
     if report.chance:
         yield Paragraph(
-            "Chance: what random answers to the same tasks have on average, with the standard error (±) where it is "
-            "drawn; no request was sent for it. A figure near it shows no skill."
+            "Chance: what random answers to the same tasks have on average, with the standard error"
+            " (±) where it is drawn; no request was sent for it. A figure near it shows no skill."
         )
 
 
@@ -204,17 +223,20 @@ def _coverage(report: Report) -> Iterator[Block]:
     if limits:
         run = report.run
         drawn = (
-            f" This is {limits} of the {run['users_in_tasks']} {user}s in the tasks file, drawn with seed "
-            f"{run['sample_seed']}."
+            f" This is {limits} of the {run['users_in_tasks']} {user}s in the tasks file, drawn"
+            f" with seed {run['sample_seed']}."
         )
     if coverage.complete:
         yield Heading(f"Coverage: complete{limits and f' (of {limits})'}")
         yield Paragraph(f"{users} are scored.{drawn}")
     else:
-        order = f", and {user}s with few steps are scored before those with many" if report.run else ""
+        order = (
+            f", and {user}s with few steps are scored before those with many" if report.run else ""
+        )
         yield Heading(f"INCOMPLETE: {users}")
         yield Paragraph(
-            f"{users} are scored; {_missing(report)}.{drawn} Every figure is over the scored {user}s only{order}."
+            f"{users} are scored; {_missing(report)}.{drawn} Every figure is over the scored"
+            f" {user}s only{order}."
         )
         yield from _bounds(report)
     if invalid := _invalid(report):
@@ -251,18 +273,20 @@ def _bounds(report: Report) -> Iterator[Block]:
     """Yield what the missing users could still make of each mean, where the metrics have bounds."""
     if report.bounds is None:
         yield Paragraph(
-            f"These figures are no means, so no lowest or highest value can be given for the missing {report.user}s: "
-            "the figures change once they are scored."
+            "These figures are no means, so no lowest or highest value can be given for the"
+            f" missing {report.user}s: the figures change once they are scored."
         )
         return
     yield Paragraph(
-        "Lowest and highest: the mean if all who are missing had the lowest value (of a share 0) or the highest "
-        "(100 %)."
+        "Lowest and highest: the mean if all who are missing had the lowest value (of a share 0) or"
+        " the highest (100 %)."
     )
     rows = []
     for name, ends in report.bounds.items():
         metric = report.units[name]
-        rows.append((name, metric.shown_unit, *map(metric.text, (report.metrics[name].value, *ends))))
+        rows.append(
+            (name, metric.shown_unit, *map(metric.text, (report.metrics[name].value, *ends)))
+        )
     yield Table(("metric", "unit", "mean", "lowest", "highest"), tuple(rows))
 
 
@@ -273,21 +297,29 @@ def _all_metrics(report: Report) -> Iterator[Block]:
     yield _table(report, values)
     if report.bias:
         yield Paragraph(
-            f"Bias: how far the mean over other samples of so many {user}s is from that of infinitely many, by "
-            "the jackknife. Only runs of as many compare."
+            f"Bias: how far the mean over other samples of so many {user}s is from that of"
+            " infinitely many, by the jackknife. Only runs of as many compare."
         )
     detectable = report.detectable.items()
-    if least := [f"{name} {units[name].text(value)} {units[name].difference_unit}" for name, value in detectable]:
+    if least := [
+        f"{name} {units[name].text(value)} {units[name].difference_unit}"
+        for name, value in detectable
+    ]:
         yield Paragraph(
-            f"The smallest difference that a comparison shows with these {user}s, at 5 % with a power of 80 %, "
-            f"if the other run varies as much and is not correlated with this one: {', '.join(least)}."
+            f"The smallest difference that a comparison shows with these {user}s, at 5 % with a"
+            " power of 80 %, if the other run varies as much and is not correlated with this one:"
+            f" {', '.join(least)}."
         )
     if lower := [name for name in values if units[name].lower_is_better]:
         yield Paragraph(f"Lower is better: {', '.join(lower)}.")
-    if by := [f"{name} by {units[name].ranked_by}" for name in report.values if units[name].ranked_by in values]:
+    if by := [
+        f"{name} by {units[name].ranked_by}"
+        for name in report.values
+        if units[name].ranked_by in values
+    ]:
         yield Paragraph(
-            "Some answers break the rules of the task. `stats` and `compare` rank runs by figures that such answers "
-            f"cannot win: {', '.join(by)}."
+            "Some answers break the rules of the task. `stats` and `compare` rank runs by figures"
+            f" that such answers cannot win: {', '.join(by)}."
         )
     yield from _pictures(report, report.name, report.metrics)
 
@@ -304,16 +336,40 @@ def shown(report: Report) -> dict[str, Value]:
 
 def _table(report: Report, values: Mapping[str, Value]) -> Table:
     """Return figures with what a reader must know of them; without columns that are empty."""
-    heads = "metric", "unit", "value", "95 % interval", f"{report.user}s", CHANCE, "bias", "as given"
+    heads = (
+        "metric",
+        "unit",
+        "value",
+        "95 % interval",
+        f"{report.user}s",
+        CHANCE,
+        "bias",
+        "as given",
+    )
     rows = []
     for name, value in values.items():
-        metric, figure, text = report.units[name], report.figure(name), report.units[name].text(value.value)
+        metric, figure, text = (
+            report.units[name],
+            report.figure(name),
+            report.units[name].text(value.value),
+        )
         chance = "" if figure.chance is None else level(metric, figure.chance, figure.chance_error)
         bias = "" if figure.bias is None else metric.text(figure.bias, signed=True)
         published = metric.text(figure.published.value)
         span, users = _span(report, metric, value), str(value.users)
         label = figure.name if value is figure.shown else name
-        rows.append((label, metric.shown_unit, text, span, users, chance, bias, published if published != text else ""))
+        rows.append(
+            (
+                label,
+                metric.shown_unit,
+                text,
+                span,
+                users,
+                chance,
+                bias,
+                published if published != text else "",
+            )
+        )
     columns = [(head, *cells) for head, *cells in zip(heads, *rows, strict=True) if any(cells)]
     shown_heads, *shown_rows = zip(*columns, strict=True)
     return Table(shown_heads, tuple(shown_rows))
@@ -327,23 +383,31 @@ def _pictures(report: Report, series: str, values: Mapping[str, Value]) -> Itera
     for names in by_unit.values():
         chart = intervals(", ".join(names), report.units[names[0]], {series: values}, names)
         figures = {name: report.figure(name) for name in names}
-        labels = tuple(figure.name if values[name] is figure.shown else name for name, figure in figures.items())
+        labels = tuple(
+            figure.name if values[name] is figure.shown else name
+            for name, figure in figures.items()
+        )
         levels = tuple(map(report.chance.get, names))
         chance = () if set(levels) == {None} else (Series(CHANCE, levels),)
         yield structs.replace(chart, x=labels, series=(*chart.series, *chance))
 
 
 def _span(report: Report, metric: Metric, value: Value) -> str:
-    """Return an interval; a secondary metric of a benchmark with intervals of its own has none, whatever the users."""
+    """Return an interval; a secondary metric of a benchmark with intervals of its own has none,
+    whatever the users."""
     has_interval = report.intervals_over is not None or metric.name in report.metrics
     return spanned(metric, value) if has_interval or value.ci95 else "n/a"
 
 
 def _histogram(metric: Metric, counts: Sequence[int], user: str) -> Chart:
     low, high = (float(bound or 0.0) for bound in metric.bounds or (0.0, 1.0))
-    edges = tuple(metric.scale * (low + (high - low) * at / len(counts)) for at in range(len(counts) + 1))
+    edges = tuple(
+        metric.scale * (low + (high - low) * at / len(counts)) for at in range(len(counts) + 1)
+    )
     series, label = (Series(f"{user}s", tuple(counts)),), f"{metric.name}, {metric.shown_unit}"
-    return Chart("histogram", f"{metric.name} by {user}", edges, label, f"{user}s", series, percent=False)
+    return Chart(
+        "histogram", f"{metric.name} by {user}", edges, label, f"{user}s", series, percent=False
+    )
 
 
 def _repeats(report: Report) -> Iterator[Block]:
@@ -353,27 +417,41 @@ def _repeats(report: Report) -> Iterator[Block]:
         return
     yield Heading("Repeats", folded=True)
     yield Paragraph(
-        f"Each {user} is played {section.repeats} times, independently; its value is the mean over its repeats."
+        f"Each {user} is played {section.repeats} times, independently; its value is the mean over"
+        " its repeats."
     )
     if not section.components:
-        yield Paragraph(f"Variances within {user}s are not estimated: no {user} has two answers, or too many do.")
+        yield Paragraph(
+            f"Variances within {user}s are not estimated: no {user} has two answers, or too"
+            " many do."
+        )
         return
     yield Paragraph(
-        "More repeats shorten the interval of a mean, but only as far as answers of the same "
-        f"{user} differ: by `shrinks at most`, however many they are, and to the length in the last column (100 % is "
-        "now) with twice as many. The first columns are variances, in the square of the metric's unit (of a share: as "
-        "a fraction), by one-way analysis of variance with random effects."
+        "More repeats shorten the interval of a mean, but only as far as answers of the same"
+        f" {user} differ: by `shrinks at most`, however many they are, and to the length in the"
+        " last column (100 % is now) with twice as many. The first columns are variances, in the"
+        " square of the metric's unit (of a share: as a fraction), by one-way analysis of variance"
+        " with random effects."
     )
     rows = []
     for name, component in section.components.items():
         if name in report.metrics:
             # what comes of rounding is 0
             variances = [
-                variance if variance > ROUNDING**2 else 0 for variance in (component.between, component.within)
+                variance if variance > ROUNDING**2 else 0
+                for variance in (component.between, component.within)
             ]
             shares = (component.removable, component.doubled) if any(variances) else (None, None)
-            rows.append((name, *(f"{variance:.3g}" for variance in variances), *map(_percent, shares)))
-    columns = ("metric", f"between {user}s", "within", "shrinks at most", f"with {2 * section.repeats} repeats")
+            rows.append(
+                (name, *(f"{variance:.3g}" for variance in variances), *map(_percent, shares))
+            )
+    columns = (
+        "metric",
+        f"between {user}s",
+        "within",
+        "shrinks at most",
+        f"with {2 * section.repeats} repeats",
+    )
     yield Table(columns, tuple(rows))
 
 
@@ -397,9 +475,10 @@ def _intervals(report: Report) -> Iterator[Block]:
     if report.intervals_over is not None:
         yield Heading("Intervals", folded=True)
         yield Paragraph(
-            f"95 %, Student's t over {report.intervals_over} with the skewness taken out (Hall 1992). They cover the "
-            f"choice of {report.user}s and of their answers, not what all answers of a run have in common. "
-            f"{APPROXIMATE} Too few: fewer than {FEWEST_AT_ALL} {report.user}s, or all have the same value."
+            f"95 %, Student's t over {report.intervals_over} with the skewness taken out (Hall"
+            f" 1992). They cover the choice of {report.user}s and of their answers, not what all"
+            f" answers of a run have in common. {APPROXIMATE} Too few: fewer than {FEWEST_AT_ALL}"
+            f" {report.user}s, or all have the same value."
         )
 
 
@@ -411,11 +490,13 @@ def _about_run(report: Report) -> Iterator[Block]:
     yield Heading("What was run", folded=True)
     yield Paragraph(f"Prompt: {prompt} (prompt version {report.prompt_version}).")
     if run:
-        settings = ", ".join(_setting(name, value) for name, value in run.items() if name not in RUN_FACTS)
+        settings = ", ".join(
+            _setting(name, value) for name, value in run.items() if name not in RUN_FACTS
+        )
         yield Paragraph(
-            f"Settings: {settings}. Tasks: {run['tasks']}, {run['users_in_tasks']} {report.user}s, SHA-256 "
-            f"{short_hash(run['tasks_sha256'])} Endpoint: {run['endpoint']}. Harness {run['harness']}, run begun "
-            f"{run['created']}."
+            f"Settings: {settings}. Tasks: {run['tasks']}, {run['users_in_tasks']} {report.user}s,"
+            f" SHA-256 {short_hash(run['tasks_sha256'])} Endpoint: {run['endpoint']}. Harness"
+            f" {run['harness']}, run begun {run['created']}."
         )
 
 

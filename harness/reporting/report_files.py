@@ -19,32 +19,50 @@ NOT_A_REPORT = "not a report that this version reads: regenerate it with `reeval
 
 
 def loaded(path: Path) -> Report:
-    """Return the report in a file `eval_report_<subset>.json`. Raise `BadInput` for any other file."""
+    """Return the report in a file `eval_report_<subset>.json`. Raise `BadInput` for any other
+    file."""
     try:
         report = read(content(path, DOCUMENT_MOST))
     except OSError:
         raise BadInput(NOT_A_REPORT) from None
     if report.subset not in report.subsets:
-        raise BadInput(f"a report of {in_brief(report.benchmark)} on {in_brief(report.subset)}, which it does not have")
+        raise BadInput(
+            f"a report of {in_brief(report.benchmark)} on {in_brief(report.subset)}, which it does"
+            " not have"
+        )
     if path.name != f"eval_report_{report.subset}.json":
-        raise BadInput(f"not the report that its name says but one of the subset {in_brief(report.subset)}")
+        raise BadInput(
+            f"not the report that its name says but one of the subset {in_brief(report.subset)}"
+        )
     return report
 
 
 def read(content: bytes) -> Report:
     """Return the report in a file's content, of this format or an earlier one. Raise `BadInput`.
 
-    Format 3 had no approximate intervals, format 2 intervals by the bootstrap, and format 1 most names at another path
-    too.
+    Format 3 had no approximate intervals, format 2 intervals by the bootstrap, and format 1 most
+    names at another path too.
     """
     try:
         data = msgspec.json.decode(content)
         found = data["format"]
         if type(found) is not int or found not in range(1, FORMAT + 1):
-            raise BadInput(f"a report of format {in_brief(found)}, not {FORMAT}: regenerate it with `reeval`")
-        made = _upgraded(data) if found == 1 else msgspec.convert({**data, "format": FORMAT}, Report)
+            raise BadInput(
+                f"a report of format {in_brief(found)}, not {FORMAT}: regenerate it with `reeval`"
+            )
+        made = (
+            _upgraded(data) if found == 1 else msgspec.convert({**data, "format": FORMAT}, Report)
+        )
         _check_metrics(made)
-    except (msgspec.MsgspecError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError):
+    except (
+        msgspec.MsgspecError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ):
         raise BadInput(NOT_A_REPORT) from None
     return made
 
@@ -65,8 +83,14 @@ def _upgraded(data: JSON) -> Report:
         "secondary": {},
         **data,
         "format": FORMAT,
-        "details": {name: value for name, value in of.items() if name not in Diagnostics.__struct_fields__} | own,
-        "diagnostics": {**of, "answers": of.get("valid_answers", 0) + sum(of.get("invalid", {}).values())},
+        "details": (
+            {name: value for name, value in of.items() if name not in Diagnostics.__struct_fields__}
+            | own
+        ),
+        "diagnostics": {
+            **of,
+            "answers": of.get("valid_answers", 0) + sum(of.get("invalid", {}).values()),
+        },
         "sections": [{"block": block["kind"], **block} for block in data.get("sections", ())],
     }
     if not registry.is_shipped(data["benchmark"]):

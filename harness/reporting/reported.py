@@ -12,8 +12,8 @@ from harness.store.tasks import TaskIndex
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A run's folder and its report, with what else is needed to show its users: the seed that draws them, and the
-    benchmark and the tasks, None where these are missing."""
+    """A run's folder and its report, with what else is needed to show its users: the seed that
+    draws them, and the benchmark and the tasks, None where these are missing."""
 
     files: RunFiles
     report: Report

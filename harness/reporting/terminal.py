@@ -1,4 +1,5 @@
-"""Tables on a terminal: as text, with the best figure of a column bold and the second best underlined."""
+"""Tables on a terminal: as text, with the best figure of a column bold and the second best
+underlined."""
 
 from __future__ import annotations
 
@@ -18,13 +19,17 @@ NO_LIMIT = 1_000_000
 
 
 def width(screen: Console) -> int:
-    """Return the columns that a line may have: any number in a file or pipe, which programs read line by line."""
+    """Return the columns that a line may have: any number in a file or pipe, which programs read
+    line by line."""
     return screen.width if screen.is_terminal else NO_LIMIT
 
 
 def show(screen: Console, table: Table) -> None:
-    """Print a table with its title and its notes, each on one line; columns that do not fit follow below."""
-    rows = tuple(tuple(map(_marked, row)) for row in table.rows) if screen.color_system else table.rows
+    """Print a table with its title and its notes, each on one line; columns that do not fit follow
+    below."""
+    rows = (
+        tuple(tuple(map(_marked, row)) for row in table.rows) if screen.color_system else table.rows
+    )
     bare = structs.replace(table, title="", notes=(), rows=rows)
     lines = [Text(table.title, style="italic")] if table.title else []
     lines += map(_styled, text.rendered([bare], width(screen)).splitlines())

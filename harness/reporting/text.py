@@ -1,7 +1,8 @@
-"""Blocks as plain text for a terminal or a file. Widths are terminal columns: a Chinese character takes two.
+"""Blocks as plain text for a terminal or a file. Widths are terminal columns: a Chinese character
+takes two.
 
-A chart of intervals is drawn where readers need it: not below a folded heading, nor below a table of the same section,
-which has its figures. Other pictures are left out.
+A chart of intervals is drawn where readers need it: not below a folded heading, nor below a table
+of the same section, which has its figures. Other pictures are left out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from harness.ui.cells import has, to_left, to_right
 
 GAP = 2
 LINES_DRAWN, ASCII_DRAWN = "●○─├┤│┆", "*o-[]|:"
-"""Of charts: a value with an interval and one without, the interval and its ends, the reference and a chance level."""
+"""Of charts: a value with an interval and one without, the interval and its ends, the reference and
+a chance level."""
 NO_INTERVAL = " no interval"
 MAX_TICKS = 5
 NARROWEST = 8
@@ -40,9 +42,12 @@ NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕�
 Lines = list[str]
 
 
-def rendered(blocks: Sequence[Block], width: int = 80, *, encoding: str = "utf-8", between: str = "\n\n") -> str:
-    """Return blocks as text, by default with an empty line between each two; only `Verbatim` may pass `width`, if that
-    is not too narrow. Charts are drawn with characters that the encoding has."""
+def rendered(
+    blocks: Sequence[Block], width: int = 80, *, encoding: str = "utf-8", between: str = "\n\n"
+) -> str:
+    """Return blocks as text, by default with an empty line between each two; only `Verbatim` may
+    pass `width`, if that is not too narrow. Charts are drawn with characters that the encoding
+    has."""
     room, shown = max(width, NARROWEST), list[str]()
     for block in _without_pictures(blocks):
         lines = _chart(block, room, encoding) if isinstance(block, Chart) else _block(block, room)
@@ -108,16 +113,25 @@ def _chart(chart: Chart, width: int, encoding: str) -> Lines:
         for series in shown:
             if series.values[row] is not None:
                 labels.append(f"{name}, {series.name}" if len(shown) > 1 else str(name))
-                ends = [values[row] if values else None for values in (series.values, series.low, series.high, chance)]
+                ends = [
+                    values[row] if values else None
+                    for values in (series.values, series.low, series.high, chance)
+                ]
                 rows.append([reference, *(None if end is None else factor * end for end in ends)])
     labels = [wrap(label, 2 * width // 5)[0] for label in (*labels, title if has_room else "")]
     names = max(map(cell_len, labels))
     room = max(1, width - names - GAP)
     scale = _scale([end for ends in rows for end in ends if end is not None])
     marks = LINES_DRAWN if has(encoding, LINES_DRAWN) else ASCII_DRAWN
-    bars = [_bar([end if end is None else _column(end, scale, room) for end in ends], marks, room) for ends in rows]
+    bars = [
+        _bar([end if end is None else _column(end, scale, room) for end in ends], marks, room)
+        for ends in rows
+    ]
     bars.append(_numbers(scale, room))
-    lines = [f"{to_left(label, names)}{' ' * GAP}{bar}".rstrip() for label, bar in zip(labels, bars, strict=True)]
+    lines = [
+        f"{to_left(label, names)}{' ' * GAP}{bar}".rstrip()
+        for label, bar in zip(labels, bars, strict=True)
+    ]
     return lines if has_room else [*wrap(title, width), *lines]
 
 
@@ -126,7 +140,8 @@ def _column(number: float, scale: Sequence[float], room: int) -> int:
 
 
 def _bar(columns: Sequence[int | None], marks: str, room: int) -> str:
-    """Return a value with its interval. `columns` are those of reference, value, both ends and chance level."""
+    """Return a value with its interval. `columns` are those of reference, value, both ends and
+    chance level."""
     reference, value, low, high, chance = columns
     dot, hollow, line, left, right, rule, tick = tuple(marks)
     cells, words = [" "] * room, NO_INTERVAL
@@ -144,7 +159,8 @@ def _bar(columns: Sequence[int | None], marks: str, room: int) -> str:
 
 
 def _scale(ends: Sequence[float]) -> list[float]:
-    """Return round numbers at equal distances, from at most the smallest to at least the largest end."""
+    """Return round numbers at equal distances, from at most the smallest to at least the largest
+    end."""
     low, high = min(ends), max(ends)
     span, size = high - low, max(abs(low), abs(high))
     span = span if span > 1e-9 * size else size or 1.0  # rounding is no span
@@ -166,10 +182,11 @@ def _numbers(scale: Sequence[float], room: int) -> str:
 
 
 def wrap(text: str, width: int) -> Lines:
-    """Return lines of at most `width` columns, at least one. White space counts as one space, line ends too.
+    """Return lines of at most `width` columns, at least one. White space counts as one space, line
+    ends too.
 
-    A line may end at a space and on both sides of a wide character, though not before closing punctuation;
-    a word that is longer than a line is cut.
+    A line may end at a space and on both sides of a wide character, though not before closing
+    punctuation; a word that is longer than a line is cut.
     """
     whole = " ".join(map(on_one_line, text.split()))
     if cell_len(whole) <= width:
@@ -180,7 +197,9 @@ def wrap(text: str, width: int) -> Lines:
         if cell_len(longer) <= width:
             lines[-1] = longer
         else:
-            lines += chop_cells(piece, width) or [piece]  # marks of no width of their own are chopped to nothing
+            lines += chop_cells(piece, width) or [
+                piece
+            ]  # marks of no width of their own are chopped to nothing
     return lines if lines[0] or len(lines) == 1 else lines[1:]
 
 
@@ -202,8 +221,11 @@ def _pieces(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _table(table: Table, width: int) -> Lines:
-    """Return the title, the table, and its notes. Columns that do not fit follow below, after the first."""
-    columns = [list(map(cell_text, column)) for column in zip(table.columns, *table.rows, strict=True)]
+    """Return the title, the table, and its notes. Columns that do not fit follow below, after the
+    first."""
+    columns = [
+        list(map(cell_text, column)) for column in zip(table.columns, *table.rows, strict=True)
+    ]
     first = [wrap(cell, width // 2) for cell in columns[0]]
     room = width - _width(first)
     rest = [[wrap(cell, room - GAP) for cell in column] for column in columns[1:]]
@@ -235,14 +257,17 @@ def _bands(columns: Sequence[Column], room: int) -> list[list[Column]]:
 
 
 def _aligned(columns: Sequence[Column], rules: Sequence[int]) -> Lines:
-    """Return the first column set left, the others right, with lines below the head and above the rows of `rules`."""
+    """Return the first column set left, the others right, with lines below the head and above the
+    rows of `rules`."""
     gap, widths, lines = " " * GAP, [_width(column) for column in columns], Lines()
     rule = gap.join("-" * width for width in widths)
     for row, cells in enumerate(zip(*columns, strict=True), -1):
         if row in rules:
             lines.append(rule)
         for first, *others in zip_longest(*cells, fillvalue=""):
-            lines.append(gap.join([to_left(first, widths[0]), *map(to_right, others, widths[1:])]).rstrip())
+            lines.append(
+                gap.join([to_left(first, widths[0]), *map(to_right, others, widths[1:])]).rstrip()
+            )
         if row < 0:
             lines.append(rule)
     return lines

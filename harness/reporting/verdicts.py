@@ -9,7 +9,11 @@ from harness.model import JSON
 from harness.scoring.differences import SIGNIFICANT, Difference
 from harness.ui.words import plural
 
-COULD = {"could_reverse": "could reverse it", "could_undo": "could undo it", "cannot_change": "cannot reverse it"}
+COULD = {
+    "could_reverse": "could reverse it",
+    "could_undo": "could undo it",
+    "cannot_change": "cannot reverse it",
+}
 
 
 def verdict(figure: Difference, metric: Metric, a: str, b: str) -> str:
@@ -23,25 +27,42 @@ def verdict(figure: Difference, metric: Metric, a: str, b: str) -> str:
             return f"{name} is not defined for any user that both have."
         case "same":
             value = metric.text(figure.a)
-            return f"{a} and {b} are the same in {name}: {value} {metric.shown_unit}, equal for each of {users}."
+            return (
+                f"{a} and {b} are the same in {name}: {value} {metric.shown_unit}, equal for each"
+                f" of {users}."
+            )
         case "too_few":
             few = ", ".join(f"{subset} {untied}" for subset, untied in figure.few_untied.items())
             where = f" ({few})" if few and figure.subsets > 1 else ""
             users = plural(figure.differing, "user")
             why = f"{users} that differ{where} are too few for an adjusted p below {SIGNIFICANT}"
-            return f"Nothing can be concluded about {name}: {why}, {_values(figure, metric)}, n {figure.users}."
+            return (
+                f"Nothing can be concluded about {name}: {why}, {_values(figure, metric)}, n"
+                f" {figure.users}."
+            )
         case "no_difference":
-            return f"{a} and {b}: no difference shown in {name}, {_evidence(figure, metric, signed=True)}."
+            return (
+                f"{a} and {b}: no difference shown in {name},"
+                f" {_evidence(figure, metric, signed=True)}."
+            )
         case "differs":
-            return f"{a} minus {b} is {_evidence(figure, metric, signed=True)} in {name}, where neither way is better."
+            return (
+                f"{a} minus {b} is {_evidence(figure, metric, signed=True)} in {name}, where"
+                " neither way is better."
+            )
     better, worse = (a, b) if figure.outcome == "a_better" else (b, a)
     words = f"{better} is better than {worse} in {name} by {_evidence(figure, metric)}."
-    return words if figure.missing_users in (None, "cannot_change") else f"On the {users} that both have, {words}"
+    return (
+        words
+        if figure.missing_users in (None, "cannot_change")
+        else f"On the {users} that both have, {words}"
+    )
 
 
 def _evidence(figure: Difference, metric: Metric, *, signed: bool = False) -> str:
-    """Return the difference with its interval, both values, p and the number of users; and that the test decides where
-    the interval says otherwise. Without a sign it is that of the better run, which comes first."""
+    """Return the difference with its interval, both values, p and the number of users; and that the
+    test decides where the interval says otherwise. Without a sign it is that of the better run,
+    which comes first."""
     difference, p = figure.difference or 0.0, figure.p_adjusted or 0.0
     sign = -1 if difference < 0 and not signed else 1
     by = f"{metric.text(sign * difference, signed=signed)} {metric.difference_unit}"
@@ -67,30 +88,43 @@ def p_text(p: float | None) -> str:
 
 
 def reservations(figure: Difference, metric: Metric, names: JSON) -> list[str]:
-    """Return sentences on what missing users could change, on subsets that a verdict does not cover, and on an interval
-    of few users that differ. `names` are those of `a` and `b`."""
+    """Return sentences on what missing users could change, on subsets that a verdict does not
+    cover, and on an interval of few users that differ. `names` are those of `a` and `b`."""
     if figure.difference is None:
         return []
-    sentences = [*_missing(figure, metric, names)] if figure.missing and figure.outcome != "too_few" else []
+    sentences = (
+        [*_missing(figure, metric, names)] if figure.missing and figure.outcome != "too_few" else []
+    )
     if figure.undefined_on:
         sentences.append(f"{figure.compared} is not defined on {', '.join(figure.undefined_on)}.")
     if figure.few_untied and figure.ci95 is not None:
         few = ", ".join(f"{untied} on {subset}" for subset, untied in figure.few_untied.items())
-        sentences.append(f"The interval of {figure.compared} rests on few users that differ: {few}.")
+        sentences.append(
+            f"The interval of {figure.compared} rests on few users that differ: {few}."
+        )
     return sentences
 
 
 def _missing(figure: Difference, metric: Metric, names: JSON) -> Sequence[str]:
     missing: JSON = figure.missing or {}
-    who = " and ".join(f"{plural(missing[side], 'user')} missing from {names[side]}" for side in "ab" if missing[side])
+    who = " and ".join(
+        f"{plural(missing[side], 'user')} missing from {names[side]}"
+        for side in "ab"
+        if missing[side]
+    )
     if figure.missing_users == "unknown":
         why = "is not a mean over users" if missing["bounds"] is None else "has no bound"
         return [f"What the {who} could change is not known: {figure.compared} {why}."]
     is_shown = figure.outcome in ("a_better", "b_better", "differs")
     verb = COULD[str(figure.missing_users)] if is_shown else "leave it open"
     unit, (low, high) = metric.difference_unit, missing["bounds"]
-    ends = " to ".join("no limit" if end is None else f"{metric.text(end, signed=True)} {unit}" for end in (low, high))
-    sentences = [f"{figure.compared}: the {who} {verb}; with them {names['a']} minus {names['b']} is {ends}."]
+    ends = " to ".join(
+        "no limit" if end is None else f"{metric.text(end, signed=True)} {unit}"
+        for end in (low, high)
+    )
+    sentences = [
+        f"{figure.compared}: the {who} {verb}; with them {names['a']} minus {names['b']} is {ends}."
+    ]
     if (failed := missing["failed"]) and failed["difference"] is not None:
         who = " and ".join(f"{failed[side]} of {names[side]}" for side in "ab" if failed[side])
         bounds = f" (95 % {metric.span(failed['ci95'], signed=True)})" if failed["ci95"] else ""

@@ -1,4 +1,5 @@
-"""The figures that `compare` compares, of any benchmark: those that rank runs, and the metrics as given."""
+"""The figures that `compare` compares, of any benchmark: those that rank runs, and the metrics as
+given."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from harness.scoring.rows import expanded, figures_of, over_repeats, raw_rows
 
 SEED = 20_250
 PROBES = 2
-"""Totals at which it is looked which sums move a figure; at one alone two effects could cancel out."""
+"""Totals at which it is looked which sums move a figure; at one alone two effects could cancel
+out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +41,18 @@ class Figures:
 
     @property
     def main(self) -> tuple[str, ...]:
-        """The primary metric; else the headline metrics that are compared, the first two where all are secondary."""
+        """The primary metric; else the headline metrics that are compared, the first two where all
+        are secondary."""
         if self.primary in self.names:
             return (self.primary,)
-        return tuple(name for name in headline_of(self.benchmark) if name in self.names) or self.names[:2]
+        return (
+            tuple(name for name in headline_of(self.benchmark) if name in self.names)
+            or self.names[:2]
+        )
 
     def uses(self, columns: int) -> NDArray[np.bool_]:
-        """Return which of the K sums each figure is made of (metrics x K): those that move it when they grow."""
+        """Return which of the K sums each figure is made of (metrics x K): those that move it when
+        they grow."""
         rng = np.random.default_rng(SEED)
         used = np.zeros((len(self.names), columns), dtype=np.bool_)
         for _ in range(PROBES):
@@ -57,7 +64,8 @@ class Figures:
     def raw(self, records: Sequence[Record]) -> Array:
         """Return a row for each record, of which `contributions` are made.
 
-        Of means it has the columns of the metrics, then those of the figures that rank them, if others.
+        Of means it has the columns of the metrics, then those of the figures that rank them, if
+        others.
         """
         return made_of(self._raw, records)
 
@@ -70,7 +78,8 @@ class Figures:
         return rows[:, metrics if metrics == ranking else [*metrics, *ranking]]
 
     def contributions(self, rows: Array, starts: Sequence[int]) -> tuple[Array, Array]:
-        """Return what users add to the figures that rank, and to the metrics as given; one array where they agree.
+        """Return what users add to the figures that rank, and to the metrics as given; one array
+        where they agree.
 
         `rows` are those of their repeats, each user's from `starts` on.
         """
@@ -105,12 +114,13 @@ class Figures:
         return a * defined, b * defined
 
     def _ranking(self, columns: int) -> list[int]:
-        """Return the places of the figures that rank. Raise `BenchmarkError` if one is beyond the columns."""
+        """Return the places of the figures that rank. Raise `BenchmarkError` if one is beyond the
+        columns."""
         names = list(metrics_of(self.benchmark))
         places = [names.index(metric.ranked_by or metric.name) for metric in self.benchmark.metrics]
         if max(places) >= columns:
             raise BenchmarkError(
-                f"benchmark {self.benchmark.name}: a metric is ranked by {names[max(places)]}, for which "
-                "`values` or `figures` has no column"
+                f"benchmark {self.benchmark.name}: a metric is ranked by {names[max(places)]}, for"
+                " which `values` or `figures` has no column"
             )
         return places

@@ -1,7 +1,8 @@
-"""Variance components of users that were played several times: what differs between users, and within a user.
+"""Variance components of users that were played several times: what differs between users, and
+within a user.
 
-One-way random effects, method of moments (analysis of variance) for unequal numbers of answers: Searle, Casella &
-McCulloch, Variance Components, 1992, chapter 3; docs/statistics.md, "Repeats".
+One-way random effects, method of moments (analysis of variance) for unequal numbers of answers:
+Searle, Casella & McCulloch, Variance Components, 1992, chapter 3; docs/statistics.md, "Repeats".
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from harness.scoring.bootstrap import Array
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """Variances in the square of the metric's unit, of `number` users with `repeats` answers each (harmonic mean)."""
+    """Variances in the square of the metric's unit, of `number` users with `repeats` answers each
+    (harmonic mean)."""
 
     between: float
     within: float
@@ -25,20 +27,24 @@ class Components:
     repeats: float
 
     def error(self, factor: float = 1.0) -> float:
-        """Return the standard error of the mean over users with `factor` times as many answers; infinity is allowed."""
+        """Return the standard error of the mean over users with `factor` times as many answers;
+        infinity is allowed."""
         return math.sqrt((self.between + self.within / (self.repeats * factor)) / self.number)
 
     @property
     def share(self) -> float | None:
-        """Return the share of the variance of a user's mean that its answers make; None if all are alike."""
+        """Return the share of the variance of a user's mean that its answers make; None if all are
+        alike."""
         answers = self.within / self.repeats
         return answers / (self.between + answers) if self.between + answers > 0 else None
 
 
 def components(values: Array, users: NDArray[np.int_]) -> Components | None:
-    """Return the components of answers' values (NaN if undefined); `users` numbers the user of each, from 0.
+    """Return the components of answers' values (NaN if undefined); `users` numbers the user of
+    each, from 0.
 
-    A variance between users that is estimated below 0 is 0. None for fewer than two users, or none with two answers.
+    A variance between users that is estimated below 0 is 0. None for fewer than two users, or none
+    with two answers.
     """
     defined = ~np.isnan(values)
     values = values[defined]
@@ -50,4 +56,6 @@ def components(values: Array, users: NDArray[np.int_]) -> Components | None:
     within = float(((values - means[user]) ** 2).sum()) / (total - number)
     among = float((answers * (means - values.mean()) ** 2).sum()) / (number - 1)
     typical = (total - float((answers**2).sum()) / total) / (number - 1)
-    return Components(max(0.0, (among - within) / typical), within, number, number / float((1 / answers).sum()))
+    return Components(
+        max(0.0, (among - within) / typical), within, number, number / float((1 / answers).sum())
+    )

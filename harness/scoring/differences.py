@@ -1,4 +1,5 @@
-"""Differences between two runs on the users that both have: every figure of `compare` (docs/statistics.md)."""
+"""Differences between two runs on the users that both have: every figure of `compare`
+(docs/statistics.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ from harness.model import JSON
 from harness.scoring import paired
 from harness.scoring.bootstrap import Array
 from harness.scoring.compared import Figures
-from harness.scoring.intervals import FEWEST, Interval, Moments, interval, is_approximate, moments, standard_error
+from harness.scoring.intervals import (
+    FEWEST,
+    Interval,
+    Moments,
+    interval,
+    is_approximate,
+    moments,
+    standard_error,
+)
 from harness.scoring.missing import Absent, Incomplete, sensitivity
 from harness.scoring.reports import Report
 from harness.scoring.rows import having
@@ -30,23 +39,28 @@ UNTIED = 20
 """Users that differ, below whom a verdict names the subset."""
 SIGNIFICANT = 0.05
 
-Outcome = Literal["a_better", "b_better", "differs", "no_difference", "same", "too_few", "undefined"]
+Outcome = Literal[
+    "a_better", "b_better", "differs", "no_difference", "same", "too_few", "undefined"
+]
 Change = Literal["could_reverse", "could_undo", "cannot_change", "unknown"]
-"""What missing users could make of a difference: one of the other sign, one that their worst values leave unproven,
-neither, or nobody knows since the metric has no bounds."""
+"""What missing users could make of a difference: one of the other sign, one that their worst values
+leave unproven, neither, or nobody knows since the metric has no bounds."""
 
 Outcomes = tuple[tuple[str, int], ...]
-"""Outcome of an answer and how many had it; users with the same share one, so that many users take little memory."""
+"""Outcome of an answer and how many had it; users with the same share one, so that many users take
+little memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
-    """One run on one subset. `tasks` is the content hash of each user's task, in the order of the rows of
-    `contributions` (users x K) and of `given`, the contributions to the metrics as given, which others are compared in
-    place of. `outcomes` has, in the same order, how many of a user's answers ended how.
+    """One run on one subset. `tasks` is the content hash of each user's task, in the order of the
+    rows of `contributions` (users x K) and of `given`, the contributions to the metrics as given,
+    which others are compared in place of. `outcomes` has, in the same order, how many of a user's
+    answers ended how.
 
-    `failed` has the hash of each user with a failure and no score. `expected` is the number of users that the run
-    selected, None where nobody knows. `unsound` lines of the results file are left out.
+    `failed` has the hash of each user with a failure and no score. `expected` is the number of
+    users that the run selected, None where nobody knows. `unsound` lines of the results file are
+    left out.
     """
 
     run: str
@@ -69,7 +83,9 @@ class Side:
         alone = [user for user in other.tasks if user not in self.tasks]
         failed = [user for user in alone if self.failed.get(user) == other.tasks[user]]
         remaining = len(alone) if self.expected is None else self.expected - len(self.tasks)
-        users = alone if remaining > len(failed) else failed  # the rest were not selected by the run's share
+        users = (
+            alone if remaining > len(failed) else failed
+        )  # the rest were not selected by the run's share
         return Absent(other.contributions[other.places(users)], np.isin(users, failed))
 
 
@@ -79,12 +95,13 @@ def common(a: Side, b: Side) -> tuple[str, ...]:
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """A metric of runs `a` and `b` on a subset (or `ALL`), and `difference`, a minus b; None is undefined.
+    """A metric of runs `a` and `b` on a subset (or `ALL`), and `difference`, a minus b; None is
+    undefined.
 
-    What is `compared` is the metric itself, or what ranks it where answers break the rules: `given` are then the
-    metric's values. Intervals and p are of this figure alone, except `ci95_simultaneous` and `p_adjusted`, which hold
-    for the whole `family` of primary figures. Only primary ones have an `outcome`, and `missing_users`: what those in
-    `missing` could change.
+    What is `compared` is the metric itself, or what ranks it where answers break the rules: `given`
+    are then the metric's values. Intervals and p are of this figure alone, except
+    `ci95_simultaneous` and `p_adjusted`, which hold for the whole `family` of primary figures. Only
+    primary ones have an `outcome`, and `missing_users`: what those in `missing` could change.
     """
 
     subset: str
@@ -124,10 +141,12 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stratum:
-    """Both runs on one subset: rows of `pair`, `parts` (NaN where undefined) and `same` are those of `users`.
+    """Both runs on one subset: rows of `pair`, `parts` (NaN where undefined) and `same` are those
+    of `users`.
 
-    `values` are the figures of both sides (2 x M), `given` their metrics as given, and `moments` those of each
-    figure's parts. `variances` are those of the differences, for studentised tests. `report` is one with chance levels.
+    `values` are the figures of both sides (2 x M), `given` their metrics as given, and `moments`
+    those of each figure's parts. `variances` are those of the differences, for studentised tests.
+    `report` is one with chance levels.
     """
 
     subset: str
@@ -153,14 +172,36 @@ class Stratum:
         has = having(figures.benchmark, pair.a) | having(figures.benchmark, pair.b)
         parts = paired.effects(pair, figures.values, has)
         described = tuple(map(moments, parts.T))
-        parts = np.where(np.isinf(parts), np.nan, parts)  # which side a user favours on whom all rests is unknown
+        parts = np.where(
+            np.isinf(parts), np.nan, parts
+        )  # which side a user favours on whom all rests is unknown
         sizes = np.maximum(1.0, np.nan_to_num(np.abs(values)).max(axis=0))
-        same = paired.alike(pair, figures.uses(pair.a.shape[1])) | (np.abs(parts) < paired.ROUNDING * sizes)
-        # Swapping a user's sides leaves the squares of differences, so a test of means is studentised as it is.
+        same = paired.alike(pair, figures.uses(pair.a.shape[1])) | (
+            np.abs(parts) < paired.ROUNDING * sizes
+        )
+        # Swapping a user's sides leaves the squares of differences, so a test of means is
+        # studentised as it is.
         studentised = not figures.benchmark.scoring.is_mean
-        variances = paired.variance(pair, np.zeros((1, len(users))), figures.values)[0] if studentised else None
+        variances = (
+            paired.variance(pair, np.zeros((1, len(users))), figures.values)[0]
+            if studentised
+            else None
+        )
         incomplete = Incomplete(pair, a.absent(b), b.absent(a))
-        return cls(a.subset, users, pair, values, given, parts, described, same, variances, incomplete, figures, report)
+        return cls(
+            a.subset,
+            users,
+            pair,
+            values,
+            given,
+            parts,
+            described,
+            same,
+            variances,
+            incomplete,
+            figures,
+            report,
+        )
 
     def columns(self, places: Places) -> paired.Columns:
         return np.array([places[self.subset, user] for user in self.users], dtype=np.intp)
@@ -170,8 +211,8 @@ class Stratum:
 class Test:
     """One figure of two runs, over the strata that have it.
 
-    `observed` and `swaps`, its differences under swaps, are divided by the figure's size; where the test is
-    studentised, by their standard errors.
+    `observed` and `swaps`, its differences under swaps, are divided by the figure's size; where the
+    test is studentised, by their standard errors.
     """
 
     figure: Difference
@@ -197,42 +238,62 @@ class Test:
 
 
 def compared(pairs: Sequence[Sequence[Stratum]], resamples: int) -> list[list[Difference]]:
-    """Return the differences of pairs of runs of one benchmark: on each subset, and over all if there are several.
+    """Return the differences of pairs of runs of one benchmark: on each subset, and over all if
+    there are several.
 
-    The main figures over all subsets are primary, and one family of tests over all pairs. All others are exploratory.
+    The main figures over all subsets are primary, and one family of tests over all pairs. All
+    others are exploratory.
     """
     places = _places(pairs)
     tests = [_tests(strata, places, resamples) for strata in pairs]
     primary = [test for of_pair in tests for test in of_pair if not test.figure.exploratory]
     concluded = iter(_concluded(primary, places, resamples))
-    return [[test.figure if test.figure.exploratory else next(concluded) for test in of_pair] for of_pair in tests]
+    return [
+        [test.figure if test.figure.exploratory else next(concluded) for test in of_pair]
+        for of_pair in tests
+    ]
 
 
 def worse_than_best(
-    pairs: Sequence[Sequence[Stratum]], figures: Figures, metric: str, permutations: int = paired.RESAMPLES
+    pairs: Sequence[Sequence[Stratum]],
+    figures: Figures,
+    metric: str,
+    permutations: int = paired.RESAMPLES,
 ) -> list[bool]:
-    """Return which of several runs are worse than the best by the verdict of `compare`, in the mean of one metric over
-    strata. `pairs` has the strata of each run, with the best run as their side A."""
+    """Return which of several runs are worse than the best by the verdict of `compare`, in the mean
+    of one metric over strata. `pairs` has the strata of each run, with the best run as their side
+    A."""
     places, column = _places(pairs), figures.names.index(metric)
-    tests = [_test(ALL, strata, strata, _swaps(strata, places, permutations), column) for strata in pairs]
+    tests = [
+        _test(ALL, strata, strata, _swaps(strata, places, permutations), column) for strata in pairs
+    ]
     return [outcome(figure, figures.metrics[metric]) == "a_better" for figure in _adjusted(tests)]
 
 
 Places = Mapping[tuple[str, str], int]
-"""(subset, user) -> the user's place among the users of all pairs of runs, who are swapped and drawn together."""
+"""(subset, user) -> the user's place among the users of all pairs of runs, who are swapped and
+drawn together."""
 
 
 def _places(pairs: Iterable[Sequence[Stratum]]) -> Places:
-    users = ((stratum.subset, user) for strata in pairs for stratum in strata for user in stratum.users)
+    users = (
+        (stratum.subset, user) for strata in pairs for stratum in strata for user in stratum.users
+    )
     return {user: place for place, user in enumerate(dict.fromkeys(users))}
 
 
 def _swaps(strata: Sequence[Stratum], places: Places, permutations: int) -> paired.Swapped:
-    """Return the differences of some strata with sides of users swapped, the same users for all pairs of runs."""
-    pairs, columns = [stratum.pair for stratum in strata], [stratum.columns(places) for stratum in strata]
+    """Return the differences of some strata with sides of users swapped, the same users for all
+    pairs of runs."""
+    pairs, columns = (
+        [stratum.pair for stratum in strata],
+        [stratum.columns(places) for stratum in strata],
+    )
     values, studentised = strata[0].figures.values, strata[0].variances is not None
     rng = np.random.default_rng(SEED)
-    return paired.swapped(pairs, values, rng, permutations, columns, len(places), studentised=studentised)
+    return paired.swapped(
+        pairs, values, rng, permutations, columns, len(places), studentised=studentised
+    )
 
 
 def _tests(strata: Sequence[Stratum], places: Places, permutations: int) -> list[Test]:
@@ -259,7 +320,8 @@ def _test(
     *,
     primary: bool = False,
 ) -> Test:
-    """Return the test of a figure over a group of the strata that were swapped, for this figure alone."""
+    """Return the test of a figure over a group of the strata that were swapped, for this figure
+    alone."""
     figures = group[0].figures
     metric = figures.benchmark.metrics[column]
     there = [stratum for stratum in group if not np.isnan(stratum.values[:, column]).any()]
@@ -272,7 +334,9 @@ def _test(
     observed, swapped = math.nan, np.empty(0)
     difference = _mean(values[:, 0] - values[:, 1])
     if difference is not None:
-        observed, swapped = _scaled(difference, values, there, [*map(strata.index, there)], swaps, column)
+        observed, swapped = _scaled(
+            difference, values, there, [*map(strata.index, there)], swaps, column
+        )
     better, equal, worse = _agreement(there, metric, column)
     chance, chance_error = _chance(there, metric.name)
     figure = Difference(
@@ -292,13 +356,19 @@ def _test(
         exploratory=not primary,
         users=sum(of.users for of in described),
         few_untied={
-            stratum.subset: of.untied for stratum, of in zip(there, described, strict=True) if of.untied < UNTIED
+            stratum.subset: of.untied
+            for stratum, of in zip(there, described, strict=True)
+            if of.untied < UNTIED
         },
         ci95=interval(difference, described),
         approximate=bool(there) and is_approximate(described),
         p=paired.p_value(swapped, observed, swaps.whole),
-        standard_error=standard_error(described) if there and min(of.users for of in described) > 1 else None,
-        missing=sensitivity([stratum.incomplete for stratum in there], figures, metric) if primary else None,
+        standard_error=standard_error(described)
+        if there and min(of.users for of in described) > 1
+        else None,
+        missing=sensitivity([stratum.incomplete for stratum in there], figures, metric)
+        if primary
+        else None,
         chance=chance,
         chance_error=chance_error,
     )
@@ -313,19 +383,25 @@ def _scaled(
     swaps: paired.Swapped,
     column: int,
 ) -> tuple[float, Array]:
-    """Return a mean difference over strata and those under swaps, in units that compare with other figures."""
+    """Return a mean difference over strata and those under swaps, in units that compare with other
+    figures."""
     size = float(np.abs(values).max(initial=1.0))
     swapped = swaps.differences[places, :, column].mean(axis=0) / size
     if swaps.variances is None:
         return difference / size, swapped
     scale = size * len(strata)
-    variance = np.sum([stratum.variances[column] for stratum in strata if stratum.variances is not None])
+    variance = np.sum(
+        [stratum.variances[column] for stratum in strata if stratum.variances is not None]
+    )
     error = float(_root(variance)) / scale
-    return difference / size / error, swapped / (_root(swaps.variances[places, :, column].sum(axis=0)) / scale)
+    return difference / size / error, swapped / (
+        _root(swaps.variances[places, :, column].sum(axis=0)) / scale
+    )
 
 
 def _root(variances: Array | np.floating) -> Array:
-    """Return the roots of variances; of one that is rounding alone that of a tiny one, so that it divides nothing."""
+    """Return the roots of variances; of one that is rounding alone that of a tiny one, so that it
+    divides nothing."""
     roots: Array = np.sqrt(np.maximum(variances, paired.ROUNDING**2))
     return roots
 
@@ -340,7 +416,8 @@ def _agreement(strata: Sequence[Stratum], metric: Metric, column: int) -> tuple[
 
 
 def _chance(strata: Sequence[Stratum], name: str) -> tuple[float | None, float | None]:
-    """Return the mean over strata of their chance levels and its standard error; None where one has no level."""
+    """Return the mean over strata of their chance levels and its standard error; None where one has
+    no level."""
     reports = [stratum.report for stratum in strata]
     level = _mean([report.chance.get(name, math.nan) if report else math.nan for report in reports])
     errors = [report.chance_error.get(name, 0.0) if report else 0.0 for report in reports]
@@ -348,11 +425,15 @@ def _chance(strata: Sequence[Stratum], name: str) -> tuple[float | None, float |
 
 
 def _adjusted(tests: Sequence[Test]) -> list[Difference]:
-    """Return the figures of a family of tests, with the p-values that hold for all of them together."""
+    """Return the figures of a family of tests, with the p-values that hold for all of them
+    together."""
     family = [test for test in tests if test.figure.p is not None]
     if not family:
         return [test.figure for test in tests]
-    swaps, observed = np.stack([test.swaps for test in family], axis=1), np.array([test.observed for test in family])
+    swaps, observed = (
+        np.stack([test.swaps for test in family], axis=1),
+        np.array([test.observed for test in family]),
+    )
     p_values = iter(paired.max_t(swaps, observed, family[0].whole))
     return [
         test.figure
@@ -363,7 +444,8 @@ def _adjusted(tests: Sequence[Test]) -> list[Difference]:
 
 
 def _concluded(tests: Sequence[Test], places: Places, draws: int) -> list[Difference]:
-    """Return the primary figures, with what holds for all of them together, and what they come to."""
+    """Return the primary figures, with what holds for all of them together, and what they come
+    to."""
     errors = [test.errors(places) for test in tests if test.figure.ci95] or [np.zeros(len(places))]
     level = paired.simultaneous_level(np.stack(errors, axis=1), np.random.default_rng(SEED), draws)
     concluded = []
@@ -384,8 +466,8 @@ def _concluded(tests: Sequence[Test], places: Places, draws: int) -> list[Differ
 class NonInferiority:
     """Whether run A is not worse than B by more than a `margin`, in the unit of the metric.
 
-    Both answers are by the one-sided 95 % bound of the difference on that side. The answer is unknown between them, and
-    where no interval is shown to hold.
+    Both answers are by the one-sided 95 % bound of the difference on that side. The answer is
+    unknown between them, and where no interval is shown to hold.
     """
 
     metric: str
@@ -394,9 +476,13 @@ class NonInferiority:
     answer: Literal["not_worse", "worse", "unknown"]
 
 
-def non_inferiority(figure: Difference, strata: Sequence[Stratum], column: int, margin: float) -> NonInferiority:
+def non_inferiority(
+    figure: Difference, strata: Sequence[Stratum], column: int, margin: float
+) -> NonInferiority:
     """Return the answer for a primary figure over some strata, in whose parts it has a column."""
-    defined = [stratum.moments[column] for stratum in strata if stratum.subset not in figure.undefined_on]
+    defined = [
+        stratum.moments[column] for stratum in strata if stratum.subset not in figure.undefined_on
+    ]
     bounds = interval(figure.difference, defined, level=0.9)
     answer: Literal["not_worse", "worse", "unknown"] = "unknown"
     if figure.outcome == "same" and figure.users >= FEWEST:
@@ -413,8 +499,9 @@ def non_inferiority(figure: Difference, strata: Sequence[Stratum], column: int, 
 def outcome(figure: Difference, metric: Metric) -> Outcome:
     """Return what the test of a figure comes to.
 
-    The adjusted p-value of the paired permutation test decides, whatever the interval is. With `n` users that differ it
-    is at least 2^(1-n), and for a family of tests that are not correlated as many times that.
+    The adjusted p-value of the paired permutation test decides, whatever the interval is. With `n`
+    users that differ it is at least 2^(1-n), and for a family of tests that are not correlated as
+    many times that.
     """
     if figure.difference is None or figure.p_adjusted is None:
         return "undefined"
@@ -430,7 +517,8 @@ def outcome(figure: Difference, metric: Metric) -> Outcome:
 
 
 def change(figure: Difference) -> Change | None:
-    """Return what missing users could change; None if there are none, or nothing is shown that could change."""
+    """Return what missing users could change; None if there are none, or nothing is shown that
+    could change."""
     if figure.missing is None or figure.difference is None:
         return None
     sign = 1 if figure.difference > 0 else -1
@@ -445,13 +533,18 @@ def change(figure: Difference) -> Change | None:
 
 
 def most_different(strata: Sequence[Stratum]) -> list[JSON]:
-    """Return the users with the largest parts in the difference of the ranking figure, largest first."""
+    """Return the users with the largest parts in the difference of the ranking figure, largest
+    first."""
     users: list[JSON] = []
     for stratum in strata:
         column = stratum.figures.names.index(stratum.figures.main[-1])
         part = np.where(stratum.same[:, column], np.nan, stratum.parts[:, column])
         users += [
-            {"subset": stratum.subset, "user_id": stratum.users[row], "difference": float(part[row])}
+            {
+                "subset": stratum.subset,
+                "user_id": stratum.users[row],
+                "difference": float(part[row]),
+            }
             for row in np.argsort(-np.abs(part), kind="stable")[:MOST_DIFFERENT].tolist()
             if not math.isnan(part[row])
         ]

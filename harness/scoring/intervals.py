@@ -1,12 +1,14 @@
-"""95 % intervals of figures over users: one rule for reports, learning curves, `stats` and `compare`.
+"""95 % intervals of figures over users: one rule for reports, learning curves, `stats` and
+`compare`.
 
-A figure is made of sums over users. A user's *part* in it is the jackknife's pseudo-value: of a mean the user's own
-value. The interval is Student's, of the parts, with their skewness taken out by Hall's transformation, up to a bound.
-Degrees of freedom are those of Welch and Satterthwaite over several strata, and fewer where long tails make the
-variance uncertain. It needs no random numbers, and the order of users changes nothing. With few users, few that have a
-part of their own (nearly all are tied), or few that decide (their parts are huge), an interval is *approximate*: it
-shows the order of magnitude, but the simulations do not show that it holds.
-Sources: Tukey 1958 (pseudo-values); Johnson 1978 and Hall 1992 (skewness); Welch 1947; Satterthwaite 1946. How often
+A figure is made of sums over users. A user's *part* in it is the jackknife's pseudo-value: of a
+mean the user's own value. The interval is Student's, of the parts, with their skewness taken out by
+Hall's transformation, up to a bound. Degrees of freedom are those of Welch and Satterthwaite over
+several strata, and fewer where long tails make the variance uncertain. It needs no random numbers,
+and the order of users changes nothing. With few users, few that have a part of their own (nearly
+all are tied), or few that decide (their parts are huge), an interval is *approximate*: it shows the
+order of magnitude, but the simulations do not show that it holds. Sources: Tukey 1958
+(pseudo-values); Johnson 1978 and Hall 1992 (skewness); Welch 1947; Satterthwaite 1946. How often
 the intervals hold the true figure: docs/statistics.md, Simulations.
 """
 
@@ -25,14 +27,15 @@ from harness.scoring.bootstrap import LEVEL, Array
 from harness.scoring.libraries import special
 
 FEWEST, FEWEST_UNTIED, LEAST_FREEDOM = 40, 7, 6
-"""Users, users that differ from the most common part, and degrees of freedom: with fewer an interval is approximate."""
+"""Users, users that differ from the most common part, and degrees of freedom: with fewer an
+interval is approximate."""
 FEWEST_AT_ALL = 10
 """Users below whom there is no interval."""
 SHRINKAGE = 3
 """Such users with whom half of the sample's skewness is believed."""
 STEEPEST = 0.1
-"""The least value under the cube root of Hall's transformation, which bounds the skewness that is taken out: nearer to
-0 the root is so steep that one more outlier would double the longer arm."""
+"""The least value under the cube root of Hall's transformation, which bounds the skewness that is
+taken out: nearer to 0 the root is so steep that one more outlier would double the longer arm."""
 POWER = 0.8
 REACH = 2.801585218112969
 """Quantiles of the normal distribution for `POWER` and for the end of a 95 % interval, together."""
@@ -45,8 +48,9 @@ Interval = tuple[float, float]
 
 
 class Moments(NamedTuple):
-    """Describe the parts of the users of one stratum: the number of users, how many differ from the most common part,
-    unbiased estimates of the variance and the third central moment, and the sample's kurtosis (3 if normal)."""
+    """Describe the parts of the users of one stratum: the number of users, how many differ from the
+    most common part, unbiased estimates of the variance and the third central moment, and the
+    sample's kurtosis (3 if normal)."""
 
     users: int
     untied: int
@@ -58,9 +62,9 @@ class Moments(NamedTuple):
 def parts(rows: Array, figures: Figures, has: NDArray[np.bool_] | bool = True) -> Array:
     """Return each user's part in each figure: users x M, NaN where the user has no such figure.
 
-    `rows` is what each user adds: users x K. A part is n x the figure of all - (n - 1) x that of all but the user; it
-    is infinite if there is no figure without the user. `has` says which users have which figure: whether the figure of
-    a user alone is defined does not matter.
+    `rows` is what each user adds: users x K. A part is n x the figure of all - (n - 1) x that of
+    all but the user; it is infinite if there is no figure without the user. `has` says which users
+    have which figure: whether the figure of a user alone is defined does not matter.
     """
     total = rows.sum(axis=0, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -75,7 +79,8 @@ def parts(rows: Array, figures: Figures, has: NDArray[np.bool_] | bool = True) -
 
 
 def moments(part: Array) -> Moments:
-    """Return the moments of one figure's parts; undefined ones are left out, and with an infinite one all are tied."""
+    """Return the moments of one figure's parts; undefined ones are left out, and with an infinite
+    one all are tied."""
     values = np.sort(part[~np.isnan(part)])  # sums are the same in every order of users
     users = len(values)
     if not users or np.isinf(values[-1]):
@@ -89,7 +94,8 @@ def moments(part: Array) -> Moments:
 
 
 def moments_of_sums(users: int, untied: int, second: float, third: float, fourth: float) -> Moments:
-    """Return the moments of parts from the sums of the second to fourth powers of their deviations from the mean."""
+    """Return the moments of parts from the sums of the second to fourth powers of their deviations
+    from the mean."""
     return Moments(
         users,
         untied,
@@ -105,28 +111,42 @@ def interval(
     bounds: tuple[float | None, float | None] | None = None,
     level: float = LEVEL,
 ) -> Interval | None:
-    """Return the interval of a figure, or of the mean of one figure over strata that weigh the same; 95 % by default.
+    """Return the interval of a figure, or of the mean of one figure over strata that weigh the
+    same; 95 % by default.
 
-    It is cut to the bounds of the figure. None if the figure is undefined, there are too few users, or all are alike.
+    It is cut to the bounds of the figure. None if the figure is undefined, there are too few users,
+    or all are alike.
     """
     if figure is None or math.isnan(figure) or not strata or min(of.users for of in strata) < 2:
         return None
     error = standard_error(strata)
-    if sum(of.users for of in strata) < FEWEST_AT_ALL or not ROUNDING * max(1.0, abs(figure)) <= error < math.inf:
+    if (
+        sum(of.users for of in strata) < FEWEST_AT_ALL
+        or not ROUNDING * max(1.0, abs(figure)) <= error < math.inf
+    ):
         return None
     untied, (freedom, skewness) = _untied(strata), _shape(strata)
     freedom = max(LEAST_FREEDOM, freedom)
-    reach = student(freedom) if level == LEVEL else float(special().stdtrit(freedom, (1 + level) / 2))
-    most = 3 * (math.sqrt(reach**2 + 2 * (1 - STEEPEST) / 3) - reach)  # the root's argument is then STEEPEST
+    reach = (
+        student(freedom) if level == LEVEL else float(special().stdtrit(freedom, (1 + level) / 2))
+    )
+    most = 3 * (
+        math.sqrt(reach**2 + 2 * (1 - STEEPEST) / 3) - reach
+    )  # the root's argument is then STEEPEST
     believed = min(most, max(-most, skewness * float(untied / (untied + SHRINKAGE))))
-    ends = (figure - error * _unskewed(reach, believed), figure - error * _unskewed(-reach, believed))
+    ends = (
+        figure - error * _unskewed(reach, believed),
+        figure - error * _unskewed(-reach, believed),
+    )
     low, high = bounds or (None, None)
-    return ends[0] if low is None else max(low, ends[0]), ends[1] if high is None else min(high, ends[1])
+    return ends[0] if low is None else max(low, ends[0]), ends[1] if high is None else min(
+        high, ends[1]
+    )
 
 
 def is_approximate(strata: Sequence[Moments]) -> bool:
-    """Return whether an interval of a mean over strata may not hold, by the simulations: of few users, few that differ,
-    or few that decide. There must be a user, and a variance."""
+    """Return whether an interval of a mean over strata may not hold, by the simulations: of few
+    users, few that differ, or few that decide. There must be a user, and a variance."""
     if sum(of.users for of in strata) < FEWEST or _untied(strata) < FEWEST_UNTIED:
         return True
     return _shape(strata)[0] < LEAST_FREEDOM
@@ -138,11 +158,13 @@ def with_mark(ends: Interval | None, strata: Sequence[Moments]) -> tuple[float, 
 
 
 def student(freedom: float) -> float:
-    """Return the quantile of Student's distribution for a 95 % interval, to 12 digits; `freedom` is from 1.
+    """Return the quantile of Student's distribution for a 95 % interval, to 12 digits; `freedom` is
+    from 1.
 
-    Every report needs it, and scipy.special takes a tenth of a second to load. Newton's method starts at 0, and each
-    step falls short, since the distribution function is concave there. `whole` is that function less 1/2, divided by
-    the density. Source: Abramowitz and Stegun 1964, 15.3.4 and 26.7.1.
+    Every report needs it, and scipy.special takes a tenth of a second to load. Newton's method
+    starts at 0, and each step falls short, since the distribution function is concave there.
+    `whole` is that function less 1/2, divided by the density. Source: Abramowitz and Stegun 1964,
+    15.3.4 and 26.7.1.
     """
     quantile, step, peak = 0.0, 1.0, _peak(freedom)
     while step > 1e-14 * quantile:
@@ -164,29 +186,40 @@ def _peak(freedom: float) -> float:
     half = freedom / 2
     if half < 150:  # a gamma function of 171 or more is no float
         return math.gamma(half + 0.5) / math.gamma(half) / math.sqrt(math.pi * freedom)
-    series = 1 - 1 / (8 * half) + 1 / (128 * half**2) + 5 / (1024 * half**3) - 21 / (32768 * half**4)
+    series = (
+        1 - 1 / (8 * half) + 1 / (128 * half**2) + 5 / (1024 * half**3) - 21 / (32768 * half**4)
+    )
     return series / math.sqrt(2 * math.pi)
 
 
 def _untied(strata: Sequence[Moments]) -> int | Fraction:
-    """Return how many untied users the mean over strata is as good as: few if one of the strata has few users, since
-    that one decides, and all of them if the strata are of one size."""
+    """Return how many untied users the mean over strata is as good as: few if one of the strata has
+    few users, since that one decides, and all of them if the strata are of one size."""
     if len(strata) == 1:
         return strata[0].untied
     rate = Fraction(sum(of.untied for of in strata), sum(of.users for of in strata))
-    return rate * sum(Fraction(1, of.users) for of in strata) ** 2 / sum(Fraction(1, of.users**3) for of in strata)
+    return (
+        rate
+        * sum(Fraction(1, of.users) for of in strata) ** 2
+        / sum(Fraction(1, of.users**3) for of in strata)
+    )
 
 
 def _shape(strata: Sequence[Moments]) -> tuple[float, float]:
-    """Return the degrees of freedom of the mean over strata, and its skewness as far as the sample supports it.
+    """Return the degrees of freedom of the mean over strata, and its skewness as far as the sample
+    supports it.
 
-    The variance of the mean is itself estimated. `noise` is the variance of that estimate; `linked` the share of it
-    that goes with the error of the mean: 1 for two values, 0 for symmetric ones. Hall's transformation takes that share
-    out, and the rest costs degrees of freedom: three times as many as by Satterthwaite's formula, since samples with
-    long tails rarely show all of them. Where little is linked, the skewness is mostly chance.
+    The variance of the mean is itself estimated. `noise` is the variance of that estimate; `linked`
+    the share of it that goes with the error of the mean: 1 for two values, 0 for symmetric ones.
+    Hall's transformation takes that share out, and the rest costs degrees of freedom: three times
+    as many as by Satterthwaite's formula, since samples with long tails rarely show all of them.
+    Where little is linked, the skewness is mostly chance.
     """
     shares = [(of.variance / of.users, of) for of in strata]
-    variance, third = sum(share for share, _ in shares), sum(of.third / of.users**2 for of in strata)
+    variance, third = (
+        sum(share for share, _ in shares),
+        sum(of.third / of.users**2 for of in strata),
+    )
     welch = variance**2 / sum(share**2 / (of.users - 1) for share, of in shares)
     noise = sum(share**2 * (of.kurtosis - 1) / of.users for share, of in shares)
     linked = min(1.0, third**2 / (variance * noise)) if noise > 0 else 1.0
@@ -201,7 +234,8 @@ def standard_error(strata: Sequence[Moments]) -> float:
 
 
 def _unskewed(quantile: float, skewness: float) -> float:
-    """Return the quantile of a statistic of this skewness (of the mean: that of users / root n) from Student's.
+    """Return the quantile of a statistic of this skewness (of the mean: that of users / root n)
+    from Student's.
 
     Source: Hall 1992, the inverse of T + a T^2 / 3 + a^2 T^3 / 27 + a / 6.
     """
@@ -211,8 +245,8 @@ def _unskewed(quantile: float, skewness: float) -> float:
 
 
 def detectable(interval: tuple[float, float], users: int) -> float:
-    """Return the smallest difference that a comparison at 5 % shows with `POWER`, of two runs whose figures have this
-    95 % interval over so many users and are not correlated.
+    """Return the smallest difference that a comparison at 5 % shows with `POWER`, of two runs whose
+    figures have this 95 % interval over so many users and are not correlated.
 
     Every report has it, so that it does without scipy.special, as `student` does.
     """

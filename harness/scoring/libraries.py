@@ -1,7 +1,9 @@
-"""Call the OpenBLAS of numpy and of scipy only if there is the memory that it takes once and for all.
+"""Call the OpenBLAS of numpy and of scipy only if there is the memory that it takes once and for
+all.
 
-Without that memory OpenBLAS ends the process by itself, or tries for ever. So Python first allocates as much, since it
-can report a failure. Not covered: what other threads take in between, and numpy's own start.
+Without that memory OpenBLAS ends the process by itself, or tries for ever. So Python first
+allocates as much, since it can report a failure. Not covered: what other threads take in between,
+and numpy's own start.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROOM = 128 << 20
-"""Bytes of address space. scipy took 75 MB, a first product 33 MB, with the one thread that `harness.__init__` sets."""
+"""Bytes of address space. scipy took 75 MB, a first product 33 MB, with the one thread that
+`harness.__init__` sets."""
 
 Array = NDArray[np.float64]
 
 
 @cache
 def special() -> ModuleType:
-    """Return scipy.special, loaded at its first use: that takes a fifth of a second. Raise `MemoryError`."""
+    """Return scipy.special, loaded at its first use: that takes a fifth of a second. Raise
+    `MemoryError`."""
     _look_for_room()
     from scipy import special as loaded
 

@@ -1,7 +1,8 @@
 """What users that only one of two runs has could change: bounds, and failures at the worst value.
 
-Only figures that are means over users have them: a missing user then has one value between the metric's bounds. Users
-that neither run has are in none of it. Formulas and sources: docs/statistics.md.
+Only figures that are means over users have them: a missing user then has one value between the
+metric's bounds. Users that neither run has are in none of it. Formulas and sources:
+docs/statistics.md.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from harness.scoring.rows import having
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Absent:
-    """Users that one side was to play and has no score of: what the other adds for each (users x K), and which of them
-    are failures."""
+    """Users that one side was to play and has no score of: what the other adds for each (users x
+    K), and which of them are failures."""
 
     known: Array
     failed: Mask
@@ -59,9 +60,11 @@ class Incomplete:
 
 
 def sensitivity(strata: Sequence[Incomplete], figures: Figures, metric: Metric) -> JSON | None:
-    """Return what missing users could change in the mean difference over strata; None if no user is missing.
+    """Return what missing users could change in the mean difference over strata; None if no user is
+    missing.
 
-    Values are None where they are not known: the figure is no mean, or the metric has no bound on that side.
+    Values are None where they are not known: the figure is no mean, or the metric has no bound on
+    that side.
     """
     column, is_mean = figures.names.index(metric.name), figures.benchmark.scoring.is_mean
     users = _users(strata, column if is_mean else None)
@@ -86,21 +89,30 @@ def sensitivity(strata: Sequence[Incomplete], figures: Figures, metric: Metric) 
 
 def _users(strata: Sequence[Incomplete], column: int | None) -> dict[str, int]:
     """Return how many users each side lacks, of those that have the metric of a column."""
-    known = {"a": [stratum.a.known for stratum in strata], "b": [stratum.b.known for stratum in strata]}
+    known = {
+        "a": [stratum.a.known for stratum in strata],
+        "b": [stratum.b.known for stratum in strata],
+    }
     if column is None:
         return {side: sum(map(len, rows)) for side, rows in known.items()}
-    return {side: sum(int(of[:, of.shape[1] // 2 + column].sum()) for of in rows) for side, rows in known.items()}
+    return {
+        side: sum(int(of[:, of.shape[1] // 2 + column].sum()) for of in rows)
+        for side, rows in known.items()
+    }
 
 
 def _filled(
     strata: Sequence[Incomplete], figures: Figures, column: int, *fill: float
 ) -> tuple[float | None, Interval | None]:
-    """Return the mean difference over strata and its 95 % interval, with values (`fill`) of the users that A and B
-    lack."""
+    """Return the mean difference over strata and its 95 % interval, with values (`fill`) of the
+    users that A and B lack."""
     fills = [np.full(len(figures.names), value) for value in fill]
     pairs = [stratum.filled(*fills) for stratum in strata]
     found = float(np.mean([pair.difference(figures.values)[column] for pair in pairs]))
     if np.isnan(found):
         return None, None
-    parts = [effects(pair, figures.values, having(figures.benchmark, pair.a))[:, column] for pair in pairs]
+    parts = [
+        effects(pair, figures.values, having(figures.benchmark, pair.a))[:, column]
+        for pair in pairs
+    ]
     return found, interval(found, [moments(part) for part in parts])

@@ -1,9 +1,10 @@
-"""Differences between two runs on the same users: parts, permutation tests, and what holds of several at once.
+"""Differences between two runs on the same users: parts, permutation tests, and what holds of
+several at once.
 
-What a user adds to a figure is additive (sums and counts of a mean, counts of a histogram), so one product, weights x
-contributions, gives every figure of every swap. Users are the units throughout, with both of their sides: that makes
-the comparison paired, and clustered by user. Intervals are those of `scoring/intervals.py`, of users' parts. Formulas
-and sources: docs/statistics.md.
+What a user adds to a figure is additive (sums and counts of a mean, counts of a histogram), so one
+product, weights x contributions, gives every figure of every swap. Users are the units throughout,
+with both of their sides: that makes the comparison paired, and clustered by user. Intervals are
+those of `scoring/intervals.py`, of users' parts. Formulas and sources: docs/statistics.md.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ RESAMPLES = 10_000
 """Swaps, and draws for the critical value of several figures."""
 
 ROUNDING = 1e-12
-"""Sums in another order differ by less, for figures of the size of 1; larger ones are scaled down to it."""
+"""Sums in another order differ by less, for figures of the size of 1; larger ones are scaled down
+to it."""
 
 GROUPS = 40
 """Groups of users of the jackknife that studentises a test."""
@@ -43,7 +45,9 @@ class Pair:
 
     def figures(self, values: Figures) -> tuple[Array, Array]:
         """Return the figures of A and of B, NaN if there is no user."""
-        return values(self.a.sum(axis=0, keepdims=True))[0], values(self.b.sum(axis=0, keepdims=True))[0]
+        return values(self.a.sum(axis=0, keepdims=True))[0], values(
+            self.b.sum(axis=0, keepdims=True)
+        )[0]
 
     def difference(self, values: Figures) -> Array:
         """Return A minus B, by figure."""
@@ -54,8 +58,9 @@ class Pair:
 
 
 class Swapped(NamedTuple):
-    """Differences with the sides of users swapped: strata x permutations x M; `whole` if these are all there are.
-    `variances` are estimates of those differences' variances, for a test that is studentised."""
+    """Differences with the sides of users swapped: strata x permutations x M; `whole` if these are
+    all there are. `variances` are estimates of those differences' variances, for a test that is
+    studentised."""
 
     differences: Array
     variances: Array | None
@@ -72,12 +77,13 @@ def swapped(
     *,
     studentised: bool = False,
 ) -> Swapped:
-    """Return differences under random swaps of the two sides within users, of all strata at once, and if the test is to
-    be `studentised` their variances.
+    """Return differences under random swaps of the two sides within users, of all strata at once,
+    and if the test is to be `studentised` their variances.
 
-    If the users are so few that there are no more than `permutations` ways to swap them, all of these are taken.
-    `columns` are the places of each stratum's users among the `among` users of several comparisons: with the same
-    generator and number, a user's sides are swapped in all of these together.
+    If the users are so few that there are no more than `permutations` ways to swap them, all of
+    these are taken. `columns` are the places of each stratum's users among the `among` users of
+    several comparisons: with the same generator and number, a user's sides are swapped in all of
+    these together.
     """
     whole = among < 63 and 2**among <= permutations
     sides = [(pair.a.sum(axis=0), pair.b.sum(axis=0), pair.b - pair.a) for pair in pairs]
@@ -88,22 +94,31 @@ def swapped(
         strata = zip(sides, moved, strict=True)
         found.append(np.stack([values(a + move) - values(b - move) for (a, b, _), move in strata]))
         if studentised:
-            variances.append(np.stack([variance(*of, values) for of in zip(pairs, chosen, strict=True)]))
-    return Swapped(np.concatenate(found, axis=1), np.concatenate(variances, axis=1) if studentised else None, whole)
+            variances.append(
+                np.stack([variance(*of, values) for of in zip(pairs, chosen, strict=True)])
+            )
+    return Swapped(
+        np.concatenate(found, axis=1),
+        np.concatenate(variances, axis=1) if studentised else None,
+        whole,
+    )
 
 
 def variance(pair: Pair, flips: Array, values: Figures) -> Array:
     """Return the variance of the difference with users swapped as in each row of `flips`: rows x M.
 
-    It is that of the grouped jackknife, of at most `GROUPS` groups of users. Where a figure is undefined without a
-    group, that group adds nothing: a test is as valid with any estimate that is made of the swapped data alone.
+    It is that of the grouped jackknife, of at most `GROUPS` groups of users. Where a figure is
+    undefined without a group, that group adds nothing: a test is as valid with any estimate that is
+    made of the swapped data alone.
     """
     groups = np.array_split(np.arange(len(pair.a)), min(GROUPS, len(pair.a)))
     sums = [np.stack([side[users].sum(axis=0) for users in groups]) for side in (pair.a, pair.b)]
     at_once = max(1, CELLS // max(1, sums[0].size))
     found = []
     for rows in np.split(flips, range(at_once, len(flips), at_once)):
-        moved = np.stack([product(rows[:, users], (pair.b - pair.a)[users]) for users in groups], axis=1)
+        moved = np.stack(
+            [product(rows[:, users], (pair.b - pair.a)[users]) for users in groups], axis=1
+        )
         parts = [_group_parts(sums[0] + moved, values), _group_parts(sums[1] - moved, values)]
         pulls = np.nan_to_num(parts[0] - parts[1])
         off = pulls - pulls.mean(axis=1, keepdims=True)
@@ -112,7 +127,8 @@ def variance(pair: Pair, flips: Array, values: Figures) -> Array:
 
 
 def _group_parts(groups: Array, values: Figures) -> Array:
-    """Return what figures lose without each group, of what groups add: rows x groups x K -> rows x groups x M."""
+    """Return what figures lose without each group, of what groups add: rows x groups x K -> rows x
+    groups x M."""
     totals = groups.sum(axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         without = values((totals - groups).reshape(-1, groups.shape[2]))
@@ -121,7 +137,8 @@ def _group_parts(groups: Array, values: Figures) -> Array:
 
 
 def _flips(users: int, permutations: int | None, rng: np.random.Generator) -> Iterator[Array]:
-    """Yield rows of 0 or 1 for each user, who is swapped if it is 1: so many random ones, or all there are if None."""
+    """Yield rows of 0 or 1 for each user, who is swapped if it is 1: so many random ones, or all
+    there are if None."""
     if permutations is None:
         yield (np.arange(2**users)[:, None] >> np.arange(users) & 1).astype(np.float64)
         return
@@ -131,10 +148,11 @@ def _flips(users: int, permutations: int | None, rng: np.random.Generator) -> It
 
 
 def p_value(differences: Array, observed: float, whole: bool) -> float | None:
-    """Return how often swapped sides are at least as far apart as the real ones (two-sided), None if undefined.
+    """Return how often swapped sides are at least as far apart as the real ones (two-sided), None
+    if undefined.
 
-    `differences` is one figure's. Of all swaps it is their share; of some (1 + those) / (1 + swaps), which counts the
-    real one and is never 0.
+    `differences` is one figure's. Of all swaps it is their share; of some (1 + those) / (1 +
+    swaps), which counts the real one and is never 0.
     """
     if math.isnan(observed) or not differences.size:
         return None
@@ -146,11 +164,12 @@ def p_value(differences: Array, observed: float, whole: bool) -> float | None:
 
 
 def max_t(differences: Array, observed: Array, whole: bool) -> list[float]:
-    """Return the p-values of a family of F figures, adjusted for all of them: Westfall and Young's step-down max-T.
+    """Return the p-values of a family of F figures, adjusted for all of them: Westfall and Young's
+    step-down max-T.
 
-    `differences` are those under the same swaps, swaps x F. Each is divided by its own spread under swaps, so that
-    figures of any unit compare; the largest first, a figure is compared with the largest of itself and all smaller
-    ones. An undefined swap counts as far.
+    `differences` are those under the same swaps, swaps x F. Each is divided by its own spread under
+    swaps, so that figures of any unit compare; the largest first, a figure is compared with the
+    largest of itself and all smaller ones. An undefined swap counts as far.
     """
     scale = np.sqrt(np.nanmean(differences**2, axis=0))
     scale = np.where(scale > ROUNDING, scale, 1.0)
@@ -166,17 +185,21 @@ def max_t(differences: Array, observed: Array, whole: bool) -> list[float]:
 
 
 def simultaneous_level(parts: Array, rng: np.random.Generator, draws: int = RESAMPLES) -> float:
-    """Return the level of each interval at which those of F figures hold all at once in 95 of 100 cases.
+    """Return the level of each interval at which those of F figures hold all at once in 95 of 100
+    cases.
 
-    `parts` is what each user adds to the errors of the F estimates, users x F: 0 on average, of the same scale. In each
-    draw every user's row is multiplied by one normal number, so that figures keep their correlation; the critical value
-    is the 95 % quantile of the largest of the F sums (Gaussian multiplier bootstrap).
+    `parts` is what each user adds to the errors of the F estimates, users x F: 0 on average, of the
+    same scale. In each draw every user's row is multiplied by one normal number, so that figures
+    keep their correlation; the critical value is the 95 % quantile of the largest of the F sums
+    (Gaussian multiplier bootstrap).
     """
     errors = np.sqrt((parts**2).sum(axis=0))
     of = parts[:, errors > 0] / errors[errors > 0]
     if of.shape[1] < 2:
         return LEVEL
-    sums = (np.abs(product(rng.standard_normal((size, len(of))), of)) for size in chunks(len(of), draws))
+    sums = (
+        np.abs(product(rng.standard_normal((size, len(of))), of)) for size in chunks(len(of), draws)
+    )
     critical = np.quantile(np.concatenate([one.max(axis=1) for one in sums]), LEVEL)
     return max(LEVEL, float(1 - 2 * special().ndtr(-critical)))
 
@@ -185,9 +208,11 @@ def simultaneous_level(parts: Array, rng: np.random.Generator, draws: int = RESA
 
 
 def effects(pair: Pair, values: Figures, has: Mask | bool = True) -> Array:
-    """Return each user's part in the difference: users x M, NaN if the user has no such figure (`has`: users x M).
+    """Return each user's part in the difference: users x M, NaN if the user has no such figure
+    (`has`: users x M).
 
-    Of a mean it is the user's own difference, of a divergence the pull of the user's days (`intervals.parts`).
+    Of a mean it is the user's own difference, of a divergence the pull of the user's days
+    (`intervals.parts`).
     """
 
     def differences(totals: Array) -> Array:
@@ -198,7 +223,8 @@ def effects(pair: Pair, values: Figures, has: Mask | bool = True) -> Array:
 
 
 def alike(pair: Pair, uses: Mask) -> Mask:
-    """Return whether a user adds the same to a figure on both sides, but for rounding: users x M."""
+    """Return whether a user adds the same to a figure on both sides, but for rounding: users x
+    M."""
     least = ROUNDING * np.maximum(1.0, np.abs(pair.a))
     different = (np.abs(pair.a - pair.b) > least).astype(np.float64)
     same: Mask = product(different, uses.T.astype(np.float64)) == 0

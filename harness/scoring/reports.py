@@ -1,6 +1,7 @@
 """The JSON report of a run on one subset, as types (docs/design.md, section 5).
 
-The field names are written here and nowhere else. Values are in their metric's unit, undefined ones null.
+The field names are written here and nowhere else. Values are in their metric's unit, undefined ones
+null.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ Interval = tuple[Number, Number]
 
 
 class Coverage(Struct, frozen=True):
-    """How many users a report expects, has scored, and lost as failures; `complete` if all are scored."""
+    """How many users a report expects, has scored, and lost as failures; `complete` if all are
+    scored."""
 
     expected_users: Count
     scored_users: Count
@@ -44,10 +46,11 @@ class Coverage(Struct, frozen=True):
 
 
 class Value(Struct, frozen=True):
-    """A figure: its `value` (None if undefined), its 95 % interval `ci95`, and the number of `users` that have it.
+    """A figure: its `value` (None if undefined), its 95 % interval `ci95`, and the number of
+    `users` that have it.
 
-    A share is a fraction from 0 to 1; any other figure is in its metric's unit. `approximate` is there, and true, where
-    an interval is not shown to hold: of few users, or few that differ.
+    A share is a fraction from 0 to 1; any other figure is in its metric's unit. `approximate` is
+    there, and true, where an interval is not shown to hold: of few users, or few that differ.
     """
 
     value: Number | None
@@ -63,10 +66,12 @@ class Value(Struct, frozen=True):
 
 
 class Component(Struct, frozen=True):
-    """Variances of a metric `between` users and `within` a user's answers, and the standard `error` of its mean.
+    """Variances of a metric `between` users and `within` a user's answers, and the standard `error`
+    of its mean.
 
-    `share` is that of the answers in the variance of a user's mean, `removable` the part of the error that repeats
-    without end would remove, and `doubled` the error with twice the repeats, as a share of the present one.
+    `share` is that of the answers in the variance of a user's mean, `removable` the part of the
+    error that repeats without end would remove, and `doubled` the error with twice the repeats, as
+    a share of the present one.
     """
 
     between: Number
@@ -85,7 +90,8 @@ class Component(Struct, frozen=True):
 
 
 class Repeats(Struct, frozen=True):
-    """How many times each user is played, how many plays are expected and scored, and the components by metric."""
+    """How many times each user is played, how many plays are expected and scored, and the
+    components by metric."""
 
     repeats: Count
     expected: Count
@@ -94,8 +100,8 @@ class Repeats(Struct, frozen=True):
 
 
 class Diagnostics(Struct, frozen=True):
-    """`invalid` counts answers by kind; `repaired` counts repairs by kind; `breaches` counts valid answers that break
-    a rule of the task by kind, None in reports of earlier versions."""
+    """`invalid` counts answers by kind; `repaired` counts repairs by kind; `breaches` counts valid
+    answers that break a rule of the task by kind, None in reports of earlier versions."""
 
     answers: Count = 0
     valid_answers: Count = 0
@@ -104,12 +110,15 @@ class Diagnostics(Struct, frozen=True):
     breaches: dict[str, Count] | None = None
 
     def following(self, metric: Metric) -> float | None:
-        """Return the share of the answers that a metric is over, by what it `leaves_out`; None if it is not known."""
+        """Return the share of the answers that a metric is over, by what it `leaves_out`; None if
+        it is not known."""
         if not metric.leaves_out:
             return 1.0
         if self.breaches is None or not self.answers:
             return None
-        return (self.valid_answers - sum(self.breaches.get(kind, 0) for kind in metric.leaves_out)) / self.answers
+        return (
+            self.valid_answers - sum(self.breaches.get(kind, 0) for kind in metric.leaves_out)
+        ) / self.answers
 
 
 class Unit(Struct, frozen=True):
@@ -128,8 +137,8 @@ class Unit(Struct, frozen=True):
 class Figure:
     """A figure of a run, with what a reader of it must know.
 
-    `shown` is the value that runs are ranked by, and `published` that of the metric itself: the same one for most
-    metrics. `chance` is the chance level, with its standard error if it is drawn.
+    `shown` is the value that runs are ranked by, and `published` that of the metric itself: the
+    same one for most metrics. `chance` is the chance level, with its standard error if it is drawn.
     """
 
     metric: Metric
@@ -141,7 +150,8 @@ class Figure:
 
     @property
     def name(self) -> str:
-        """Return the name of the metric whose value is shown: what ranks it, where that is another value."""
+        """Return the name of the metric whose value is shown: what ranks it, where that is another
+        value."""
         is_own = self.metric.text(self.shown.value) == self.metric.text(self.published.value)
         return self.metric.name if is_own else self.metric.ranked_by
 
@@ -149,16 +159,18 @@ class Figure:
 class Report(Struct, frozen=True, kw_only=True, dict=True):
     """The figures of one run, with everything that is needed to read them.
 
-    `coverage` counts the users; `metrics` and `secondary` are the figures by name. `title` to `defaults` declare the
-    benchmark, so that readers of a report do not need its code: `metric_units` has unit and bounds of each metric.
-    `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
-    in equal bins. `chance` is the chance level by metric, of benchmarks that declare one, and `chance_error`
-    the standard error of those that are drawn. `bias` is that of figures by the number of users. `detectable` is the
-    smallest difference to another run that a comparison shows, by headline metric. `details` are the benchmark's own
-    values, `sections` its own blocks. `repeats` is unset if users are played once. `run` is what was run, empty for
-    results of another program. `cost` is that of all saved replies, unset for a baseline, another program's results,
-    and earlier reports; `replies` is what these replies say, unset where they say nothing. `intervals_over` names the
-    units that intervals are computed from, None for intervals of another kind.
+    `coverage` counts the users; `metrics` and `secondary` are the figures by name. `title` to
+    `defaults` declare the benchmark, so that readers of a report do not need its code:
+    `metric_units` has unit and bounds of each metric. `bounds` are the lowest and highest mean that
+    missing users could still make. `distribution` counts users by metric in equal bins. `chance` is
+    the chance level by metric, of benchmarks that declare one, and `chance_error` the standard
+    error of those that are drawn. `bias` is that of figures by the number of users. `detectable` is
+    the smallest difference to another run that a comparison shows, by headline metric. `details`
+    are the benchmark's own values, `sections` its own blocks. `repeats` is unset if users are
+    played once. `run` is what was run, empty for results of another program. `cost` is that of all
+    saved replies, unset for a baseline, another program's results, and earlier reports; `replies`
+    is what these replies say, unset where they say nothing. `intervals_over` names the units that
+    intervals are computed from, None for intervals of another kind.
     """
 
     format: int = FORMAT
@@ -198,7 +210,8 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def heading(self) -> str:
-        """Return the name of the benchmark for people; reports of earlier versions have its short name alone."""
+        """Return the name of the benchmark for people; reports of earlier versions have its short
+        name alone."""
         return self.title or self.benchmark
 
     @cached_property
@@ -213,10 +226,13 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     def figure(self, name: str) -> Figure:
         """Return a figure by the name of its metric."""
         metric, chance, error = self.units[name], self.chance.get(name), self.chance_error.get(name)
-        return Figure(metric, self.ranking(metric), self.values[name], chance, error, self.bias.get(name))
+        return Figure(
+            metric, self.ranking(metric), self.values[name], chance, error, self.bias.get(name)
+        )
 
     def ranking(self, metric: Metric) -> Value:
-        """Return the value that runs are ranked by in place of a metric, its own where that one is undefined."""
+        """Return the value that runs are ranked by in place of a metric, its own where that one is
+        undefined."""
         own = self.values[metric.name]
         by = self.values.get(metric.ranked_by, own)
         return own if by.value is None else by
@@ -228,8 +244,12 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def share(self) -> float:
-        """Return the share of the users in the tasks file that the run was limited to, other than by parts."""
-        limit, users = self.run.get("limit"), self.run.get("users_in_tasks", self.coverage.expected_users)
+        """Return the share of the users in the tasks file that the run was limited to, other than
+        by parts."""
+        limit, users = (
+            self.run.get("limit"),
+            self.run.get("users_in_tasks", self.coverage.expected_users),
+        )
         ratio: float = self.run.get("ratio", 1.0)
         return ratio if limit is None else min(1.0, limit / max(1, users))
 
@@ -252,10 +272,11 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
 class Scored:
     """What `details` and `sections` are given, of one user or more.
 
-    `figures` are by metric, `totals` the sums of `statistics` (K), `rows` those of every user (users x K) in the order
-    of the tasks file, None above 50,000 users. `tally` is the sum of the benchmark's tallies. `units` are what
-    intervals are made of: `rows`, or the sums of blocks of users; empty for a benchmark with intervals of its own.
-    `report` is the report without `sections`.
+    `figures` are by metric, `totals` the sums of `statistics` (K), `rows` those of every user
+    (users x K) in the order of the tasks file, None above 50,000 users. `tally` is the sum of the
+    benchmark's tallies. `units` are what intervals are made of: `rows`, or the sums of blocks of
+    users; empty for a benchmark with intervals of its own. `report` is the report without
+    `sections`.
     """
 
     subset: str
@@ -301,6 +322,7 @@ def _checked(block: object) -> Block:
     return checked
 
 
-# Runs are finished in several threads, and two that look at a type for the first time may end the interpreter.
+# Runs are finished in several threads, and two that look at a type for the first time may end the
+# interpreter.
 for _kind in (Report, Value, Block, Completion, Reply):
     msgspec.json.Decoder(_kind)

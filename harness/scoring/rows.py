@@ -1,7 +1,8 @@
 """What users add to figures: a row each, by the two kinds of scoring (`harness.benchmark.Scoring`).
 
-Of means a record's row has its values, NaN if undefined; what is added up are these, followed by 1 or 0 for defined or
-undefined. Of other figures a row is what is added up. A user's row is the mean over its repeats.
+Of means a record's row has its values, NaN if undefined; what is added up are these, followed by 1
+or 0 for defined or undefined. Of other figures a row is what is added up. A user's row is the mean
+over its repeats.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from harness.model import Record
 from harness.scoring.bootstrap import Array
 
 
-def raw_rows(benchmark: Benchmark, records: Sequence[Record], live: bool = False) -> tuple[Array, Any]:
-    """Return a row for each record, and the benchmark's tally of them; `live`: the part that live figures need.
+def raw_rows(
+    benchmark: Benchmark, records: Sequence[Record], live: bool = False
+) -> tuple[Array, Any]:
+    """Return a row for each record, and the benchmark's tally of them; `live`: the part that live
+    figures need.
 
     Raise `BenchmarkError` for another shape, or for a number that is not finite.
     """
@@ -54,7 +58,8 @@ def _columns(benchmark: Benchmark) -> int:
 
 
 def over_repeats(rows: Array, starts: Sequence[int]) -> Array:
-    """Return the row of each user, from those of its repeats: the mean, of values that of the defined ones.
+    """Return the row of each user, from those of its repeats: the mean, of values that of the
+    defined ones.
 
     `starts` is where the rows of each user begin.
     """
@@ -85,8 +90,8 @@ def sums_of(benchmark: Benchmark, rows: Array) -> Array:
 def having(benchmark: Benchmark, rows: Array) -> NDArray[np.bool_]:
     """Return which users count in which figure, from their rows as they are added up.
 
-    In a mean these are the users with a value: users x figures. In other figures all count (users x 1): whether a
-    figure of one user alone is defined says nothing.
+    In a mean these are the users with a value: users x figures. In other figures all count (users x
+    1): whether a figure of one user alone is defined says nothing.
     """
     if not benchmark.scoring.is_mean:
         return np.ones((len(rows), 1), dtype=np.bool_)
@@ -95,7 +100,8 @@ def having(benchmark: Benchmark, rows: Array) -> NDArray[np.bool_]:
 
 
 def figures_of(benchmark: Benchmark, totals: Array) -> Array:
-    """Return the figures of totals: R x K -> R x metrics, followed by the secondary ones if there are any.
+    """Return the figures of totals: R x K -> R x metrics, followed by the secondary ones if there
+    are any.
 
     Raise `BenchmarkError` for another shape.
     """
@@ -106,17 +112,23 @@ def figures_of(benchmark: Benchmark, totals: Array) -> Array:
         figures = figures[:, : allowed[1]]  # what follows is for sections
     if figures.ndim != 2 or len(figures) != len(totals) or figures.shape[1] not in allowed:
         expected = len(totals), allowed[0]
-        raise BenchmarkError(f"benchmark {benchmark.name}, figures: expected the shape {expected}, got {figures.shape}")
+        raise BenchmarkError(
+            f"benchmark {benchmark.name}, figures: expected the shape {expected}, got"
+            f" {figures.shape}"
+        )
     figures[np.isinf(figures)] = np.nan
     return figures
 
 
-def influences(benchmark: Benchmark, total: Array, answers: Array, repeats: NDArray[np.int_], users: int) -> Array:
+def influences(
+    benchmark: Benchmark, total: Array, answers: Array, repeats: NDArray[np.int_], users: int
+) -> Array:
     """Return what each answer adds to the mean over users of each figure: answers x figures.
 
-    Of means this is the answer's row. Of other figures it is linear: what the figure loses without the answer, times
-    the number of answers (the jackknife's influence values; docs/statistics.md, "Repeats"). `total` is that of all
-    `users`; `repeats` is how many answers each of these users has.
+    Of means this is the answer's row. Of other figures it is linear: what the figure loses without
+    the answer, times the number of answers (the jackknife's influence values; docs/statistics.md,
+    "Repeats"). `total` is that of all `users`; `repeats` is how many answers each of these users
+    has.
     """
     if benchmark.scoring.is_mean:
         return answers

@@ -1,7 +1,8 @@
 """Score users of any benchmark: their sums, which merge by `+`, and the report of the totals.
 
-What a user adds is a row of sums and counts (`rows.py`), so scores of any users merge, and the intervals come of each
-user's part in them (`intervals.py`; docs/statistics.md), if the benchmark has none of its own.
+What a user adds is a row of sums and counts (`rows.py`), so scores of any users merge, and the
+intervals come of each user's part in them (`intervals.py`; docs/statistics.md), if the benchmark
+has none of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,15 @@ from harness.scoring.bootstrap import Array
 from harness.scoring.components import components
 from harness.scoring.intervals import detectable, interval, moments, parts, with_mark
 from harness.scoring.reports import Report, Scored, Value
-from harness.scoring.rows import expanded, figures_of, having, influences, over_repeats, raw_rows, sums_of
+from harness.scoring.rows import (
+    expanded,
+    figures_of,
+    having,
+    influences,
+    over_repeats,
+    raw_rows,
+    sums_of,
+)
 from harness.scoring.totals import Blocks, Counts, Totals
 
 ROWS_LIMIT = 50_000
@@ -43,7 +52,8 @@ class Scorer:
     rows_limit: int = ROWS_LIMIT
 
     def score(self, shard: Sequence[Record]) -> Totals:
-        """Return the scores of up to 256 users. Raise `BadInput` for a malformed record, with its user."""
+        """Return the scores of up to 256 users. Raise `BadInput` for a malformed record, with its
+        user."""
         return made_of(self._score, shard)
 
     def _score(self, shard: Sequence[Record]) -> Totals:
@@ -74,7 +84,9 @@ class Scorer:
             sums=(sums_of(benchmark, rows),) if len(shard) else (),
             tally=tally,
             rows=Blocks(self.rows_limit, len(starts), (rows,) if keeps_rows else ()),
-            answers=Blocks(self.rows_limit, len(shard), ((answers, repeats),) if has_repeats else ()),
+            answers=Blocks(
+                self.rows_limit, len(shard), ((answers, repeats),) if has_repeats else ()
+            ),
             spread=_spread(metrics, rows),
             played=np.stack([np.nansum(values, axis=0), (~np.isnan(values)).sum(axis=0)]),
         )
@@ -89,7 +101,8 @@ class Scorer:
         return Totals(tally=tally, **{name: getattr(a, name) + getattr(b, name) for name in names})
 
     def condense(self, totals: Totals) -> Totals:
-        """Return what `running` needs; it merges as before, and is as small for a million users as for one."""
+        """Return what `running` needs; it merges as before, and is as small for a million users as
+        for one."""
         if not totals.users:
             return totals
         with guarded(self.benchmark, "condense"):
@@ -98,7 +111,8 @@ class Scorer:
         return replace(totals, sums=(totals.total[0],), rows=rows, answers=answers, tally=tally)
 
     def running(self, totals: Totals) -> Mapping[str, float | None]:
-        """Return the figures that a live display shows, in their own units: those that rank, where they are others."""
+        """Return the figures that a live display shows, in their own units: those that rank, where
+        they are others."""
         figures, benchmark = self._figures(totals), self.benchmark
         shown: dict[str, float | None] = {}
         for name in benchmark.scoring.live or headline_of(benchmark):
@@ -114,7 +128,10 @@ class Scorer:
         if not totals.users:  # of own `statistics` not even the number of columns is known
             return figures
         values = figures_of(benchmark, totals.total)[0].tolist()
-        figures |= {name: None if math.isnan(value) else value for name, value in zip(figures, values, strict=False)}
+        figures |= {
+            name: None if math.isnan(value) else value
+            for name, value in zip(figures, values, strict=False)
+        }
         if totals.tally is not None:
             with guarded(benchmark, "further_figures"):
                 figures |= benchmark.scoring.further_figures(totals.tally)
@@ -129,7 +146,11 @@ class Scorer:
         expected = run.expected_users if run.expected_plays is None else run.expected_plays
         is_complete = totals.plays == expected
         has_bounds = benchmark.scoring.is_mean and not is_complete
-        invalid = {kind: number for kind, number in sorted(totals.outcomes.items()) if number and kind != VALID}
+        invalid = {
+            kind: number
+            for kind, number in sorted(totals.outcomes.items())
+            if number and kind != VALID
+        }
         units = reports.BLOCKS if totals.rows.is_dropped else reports.USERS
         report = msgspec.convert(
             {
@@ -137,7 +158,9 @@ class Scorer:
                 **reports.declared(type(benchmark)),
                 "prompt_version": benchmark.version,
                 **run.stated,
-                "coverage": reports.Coverage(run.expected_users, totals.users, run.failed_users, is_complete),
+                "coverage": reports.Coverage(
+                    run.expected_users, totals.users, run.failed_users, is_complete
+                ),
                 "metrics": {name: value for name, value in values.items() if name in names},
                 "secondary": {name: value for name, value in values.items() if name not in names},
                 "bounds": self._bounds(totals, expected - totals.plays) if has_bounds else None,
@@ -169,7 +192,15 @@ class Scorer:
             if not totals.rows.is_dropped:
                 rows = expanded(self.benchmark, np.concatenate(totals.rows.arrays))
             units = np.stack(totals.sums) if rows is None else rows
-        return Scored(self.subset, totals.users, self._figures(totals), totals.total[0], rows, totals.tally, units)
+        return Scored(
+            self.subset,
+            totals.users,
+            self._figures(totals),
+            totals.total[0],
+            rows,
+            totals.tally,
+            units,
+        )
 
     def _values(self, totals: Totals, scored: Scored | None) -> dict[str, Value]:
         benchmark, metrics = self.benchmark, metrics_of(self.benchmark)
@@ -177,20 +208,31 @@ class Scorer:
             return {name: Value(None, None, 0) for name in metrics}
         users = dict.fromkeys(metrics, totals.users)
         if benchmark.scoring.is_mean:
-            users |= zip(metrics, np.hsplit(scored.totals, 2)[1].astype(np.int64).tolist(), strict=False)
+            users |= zip(
+                metrics, np.hsplit(scored.totals, 2)[1].astype(np.int64).tolist(), strict=False
+            )
         if benchmark.scoring.intervals is not None:
             with guarded(benchmark, "intervals"):
                 ends = dict(benchmark.scoring.intervals(scored))
         else:
-            each = parts(scored.units, lambda sums: figures_of(benchmark, sums), having(benchmark, scored.units))
+            each = parts(
+                scored.units,
+                lambda sums: figures_of(benchmark, sums),
+                having(benchmark, scored.units),
+            )
             ends = {}
             for metric, part in zip(metrics.values(), each.T, strict=False):
                 strata = [moments(part)]
-                ends[metric.name] = with_mark(interval(scored.figures[metric.name], strata, metric.bounds), strata)
-        return {name: Value.of(scored.figures[name], ends.get(name), users[name]) for name in metrics}
+                ends[metric.name] = with_mark(
+                    interval(scored.figures[metric.name], strata, metric.bounds), strata
+                )
+        return {
+            name: Value.of(scored.figures[name], ends.get(name), users[name]) for name in metrics
+        }
 
     def _bounds(self, totals: Totals, missing: int) -> dict[str, tuple[float | None, float | None]]:
-        """Return the lowest and highest mean of each metric over all plays, of which some are missing."""
+        """Return the lowest and highest mean of each metric over all plays, of which some are
+        missing."""
         columns = zip(self.benchmark.metrics, *totals.played.tolist(), strict=True)
         return {
             metric.name: bounds(metric, total / count if count else 0.0, count, max(0, missing))
@@ -208,7 +250,8 @@ class Scorer:
         return differences
 
     def _repeats(self, totals: Totals, run: RunFacts) -> reports.Repeats:
-        """Return the section on repeats; no components without rows, or where no user has two answers.
+        """Return the section on repeats; no components without rows, or where no user has two
+        answers.
 
         They are of the metrics, and of the figures that rank these.
         """
@@ -216,7 +259,10 @@ class Scorer:
         section = reports.Repeats(run.repeats, run.expected_plays or 0, totals.plays)
         if not blocks:
             return section
-        each = [influences(benchmark, totals.total, rows, repeats, totals.users) for rows, repeats in blocks]
+        each = [
+            influences(benchmark, totals.total, rows, repeats, totals.users)
+            for rows, repeats in blocks
+        ]
         values = np.concatenate(each)
         repeats = np.concatenate([repeats for _, repeats in blocks])
         users = np.repeat(np.arange(len(repeats)), repeats)
@@ -230,23 +276,35 @@ class Scorer:
         return section
 
     def _with_sections(self, report: Report, scored: Scored) -> tuple[Report, Mapping[str, bytes]]:
-        """Return the report with the benchmark's own values and blocks, and the benchmark's files."""
+        """Return the report with the benchmark's own values and blocks, and the benchmark's
+        files."""
         benchmark, scoring = self.benchmark, self.benchmark.scoring
         with guarded(benchmark, "sections"):
             scored = replace(scored, report=report)
             details = msgspec.json.decode(msgspec.json.encode(scoring.details(scored)))
-            levels = {name: np.ravel(level).tolist() for name, level in scoring.chance(scored).items()}
-            if not all(name in report.values and all(map(math.isfinite, level)) for name, level in levels.items()):
-                raise ValueError(f"chance: expected finite numbers of declared metrics, got {in_brief(levels)}")
+            levels = {
+                name: np.ravel(level).tolist() for name, level in scoring.chance(scored).items()
+            }
+            if not all(
+                name in report.values and all(map(math.isfinite, level))
+                for name, level in levels.items()
+            ):
+                raise ValueError(
+                    f"chance: expected finite numbers of declared metrics, got {in_brief(levels)}"
+                )
             report = msgspec.structs.replace(
                 report,
                 details=details,
                 chance={name: float(level[0]) for name, level in levels.items()},
-                chance_error={name: float(level[1]) for name, level in levels.items() if len(level) > 1},
+                chance_error={
+                    name: float(level[1]) for name, level in levels.items() if len(level) > 1
+                },
                 bias={name: float(value) for name, value in scoring.bias(scored).items()},
             )
             scored = replace(scored, report=report)
-            report = msgspec.structs.replace(report, sections=reports.checked(scoring.sections(scored)))
+            report = msgspec.structs.replace(
+                report, sections=reports.checked(scoring.sections(scored))
+            )
             return report, dict(scoring.report_files(scored))
 
 
@@ -263,21 +321,29 @@ def _ends(metric: Metric) -> tuple[float, float] | None:
 
 
 def _spread(metrics: Sequence[Metric], rows: Array) -> Counts:
-    """Return how many users have a value in each of `BINS` equal bins between a metric's bounds: metrics x bins."""
+    """Return how many users have a value in each of `BINS` equal bins between a metric's bounds:
+    metrics x bins."""
     spread = np.zeros((len(metrics), BINS), dtype=np.int64)
     for place, metric in enumerate(metrics):
         if ends := _ends(metric):
             values = rows[:, place]
             bins = (values[~np.isnan(values)] - ends[0]) / (ends[1] - ends[0]) * BINS
-            bins = np.round(bins, 9)  # a value on an edge is in the bin above it: 0.1 - 1 is not quite -0.9
+            bins = np.round(
+                bins, 9
+            )  # a value on an edge is in the bin above it: 0.1 - 1 is not quite -0.9
             spread[place] = np.bincount(np.clip(bins, 0, BINS - 1).astype(np.int64), minlength=BINS)
     return spread
 
 
-def bounds(metric: Metric, mean: float, count: float, missing: int) -> tuple[float | None, float | None]:
-    """Return the lowest and highest mean once `missing` more values are there; None where the metric has no bound."""
+def bounds(
+    metric: Metric, mean: float, count: float, missing: int
+) -> tuple[float | None, float | None]:
+    """Return the lowest and highest mean once `missing` more values are there; None where the
+    metric has no bound."""
     low, high = (
-        None if bound is None or not count + missing else (mean * count + missing * bound) / (count + missing)
+        None
+        if bound is None or not count + missing
+        else (mean * count + missing * bound) / (count + missing)
         for bound in metric.bounds or (None, None)
     )
     return low, high

@@ -1,4 +1,5 @@
-"""Scores of some users: sums and counts, which merge by `+`, and the rows of single users while they are few."""
+"""Scores of some users: sums and counts, which merge by `+`, and the rows of single users while
+they are few."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Summed(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """Rows of blocks of users, in order: `count` of them, dropped as soon as these are more than `limit`."""
+    """Rows of blocks of users, in order: `count` of them, dropped as soon as these are more than
+    `limit`."""
 
     limit: int
     count: int
@@ -35,19 +37,21 @@ class Blocks:
         return self.count > self.limit
 
     def __add__(self, other: Blocks) -> Blocks:
-        return Blocks(min(self.limit, other.limit), self.count + other.count, self.arrays + other.arrays)
+        return Blocks(
+            min(self.limit, other.limit), self.count + other.count, self.arrays + other.arrays
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Totals:
     """Scores of `users` with so many `plays`: records, one for each repeat of a user.
 
-    `sums` has an array of K totals for each block of users. `tally` is the benchmark's own; None if it has none, or
-    once it is dropped. `rows` has the users' rows; `answers` has, of blocks with repeats, the rows of all records and
-    how many each user has.
+    `sums` has an array of K totals for each block of users. `tally` is the benchmark's own; None if
+    it has none, or once it is dropped. `rows` has the users' rows; `answers` has, of blocks with
+    repeats, the rows of all records and how many each user has.
 
-    Only means have `spread`, users by metric and bin of their value, and `played`, the sums and counts of the metrics'
-    values over records (2 x M).
+    Only means have `spread`, users by metric and bin of their value, and `played`, the sums and
+    counts of the metrics' values over records (2 x M).
     """
 
     users: int

@@ -1,9 +1,10 @@
-"""Files that are replaced whole, and files that make room for others and stay: nothing is ever deleted.
+"""Files that are replaced whole, and files that make room for others and stay: nothing is ever
+deleted.
 
-Guarantee: whoever opens a file that is replaced, at any moment and after any death of this process or of the machine,
-finds the old content or the new one, whole. When a function that makes room returns, the old content has its other
-name, also after a power loss; the new file may follow. Trade-off: two syncs a file. Not covered: file systems that
-ignore fsync.
+Guarantee: whoever opens a file that is replaced, at any moment and after any death of this process
+or of the machine, finds the old content or the new one, whole. When a function that makes room
+returns, the old content has its other name, also after a power loss; the new file may follow.
+Trade-off: two syncs a file. Not covered: file systems that ignore fsync.
 """
 
 from __future__ import annotations
@@ -26,23 +27,30 @@ from harness.benchmarks.files import open_regular
 from harness.errors import MachineError
 from harness.store.disk import DISK, FRESH, Content, Disk
 
-NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM})
-"""Errors where a folder cannot be synced: on some network and FUSE mounts, and without read access."""
+NO_FOLDER_SYNC = frozenset(
+    {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM}
+)
+"""Errors where a folder cannot be synced: on some network and FUSE mounts, and without read
+access."""
 RANDOM_BYTES = 8
 LEFT_BEHIND_SECONDS = 24 * 3600
-"""Age from which the new content of a shared file is a dead writer's: a living one changes its file far more often."""
+"""Age from which the new content of a shared file is a dead writer's: a living one changes its file
+far more often."""
 
 
 @contextmanager
 def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterator[BinaryIO]:
-    """Open a file for the new content of `path`; it takes the place when the block ends without error.
+    """Open a file for the new content of `path`; it takes the place when the block ends without
+    error.
 
-    The new content is in `<file>.new` until then, a file of its own: what has that name (from a death, or in a folder
-    from somebody else, where it may be a link) is unlinked. `shared` is for files that no lock guards: any number of
-    tasks, threads and processes may replace such a file, each with a random name for its new content, and whoever ends
-    last has it.
+    The new content is in `<file>.new` until then, a file of its own: what has that name (from a
+    death, or in a folder from somebody else, where it may be a link) is unlinked. `shared` is for
+    files that no lock guards: any number of tasks, threads and processes may replace such a file,
+    each with a random name for its new content, and whoever ends last has it.
     """
-    new = path.with_name(f"{path.name}.{token_hex(RANDOM_BYTES)}.new" if shared else f"{path.name}.new")
+    new = path.with_name(
+        f"{path.name}.{token_hex(RANDOM_BYTES)}.new" if shared else f"{path.name}.new"
+    )
     if shared:
         clear(path, disk)
     try:
@@ -54,7 +62,9 @@ def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterato
             disk.sync(content.fileno())
         disk.replace(new, path)
     except OSError as error:
-        raise MachineError(f"cannot write {path}: {error.strerror}; the old one is intact") from error
+        raise MachineError(
+            f"cannot write {path}: {error.strerror}; the old one is intact"
+        ) from error
     finally:
         with suppress(OSError):
             disk.unlink(new)  # after an error; it would only fill a full disk
@@ -80,9 +90,11 @@ def _fresh(new: Path, disk: Disk) -> int:
 
 
 def clear(path: Path, disk: Disk = DISK) -> None:
-    """Remove new contents of a shared file that dead writers have left, on any machine: those of a day ago.
+    """Remove new contents of a shared file that dead writers have left, on any machine: those of a
+    day ago.
 
-    No number of a process shows that its writer is dead: it may be of another machine, or in use again.
+    No number of a process shows that its writer is dead: it may be of another machine, or in use
+    again.
     """
     oldest = time.time() - LEFT_BEHIND_SECONDS
     for left in path.parent.glob(f"{escape(path.name)}.{'[0-9a-f]' * 2 * RANDOM_BYTES}.new"):
@@ -98,7 +110,8 @@ def write(path: Path, content: bytes, *, shared: bool = False, disk: Disk = DISK
 
 
 def make_folder(folder: Path, disk: Disk = DISK) -> None:
-    """Make a folder, and those above it; it survives a power loss, also where a death had left it unsynced."""
+    """Make a folder, and those above it; it survives a power loss, also where a death had left it
+    unsynced."""
     if not folder.parent.exists():
         make_folder(folder.parent, disk)
     try:
@@ -112,7 +125,8 @@ def make_folder(folder: Path, disk: Disk = DISK) -> None:
 
 
 def remove_folder(folder: Path, names: Collection[str]) -> None:
-    """Remove a folder that has only files of these names, as far as it can be; leave one that has others as it is."""
+    """Remove a folder that has only files of these names, as far as it can be; leave one that has
+    others as it is."""
     with suppress(OSError):
         files = list(folder.iterdir())
         if {file.name for file in files} <= set(names):
@@ -122,25 +136,30 @@ def remove_folder(folder: Path, names: Collection[str]) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `MachineError` for a folder that is a symbolic link: the user must name the place that it leads to.
+    """Raise `MachineError` for a folder that is a symbolic link: the user must name the place that
+    it leads to.
 
-    This is for folders below a results folder. The results folder itself is named by the user, and may be a link.
+    This is for folders below a results folder. The results folder itself is named by the user, and
+    may be a link.
     """
     if folder.is_symlink():
         place = Path(os.path.realpath(folder))
         raise MachineError(
-            f"{folder} is a symbolic link to {place}, and nothing is written through one: name that place itself "
-            f"(a run's by --results-dir {place.parent}), or move the folder here"
+            f"{folder} is a symbolic link to {place}, and nothing is written through one: name that"
+            f" place itself (a run's by --results-dir {place.parent}), or move the folder here"
         )
 
 
 def sync_folder(folder: Path, disk: Disk = DISK) -> None:
-    """Make names that were created or replaced in a folder survive a power loss, if the file system can."""
+    """Make names that were created or replaced in a folder survive a power loss, if the file system
+    can."""
     try:
         disk.sync_folder(folder)
     except OSError as error:
         if error.errno not in NO_FOLDER_SYNC:
-            raise MachineError(f"cannot sync {folder}: {error.strerror}; what the disk holds is unknown") from error
+            raise MachineError(
+                f"cannot sync {folder}: {error.strerror}; what the disk holds is unknown"
+            ) from error
 
 
 def keep_old(path: Path, stamp: str, disk: Disk) -> None:
@@ -160,7 +179,8 @@ def keep_old(path: Path, stamp: str, disk: Disk) -> None:
 
 
 def drop_second_names(path: Path, disk: Disk) -> None:
-    """Remove the second name that a death within `keep_old` has left to a file that is about to be appended to.
+    """Remove the second name that a death within `keep_old` has left to a file that is about to be
+    appended to.
 
     The content has not been replaced yet, so it is not lost with the name.
     """
@@ -187,7 +207,8 @@ def set_aside_any(paths: Iterable[Path], stamp: str, disk: Disk = DISK) -> None:
 
 
 def _free_name(path: Path, stamp: str) -> Path:
-    """Return `<file>.before-<stamp>`, numbered where that is taken: two commands may share a second."""
+    """Return `<file>.before-<stamp>`, numbered where that is taken: two commands may share a
+    second."""
     name = f"{path.name}.before-{stamp}"
     names = chain((name,), (f"{name}-{number}" for number in count(2)))
     return next(free for free in map(path.with_name, names) if not os.path.lexists(free))

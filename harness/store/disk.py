@@ -1,12 +1,14 @@
 """The one layer through which the store changes what a disk holds: one system call a method.
 
-It is passed in, so that a test can use a disk that fails at its Nth operation, or one that records what a loss of
-power may take (docs/design.md, section 5). Guarantees are those of POSIX: what the kernel has taken survives the death
-of this process; content survives a loss of power after `sync`, a name after `sync_folder`, and neither replaces the
-other. All methods raise `OSError`. Reading is not part of it: what is read is checked where it is read.
+It is passed in, so that a test can use a disk that fails at its Nth operation, or one that records
+what a loss of power may take (docs/design.md, section 5). Guarantees are those of POSIX: what the
+kernel has taken survives the death of this process; content survives a loss of power after `sync`,
+a name after `sync_folder`, and neither replaces the other. All methods raise `OSError`. Reading is
+not part of it: what is read is checked where it is read.
 
-A folder may come from somebody else, with links in it that lead elsewhere. So `open` follows no symbolic link, and
-opens nothing but regular files with a single name; this is checked on the open file, before anything is changed.
+A folder may come from somebody else, with links in it that lead elsewhere. So `open` follows no
+symbolic link, and opens nothing but regular files with a single name; this is checked on the open
+file, before anything is changed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from typing import Any
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 KEEP = os.O_RDWR | os.O_CREAT
-"""How a file is opened: each creates a missing one, its mode follows the umask; `FRESH` refuses an existing one."""
+"""How a file is opened: each creates a missing one, its mode follows the umask; `FRESH` refuses an
+existing one."""
 
 NO_WAITING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Without them, opening a pipe would wait for a reader."""
@@ -29,7 +32,8 @@ NO_WAITING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 class Disk:
     def open(self, path: Path, how: int) -> int:
-        """Return a descriptor that spawned processes do not inherit; the file is not changed yet."""
+        """Return a descriptor that spawned processes do not inherit; the file is not changed
+        yet."""
         try:
             fd = os.open(path, how | NO_WAITING, 0o666)
         except OSError as error:
@@ -39,7 +43,10 @@ class Disk:
             if not stat.S_ISREG(state.st_mode):
                 raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
             if state.st_nlink > 1:
-                words = "has a second name (a hard link), whose content would change with it: `cp -r` makes two files"
+                words = (
+                    "has a second name (a hard link), whose content would change with it: `cp -r`"
+                    " makes two files"
+                )
                 raise OSError(errno.EMLINK, f"{path.name} {words}")
         except OSError:
             os.close(fd)
@@ -72,7 +79,8 @@ class Disk:
             os.close(fd)
 
     def replace(self, path: Path, taken: Path) -> None:
-        """Give a file the name `taken`, in place of another file; at no moment is the name missing."""
+        """Give a file the name `taken`, in place of another file; at no moment is the name
+        missing."""
         path.replace(taken)
 
     def link(self, path: Path, second: Path) -> None:
@@ -88,7 +96,10 @@ class Disk:
 def _refused(path: Path, error: OSError) -> OSError:
     """Return an error of opening in words that name the cause."""
     if error.errno == errno.ELOOP:
-        words = f"{path.name} is a symbolic link, and nothing is written through one: `cp -rL` makes a folder of files"
+        words = (
+            f"{path.name} is a symbolic link, and nothing is written through one: `cp -rL` makes a"
+            " folder of files"
+        )
         return OSError(errno.ELOOP, words)
     if error.errno in (errno.ENXIO, errno.EISDIR):  # pipes, sockets, folders
         return OSError(error.errno, f"{path.name} is not a regular file")

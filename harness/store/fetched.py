@@ -1,6 +1,7 @@
 """Which files of a tasks folder `fetch` made, or found equal: `.fetched.json`, one entry a file.
 
-It is replaced whole after each file. It proves nothing by itself: whoever uses an entry compares the file's hash.
+It is replaced whole after each file. It proves nothing by itself: whoever uses an entry compares
+the file's hash.
 """
 
 from __future__ import annotations
@@ -32,16 +33,24 @@ class Fetched(Struct):
 
     def last(self, name: str) -> Source | None:
         """Return the last entry that has this data set or SHA-256."""
-        return next((one for one in reversed(self.files.values()) if name in (one.data_set, one.sha256)), None)
+        return next(
+            (one for one in reversed(self.files.values()) if name in (one.data_set, one.sha256)),
+            None,
+        )
 
     def save(self, folder: Path) -> None:
         write(folder / NAME, json.format(json.encode(self)) + b"\n", shared=True)
 
 
 def load(folder: Path) -> Fetched:
-    """Return what a tasks folder's record says, an empty one if there is none. Raise `BadInput` for a broken one."""
+    """Return what a tasks folder's record says, an empty one if there is none. Raise `BadInput` for
+    a broken one."""
     path = folder / NAME
     try:
-        return json.decode(input_file(path, most=DOCUMENT_MOST), type=Fetched) if path.exists() else Fetched({})
+        return (
+            json.decode(input_file(path, most=DOCUMENT_MOST), type=Fetched)
+            if path.exists()
+            else Fetched({})
+        )
     except MsgspecError as error:
         raise BadInput(f"{path}: {error}: move it away; `fetch` makes it again") from None

@@ -22,13 +22,22 @@ class RunFiles:
         """The page of every user."""
         self.pages = self.report("html"), self.all_users
         """They show the report and the records, and are true only while neither changes."""
-        self.reports = self.report("txt"), self.report("json"), *self.pages, folder / f"generated_{subset}.json"
+        self.reports = (
+            self.report("txt"),
+            self.report("json"),
+            *self.pages,
+            folder / f"generated_{subset}.json",
+        )
         """All that is written with a report, and true only as long as that is."""
 
     @property
     def is_bare(self) -> bool:
-        """Return whether there are neither replies nor failures, as after a wrong key: a new run loses nothing."""
-        return not any(path.exists() and path.stat().st_size for path in (self.results, self.responses, self.failures))
+        """Return whether there are neither replies nor failures, as after a wrong key: a new run
+        loses nothing."""
+        return not any(
+            path.exists() and path.stat().st_size
+            for path in (self.results, self.responses, self.failures)
+        )
 
     def report(self, kind: str) -> Path:
         return self.folder / f"eval_report_{self.subset}.{kind}"

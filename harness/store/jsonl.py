@@ -1,4 +1,5 @@
-"""The tasks in a file, one after the other, each with its place: lines, or the elements of a JSON array."""
+"""The tasks in a file, one after the other, each with its place: lines, or the elements of a JSON
+array."""
 
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ class Unexpected(Exception):
 
 
 def plain_lines(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]:
-    """Yield lines that are not blank, each with its offset and number, without white space at the ends.
+    """Yield lines that are not blank, each with its offset and number, without white space at the
+    ends.
 
-    Byte order marks before a line are left out: there is one where files were joined. `whole` gets every byte.
+    Byte order marks before a line are left out: there is one where files were joined. `whole` gets
+    every byte.
     """
     number = offset = 0
     while raw := file.readline(LINE_MOST + 1):
@@ -45,7 +48,8 @@ def plain_lines(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]
 
 
 def elements(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the elements of a JSON array, each with its offset and the number of the line that it begins in.
+    """Yield the elements of a JSON array, each with its offset and the number of the line that it
+    begins in.
 
     The file is held in memory: files of this kind list thousands of entries, not millions.
     """

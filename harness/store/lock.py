@@ -1,10 +1,11 @@
 """One writer for a run of one subset.
 
-Guarantee: while a process holds the lock, no other process that uses this module does; the lock ends with its holder,
-however that dies. It is the kernel's lock on a file of its own, not inherited by spawned processes. Where the file
-system has no such locks, it is a lease in that file: its holder renews it by `beat`, and it ends after `LEASE` seconds
-without. The lease is weaker: clocks of machines that share a folder must agree to within it, and a holder that slept
-through it (or one that started in the same instant as another) notices that only at its next `beat`.
+Guarantee: while a process holds the lock, no other process that uses this module does; the lock
+ends with its holder, however that dies. It is the kernel's lock on a file of its own, not inherited
+by spawned processes. Where the file system has no such locks, it is a lease in that file: its
+holder renews it by `beat`, and it ends after `LEASE` seconds without. The lease is weaker: clocks
+of machines that share a folder must agree to within it, and a holder that slept through it (or one
+that started in the same instant as another) notices that only at its next `beat`.
 """
 
 from __future__ import annotations
@@ -32,18 +33,24 @@ NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSY
 
 
 def kernel_lock(fd: int) -> None:
-    """Lock a file. Raise `BlockingIOError` if another process holds it, another `OSError` where there are no locks."""
+    """Lock a file. Raise `BlockingIOError` if another process holds it, another `OSError` where
+    there are no locks."""
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class RunLock:
-    """A lock that is held from construction until `release`. Raise `InUse` with its holder if it is taken.
+    """A lock that is held from construction until `release`. Raise `InUse` with its holder if it is
+    taken.
 
     `clock` gives seconds since the epoch; `lock` locks a descriptor by the kernel.
     """
 
     def __init__(
-        self, path: Path, clock: Callable[[], float], lock: Callable[[int], None] = kernel_lock, disk: Disk = DISK
+        self,
+        path: Path,
+        clock: Callable[[], float],
+        lock: Callable[[int], None] = kernel_lock,
+        disk: Disk = DISK,
     ) -> None:
         self._path = path
         self._disk = disk
@@ -84,33 +91,47 @@ class RunLock:
             return False
 
     def beat(self) -> None:
-        """Renew the lease if it is due; else this is a comparison. Raise `MachineError` if it was lost."""
+        """Renew the lease if it is due; else this is a comparison. Raise `MachineError` if it was
+        lost."""
         if self._clock() - self._holder["renewed"] > LEASE / 6:
             if not self._is_ours():
-                raise MachineError(f"{self._path.parent} was taken over by {self._who()} while this process slept")
+                raise MachineError(
+                    f"{self._path.parent} was taken over by {self._who()} while this process slept"
+                )
             if not self._is_there():
-                raise MachineError(f"{self._path} was removed under this process, so nothing keeps others out any more")
+                raise MachineError(
+                    f"{self._path} was removed under this process, so nothing keeps others out any"
+                    " more"
+                )
             self._write()
 
     def release(self) -> None:
-        with suppress(OSError, MachineError):  # the next one takes it anyway, a lease after its time
+        with suppress(
+            OSError, MachineError
+        ):  # the next one takes it anyway, a lease after its time
             if self._is_ours():
                 self._disk.truncate(self._fd, 0)
         self._close()
 
     def _close(self) -> None:
-        with suppress(OSError):  # the kernel's lock ends with the descriptor, which is closed anyway
+        with suppress(
+            OSError
+        ):  # the kernel's lock ends with the descriptor, which is closed anyway
             self._disk.close(self._fd)
 
     def _is_ours(self) -> bool:
         return not self._leased or self._read() == self._holder
 
     def _in_use(self) -> InUse:
-        return InUse(f"{self._path.parent} is in use by {self._who()}: wait for it, or end it and try again")
+        return InUse(
+            f"{self._path.parent} is in use by {self._who()}: wait for it, or end it and try again"
+        )
 
     def _who(self) -> str:
         holder = self._read()
-        return f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
+        return (
+            f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
+        )
 
     def _read(self) -> dict[str, Any] | None:
         try:
@@ -119,7 +140,12 @@ class RunLock:
             raise MachineError(f"cannot read {self._path}: {error.strerror}") from error
 
     def _write(self) -> None:
-        self._holder = {"format": 1, "pid": os.getpid(), "host": socket.gethostname(), "renewed": self._clock()}
+        self._holder = {
+            "format": 1,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "renewed": self._clock(),
+        }
         content = orjson.dumps(self._holder)
         try:
             if self._disk.write_at(self._fd, content, 0) < len(content):
@@ -160,4 +186,6 @@ def _holder(fd: int) -> dict[str, Any] | None:
         holder = orjson.loads(os.pread(fd, 4096, 0))
     except ValueError:
         return None
-    return holder if isinstance(holder, dict) and type(holder.get("renewed")) in (int, float) else None
+    return (
+        holder if isinstance(holder, dict) and type(holder.get("renewed")) in (int, float) else None
+    )

@@ -1,14 +1,15 @@
 """Append-only logs of JSON lines.
 
-Guarantee: once `append` has returned, its line survives the death of this process, `kill -9` included, since it is in
-the kernel by one `write`. After `sync` it survives a power loss too, if the disk does what it reports. Not covered:
-what other programs do to the file; a line that they damage is noticed by its checksum, set aside and requested again
-(docs/design.md, section 5). A line of more than `LINE_MOST` bytes is refused: no run writes one, and it would be held
-in memory. So is a file of which every line is damaged: something has converted it, and to request all of it again would
-be paid for.
+Guarantee: once `append` has returned, its line survives the death of this process, `kill -9`
+included, since it is in the kernel by one `write`. After `sync` it survives a power loss too, if
+the disk does what it reports. Not covered: what other programs do to the file; a line that they
+damage is noticed by its checksum, set aside and requested again (docs/design.md, section 5). A line
+of more than `LINE_MOST` bytes is refused: no run writes one, and it would be held in memory. So is
+a file of which every line is damaged: something has converted it, and to request all of it again
+would be paid for.
 
-A line is a JSON object whose last member is `crc`, the CRC-32 of the line before that member. White space at its end
-and blank lines are no damage: version control and editors change line ends.
+A line is a JSON object whose last member is `crc`, the CRC-32 of the line before that member. White
+space at its end and blank lines are no damage: version control and editors change line ends.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def unseal(line: bytes) -> JSON:
 
 
 def parsed(line: bytes) -> JSON:
-    """Return `unseal`'s object, or an empty one for a line with a correct checksum that is not JSON."""
+    """Return `unseal`'s object, or an empty one for a line with a correct checksum that is not
+    JSON."""
     try:
         return unseal(line)
     except ValueError:
@@ -71,8 +73,8 @@ def parsed(line: bytes) -> JSON:
 
 
 class Line(Struct, frozen=True):
-    """`text` is without white space at its end; `offset` and `size` (with it) are in bytes. A line that a death has cut
-    off is not `ended`."""
+    """`text` is without white space at its end; `offset` and `size` (with it) are in bytes. A line
+    that a death has cut off is not `ended`."""
 
     offset: int
     size: int
@@ -81,7 +83,8 @@ class Line(Struct, frozen=True):
 
 
 def lines(path: Path) -> Iterator[Line]:
-    """Yield every line of a file that may not exist; the last may lack its end. Raise `BadInput` for one too long."""
+    """Yield every line of a file that may not exist; the last may lack its end. Raise `BadInput`
+    for one too long."""
     try:
         with open_regular(path, 1 << 20) as file:
             offset = 0
@@ -99,8 +102,9 @@ def lines(path: Path) -> Iterator[Line]:
 def too_long(path: Path, offset: int) -> BadInput:
     """Return the error for a line that no run has written."""
     return BadInput(
-        f"{path}: the line that begins at byte {offset} is longer than {LINE_MOST >> 20} MB, and no run writes such a "
-        f"line: put back a copy of the file, or cut it off there (truncate -s {offset} FILE)"
+        f"{path}: the line that begins at byte {offset} is longer than {LINE_MOST >> 20} MB, and no"
+        " run writes such a line: put back a copy of the file, or cut it off there (truncate -s"
+        f" {offset} FILE)"
     )
 
 
@@ -113,8 +117,8 @@ def line_at(file: BinaryIO, offset: int) -> bytes:
 def checked_lines(path: Path) -> Iterator[tuple[Line, bool]]:
     """Yield lines that are not blank, each with whether it is sound.
 
-    Raise `BadInput` at the end if none is, and another program has changed them: a death leaves one line without its
-    end, and a loss of power zeros.
+    Raise `BadInput` at the end if none is, and another program has changed them: a death leaves one
+    line without its end, and a loss of power zeros.
     """
     is_any_sound, is_changed = False, False
     for line in lines(path):
@@ -127,9 +131,10 @@ def checked_lines(path: Path) -> Iterator[tuple[Line, bool]]:
             yield line, is_sound
     if is_changed and not is_any_sound:
         raise BadInput(
-            f"{path}: no line of it is as a run wrote it, so another program has changed or converted the file, and "
-            "nothing was requested again. Put back a copy of the file; or go on without what it holds, and pay for it "
-            f"again: mv {shlex.quote(str(path))} {shlex.quote(f'{path}.damaged')}"
+            f"{path}: no line of it is as a run wrote it, so another program has changed or"
+            " converted the file, and nothing was requested again. Put back a copy of the file; or"
+            f" go on without what it holds, and pay for it again: mv {shlex.quote(str(path))}"
+            f" {shlex.quote(f'{path}.damaged')}"
         )
 
 
@@ -144,11 +149,11 @@ def objects(path: Path) -> Iterator[tuple[Line, JSON]]:
 
 
 def repair(path: Path, disk: Disk = DISK) -> int:
-    """Move lines that are not sound to `<file>.torn`; return how many. A file without any is not touched. Raise as
-    `checked_lines`.
+    """Move lines that are not sound to `<file>.torn`; return how many. A file without any is not
+    touched. Raise as `checked_lines`.
 
-    The torn lines are on disk before the file changes, so that a death in between loses nothing. A sound last line that
-    lacks only its end is kept, and ended.
+    The torn lines are on disk before the file changes, so that a death in between loses nothing. A
+    sound last line that lacks only its end is kept, and ended.
     """
     torn = {line.offset: line.size for line, is_sound in checked_lines(path) if not is_sound}
     try:
@@ -215,7 +220,9 @@ class AppendLog:
         self.slowest = 0.0
         self._disk = disk
         self._stuck: OSError | None = None  # why nothing more can be appended
-        self._lost: OSError | None = None  # why a sync is not tried again: it may succeed without what this one lost
+        self._lost: OSError | None = (
+            None  # why a sync is not tried again: it may succeed without what this one lost
+        )
         try:
             self._fd = disk.open(path, APPEND)
             self.size = os.fstat(self._fd).st_size
@@ -224,11 +231,13 @@ class AppendLog:
         self.dirty = self.size > 0  # by a process that died before it could sync
 
     def append(self, data: JSON) -> int:
-        """Append the line of an object; return its offset in bytes. Nobody else writes to the file meanwhile."""
+        """Append the line of an object; return its offset in bytes. Nobody else writes to the file
+        meanwhile."""
         return self.append_sealed(seal(data))
 
     def append_sealed(self, content: bytes) -> int:
-        """Append what `seal` returns, once or several times, by one write; return its offset in bytes."""
+        """Append what `seal` returns, once or several times, by one write; return its offset in
+        bytes."""
         offset, start = self.size, perf_counter()
         if len(content) > LINE_MOST:
             what = f"a line of more than {LINE_MOST >> 20} MB is never read again"
@@ -239,13 +248,19 @@ class AppendLog:
             written = self._disk.write(self._fd, content)
             self.slowest = max(self.slowest, perf_counter() - start)
         except OSError as error:
-            raise MachineError(f"cannot write {self.path}: {error.strerror}; everything saved is intact") from error
+            raise MachineError(
+                f"cannot write {self.path}: {error.strerror}; everything saved is intact"
+            ) from error
         if written != len(content):
-            try:  # cut the part off, so that what is appended before the process ends does not run into it
+            # cut the part off, so that what is appended before the process ends does not run into
+            # it
+            try:
                 self._disk.truncate(self._fd, self.size)
             except OSError as error:  # it would, and the next start would set both aside
                 self._stuck = error
-            raise MachineError(f"cannot write {self.path}: the disk took only a part; everything saved is intact")
+            raise MachineError(
+                f"cannot write {self.path}: the disk took only a part; everything saved is intact"
+            )
         self.size += written
         self.dirty = True
         return offset
@@ -261,10 +276,14 @@ class AppendLog:
             self._disk.sync(self._fd)
         except OSError as error:
             self.dirty, self._lost = True, error
-            raise MachineError(f"cannot sync {self.path}: {error.strerror}; what the disk holds is unknown") from error
+            raise MachineError(
+                f"cannot sync {self.path}: {error.strerror}; what the disk holds is unknown"
+            ) from error
 
     def close(self) -> None:
         try:
             self._disk.close(self._fd)
         except OSError as error:  # network mounts report here what they could not keep
-            raise MachineError(f"cannot close {self.path}: {error.strerror}; what the disk holds is unknown") from error
+            raise MachineError(
+                f"cannot close {self.path}: {error.strerror}; what the disk holds is unknown"
+            ) from error

@@ -1,7 +1,7 @@
 """What a run is, in one file with its results: `run_<subset>.json` (docs/design.md, section 5).
 
-The sections are dictionaries with declared keys: whatever else a file has in them (of a later version, or of a
-benchmark) is kept when the manifest is saved again, and compared in `differences`.
+The sections are dictionaries with declared keys: whatever else a file has in them (of a later
+version, or of a benchmark) is kept when the manifest is saved again, and compared in `differences`.
 """
 
 from __future__ import annotations
@@ -64,10 +64,12 @@ class Identity(TypedDict):
 
 
 class Provenance(TypedDict, total=False):
-    """What is recorded; nothing relies on those that may be anything. `reused` counts replies of other runs by name.
+    """What is recorded; nothing relies on those that may be anything. `reused` counts replies of
+    other runs by name.
 
-    `price` is the first that was in force, `later_prices` those that followed: a reply's line has the place of its own.
-    None is a price that is not known. `price_endpoints` are where each holds, if that is not always `endpoint`.
+    `price` is the first that was in force, `later_prices` those that followed: a reply's line has
+    the place of its own. None is a price that is not known. `price_endpoints` are where each holds,
+    if that is not always `endpoint`.
     """
 
     endpoint: Required[Text]
@@ -99,7 +101,8 @@ class Provenance(TypedDict, total=False):
 
 
 class Tuning(TypedDict, total=False):
-    """What may change freely; times in seconds. `learned_limit` is what `auto` has found. Features add their own."""
+    """What may change freely; times in seconds. `learned_limit` is what `auto` has found. Features
+    add their own."""
 
     concurrency: Slots | None
     start: Slots
@@ -125,9 +128,9 @@ class Tasks(TypedDict):
 
 
 class Selection(TypedDict):
-    """Which users: a share of them, or the first `limit`, in the order that the seed draws; of these every n-th from
-    the i-th on, if it is `part` i/n; each played `repeats` times, if that is more than once. A part `by` lines has
-    every n-th task of the file, from the i-th on."""
+    """Which users: a share of them, or the first `limit`, in the order that the seed draws; of
+    these every n-th from the i-th on, if it is `part` i/n; each played `repeats` times, if that is
+    more than once. A part `by` lines has every n-th task of the file, from the i-th on."""
 
     ratio: Annotated[float, Meta(gt=0, le=1)]
     sample_seed: Count
@@ -140,12 +143,14 @@ class Selection(TypedDict):
 def share(selection: Selection, users: int) -> float:
     """Return the share that a selection is of so many users."""
     limit = selection.get("limit")
-    return (selection["ratio"] if limit is None else min(1.0, limit / max(1, users))) / part_of(selection)[1]
+    return (selection["ratio"] if limit is None else min(1.0, limit / max(1, users))) / part_of(
+        selection
+    )[1]
 
 
 def whole_of(name: str, part: str | None) -> str | None:
-    """Return the name of the run that a run with this name is a part of; None if it is whole, or has a name of its
-    own."""
+    """Return the name of the run that a run with this name is a part of; None if it is whole, or
+    has a name of its own."""
     ending = f".part{part.replace('/', 'of')}" if part else ""
     return name.removesuffix(ending) if ending and name.endswith(ending) else None
 
@@ -161,7 +166,8 @@ WHOLE = 1, 1
 
 
 def slice_of(selection: Selection) -> tuple[int, int]:
-    """Return which slice of the tasks file holds a selection's users; `WHOLE` if they are anywhere in it."""
+    """Return which slice of the tasks file holds a selection's users; `WHOLE` if they are anywhere
+    in it."""
     return part_of(selection) if selection.get("by") else WHOLE
 
 
@@ -185,14 +191,17 @@ class Times(TypedDict, total=False):
     reevaluated: Any
 
 
-OF_SESSION = frozenset({"subset", "identity", "provenance", "tuning", "tasks", "selection", "format"})
+OF_SESSION = frozenset(
+    {"subset", "identity", "provenance", "tuning", "tasks", "selection", "format"}
+)
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """`state` is `running` (or died), `stopped` (by a signal or the endpoint), `incomplete` (all played, some users
-    failed) or `complete`; `results_sha256` is set with the last. `cost` is that of all sessions (`harness.cost.Cost`),
-    None for a baseline and before a session has ended; `replies` is what all saved replies say
-    (`harness.reply_facts.ReplyFacts`). A session brings what `OF_SESSION` names, and continues the rest."""
+    """`state` is `running` (or died), `stopped` (by a signal or the endpoint), `incomplete` (all
+    played, some users failed) or `complete`; `results_sha256` is set with the last. `cost` is that
+    of all sessions (`harness.cost.Cost`), None for a baseline and before a session has ended;
+    `replies` is what all saved replies say (`harness.reply_facts.ReplyFacts`). A session brings
+    what `OF_SESSION` names, and continues the rest."""
 
     subset: str
     identity: Identity
@@ -210,20 +219,25 @@ class Manifest(msgspec.Struct, kw_only=True):
 
     @property
     def prices(self) -> list[Price | None]:
-        """Return the prices that were in force, by their places in `harness.cost.Rate`: one at least, None if the first
-        is not known."""
+        """Return the prices that were in force, by their places in `harness.cost.Rate`: one at
+        least, None if the first is not known."""
         recorded = [self.provenance.get("price"), *self.provenance.get("later_prices", ())]
         return msgspec.convert(recorded, list[Price | None])
 
     @property
     def price_endpoints(self) -> list[str]:
         """Return at which endpoint each of `prices` is in force."""
-        return self.provenance.get("price_endpoints") or [self.provenance["endpoint"]] * len(self.prices)
+        return self.provenance.get("price_endpoints") or [self.provenance["endpoint"]] * len(
+            self.prices
+        )
 
     def price_place(self, endpoint: str) -> int | None:
-        """Return the place of the last price at an endpoint, or at replicas that include it; None if none was."""
+        """Return the place of the last price at an endpoint, or at replicas that include it; None
+        if none was."""
         addresses = set(endpoint.split())
-        places = [place for place, at in enumerate(self.price_endpoints) if addresses <= set(at.split())]
+        places = [
+            place for place, at in enumerate(self.price_endpoints) if addresses <= set(at.split())
+        ]
         return places[-1] if places else None
 
     def price_at(self, endpoint: str) -> Price | None:
@@ -232,20 +246,25 @@ class Manifest(msgspec.Struct, kw_only=True):
         return None if place is None else self.prices[place]
 
     def take_price(self, price: Price | None) -> int:
-        """Note that a price is in force now at this run's endpoint, None for the last one there; return its place.
+        """Note that a price is in force now at this run's endpoint, None for the last one there;
+        return its place.
 
-        Replies of before any price was known there have it, too. Raise `BadInput` for one in another currency.
+        Replies of before any price was known there have it, too. Raise `BadInput` for one in
+        another currency.
         """
         prices, endpoints, endpoint = self.prices, self.price_endpoints, self.provenance["endpoint"]
         place = self.price_place(endpoint)
         if place is not None and price in (None, prices[place]):
             return place
-        other = next((known for known in prices if known and price and known.currency != price.currency), None)
+        other = next(
+            (known for known in prices if known and price and known.currency != price.currency),
+            None,
+        )
         if price and other:
             raise BadInput(
-                f"{self.identity['model']} is priced in {price.currency} now, and this run's replies are in "
-                f"{other.currency}: a run has one currency; correct the providers file, or give all its replies "
-                "the new price with `reeval --new-prices`"
+                f"{self.identity['model']} is priced in {price.currency} now, and this run's"
+                f" replies are in {other.currency}: a run has one currency; correct the providers"
+                " file, or give all its replies the new price with `reeval --new-prices`"
             )
         if place is not None and prices[place] is None:
             prices[place] = price
@@ -277,8 +296,8 @@ class Manifest(msgspec.Struct, kw_only=True):
         return self.selection.get("repeats", 1)
 
     def go_on(self, old: Manifest) -> dict[str, tuple[Any, Any]]:
-        """Take up the run so far, whose manifest is `old`, with its prices and limits, and note what was allowed to
-        differ. Return what differs of the provenance, which was not asked."""
+        """Take up the run so far, whose manifest is `old`, with its prices and limits, and note
+        what was allowed to differ. Return what differs of the provenance, which was not asked."""
         changed = differences(old.provenance, self.provenance)
         accepted = changes(differences(old.identity, self.identity))
         self.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
@@ -330,7 +349,9 @@ class _Schedule(msgspec.Struct):
 
 
 for _kind in (Manifest, _Sampling, _Schedule, Price, Cost, ReplyFacts):
-    msgspec.json.Decoder(_kind)  # two threads in which msgspec looks at a type for the first time end the interpreter
+    msgspec.json.Decoder(
+        _kind
+    )  # two threads in which msgspec looks at a type for the first time end the interpreter
 
 
 def manifests(folder: Path) -> dict[str, Manifest]:
@@ -339,7 +360,8 @@ def manifests(folder: Path) -> dict[str, Manifest]:
 
 
 def load(path: Path) -> Manifest | None:
-    """Return a manifest, None if there is none. Raise `BadInput` with file and field for one that cannot be used."""
+    """Return a manifest, None if there is none. Raise `BadInput` with file and field for one that
+    cannot be used."""
     try:
         data: object = orjson.loads(content(path, DOCUMENT_MOST))
     except FileNotFoundError:
@@ -350,11 +372,15 @@ def load(path: Path) -> Manifest | None:
     except ValueError:
         raise BadInput(f"{path} is not JSON: put back a copy, or move the folder aside") from None
     if type(data) is not dict or data.get("format") != FORMAT:
-        raise BadInput(f"{path}: field format: expected {FORMAT}; another version of the harness wrote it")
+        raise BadInput(
+            f"{path}: field format: expected {FORMAT}; another version of the harness wrote it"
+        )
     try:
         orjson.dumps(data)
     except TypeError:
-        raise BadInput(f"{path}: nested too deep: put back a copy, or move the folder aside") from None
+        raise BadInput(
+            f"{path}: nested too deep: put back a copy, or move the folder aside"
+        ) from None
     try:
         _check_fields(data)
     except FieldError as error:
@@ -384,15 +410,24 @@ def _check_fields(data: JSON) -> None:
     if number > parts:
         raise FieldError("selection.part", f"a part among {parts}", str(number))
     if not all(map(is_file_name, manifest.identity["files"])):
-        raise FieldError("identity.files", "an object of file names without separators, each with a hash")
+        raise FieldError(
+            "identity.files", "an object of file names without separators, each with a hash"
+        )
 
 
 def is_file_name(name: str) -> bool:
-    """Return whether a prompt or agent can be kept under a name in the run's folder, and nowhere else."""
-    return 0 < len(name.encode()) <= NAME_BYTES and not name.startswith(".") and not {"/", "\\", "\0"} & set(name)
+    """Return whether a prompt or agent can be kept under a name in the run's folder, and nowhere
+    else."""
+    return (
+        0 < len(name.encode()) <= NAME_BYTES
+        and not name.startswith(".")
+        and not {"/", "\\", "\0"} & set(name)
+    )
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+def differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
+) -> dict[str, tuple[Any, Any]]:
     """Return fields that differ, by dotted name, with both values; a missing one is None."""
     found: dict[str, tuple[Any, Any]] = {}
     for name in dict.fromkeys((*old, *new)):
@@ -404,29 +439,35 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
     return found
 
 
-def same_identity(old: Manifest | None, identity: Identity, allowed: frozenset[str], where: Path) -> None:
+def same_identity(
+    old: Manifest | None, identity: Identity, allowed: frozenset[str], where: Path
+) -> None:
     """Raise `BadInput`, field by field, where a run would go on as another configuration."""
     found = differences(old.identity, identity) if old else {}
     if "benchmark" in found:
         raise BadInput(
-            f"{where} holds a run of the benchmark {old.identity['benchmark'] if old else ''}: give this one another "
-            "name with --name"
+            f"{where} holds a run of the benchmark {old.identity['benchmark'] if old else ''}: give"
+            " this one another name with --name"
         )
     found = {name: pair for name, pair in found.items() if name not in allowed}
     if found:
         more = len(found) - CHANGES_SHOWN
         and_more = [f"{more} more"] if more > 0 else []
         raise BadInput(
-            f"{where} holds a run of another configuration: "
-            f"{'; '.join([*changes(found)[:CHANGES_SHOWN], *and_more])}. "
-            "Give this one another name with --name. (Or accept what differs: "
-            f"{' '.join(f'--allow {name}' for name in found)}; or move the old run aside: --restart.)"
+            f"{where} holds a run of another configuration:"
+            f" {'; '.join([*changes(found)[:CHANGES_SHOWN], *and_more])}. Give this one another"
+            " name with --name. (Or accept what differs:"
+            f" {' '.join(f'--allow {name}' for name in found)}; or move the old run aside:"
+            " --restart.)"
         )
 
 
 def changes(found: Mapping[str, tuple[Any, Any]]) -> list[str]:
     """Return `differences` as main clauses."""
-    return [f"{name} was {value_text(old)}, is now {value_text(new)}" for name, (old, new) in found.items()]
+    return [
+        f"{name} was {value_text(old)}, is now {value_text(new)}"
+        for name, (old, new) in found.items()
+    ]
 
 
 def value_text(value: object) -> str:

@@ -1,4 +1,5 @@
-"""The writer of one run's files: hold the lock, set torn lines aside, find done users and saved responses, append.
+"""The writer of one run's files: hold the lock, set torn lines aside, find done users and saved
+responses, append.
 
 Guarantees are those of `log` and `atomic`.
 """
@@ -59,12 +60,15 @@ RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = EVENT_FORMAT = 1
 
 
 class RunStore:
-    """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside files.
+    """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside
+    files.
 
     `tally` is what the lines of all sessions add up to. `rate` is that of new requests.
     """
 
-    def __init__(self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK) -> None:
+    def __init__(
+        self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK
+    ) -> None:
         self.files = files
         self._disk = disk
         self._clock = clock
@@ -106,7 +110,8 @@ class RunStore:
         set_aside_any(self.files.reports, self._stamp, self._disk)
 
     def set_aside_everything(self) -> None:
-        """Set an earlier run aside, its manifest last: results without one are another program's."""
+        """Set an earlier run aside, its manifest last: results without one are another
+        program's."""
         files = self.files
         names = *files.logs, files.batches, *files.reports, files.manifest
         set_aside_any(names, self._stamp, self._disk)
@@ -117,17 +122,22 @@ class RunStore:
     @property
     def received(self) -> bool:
         """Whether anything of a reply is saved."""
-        return any(path.exists() and path.stat().st_size for path in (self.files.results, self.files.responses))
+        return any(
+            path.exists() and path.stat().st_size
+            for path in (self.files.results, self.files.responses)
+        )
 
     def drop(self) -> None:
-        """Remove the files of a new run of which nothing was received. Its lock and what it keeps go with the folder,
-        if that was made for it."""
+        """Remove the files of a new run of which nothing was received. Its lock and what it keeps
+        go with the folder, if that was made for it."""
         files = self.files
         try:
             for path in filter(os.path.lexists, (files.manifest, *files.logs, files.batches)):
                 self._disk.unlink(path)
         except OSError as error:
-            raise MachineError(f"cannot remove files of {files.folder}: {error.strerror}") from error
+            raise MachineError(
+                f"cannot remove files of {files.folder}: {error.strerror}"
+            ) from error
 
     def own_log(self, path: Path) -> log.AppendLog:
         """Repair and open another log of the run; it is closed with the others."""
@@ -142,7 +152,8 @@ class RunStore:
         return self._clock()
 
     def keep_files(self, files: Mapping[str, bytes]) -> None:
-        """Keep the bytes of prompts and agents with the results; other files of the same name are set aside."""
+        """Keep the bytes of prompts and agents with the results; other files of the same name are
+        set aside."""
         for name, content in files.items():
             path = self.files.folder / name
             clear(path, self._disk)
@@ -155,10 +166,13 @@ class RunStore:
                 raise MachineError(f"cannot read {path}: {error.strerror}") from error
             if os.path.lexists(path):
                 keep_old(path, self._stamp, self._disk)
-            write(path, content, shared=True, disk=self._disk)  # runs of other subsets keep the same file
+            write(
+                path, content, shared=True, disk=self._disk
+            )  # runs of other subsets keep the same file
 
     def open_logs(self, index: TaskIndex) -> NDArray[np.bool_]:
-        """Repair and open the logs; return a mask of the tasks that are done in their current version."""
+        """Repair and open the logs; return a mask of the tasks that are done in their current
+        version."""
         files = self.files
         self._close_logs()
         drop_second_names(files.results, self._disk)
@@ -166,7 +180,8 @@ class RunStore:
         for path in files.logs:
             self._logs.append(log.AppendLog(path, self._disk))
         self._results, self._responses, self._failures, self._events = self._logs
-        self._sync_logs()  # what a dead process left may be in the kernel alone, and is now built on
+        # what a dead process left may be in the kernel alone, and is now built on
+        self._sync_logs()
         sync_folder(files.folder, self._disk)
         self._results_at = self._find_done(index)
         self._find_responses(index, self.done)
@@ -178,11 +193,13 @@ class RunStore:
         return self._results_at >= 0
 
     def outside(self) -> int:
-        """Return the number of records of users or contents that the tasks file no longer has, and superseded ones."""
+        """Return the number of records of users or contents that the tasks file no longer has, and
+        superseded ones."""
         return self._records - int(self.done.sum())
 
     def responses_of(self, position: int) -> dict[tuple[str, int], Completion]:
-        """Return the saved responses of a task by request digest, and how often that request was sent before."""
+        """Return the saved responses of a task by request digest, and how often that request was
+        sent before."""
         saved: dict[tuple[str, int], Completion] = {}
         if position not in self._saved:
             return saved
@@ -208,9 +225,9 @@ class RunStore:
         return failed
 
     def failed_tries(self, index: TaskIndex) -> dict[tuple[str, str], tuple[int, int]]:
-        """Return how often each request failed, by the play's name and the request's digest: the tries that may count,
-        which are those since the last outage, and those that may be billed. Only of users that are not done, since they
-        were last given up."""
+        """Return how often each request failed, by the play's name and the request's digest: the
+        tries that may count, which are those since the last outage, and those that may be billed.
+        Only of users that are not done, since they were last given up."""
         given_up: dict[int | None, float] = {}
         for _, data in log.objects(self.files.failures):
             given_up[index.of(data)] = _time(data) + EVENT_SECONDS
@@ -220,18 +237,28 @@ class RunStore:
             request = data.get("request")
             if data.get("what") == "outage":
                 found = {key: (0, billable) for key, (_, billable) in found.items()}
-            if data.get("what") != "retry" or type(request) is not str or data.get("kind") in NO_FAILURE:
+            if (
+                data.get("what") != "retry"
+                or type(request) is not str
+                or data.get("kind") in NO_FAILURE
+            ):
                 continue
             position = index.of(data)
-            if position is not None and not self.done[position] and _time(data) > given_up.get(position, 0.0):
+            if (
+                position is not None
+                and not self.done[position]
+                and _time(data) > given_up.get(position, 0.0)
+            ):
                 key = name_of(str(data["user_id"]), index.repeat(position)), request
                 tries, billable = found.get(key, (0, 0))
                 found[key] = tries + 1, billable + ("sent" in data)
         return found
 
-    def save_response(self, position: int, key: str, request: str, nth: int, reply: Reply, repeat: int = 1) -> None:
-        """Append a user's reply to the request with this digest; `nth` is how often it was sent before. It can be read
-        again (`responses_of`) until the user has its record."""
+    def save_response(
+        self, position: int, key: str, request: str, nth: int, reply: Reply, repeat: int = 1
+    ) -> None:
+        """Append a user's reply to the request with this digest; `nth` is how often it was sent
+        before. It can be read again (`responses_of`) until the user has its record."""
         line = response_line(key, request, nth, reply, repeat, self.rate)
         offset = self._responses.append(line)
         self._saved.setdefault(position, []).append(offset)
@@ -239,9 +266,14 @@ class RunStore:
         self._unsynced_line()
 
     def append_lines(self, name: str, lines: bytes, index: TaskIndex) -> tuple[int, list[JSON]]:
-        """Append whole lines, which another process has sealed, to the log of this name (as in `RunFiles`); return
-        where, and what they say. Replies and records are counted at once, the rest once the logs are opened again."""
-        opened = {"results": self._results, "responses": self._responses, "failures": self._failures}
+        """Append whole lines, which another process has sealed, to the log of this name (as in
+        `RunFiles`); return where, and what they say. Replies and records are counted at once, the
+        rest once the logs are opened again."""
+        opened = {
+            "results": self._results,
+            "responses": self._responses,
+            "failures": self._failures,
+        }
         offset = opened.get(name, self._events).append_sealed(lines)
         place, objects = offset, list[JSON]()
         for line in lines.splitlines(keepends=True):
@@ -286,12 +318,13 @@ class RunStore:
         self.tally.add_event(line)
 
     def starts(self, size: int, times: int = 1) -> None:
-        """Have a request of so many bytes in flight, up to so many `times` at once, until `lands` is called with the
-        same.
+        """Have a request of so many bytes in flight, up to so many `times` at once, until `lands`
+        is called with the same.
 
-        Guarantee: wherever this process dies, the log has at least the requests that were in flight, by their number
-        and bytes (`in_flight`). A line is written only where they are more than the last one says, which is twice what
-        there was; `landed` writes that there are none left.
+        Guarantee: wherever this process dies, the log has at least the requests that were in
+        flight, by their number and bytes (`in_flight`). A line is written only where they are more
+        than the last one says, which is twice what there was; `landed` writes that there are none
+        left.
         """
         requests, sent = self._out
         self._out = requests, sent = requests + times, sent + times * size
@@ -330,7 +363,8 @@ class RunStore:
             opened.sync()
 
     def unsynced(self) -> tuple[int, float]:
-        """Return the users whose records no sync has covered, and the seconds since all saved data was on the disk."""
+        """Return the users whose records no sync has covered, and the seconds since all saved data
+        was on the disk."""
         if self._appended_lines == self._synced_lines:
             return 0, 0.0
         return self._appended_users - self._synced_users, max(0.0, self._clock() - self._synced_at)
@@ -341,21 +375,25 @@ class RunStore:
         self._appended_lines += 1
 
     def records(self) -> Iterator[Record]:
-        """Yield the record of every task that is done at the time of the call, in the order of the tasks file."""
+        """Yield the record of every task that is done at the time of the call, in the order of the
+        tasks file."""
         return (record_of(line) for _, line in self.lines())
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the position and line of each record of `records`."""
         positions = np.flatnonzero(self.done)
         return zip(
-            positions.tolist(), self._lines(self.files.results, self._results_at[positions].tolist()), strict=True
+            positions.tolist(),
+            self._lines(self.files.results, self._results_at[positions].tolist()),
+            strict=True,
         )
 
     def finish(self, add: Callable[[bytes], None]) -> str:
         """Rewrite the results in input order and return the file's SHA-256; `add` gets each line.
 
-        Restartable: until the new file takes the old one's place, the old one is whole. Lines that are left out,
-        of users whose task has changed or gone, stay behind in a set-aside copy of the old file.
+        Restartable: until the new file takes the old one's place, the old one is whole. Lines that
+        are left out, of users whose task has changed or gone, stay behind in a set-aside copy of
+        the old file.
         """
         whole = hashlib.sha256()
         if self.outside():
@@ -374,7 +412,8 @@ class RunStore:
         return whole.hexdigest()
 
     def _lines(self, path: Path, offsets: Iterable[int]) -> Iterator[bytes]:
-        """Yield the lines of a log at these places. Raise `MachineError` for one that was changed meanwhile."""
+        """Yield the lines of a log at these places. Raise `MachineError` for one that was changed
+        meanwhile."""
         try:
             with open_regular(path) as file:
                 for offset in offsets:
@@ -384,7 +423,8 @@ class RunStore:
             raise MachineError(f"cannot read {path}: {error.strerror}") from error
 
     def _find_done(self, index: TaskIndex) -> NDArray[np.int64]:
-        """Return the offset of each task's record in the results file; -1 without a record of its current content."""
+        """Return the offset of each task's record in the results file; -1 without a record of its
+        current content."""
         found = np.full(len(index), -1, np.int64)
         self._records = 0
         for line, data in log.objects(self.files.results):
@@ -407,18 +447,15 @@ class RunStore:
 
 
 def lock_runs(
-    folder: Path,
-    subsets: Iterable[str],
-    kept: Collection[str],
-    stamp: str,
-    held: ExitStack,
+    folder: Path, subsets: Iterable[str], kept: Collection[str], stamp: str, held: ExitStack
 ) -> dict[str, RunStore]:
-    """Return the stores of a folder's runs, locked for as long as `held`. A folder that was made for them is removed at
-    the end if it has no run. `kept` are the names of the files that the runs keep.
-    Raise `BadInput` for a name that cannot be kept."""
+    """Return the stores of a folder's runs, locked for as long as `held`. A folder that was made
+    for them is removed at the end if it has no run. `kept` are the names of the files that the runs
+    keep. Raise `BadInput` for a name that cannot be kept."""
     if odd := [name for name in kept if not manifest.is_file_name(name)]:
         raise BadInput(
-            f"{value_text(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
+            f"{value_text(odd[0])} cannot be kept under this name in the run's folder: give the"
+            " file another name"
         )
     is_first, stores = not folder.exists(), dict[str, RunStore]()
     for subset in subsets:
@@ -426,17 +463,27 @@ def lock_runs(
         stores[subset] = RunStore(files, time.time, stamp)
         held.callback(stores[subset].close)
     if is_first:
-        logs = [path.name for store in stores.values() for path in (store.files.events, store.files.lock)]
+        logs = [
+            path.name
+            for store in stores.values()
+            for path in (store.files.events, store.files.lock)
+        ]
         held.callback(remove_folder, folder, {*logs, *kept})
     return stores
 
 
 def take_up(
-    stores: Mapping[str, RunStore], folder: Path, identity: Identity, allowed: frozenset[str], *, restart: bool
+    stores: Mapping[str, RunStore],
+    folder: Path,
+    identity: Identity,
+    allowed: frozenset[str],
+    *,
+    restart: bool,
 ) -> dict[str, Manifest | None]:
-    """Return the manifests from which the runs of locked stores go on, by subset; None for one of another configuration
-    that has nothing to lose, so that a new run replaces it. With `restart` earlier runs are set aside. Raise `BadInput`
-    if the folder holds a run of another configuration, of any subset, or results of another program."""
+    """Return the manifests from which the runs of locked stores go on, by subset; None for one of
+    another configuration that has nothing to lose, so that a new run replaces it. With `restart`
+    earlier runs are set aside. Raise `BadInput` if the folder holds a run of another configuration,
+    of any subset, or results of another program."""
     found: dict[str, Manifest | None] = {}
     restarted = stores if restart else {}
     for subset, old in manifest.manifests(folder).items():
@@ -449,7 +496,9 @@ def take_up(
             found[subset] = old
     for store in restarted.values():
         store.set_aside_everything()
-    for results in [store.files.results for subset, store in stores.items() if found.get(subset) is None]:
+    for results in [
+        store.files.results for subset, store in stores.items() if found.get(subset) is None
+    ]:
         if results.exists() and results.stat().st_size:
             raise BadInput(
                 f"{results} has no manifest: another program wrote it (`reeval` scores it), "
@@ -459,10 +508,15 @@ def take_up(
 
 
 def replace_results(
-    path: Path, records: Iterator[JSON], stamp: str, disk: Disk = DISK, *, shown_by: Iterable[Path] = ()
+    path: Path,
+    records: Iterator[JSON],
+    stamp: str,
+    disk: Disk = DISK,
+    *,
+    shown_by: Iterable[Path] = (),
 ) -> str:
-    """Rewrite records and return the file's SHA-256. If its content changes, the old file, and the pages that it is
-    `shown_by`, are set aside before the new content takes the place."""
+    """Rewrite records and return the file's SHA-256. If its content changes, the old file, and the
+    pages that it is `shown_by`, are set aside before the new content takes the place."""
     whole = hashlib.sha256()
     with replacing(path, disk=disk) as file:
         for data in records:
@@ -477,13 +531,14 @@ def replace_results(
 
 
 def numbered(repeat: int) -> JSON:
-    """Return the member of a line that says which repeat it is of. The first has none: so a run that is repeated later
-    has the lines that it had."""
+    """Return the member of a line that says which repeat it is of. The first has none: so a run
+    that is repeated later has the lines that it had."""
     return {"repeat": repeat} if repeat != 1 else {}
 
 
 def name_of(key: str, repeat: int) -> str:
-    """Return what tells a play from those of the user's other repeats, which may be in flight too."""
+    """Return what tells a play from those of the user's other repeats, which may be in flight
+    too."""
     return key if repeat == 1 else f"{key} (repeat {repeat})"
 
 
@@ -519,7 +574,10 @@ def response_line(key: str, request: str, nth: int, reply: Reply, repeat: int, r
         line["first_token"] = round(reply.first_token, 4)
     if reply.reused is not None:
         return line | {"reused": reply.reused}
-    return line | {"sent": reply.sent, **rate.data}  # all of them show the ratio for prompts without usage
+    return line | {
+        "sent": reply.sent,
+        **rate.data,
+    }  # all of them show the ratio for prompts without usage
 
 
 def _time(data: JSON) -> float:

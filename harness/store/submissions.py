@@ -1,7 +1,8 @@
 """The journal of a run's batches: `batches_<subset>.jsonl`, a sealed line for each operation.
 
-Guarantee: a line is on the disk, synced, before the operation after it begins. So whenever this process dies, the
-journal names every batch of the run that the provider may have, by its id or by the name of its input file.
+Guarantee: a line is on the disk, synced, before the operation after it begins. So whenever this
+process dies, the journal names every batch of the run that the provider may have, by its id or by
+the name of its input file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from harness.store.files import RunFiles
 FORMAT = 1
 
 RequestKey = tuple[str, int, str, int]
-"""Whose request it is: the user's key, which of its repeats; the request's digest, and how often it was sent before."""
+"""Whose request it is: the user's key, which of its repeats; the request's digest, and how often it
+was sent before."""
 
 
 DEFERRED = Rate(deferred=True)
@@ -32,8 +34,8 @@ INSTEAD_OF_BATCHES = f"--no-batch --allow {NAME}"
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """How far a run is: the `number` of its last wave, from 1, and what is at the provider: so many `batches`, of so
-    many `requests`, of which it has `completed` some."""
+    """How far a run is: the `number` of its last wave, from 1, and what is at the provider: so many
+    `batches`, of so many `requests`, of which it has `completed` some."""
 
     number: int
     batches: int
@@ -42,7 +44,10 @@ class Wave:
 
     @classmethod
     def of(cls, number: int, batches: Sequence[Submission]) -> Wave:
-        requests, completed = sum([len(one.places) for one in batches]), sum([one.completed for one in batches])
+        requests, completed = (
+            sum([len(one.places) for one in batches]),
+            sum([one.completed for one in batches]),
+        )
         return cls(number, len(batches), requests, completed)
 
     @classmethod
@@ -56,11 +61,13 @@ class Wave:
 
 @dataclass(slots=True)
 class Submission:
-    """A batch from the decision to submit it (`intend`) to its end. `label` is our own identifier of it.
+    """A batch from the decision to submit it (`intend`) to its end. `label` is our own identifier
+    of it.
 
-    `file` and `batch` are the provider's ids, None until they are known; `doubtful` means that the provider may have
-    accepted the next one already, and the answer is lost. `completed` requests are those that the provider counts.
-    `sent` is the bytes of the requests, `rate` their rate, and `reserved` what was reserved for them.
+    `file` and `batch` are the provider's ids, None until they are known; `doubtful` means that the
+    provider may have accepted the next one already, and the answer is lost. `completed` requests
+    are those that the provider counts. `sent` is the bytes of the requests, `rate` their rate, and
+    `reserved` what was reserved for them.
     """
 
     label: str
@@ -106,13 +113,16 @@ msgspec.json.Decoder(_Line)  # as in `scoring/reports.py`: before two threads lo
 
 
 def submissions(path: Path) -> list[Submission]:
-    """Return what a journal holds, in order; nothing of a file that does not exist. Raise `BadInput`."""
+    """Return what a journal holds, in order; nothing of a file that does not exist. Raise
+    `BadInput`."""
     found: dict[str, Submission] = {}
     for line, data in log.objects(path):
         try:
             _apply(msgspec.convert(data, _Line), found)
         except msgspec.ValidationError as error:
-            raise BadInput(f"{path}: the line at byte {line.offset} is not as runs write it: {error}") from None
+            raise BadInput(
+                f"{path}: the line at byte {line.offset} is not as runs write it: {error}"
+            ) from None
     return list(found.values())
 
 
@@ -130,7 +140,13 @@ def _apply(line: _Line, found: dict[str, Submission]) -> None:
     if line.what == "intend":
         rate, reserved = Rate(line.price, True), line.reserved
         found[line.label] = Submission(
-            line.label, line.wave, line.requests, doubtful=True, sent=line.sent, rate=rate, reserved=reserved
+            line.label,
+            line.wave,
+            line.requests,
+            doubtful=True,
+            sent=line.sent,
+            rate=rate,
+            reserved=reserved,
         )
     elif (one := found.get(line.label)) is not None:
         one.file, one.batch = line.file or one.file, line.batch or one.batch
@@ -140,8 +156,8 @@ def _apply(line: _Line, found: dict[str, Submission]) -> None:
 
 
 class BatchJournal:
-    """A run's journal, open for appending; `clock` gives seconds since the epoch. `waves` is the number of the last.
-    `outstanding` are the batches that have not ended."""
+    """A run's journal, open for appending; `clock` gives seconds since the epoch. `waves` is the
+    number of the last. `outstanding` are the batches that have not ended."""
 
     def __init__(self, opened: log.AppendLog, clock: Callable[[], float]) -> None:
         found = submissions(opened.path)
@@ -173,12 +189,19 @@ class BatchJournal:
             one.completed = completed
 
     def end(self, one: Submission, status: str) -> None:
-        """Note that all replies of a batch are saved, or that the provider never had it (`refused`, `lost`)."""
+        """Note that all replies of a batch are saved, or that the provider never had it (`refused`,
+        `lost`)."""
         self._append(one, "ended", status=status)
         one.ended = status
         self.outstanding.remove(one)
 
     def _append(self, one: Submission, what: str, **details: object) -> None:
-        line = {"time": round(self._clock(), 3), "what": what, "label": one.label, **details, "format": FORMAT}
+        line = {
+            "time": round(self._clock(), 3),
+            "what": what,
+            "label": one.label,
+            **details,
+            "format": FORMAT,
+        }
         self._log.append(line)
         self._log.sync()

@@ -1,6 +1,7 @@
 """What the lines of a run's logs add up to: the bill, and what its replies say.
 
-There is one way for a reply into the sums, whether it is saved now, or was by an earlier process or by a worker.
+There is one way for a reply into the sums, whether it is saved now, or was by an earlier process or
+by a worker.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ COMPLETION_KEYS = frozenset(Completion.__struct_fields__)
 
 
 class RunTally:
-    """`bill` has every saved reply to a run's own requests, and the requests without a reply that may have been billed.
-    `reused` counts replies that are another run's, by its name; `replies` what all of them say, those of the harness's
-    own baselines aside."""
+    """`bill` has every saved reply to a run's own requests, and the requests without a reply that
+    may have been billed. `reused` counts replies that are another run's, by its name; `replies`
+    what all of them say, those of the harness's own baselines aside."""
 
     def __init__(self) -> None:
         self.bill = Bill()
@@ -36,10 +37,15 @@ class RunTally:
     def add_reply(self, line: JSON) -> None:
         """Count a line of the responses, if it is one as the harness writes it."""
         completion, reused = completion_of(line), line.get("reused")
-        self.add(completion, Rate.of(line), count_of(line.get("sent")), reused, line.get("endpoint"))
+        self.add(
+            completion, Rate.of(line), count_of(line.get("sent")), reused, line.get("endpoint")
+        )
 
-    def add(self, completion: Completion | None, rate: Rate, sent: int, reused: object, endpoint: object) -> None:
-        """Count a reply to a request of so many bytes; `completion` is None where it cannot be used."""
+    def add(
+        self, completion: Completion | None, rate: Rate, sent: int, reused: object, endpoint: object
+    ) -> None:
+        """Count a reply to a request of so many bytes; `completion` is None where it cannot be
+        used."""
         if reused is not None:  # it was paid for there
             self.reused[str(reused)] += 1
         elif completion:
@@ -78,16 +84,25 @@ def tally_of(files: RunFiles) -> RunTally:
 
 
 def completion_of(line: JSON) -> Completion | None:
-    """Return the completion of a response's line; None if the line is not as the harness writes it, so that the request
-    is sent again. A checksum shows that a line is unchanged, and not that it is one of ours."""
+    """Return the completion of a response's line; None if the line is not as the harness writes it,
+    so that the request is sent again. A checksum shows that a line is unchanged, and not that it is
+    one of ours."""
     saved: Any = line.get("completion")
     try:
         made = msgspec.convert(saved, Completion)
     except msgspec.ValidationError:
         return None
-    usable = type(line.get("request")) is str and type(line.get("nth")) is int and saved.keys() <= COMPLETION_KEYS
+    usable = (
+        type(line.get("request")) is str
+        and type(line.get("nth")) is int
+        and saved.keys() <= COMPLETION_KEYS
+    )
     counts = made.prompt_tokens, made.completion_tokens, made.cached_tokens, made.reasoning_tokens
-    return made if usable and all(0 <= count < LARGEST_COUNT for count in counts if count is not None) else None
+    return (
+        made
+        if usable and all(0 <= count < LARGEST_COUNT for count in counts if count is not None)
+        else None
+    )
 
 
 def count_of(value: object) -> int:

@@ -1,7 +1,8 @@
 """Tasks files in other formats than JSON lines: CSV, Parquet, and any of them compressed by gzip.
 
-Such a file is converted once, into a file of the index folder, one line for each task; all else reads that. The name of
-the converted file has size and times of the original, so a changed original is converted again.
+Such a file is converted once, into a file of the index folder, one line for each task; all else
+reads that. The name of the converted file has size and times of the original, so a changed original
+is converted again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ FIELD_BYTES = 1 << 28
 
 
 def readable(path: Path, cache_folder: Path) -> Path:
-    """Return the file itself if it is JSON, else its tasks as JSON lines in the cache folder. Raise `BadInput`."""
+    """Return the file itself if it is JSON, else its tasks as JSON lines in the cache folder. Raise
+    `BadInput`."""
     is_compressed = path.suffix == COMPRESSED
     original = path.with_suffix("") if is_compressed else path
     if not is_compressed and original.suffix not in (CSV, PARQUET):
@@ -65,7 +67,8 @@ def _convert(path: Path, suffix: str, target: IO[bytes]) -> None:
 
 
 def _csv_lines(source: IO[bytes]) -> Iterator[bytes]:
-    """Yield a line for each row, as text by column, at the number of the row's last line in the file."""
+    """Yield a line for each row, as text by column, at the number of the row's last line in the
+    file."""
     csv.field_size_limit(FIELD_BYTES)
     with io.TextIOWrapper(source, encoding="utf-8-sig", newline="") as text:
         rows = csv.DictReader(text, strict=True)
@@ -73,7 +76,9 @@ def _csv_lines(source: IO[bytes]) -> Iterator[bytes]:
         for row in rows:
             if None in row or None in row.values():
                 fields = len(rows.fieldnames or ())
-                raise ValueError(f"line {rows.line_num}: expected {fields} fields, as in the first line")
+                raise ValueError(
+                    f"line {rows.line_num}: expected {fields} fields, as in the first line"
+                )
             yield b"\n" * (rows.line_num - 1 - written)
             yield orjson.dumps(row) + b"\n"
             written = rows.line_num

@@ -1,11 +1,11 @@
 """The index of a tasks file: one pass validates every line and keeps some tens of bytes of each.
 
-The lines of a file named `.json` are the elements of its array. Tasks are read again from the file when they are
-played, so memory does not grow with its size (docs/design.md, section 4).
+The lines of a file named `.json` are the elements of its array. Tasks are read again from the file
+when they are played, so memory does not grow with its size (docs/design.md, section 4).
 
-A cached index is used while the file's size and times are the same. A cache is in a results folder, which may come from
-somebody else, and an index decides which users there are: but nobody can know to the nanosecond when a file of this
-machine was changed last (`ctime`), which no program can set.
+A cached index is used while the file's size and times are the same. A cache is in a results folder,
+which may come from somebody else, and an index decides which users there are: but nobody can know
+to the nanosecond when a file of this machine was changed last (`ctime`), which no program can set.
 """
 
 from __future__ import annotations
@@ -43,24 +43,34 @@ def key_hash(key: str) -> int:
 
 
 def line_digest(line: bytes) -> str:
-    """Return the content hash of a task: 32 hexadecimal digits for its line without white space at the ends."""
+    """Return the content hash of a task: 32 hexadecimal digits for its line without white space at
+    the ends."""
     return sha256(line).hexdigest()[:32]
 
 
 ROW = np.dtype(
-    [("offset", "<i8"), ("size", "<i4"), ("number", "<i8"), ("key", "<u8"), ("digest", "V16"), ("steps", "<i4")]
+    [
+        ("offset", "<i8"),
+        ("size", "<i4"),
+        ("number", "<i8"),
+        ("key", "<u8"),
+        ("digest", "V16"),
+        ("steps", "<i4"),
+    ]
 )
 Indexed = tuple[NDArray[Any], str, int]
 """The `ROW` of each task, the file's SHA-256, and how many users it has."""
 PACKED = struct.Struct("<qiqQ16si")
-"""A task: where its line is in bytes, the line's number, hashes of key and line, and the expected steps."""
+"""A task: where its line is in bytes, the line's number, hashes of key and line, and the expected
+steps."""
 
 
 class TaskIndex:
-    """Positions count from 0 in the file's order. With `repeats` each user has as many, one after another.
+    """Positions count from 0 in the file's order. With `repeats` each user has as many, one after
+    another.
 
-    Lines are read from `content`: the file itself, or its tasks as JSON lines. `users_in_file` are more where this is
-    the index of a slice of the file.
+    Lines are read from `content`: the file itself, or its tasks as JSON lines. `users_in_file` are
+    more where this is the index of a slice of the file.
     """
 
     def __init__(
@@ -92,8 +102,13 @@ class TaskIndex:
         os.close(self._fd)
 
     def users(self, mask: NDArray[np.bool_] | None = None) -> int:
-        """Return the number of users, or of those with any of their repeats in a mask over the positions."""
-        return len(self) // self.repeats if mask is None else int(mask.reshape(-1, self.repeats).any(axis=1).sum())
+        """Return the number of users, or of those with any of their repeats in a mask over the
+        positions."""
+        return (
+            len(self) // self.repeats
+            if mask is None
+            else int(mask.reshape(-1, self.repeats).any(axis=1).sum())
+        )
 
     def repeat(self, position: int) -> int:
         """Return which of its user's repeats a position is, from 1."""
@@ -105,17 +120,24 @@ class TaskIndex:
             return None
         wanted = np.uint64(key_hash(key))
         at = int(np.searchsorted(self._sorted, wanted))
-        return int(self._order[at + repeat - 1]) if at < len(self._sorted) and self._sorted[at] == wanted else None
+        return (
+            int(self._order[at + repeat - 1])
+            if at < len(self._sorted) and self._sorted[at] == wanted
+            else None
+        )
 
     def of(self, data: JSON) -> int | None:
-        """Return the position that a line of a run is about, whichever version of the task. Without repeats `repeat`
-        is a member like any other of a benchmark's record."""
+        """Return the position that a line of a run is about, whichever version of the task. Without
+        repeats `repeat` is a member like any other of a benchmark's record."""
         return self.find(str(data.get("user_id")), data.get("repeat", 1) if self.repeats > 1 else 1)
 
     def current(self, data: JSON) -> int | None:
-        """Return the position of the task that a line is about, None if that is gone or has changed since."""
+        """Return the position of the task that a line is about, None if that is gone or has changed
+        since."""
         position = self.of(data)
-        return position if position is not None and self.digest(position) == data.get("task") else None
+        return (
+            position if position is not None and self.digest(position) == data.get("task") else None
+        )
 
     def digest(self, position: int) -> str:
         return bytes(self.rows["digest"][position]).hex()
@@ -124,16 +146,28 @@ class TaskIndex:
         """Return a mask of the users that a run's manifest selects."""
         if (part := slice_of(selection)) != WHOLE:
             tasks = np.arange(len(self)) // self.repeats
-            return np.full(len(self), True) if self.users() < self.users_in_file else _in_slice(tasks, part)
-        return self.select(selection["ratio"], selection["sample_seed"], selection.get("limit"), part_of(selection))
+            return (
+                np.full(len(self), True)
+                if self.users() < self.users_in_file
+                else _in_slice(tasks, part)
+            )
+        return self.select(
+            selection["ratio"], selection["sample_seed"], selection.get("limit"), part_of(selection)
+        )
 
     def read(self, position: int) -> bytes:
-        """Return the line of a task. Raise `MachineError` if the file is no longer the one that was indexed."""
-        line = os.pread(self._fd, int(self.rows["size"][position]), int(self.rows["offset"][position]))
+        """Return the line of a task. Raise `MachineError` if the file is no longer the one that was
+        indexed."""
+        line = os.pread(
+            self._fd, int(self.rows["size"][position]), int(self.rows["offset"][position])
+        )
         if line_digest(line) != self.digest(position):
             with suppress(OSError):  # it would be found to be outdated anyway
                 self._cache.unlink()
-            raise MachineError(f"{self.path} has changed since this run began: run again to take up the new content")
+            raise MachineError(
+                f"{self.path} has changed since this run began: run again to take up the new"
+                " content"
+            )
         return line
 
     def where(self, position: int) -> Where:
@@ -146,12 +180,17 @@ class TaskIndex:
     def select(
         self, ratio: float, seed: int, limit: int | None = None, part: tuple[int, int] = (1, 1)
     ) -> NDArray[np.bool_]:
-        """Return a mask of a share of the users, or of `limit` of them; for one seed, more include fewer. Of these,
-        `part` (i, n) has every n-th in the seed's order from the i-th on, so that parts differ by one user at most."""
+        """Return a mask of a share of the users, or of `limit` of them; for one seed, more include
+        fewer. Of these, `part` (i, n) has every n-th in the seed's order from the i-th on, so that
+        parts differ by one user at most."""
         chosen = np.zeros(len(self), dtype=np.bool_)
         wanted = max(1, round(ratio * self.users())) if limit is None else limit
-        count = min(self.users(), wanted) * self.repeats  # those of a user have one key, and so follow one another
-        order = np.argsort(_mixed(self._keys, seed), kind="stable")[:count].reshape(-1, self.repeats)
+        count = (
+            min(self.users(), wanted) * self.repeats
+        )  # those of a user have one key, and so follow one another
+        order = np.argsort(_mixed(self._keys, seed), kind="stable")[:count].reshape(
+            -1, self.repeats
+        )
         chosen[order[part[0] - 1 :: part[1]]] = True
         return chosen
 
@@ -165,11 +204,12 @@ def open_index(
     part: tuple[int, int] = WHOLE,
     repeats: int = 1,
 ) -> TaskIndex:
-    """Return the index of a tasks file with so many positions for each user, from the cache if that is valid. Raise
-    `BadInput` with file, line and field.
+    """Return the index of a tasks file with so many positions for each user, from the cache if that
+    is valid. Raise `BadInput` with file, line and field.
 
-    `kind` names the benchmark, subset and version of its rules, `key_field` the field with a user's key. Of a
-    `part` i/n only the i-th of n slices is validated, and duplicates are found in it alone.
+    `kind` names the benchmark, subset and version of its rules, `key_field` the field with a user's
+    key. Of a `part` i/n only the i-th of n slices is validated, and duplicates are found in it
+    alone.
     """
     try:
         state = path.stat()
@@ -193,21 +233,28 @@ def open_index(
 
 
 def _in_slice(task: int | NDArray[np.int64], part: tuple[int, int]) -> Any:
-    """Return whether a task, by its number in the file from 0, is in the slice of a part: every n-th is."""
+    """Return whether a task, by its number in the file from 0, is in the slice of a part: every
+    n-th is."""
     number, parts = part
     return task % parts == number - 1
 
 
-def _build(path: Path, content: Path, measured: Measured, key_field: str, part: tuple[int, int]) -> Indexed:
+def _build(
+    path: Path, content: Path, measured: Measured, key_field: str, part: tuple[int, int]
+) -> Indexed:
     whole, packed, name, users = sha256(), bytearray(), str(path), 0
     try:
         with content.open("rb") as file:
-            for line, start, number in (elements if content.suffix == ".json" else plain_lines)(file, whole):
+            for line, start, number in (elements if content.suffix == ".json" else plain_lines)(
+                file, whole
+            ):
                 users += 1
                 if not _in_slice(users - 1, part):
                     continue
                 key, length = measured(line, Where(name, number))
-                packed += PACKED.pack(start, len(line), number, key_hash(key), sha256(line).digest()[:16], length)
+                packed += PACKED.pack(
+                    start, len(line), number, key_hash(key), sha256(line).digest()[:16], length
+                )
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except Unexpected as error:
@@ -221,12 +268,15 @@ def _build(path: Path, content: Path, measured: Measured, key_field: str, part: 
     same = np.flatnonzero(np.diff(rows["key"][order]) == 0)
     if len(same):
         first, second = sorted(int(rows["number"][order[at]]) for at in (same[0], same[0] + 1))
-        raise BadInput(f"{Where(str(path), second)}: field {key_field}: duplicate user, first in line {first}")
+        raise BadInput(
+            f"{Where(str(path), second)}: field {key_field}: duplicate user, first in line {first}"
+        )
     return rows, whole.hexdigest(), users
 
 
 def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """Return keys scattered by a seed (the finaliser of splitmix64), so that their ranks are a fair draw."""
+    """Return keys scattered by a seed (the finaliser of splitmix64), so that their ranks are a fair
+    draw."""
     mixed = keys ^ np.uint64(key_hash(f"sample seed {seed}"))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -237,11 +287,13 @@ def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
 BLOCK = 1 << 20
 """Bytes that any cache may have."""
 CACHE_MOST = 32
-"""Bytes of a cache for each byte of the tasks file, above `BLOCK`: an entry takes about 50, a task several."""
+"""Bytes of a cache for each byte of the tasks file, above `BLOCK`: an entry takes about 50, a task
+several."""
 
 
 def _load(cache: Path, path: Path, stamp: dict[str, object]) -> Indexed | None:
-    """Return a cached index, None if there is no valid one; a damaged one, or somebody else's, is made again."""
+    """Return a cached index, None if there is no valid one; a damaged one, or somebody else's, is
+    made again."""
     try:
         with open_regular(cache) as file:
             if os.fstat(file.fileno()).st_size > BLOCK + CACHE_MOST * path.stat().st_size:
@@ -254,7 +306,9 @@ def _load(cache: Path, path: Path, stamp: dict[str, object]) -> Indexed | None:
         return None
 
 
-def _save(cache: Path, rows: NDArray[Any], sha256_hex: str, users: int, stamp: dict[str, object]) -> None:
+def _save(
+    cache: Path, rows: NDArray[Any], sha256_hex: str, users: int, stamp: dict[str, object]
+) -> None:
     known = {"sha256": sha256_hex, "users": users}
     held = np.frombuffer(orjson.dumps(stamp | known), np.uint8)
     try:

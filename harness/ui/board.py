@@ -1,7 +1,8 @@
 """The board: the content of a display laid out on the lines and columns of a screen.
 
-From top to bottom: a row for each run, the traffic of the whole command, what is wrong, the last warning, and details
-for developers. Rows take the lines that the others leave; those of ended runs are dropped first.
+From top to bottom: a row for each run, the traffic of the whole command, what is wrong, the last
+warning, and details for developers. Rows take the lines that the others leave; those of ended runs
+are dropped first.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def view(snapshots: Snapshots, screen: Screen, *, verbose: bool = False) -> list
 
 
 def _rows(snapshots: Snapshots, screen: Screen, height: int) -> list[Text]:
-    """Return the rows of runs and subsets if all fit, else of runs, else of the first runs that go on."""
+    """Return the rows of runs and subsets if all fit, else of runs, else of the first runs that go
+    on."""
     for with_subsets in (True, False):
         rows = content.rows(snapshots, with_subsets=with_subsets)
         if len(rows) <= height:
@@ -54,7 +56,8 @@ def _rows(snapshots: Snapshots, screen: Screen, height: int) -> list[Text]:
 
 
 def _table(rows: Sequence[ProgressRow], screen: Screen) -> list[Text]:
-    """Return rows as lines. The bar takes the width that is left; where it would be short, figures are left out."""
+    """Return rows as lines. The bar takes the width that is left; where it would be short, figures
+    are left out."""
     name_cells = max(MIN_NAME, screen.width // 4)
     names = _column([screen.fit(row.name, name_cells) for row in rows], to_left)
     users = _column([row.users for row in rows], to_right)
@@ -62,7 +65,10 @@ def _table(rows: Sequence[ProgressRow], screen: Screen) -> list[Text]:
         _column([screen.fit(figure, screen.width) for figure in column], to_left)
         for column in zip_longest(*[row.figures for row in rows], fillvalue="")
     ]
-    ends = _column([row.eta for row in rows], to_left), _column([row.failed for row in rows], to_right)
+    ends = (
+        _column([row.eta for row in rows], to_left),
+        _column([row.failed for row in rows], to_right),
+    )
     while True:
         columns = [column for column in (users, *figures, *ends) if column[0]]
         bar = screen.width - cell_len(GAP.join([names[0], "", *[column[0] for column in columns]]))

@@ -1,4 +1,5 @@
-"""The console of every command: the way of all text to standard output, but for what `streams` writes."""
+"""The console of every command: the way of all text to standard output, but for what `streams`
+writes."""
 
 from __future__ import annotations
 
@@ -22,10 +23,12 @@ PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
 
 
 class SharedConsole(Console):
-    r"""A console that threads may print to during a live display: `turn` is held until all is written.
+    r"""A console that threads may print to during a live display: `turn` is held until all is
+    written.
 
-    Whatever text holds, nothing but this console's own styles and cursor movements steers the terminal. A string, also
-    as a cell of a table, is one line: lines of one print are strings of their own, with `sep="\n"`.
+    Whatever text holds, nothing but this console's own styles and cursor movements steers the
+    terminal. A string, also as a cell of a table, is one line: lines of one print are strings of
+    their own, with `sep="\n"`.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -40,7 +43,9 @@ class SharedConsole(Console):
         """Escape every string, before its width is measured."""
         return super().render_str(on_one_line(text), **how)
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         """Escape everything that is written, also texts that were made elsewhere."""
         for segment in super().render(renderable, options):
             is_safe = segment.control or segment.text.isprintable()
@@ -48,10 +53,12 @@ class SharedConsole(Console):
 
 
 def console(*, no_color: bool = False) -> SharedConsole:
-    """Return standard output. Nothing in a text is taken for markup, and output that fails ends nothing.
+    """Return standard output. Nothing in a text is taken for markup, and output that fails ends
+    nothing.
 
-    `NO_COLOR` in the environment means `no_color`. `FORCE_COLOR` means colours, and makes no terminal of a log file. A
-    size of 0 does not count: a terminal that does not know its own reports it.
+    `NO_COLOR` in the environment means `no_color`. `FORCE_COLOR` means colours, and makes no
+    terminal of a log file. A size of 0 does not count: a terminal that does not know its own
+    reports it.
     """
     file = unfailing()
     is_terminal = file is not None and file.isatty()

@@ -1,4 +1,5 @@
-"""What every display says, as plain data: rows on runs and subsets, and sentences on the command as a whole."""
+"""What every display says, as plain data: rows on runs and subsets, and sentences on the command as
+a whole."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ COUNTS = ("steps", "steps_done", "users", "done", "failed")
 
 @dataclass(frozen=True, slots=True)
 class ProgressRow:
-    """A run, or a subset of it, which has no ETA of its own. `share` is what is done of it, from 0 to 1."""
+    """A run, or a subset of it, which has no ETA of its own. `share` is what is done of it, from 0
+    to 1."""
 
     name: str
     share: float
@@ -27,7 +29,8 @@ class ProgressRow:
 
 
 def rows(snapshots: Snapshots, *, with_subsets: bool) -> list[ProgressRow]:
-    """Return a row for each run; below one of several subsets a row for each subset, if `with_subsets`."""
+    """Return a row for each run; below one of several subsets a row for each subset, if
+    `with_subsets`."""
     result = []
     for s in snapshots:
         result.append(_row(s.name, s.subsets, words.eta_text(s)))
@@ -38,7 +41,9 @@ def rows(snapshots: Snapshots, *, with_subsets: bool) -> list[ProgressRow]:
 
 def _row(name: str, subsets: Sequence[SubsetProgress], eta: str) -> ProgressRow:
     """Return the row of subsets: figures of several have no sum."""
-    steps, steps_done, users, done, failed = [sum([getattr(subset, count) for subset in subsets]) for count in COUNTS]
+    steps, steps_done, users, done, failed = [
+        sum([getattr(subset, count) for subset in subsets]) for count in COUNTS
+    ]
     figures = [
         f"{metric} {words.figure(value, subset.units.get(metric))}"
         for subset in (subsets if len(subsets) == 1 else ())
@@ -55,7 +60,8 @@ def _row(name: str, subsets: Sequence[SubsetProgress], eta: str) -> ProgressRow:
 
 
 def traffic(snapshots: Snapshots) -> list[str]:
-    """Return how the command goes, what matters most first: in flight, speed, cost, tokens, time."""
+    """Return how the command goes, what matters most first: in flight, speed, cost, tokens,
+    time."""
     running = [s for s in snapshots if not s.over]
     load = [f"{sum([s.in_flight for s in running]):,} in flight"]
     if len(running) == 1:
@@ -90,12 +96,16 @@ def developer_details(s: Snapshot) -> list[str]:
         *words.requests_sent(s),
         *words.latency(s),
         f"if killed: {s.in_flight:,} to repeat",
-        f"by power loss: last {s.at_risk.seconds:.3g} s, at most {words.plural(s.at_risk.users, 'user')}",
+        (
+            f"by power loss: last {s.at_risk.seconds:.3g} s, at most"
+            f" {words.plural(s.at_risk.users, 'user')}"
+        ),
     ]
 
 
 def warnings(snapshots: Snapshots) -> dict[str, str]:
-    """Return warnings in words, by their text, the newest first: the same one of several runs once."""
+    """Return warnings in words, by their text, the newest first: the same one of several runs
+    once."""
     every = [(warning, s.name) for s in snapshots for warning in s.warnings]
     every.sort(key=lambda item: item[0].age)
     newest: dict[str, str] = {}

@@ -19,7 +19,8 @@ from harness.ui.screen import Screen
 
 
 def display(console: SharedConsole, *, verbose: bool = False) -> Display:
-    """Return a live display for a notebook and for a terminal that can move its cursor, plain lines for others.
+    """Return a live display for a notebook and for a terminal that can move its cursor, plain lines
+    for others.
 
     `verbose` adds what developers read.
     """
@@ -65,8 +66,10 @@ class LiveDisplay:
             self._live.update(Group(*self._lines), refresh=True)
 
     def _erase_wrapped_lines(self) -> None:
-        """Erase the screen if the last board does not fit it any more: it has more lines than are gone up by now, since
-        a terminal that became narrower has wrapped them."""
+        """Erase the screen if the last board does not fit it any more: it has more lines than are
+        gone up by now, since a terminal that became narrower has wrapped them."""
         size = self._console.size
-        if len(self._lines) > size.height or any(line.cell_len > size.width for line in self._lines):
+        if len(self._lines) > size.height or any(
+            line.cell_len > size.width for line in self._lines
+        ):
             self._console.control(Control(ControlType.HOME, ControlType.CLEAR))

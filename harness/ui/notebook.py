@@ -42,7 +42,11 @@ class NotebookDisplay:
             self._show(snapshots)
 
     def _show(self, snapshots: Snapshots) -> None:
-        text = {"text/plain": "\n".join(line.plain for line in view(snapshots, SCREEN, verbose=self._verbose))}
+        text = {
+            "text/plain": "\n".join(
+                line.plain for line in view(snapshots, SCREEN, verbose=self._verbose)
+            )
+        }
         if self._handle is None:
             self._handle = display(text, raw=True, display_id=True)
         else:

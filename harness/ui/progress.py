@@ -22,7 +22,8 @@ Display = AbstractContextManager[Callable[[Snapshots], None]]
 
 
 class PlainDisplay:
-    """A line on each run every half minute of its own clock, and a last one at its end. A warning is printed once."""
+    """A line on each run every half minute of its own clock, and a last one at its end. A warning
+    is printed once."""
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console = console
@@ -54,7 +55,11 @@ class PlainDisplay:
         if not runs:
             return
         lines = [line(s, verbose=self._verbose) for s in runs]
-        new = {text: sentence for text, sentence in content.warnings(self._last).items() if text not in self._warned}
+        new = {
+            text: sentence
+            for text, sentence in content.warnings(self._last).items()
+            if text not in self._warned
+        }
         self._warned.update(new)
         lines += [f"warning {on_one_line(sentence)}" for sentence in new.values()]
         self._console.print(*lines, sep="\n", highlight=False, soft_wrap=True, markup=False)
@@ -63,8 +68,14 @@ class PlainDisplay:
 def line(s: Snapshot, *, verbose: bool = False) -> str:
     """Return the rows of a run and what the board says below them, on one line."""
     rows = [
-        ", ".join(filter(None, [f"{row.name.strip()}: {row.users} users", *row.figures, row.eta, row.failed]))
+        ", ".join(
+            filter(
+                None, [f"{row.name.strip()}: {row.users} users", *row.figures, row.eta, row.failed]
+            )
+        )
         for row in content.rows((s,), with_subsets=True)
     ]
     details = content.developer_details(s) if verbose else ()
-    return on_one_line(BETWEEN.join([*rows, *content.traffic((s,)), *content.troubles((s,)), *details]))
+    return on_one_line(
+        BETWEEN.join([*rows, *content.traffic((s,)), *content.troubles((s,)), *details])
+    )

@@ -27,8 +27,9 @@ class Screen:
         return "━─" if self.has("━─") else "#-"
 
     def fit(self, text: str, width: int) -> str:
-        """Return a text on one line in at most so many cells (or two), in the terminal's characters and as wide as it
-        looks: characters that the encoding lacks are escaped, others that do not print are left out."""
+        """Return a text on one line in at most so many cells (or two), in the terminal's characters
+        and as wide as it looks: characters that the encoding lacks are escaped, others that do not
+        print are left out."""
         if not text.isprintable():
             text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
         if not self.has(text):

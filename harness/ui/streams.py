@@ -1,6 +1,7 @@
 """The process's own output: with `console`, the only way to it.
 
-Output that cannot be written (a closed pipe, a full disk, an encoding without Chinese) never stops a command's work.
+Output that cannot be written (a closed pipe, a full disk, an encoding without Chinese) never stops
+a command's work.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def tell_warnings() -> None:
 
 
 def show(text: str) -> None:
-    """Write a command's result to stdout, with line feeds as they are and other control characters as escapes.
+    """Write a command's result to stdout, with line feeds as they are and other control characters
+    as escapes.
 
     Raise `MachineError` if it cannot be written, but not for a closed pipe.
     """
@@ -97,7 +99,8 @@ def drop(stream: TextIO | None) -> None:
 
 
 class Unfailing:
-    """Standard output for displays: after the first failed write it is silent, with one message on stderr.
+    """Standard output for displays: after the first failed write it is silent, with one message on
+    stderr.
 
     A closed pipe is no failure (`| head`), so there is no message then.
     """

@@ -1,4 +1,5 @@
-"""Numbers and states of a run in words, for displays, pages and logs: short texts, each complete in itself."""
+"""Numbers and states of a run in words, for displays, pages and logs: short texts, each complete in
+itself."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from harness.model import Snapshot, Snapshots, Warned
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
 """Seconds from which a late event loop and a slow write are reasons for few requests in flight."""
 SILENT = 10.0
-"""Seconds without a reply that are shown, unless one in twenty replies takes half as long or more."""
+"""Seconds without a reply that are shown, unless one in twenty replies takes half as long or
+more."""
 KINDS_SHOWN = 3
 MIN_TRIES = 20
 """Tries from which a share of refusals is spoken of."""
@@ -71,7 +73,8 @@ def eta_text(s: Snapshot) -> str:
 
 
 def state(s: Snapshot) -> str:
-    """Return a run's state in one word, or the time until its end: unknown while replies are overdue."""
+    """Return a run's state in one word, or the time until its end: unknown while replies are
+    overdue."""
     if halted(s):
         return halted(s)
     if s.eta is None or (is_silent(s) and not s.at_most):
@@ -126,7 +129,8 @@ def held_back(s: Snapshot) -> list[str]:
 
 
 def mostly_refused(s: Snapshot) -> list[str]:
-    """Return what to do where the endpoint refused (429) more than half of the tries: the rate that it did serve."""
+    """Return what to do where the endpoint refused (429) more than half of the tries: the rate that
+    it did serve."""
     ended, faults = s.requests - s.in_flight, Counter(dict(s.faults))
     if ended < MIN_TRIES or 2 * faults[REFUSED] <= ended:
         return []
@@ -136,7 +140,8 @@ def mostly_refused(s: Snapshot) -> list[str]:
 
 
 def failed_counts(snapshots: Snapshots) -> list[str]:
-    """Return the failed users and tries and the unusable replies of runs, with the most frequent kinds."""
+    """Return the failed users and tries and the unusable replies of runs, with the most frequent
+    kinds."""
     result = []
     for name, nouns in FAILED.items():
         kinds = sum([Counter(dict(getattr(s, name))) for s in snapshots], Counter())
@@ -150,7 +155,10 @@ def failed_counts(snapshots: Snapshots) -> list[str]:
 def latency(s: Snapshot) -> list[str]:
     """Return the latency of replies, and how late this machine itself is."""
     replies = f"p50 {s.latency[0]:.3g} s, p95 {s.latency[1]:.3g} s" if s.latency else "no reply yet"
-    machine = [f"event loop {1e3 * s.lag:.0f} ms late", f"disk write {1e3 * s.slowest_write:.1f} ms"]
+    machine = [
+        f"event loop {1e3 * s.lag:.0f} ms late",
+        f"disk write {1e3 * s.slowest_write:.1f} ms",
+    ]
     return [replies, *machine]
 
 

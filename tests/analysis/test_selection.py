@@ -20,4 +20,6 @@ def test_error_of_a_run_is_reported_under_its_name_once_and_the_others_go_on(
         return name
 
     assert each("abc", work, str) == (["c"], MachineError.exit_code)
-    assert [line.count("a: ") for line in capsys.readouterr().err.splitlines() if "no address" in line] == [1]
+    assert [
+        line.count("a: ") for line in capsys.readouterr().err.splitlines() if "no address" in line
+    ] == [1]

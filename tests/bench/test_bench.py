@@ -1,4 +1,5 @@
-"""The pure parts of the benchmarks: what they make of what they see. No process is started, nothing is timed."""
+"""The pure parts of the benchmarks: what they make of what they see. No process is started, nothing
+is timed."""
 
 from __future__ import annotations
 
@@ -30,21 +31,32 @@ from harness.options import providers
 from tests.support import ROOT, examples
 
 
-def sample(seconds: float, completed: int = 0, *, requests: int = 0, rejected: int = 0, in_flight: int = 0) -> Sample:
+def sample(
+    seconds: float, completed: int = 0, *, requests: int = 0, rejected: int = 0, in_flight: int = 0
+) -> Sample:
     return Sample(seconds, requests, completed, rejected, in_flight)
 
 
 def test_client_that_talks_before_its_figures_is_understood() -> None:
     """Only the last line of what a client prints counts, and CPU is in microseconds a request."""
-    found = Measured.parse(b'a warning\n{"requests": 200, "cpu": 0.05, "wall": 2.0, "version": "1.2"}\n')
+    found = Measured.parse(
+        b'a warning\n{"requests": 200, "cpu": 0.05, "wall": 2.0, "version": "1.2"}\n'
+    )
     assert found == Measured(200, found.cpu_us, 100.0, 2.0, "1.2")
     assert found.cpu_us == pytest.approx(250.0)
 
 
 def test_counts_of_valgrind_and_strace_are_read_from_what_they_write() -> None:
-    """With separators of thousands, and whether or not a call has failed; a log without its last line is no count."""
-    log = "==12== Command: x I refs: 3\n==12== brk segment overflow\n==12== I   refs:      7,917,981,801\n"
-    table = "% time     seconds  usecs/call     calls    errors syscall\n 99.00  0.010000   5   2000   7 read\n"
+    """With separators of thousands, and whether or not a call has failed; a log without its last
+    line is no count."""
+    log = (
+        "==12== Command: x I refs: 3\n==12== brk segment overflow\n==12== I   refs:     "
+        " 7,917,981,801\n"
+    )
+    table = (
+        "% time     seconds  usecs/call     calls    errors syscall\n 99.00  0.010000   5   2000  "
+        " 7 read\n"
+    )
     assert references(log) == 7_917_981_801
     assert calls(table + "100.00    0.010100           4      2525        16 total\n") == 2525
     assert calls(table + "100.00    0.010100                  2525           total\n") == 2525
@@ -55,7 +67,10 @@ def test_counts_of_valgrind_and_strace_are_read_from_what_they_write() -> None:
 
 def test_cost_of_a_request_leaves_out_what_a_run_costs_once() -> None:
     """Two runs of the same start differ by their requests alone."""
-    assert difference(Counted(100, 5_000_000 + 100 * 700), Counted(350, 5_000_000 + 350 * 700)) == 700.0
+    assert (
+        difference(Counted(100, 5_000_000 + 100 * 700), Counted(350, 5_000_000 + 350 * 700))
+        == 700.0
+    )
 
 
 def test_every_peer_has_a_script_and_a_pinned_environment() -> None:
@@ -68,7 +83,8 @@ def test_every_peer_has_a_script_and_a_pinned_environment() -> None:
 
 
 def test_steady_rate_leaves_out_ramp_and_tail() -> None:
-    """A run that answers 10 a second in its middle has that rate, however slow its first and last fifth."""
+    """A run that answers 10 a second in its middle has that rate, however slow its first and last
+    fifth."""
     ramp = [sample(float(second), 2 * second) for second in range(10)]
     middle = [sample(10.0 + second, 20 + 10 * second) for second in range(7)]
     tail = [sample(17.0 + second, 80 + second) for second in range(1, 21)]
@@ -81,20 +97,25 @@ def test_run_too_short_to_be_seen_has_no_steady_rate() -> None:
 
 
 def test_cut_task_is_valid_and_has_exactly_four_steps() -> None:
-    """Chains of four pass the harness's own validation, say four everywhere, and short users are left out."""
+    """Chains of four pass the harness's own validation, say four everywhere, and short users are
+    left out."""
     lines = list(generate("weibo", 60, 0, 6.0))
     steps = [len(orjson.loads(line)["prediction_tasks"]) for line in lines]
     made = [cut(line) for line in lines]
     assert [one is not None for one in made] == [count >= CHAIN for count in steps]
     for line in filter(None, made):
         given = parse(StreamProfile(), line, Where("f", 1), "weibo").given
-        assert [(step.step_id, step.total_steps) for step in given.steps] == [(n, CHAIN) for n in range(1, CHAIN + 1)]
+        assert [(step.step_id, step.total_steps) for step in given.steps] == [
+            (n, CHAIN) for n in range(1, CHAIN + 1)
+        ]
         assert orjson.loads(line)["total_steps"] == CHAIN
 
 
 def test_summary_of_repeats_is_their_median() -> None:
     """One bad repeat among three does not become the figure, and is still there to see."""
-    rows = [{"wall": wall, "of_ideal": wall / 100, "rejected": 0.01} for wall in (104.0, 180.0, 102.0)]
+    rows = [
+        {"wall": wall, "of_ideal": wall / 100, "rejected": 0.01} for wall in (104.0, 180.0, 102.0)
+    ]
     found = summary(16, rows, 3000)
     assert (found["wall"], found["of_ideal"], found["repeats"]) == (104.0, 1.04, rows)
 
@@ -103,10 +124,18 @@ def test_stretches_tell_what_was_reached_after_each_change() -> None:
     """The seconds that following takes are not averaged in; the rejections in them are counted."""
     before = [sample(float(second), requests=10 * second + 1, in_flight=30) for second in range(30)]
     drop = [
-        sample(30.0 + second, requests=301 + 10 * second, rejected=min(second, 5), in_flight=30 if second < 5 else 9)
+        sample(
+            30.0 + second,
+            requests=301 + 10 * second,
+            rejected=min(second, 5),
+            in_flight=30 if second < 5 else 9,
+        )
         for second in range(30)
     ]
-    back = [sample(60.0 + second, requests=601 + 10 * second, rejected=5, in_flight=27) for second in range(31)]
+    back = [
+        sample(60.0 + second, requests=601 + 10 * second, rejected=5, in_flight=27)
+        for second in range(31)
+    ]
     tail = [sample(91.0 + second, requests=911, rejected=5, in_flight=3) for second in range(5)]
     found = stretches([*before, *drop, *back, *tail])
     assert [row["in_flight"] for row in found] == [30, 9, 27]
@@ -115,18 +144,27 @@ def test_stretches_tell_what_was_reached_after_each_change() -> None:
 
 
 def test_faulty_run_is_measured_against_the_clean_run_beside_it() -> None:
-    """Where three tries in ten fail, a run that takes 1/0.7 times as long as without is at the yardstick."""
-    clean, found = [Faulty(7.0, 100.0), Faulty(14.0, 50.0)], [Faulty(10.0, 80.0), Faulty(20.0, 40.0)]
+    """Where three tries in ten fail, a run that takes 1/0.7 times as long as without is at the
+    yardstick."""
+    clean, found = (
+        [Faulty(7.0, 100.0), Faulty(14.0, 50.0)],
+        [Faulty(10.0, 80.0), Faulty(20.0, 40.0)],
+    )
     assert compared(0.3, found, clean)["of_ideal"] == pytest.approx(1.0)
     assert compared(0.0, clean, clean)["of_ideal"] == 1.0
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(1, 12), st.sampled_from(sorted(ORDERS)))
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=40),
+    st.integers(1, 12),
+    st.sampled_from(sorted(ORDERS)),
+)
 @settings(max_examples=examples(60))
 def test_makespan_is_never_below_its_bound_nor_above_that_of_busy_slots(
     lengths: list[int], slots: int, name: str
 ) -> None:
-    """Slots that are never idle while users wait are done by work / slots and the longest chain together."""
+    """Slots that are never idle while users wait are done by work / slots and the longest chain
+    together."""
     steps = np.array(lengths, np.int32)
     found = simulate(ORDERS[name](steps, 0), steps, np.ones(int(steps.sum())), slots)
     assert found.ratio >= 1.0
@@ -134,13 +172,16 @@ def test_makespan_is_never_below_its_bound_nor_above_that_of_busy_slots(
 
 
 def test_simulation_of_a_small_case_is_as_by_hand() -> None:
-    """Chains 1, 1, 3 on two slots: in file order the long one starts at 1 and ends at 4; started first it ends at 3."""
+    """Chains 1, 1, 3 on two slots: in file order the long one starts at 1 and ends at 4; started
+    first it ends at 3."""
     steps = np.array([1, 1, 3], np.int32)
     in_file_order = simulate(ORDERS["file"](steps, 0), steps, np.ones(5), 2)
     longest_first = simulate(ORDERS["longest"](steps, 0), steps, np.ones(5), 2)
     assert (in_file_order.makespan, longest_first.makespan) == (4.0, 3.0)
     assert in_file_order.bound == longest_first.bound == 3.0
-    assert in_file_order.half_sample == pytest.approx(1 / (5 / 3))  # at 2, both chains of one step are done
+    assert in_file_order.half_sample == pytest.approx(
+        1 / (5 / 3)
+    )  # at 2, both chains of one step are done
 
 
 def test_time_of_each_step_is_its_own() -> None:
@@ -152,7 +193,8 @@ def test_time_of_each_step_is_its_own() -> None:
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_chains_are_heavy_tailed_from_one_to_forty_steps(shape: str) -> None:
-    """Most chains are short, some are as long as chains can be, and step times have the mean one."""
+    """Most chains are short, some are as long as chains can be, and step times have the mean
+    one."""
     rng = np.random.default_rng(0)
     steps = heavy_tailed(shape, 5000, rng)
     assert (steps.min(), steps.max()) == (1, 40)
@@ -161,7 +203,8 @@ def test_chains_are_heavy_tailed_from_one_to_forty_steps(shape: str) -> None:
 
 
 def test_growth_compares_two_moments_of_a_run() -> None:
-    """Memory at a tenth and at nine tenths; looks before the first answer and after the last do not count."""
+    """Memory at a tenth and at nine tenths; looks before the first answer and after the last do not
+    count."""
     held = [
         Held(0, 50.0, 1.0),
         Held(120, 90.0, 1.0),
@@ -181,7 +224,8 @@ def test_million_users_ask_for_more_disk_than_the_run_itself() -> None:
 def test_part_is_shown_and_saved_with_its_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows stand in the part's file, details and all, beside their machine; the table shows plain values."""
+    """Rows stand in the part's file, details and all, beside their machine; the table shows plain
+    values."""
     part = PARTS["schedule"]
     rows = [{"order": "ours", "of_bound": 1.0123, "repeats": [1, 2]}]
     monkeypatch.setitem(PARTS, "schedule", type(part)(part.title, lambda folder, quick: rows))
@@ -197,7 +241,8 @@ def test_part_is_shown_and_saved_with_its_machine(
 def test_part_whose_client_fails_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What failed is said with its exit code, the parts after it are measured, and the whole ends with 1."""
+    """What failed is said with its exit code, the parts after it are measured, and the whole ends
+    with 1."""
 
     def fails(folder: Path, quick: bool) -> list[dict[str, Any]]:
         raise subprocess.CalledProcessError(70, ["client", "a b"])
@@ -221,7 +266,12 @@ def test_rows_of_several_tables_stand_apart(
     monkeypatch.setitem(PARTS, "schedule", type(part)(part.title, lambda folder, quick: rows))
     run("schedule", True, tmp_path)
     shown = capsys.readouterr().out
-    assert shown.index("limits") < shown.index("slots") < shown.index("streams") < shown.index("chunks")
+    assert (
+        shown.index("limits")
+        < shown.index("slots")
+        < shown.index("streams")
+        < shown.index("chunks")
+    )
     assert "–" not in shown
 
 
@@ -257,13 +307,22 @@ def test_providers_file_of_a_campaign_is_one_that_the_harness_reads(tmp_path: Pa
     """Lists of addresses, numbers and switches as they were given."""
     urls = ("http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1")
     fields = {"base_url": list(urls), "concurrency": 5, "rpm": 180, "key_required": False}
-    found = providers.read(providers_file(tmp_path / "p.toml", {"ours": fields}), {}).providers["ours"]
-    assert (found.base_url, found.concurrency, found.rpm, found.key_required) == (urls, 5, 180, False)
+    found = providers.read(providers_file(tmp_path / "p.toml", {"ours": fields}), {}).providers[
+        "ours"
+    ]
+    assert (found.base_url, found.concurrency, found.rpm, found.key_required) == (
+        urls,
+        5,
+        180,
+        False,
+    )
 
 
 def test_table_has_room_for_rows_that_differ() -> None:
     """A value that a row lacks, or that could not be measured, is a dash."""
-    made = table([{"client": "a", "cpu_us": 12.5}, {"client": "b", "version": "1.0", "cpu_us": None}])
+    made = table(
+        [{"client": "a", "cpu_us": 12.5}, {"client": "b", "version": "1.0", "cpu_us": None}]
+    )
     assert [column.header for column in made.columns] == ["client", "cpu us", "version"]
     assert list(made.columns[1].cells) == ["12.5", "–"]
 
@@ -276,9 +335,18 @@ def test_client_with_an_extra_keeps_its_name(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(None, "–"), (1.06213, "1.062"), (182.04, "182.0"), (22_200.4, "22,200"), (3000, "3,000"), (True, "yes")],
+    [
+        (None, "–"),
+        (1.06213, "1.062"),
+        (182.04, "182.0"),
+        (22_200.4, "22,200"),
+        (3000, "3,000"),
+        (True, "yes"),
+    ],
 )
-def test_figures_are_shown_with_the_digits_that_count(value: float | bool | None, shown: str) -> None:
+def test_figures_are_shown_with_the_digits_that_count(
+    value: float | bool | None, shown: str
+) -> None:
     """Ratios get three decimals, hundreds one, thousands none; what is so or not is a word."""
     assert cell(value) == shown
 

@@ -1,4 +1,5 @@
-"""The crash campaign in small: every kind of blow, both benchmarks, and what the campaign itself would notice."""
+"""The crash campaign in small: every kind of blow, both benchmarks, and what the campaign itself
+would notice."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ from bench.tally import Seen, look, losses, told, traced, wrong_end
 from harness.model import JSON
 from harness.store.log import seal
 
-on_linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="processes are watched through /proc")
+on_linux = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="processes are watched through /proc"
+)
 
 
 @pytest.fixture
@@ -53,9 +56,10 @@ STRUCK = [subject for subject in SUBJECTS if subject.name not in ("two platforms
 @pytest.mark.slow
 @on_linux
 def test_runs_that_are_struck_in_every_way_end_as_an_undisturbed_one(folder: Path) -> None:
-    """SIGKILL at any moment and at writes, SIGTERM, SIGUSR1, SIGINT once and twice, SIGSTOP, a parent that dies: no
-    user and no reply is lost or doubled, files are byte-identical, and only requests on the wire are paid twice. Over
-    platforms and models at once, plans and an agent, streams and whole replies, both durabilities."""
+    """SIGKILL at any moment and at writes, SIGTERM, SIGUSR1, SIGINT once and twice, SIGSTOP, a
+    parent that dies: no user and no reply is lost or doubled, files are byte-identical, and only
+    requests on the wire are paid twice. Over platforms and models at once, plans and an agent,
+    streams and whole replies, both durabilities."""
     blows = planned(6, random.Random(2))
     assert set(blows) == set(BLOWS)
     due = len(blows)
@@ -78,7 +82,13 @@ def folder_of(path: Path, records: list[JSON], replies: list[JSON], torn: bytes 
 MANIFEST = orjson.dumps(
     {
         "subset": "weibo",
-        "identity": {"benchmark": "streamprofile", "model": "m", "sampling": {}, "settings": {}, "files": {}},
+        "identity": {
+            "benchmark": "streamprofile",
+            "model": "m",
+            "sampling": {},
+            "settings": {},
+            "files": {},
+        },
         "provenance": {"endpoint": "http://127.0.0.1:1/v1", "key_from": None},
         "tuning": {},
         "tasks": {"path": "t", "sha256": "", "users": 2},
@@ -97,16 +107,26 @@ def reply(user: str, request: str = "r", **more: Any) -> JSON:
 
 
 def test_losses_and_doubles_are_noticed(tmp_path: Path) -> None:
-    """A record or reply that has gone, and one that stands twice; none of it in a folder that only grew."""
-    first = look(folder_of(tmp_path, [{"user_id": "a"}, {"user_id": "b"}], [reply("a"), reply("b")]))
+    """A record or reply that has gone, and one that stands twice; none of it in a folder that only
+    grew."""
+    first = look(
+        folder_of(tmp_path, [{"user_id": "a"}, {"user_id": "b"}], [reply("a"), reply("b")])
+    )
     assert set(losses(Seen(), first).values()) == {0}
-    then = look(folder_of(tmp_path, [{"user_id": "a"}, {"user_id": "a"}], [reply("a"), reply("a"), reply("c")]))
+    then = look(
+        folder_of(
+            tmp_path, [{"user_id": "a"}, {"user_id": "a"}], [reply("a"), reply("a"), reply("c")]
+        )
+    )
     assert losses(first, then) == {"lost": 1, "doubled": 1, "replies_lost": 1, "replies_doubled": 1}
 
 
 def test_cost_is_counted_of_the_run_s_own_replies(tmp_path: Path) -> None:
-    """1 CNY each at the price of the campaign, half of it in a batch, nothing for a reply of another run."""
-    seen = look(folder_of(tmp_path, [], [reply("a"), reply("b", batch=True), reply("c", reused="other")]))
+    """1 CNY each at the price of the campaign, half of it in a batch, nothing for a reply of
+    another run."""
+    seen = look(
+        folder_of(tmp_path, [], [reply("a"), reply("b", batch=True), reply("c", reused="other")])
+    )
     assert (seen.costs, seen.reused) == ({("run", "weibo"): Fraction(3, 2)}, 1)
 
 
@@ -125,7 +145,16 @@ def test_wrong_ends_are_noticed(blow: Blow, life: Life) -> None:
 
 
 @pytest.mark.parametrize(
-    ("blow", "code"), [(TERM, 143), (USR1, 143), (INTERRUPT, 130), (TWICE, 130), (KILL, 137), (STOPPED, 0), (TERM, 0)]
+    ("blow", "code"),
+    [
+        (TERM, 143),
+        (USR1, 143),
+        (INTERRUPT, 130),
+        (TWICE, 130),
+        (KILL, 137),
+        (STOPPED, 0),
+        (TERM, 0),
+    ],
 )
 def test_promised_ends_are_none_to_tell_of(blow: Blow, code: int) -> None:
     """The exit codes of docs/design.md, section 6; a process that was done already ends with 0."""
@@ -146,7 +175,8 @@ def test_torn_line_is_no_record(tmp_path: Path) -> None:
 
 
 def test_moment_at_a_write_comes_with_the_change_and_not_before(tmp_path: Path) -> None:
-    """Growth is counted of files with the target in their names only; a replaced file is a change of name."""
+    """Growth is counted of files with the target in their names only; a replaced file is a change
+    of name."""
     file, other = tmp_path / "responses_x", tmp_path / "log"
     steps = deque([(other, "a"), (file, "a"), (file, "ab")])
 
@@ -173,17 +203,34 @@ def test_process_that_ends_by_itself_was_not_struck(tmp_path: Path) -> None:
     """Its own exit code is reported, with what it said on both streams."""
     command = [sys.executable, "-c", "import sys; print('a'); sys.exit('b')"]
     life = live(command, KILL, Moment(60.0), Manner(0.0), tmp_path, tmp_path / "said")
-    assert (life.code, life.struck, life.hung, sorted(life.said.split())) == (1, False, False, ["a", "b"])
+    assert (life.code, life.struck, life.hung, sorted(life.said.split())) == (
+        1,
+        False,
+        False,
+        ["a", "b"],
+    )
 
 
 @on_linux
-@pytest.mark.parametrize("unread", [False, True], ids=["to a file", "to a pipe that nobody reads any more"])
+@pytest.mark.parametrize(
+    "unread", [False, True], ids=["to a file", "to a pipe that nobody reads any more"]
+)
 def test_orphan_outlives_its_parent(tmp_path: Path, unread: bool) -> None:
     """The shell is killed at the first write; the process goes on to its own end."""
-    words = "import pathlib, sys; f = pathlib.Path(sys.argv[1]); f.write_text('a'); sys.stdin.read(); f.write_text('b')"
+    words = (
+        "import pathlib, sys; f = pathlib.Path(sys.argv[1]); f.write_text('a'); sys.stdin.read();"
+        " f.write_text('b')"
+    )
     file = tmp_path / "file"
     command = [sys.executable, "-c", words, str(file)]
-    life = live(command, ORPHANED, Moment(60.0, "file"), Manner(0.0, unread=unread), tmp_path, tmp_path / "said")
+    life = live(
+        command,
+        ORPHANED,
+        Moment(60.0, "file"),
+        Manner(0.0, unread=unread),
+        tmp_path,
+        tmp_path / "said",
+    )
     assert not life.hung
     assert file.read_text() == "b"
 

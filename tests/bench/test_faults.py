@@ -1,4 +1,5 @@
-"""The campaign of endpoint faults in small, what it would notice, and how the endpoint bears clients that go."""
+"""The campaign of endpoint faults in small, what it would notice, and how the endpoint bears
+clients that go."""
 
 from __future__ import annotations
 
@@ -43,8 +44,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_runs_under_faults_and_through_an_outage_end_as_calm_ones(folder: Path) -> None:
-    """Both benchmarks, whole replies and streams, mixed transport faults, content faults, and a server that is killed
-    for 22 s: files are byte-identical, no user fails, and each fault is counted under its kind."""
+    """Both benchmarks, whole replies and streams, mixed transport faults, content faults, and a
+    server that is killed for 22 s: files are byte-identical, no user fails, and each fault is
+    counted under its kind."""
     campaign = conduct(planned(PARTS, 12, 1, True, 22.0), folder, workers=6)
     assert not campaign.findings, told(campaign, 0.0)
     assert {case.row for case, _ in campaign.played} >= {CALM, "all mixed, 30%", "content", KILLED}
@@ -80,7 +82,11 @@ KINDS = dataclasses.replace(
 
 @pytest.mark.parametrize(
     ("case", "seen"),
-    [(FAULTY, SOUND), (CONTENTS, KINDS), (STRUCK, dataclasses.replace(SOUND, struck=True, most_tries=9))],
+    [
+        (FAULTY, SOUND),
+        (CONTENTS, KINDS),
+        (STRUCK, dataclasses.replace(SOUND, struck=True, most_tries=9)),
+    ],
 )
 def test_what_is_as_promised_is_no_finding(case: Case, seen: Outcome) -> None:
     """Of faults, content and outages."""
@@ -91,14 +97,30 @@ def test_what_is_as_promised_is_no_finding(case: Case, seen: Outcome) -> None:
     ("case", "seen", "found"),
     [
         (FAULTY, dataclasses.replace(SOUND, code=1), "exit code 1"),
-        (FAULTY, dataclasses.replace(SOUND, said="Traceback (most recent call last)"), "it said Traceback"),
+        (
+            FAULTY,
+            dataclasses.replace(SOUND, said="Traceback (most recent call last)"),
+            "it said Traceback",
+        ),
         (FAULTY, dataclasses.replace(SOUND, results=b"other"), "the results file differs"),
         (FAULTY, dataclasses.replace(SOUND, failed=1), "1 failures"),
-        (FAULTY, dataclasses.replace(SOUND, requests=13), "13 requests for 10 replies and 2 retries"),
+        (
+            FAULTY,
+            dataclasses.replace(SOUND, requests=13),
+            "13 requests for 10 replies and 2 retries",
+        ),
         (FAULTY, dataclasses.replace(SOUND, faults=Counter()), "no fault was served"),
-        (CONTENTS, dataclasses.replace(KINDS, diagnostics={"invalid": {"empty": 2}}), "served .*, counted .*"),
+        (
+            CONTENTS,
+            dataclasses.replace(KINDS, diagnostics={"invalid": {"empty": 2}}),
+            "served .*, counted .*",
+        ),
         (STRUCK, SOUND, "the run was over before the outage"),
-        (STRUCK, dataclasses.replace(SOUND, struck=True), "no request was tried oftener than its retries allow"),
+        (
+            STRUCK,
+            dataclasses.replace(SOUND, struck=True),
+            "no request was tried oftener than its retries allow",
+        ),
     ],
 )
 def test_each_breach_is_a_finding(case: Case, seen: Outcome, found: str) -> None:
@@ -113,7 +135,8 @@ def test_no_results_at_all_are_no_results_alike() -> None:
 
 
 def test_repeat_that_differs_is_counted_and_told() -> None:
-    """Runs that should be alike are compared with the first of them, and the table shows how many are not."""
+    """Runs that should be alike are compared with the first of them, and the table shows how many
+    are not."""
     other = dataclasses.replace(KINDS, results=b"other")
     campaign = judged([(CONTENTS, KINDS), (CONTENTS, other), (FAULTY, SOUND)])
     assert campaign.not_identical == Counter({"content": 1})
@@ -123,19 +146,26 @@ def test_repeat_that_differs_is_counted_and_told() -> None:
 
 def test_unusable_replies_are_invalid_or_asked_again() -> None:
     """With asking again a kind cannot be counted alone; the sum over all tells what is lost."""
-    again = dataclasses.replace(CONTENTS, row="content, asked again", alike="content 2", parse_retries=2)
+    again = dataclasses.replace(
+        CONTENTS, row="content, asked again", alike="content 2", parse_retries=2
+    )
     once = dataclasses.replace(CONTENTS, alike="content 0")
     asked = dataclasses.replace(KINDS, faults=Counter({"empty": 3}), replies=12, requests=14)
     assert not judged([(once, KINDS), (again, asked)]).findings
     lost = dataclasses.replace(asked, diagnostics={"invalid": {}})
-    assert "3 served, 0 invalid at the end, 2 asked again" in judged([(once, KINDS), (again, lost)]).findings[0]
+    assert (
+        "3 served, 0 invalid at the end, 2 asked again"
+        in judged([(once, KINDS), (again, lost)]).findings[0]
+    )
 
 
 def test_plan_has_every_kind_at_every_rate_in_both_forms_of_both_benchmarks() -> None:
     """And outages of both manners; nothing that the endpoint knows is left out."""
     cases = planned(PARTS, 20, 1, False, 60.0)
     single = Counter((case.faults[0], case.rate) for case in cases if len(case.faults) == 1)
-    assert single == {(kind, rate): 2 if kind in STREAM else 4 for kind in (*TRANSPORT, *STREAM) for rate in RATES}
+    assert single == {
+        (kind, rate): 2 if kind in STREAM else 4 for kind in (*TRANSPORT, *STREAM) for rate in RATES
+    }
     assert Counter(case.row for case in cases if case.row.startswith("all mixed")).total() == 12
     assert Counter(case.row for case in cases if case.outage).total() == 8
     assert {kind for case in cases for kind in case.faults} == {*TRANSPORT, *STREAM, *CONTENT}
@@ -145,8 +175,11 @@ def test_plan_has_every_kind_at_every_rate_in_both_forms_of_both_benchmarks() ->
 
 
 @pytest.mark.anyio
-async def test_client_that_goes_before_its_stream_begins_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    """Time-outs of clients fill no console with tracebacks: an endpoint that stood still meets many of them."""
+async def test_client_that_goes_before_its_stream_begins_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Time-outs of clients fill no console with tracebacks: an endpoint that stood still meets many
+    of them."""
     message = [{"role": "user", "content": '从 ["狗", "猫"] 里选'}]
     body = orjson.dumps({"model": "baseline/recency", "messages": message, "stream": True})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n".encode()
@@ -155,7 +188,9 @@ async def test_client_that_goes_before_its_stream_begins_is_no_error(caplog: pyt
     try:
         with caplog.at_level(logging.ERROR):
             for _ in range(20):
-                with socket.create_connection((host, port)) as client:  # gone before the endpoint's loop goes on
+                with socket.create_connection(
+                    (host, port)
+                ) as client:  # gone before the endpoint's loop goes on
                     client.sendall(head + body)
                 for _ in range(10):
                     await asyncio.sleep(0)

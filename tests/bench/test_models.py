@@ -1,4 +1,5 @@
-"""Servers that are killed under a command of several models, or of several replicas, and come back."""
+"""Servers that are killed under a command of several models, or of several replicas, and come
+back."""
 
 from __future__ import annotations
 
@@ -17,21 +18,32 @@ def loopback(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "127.0.0.1")
 
 
-def test_outage_of_one_account_leaves_the_other_s_run_alone_and_costs_no_user(tmp_path: Path) -> None:
-    """The other run comes to its end meanwhile; then both of the first go on to the bytes of an undisturbed run.
+def test_outage_of_one_account_leaves_the_other_s_run_alone_and_costs_no_user(
+    tmp_path: Path,
+) -> None:
+    """The other run comes to its end meanwhile; then both of the first go on to the bytes of an
+    undisturbed run.
 
     Two retries are used up long before the server is back: those of an outage do not count.
     """
     row = outage(tmp_path, 25, {"oa": 0.1, "ds": 0.2}, Break(after=30, down=22.0))
-    assert (row["exit_code"], row["failures"], row["foreign_keys"], row["identical"]) == (0, 0, 0, True)
+    assert (row["exit_code"], row["failures"], row["foreign_keys"], row["identical"]) == (
+        0,
+        0,
+        0,
+        True,
+    )
     assert row["own_during"] == 0
     assert row["other_ended_s"] < row["back_s"] <= row["answers_again_s"]
     assert row["most_tries"] > 3
 
 
 @pytest.mark.parametrize("down", [None, 0.5], ids=["for good", "and back"])
-def test_killed_replica_fails_nothing_and_gets_its_share_again(tmp_path: Path, down: float | None) -> None:
-    """The other replica answers meanwhile, and the results are those of an undisturbed run, byte for byte."""
+def test_killed_replica_fails_nothing_and_gets_its_share_again(
+    tmp_path: Path, down: float | None
+) -> None:
+    """The other replica answers meanwhile, and the results are those of an undisturbed run, byte
+    for byte."""
     users = 160 if down else 80  # a replica of a busy machine takes a while to be back
     row = killed(tmp_path, users, Speeds((0.04, 0.06), 4), 0, down)
     assert (row["exit_code"], row["failures"], row["identical"]) == (0, 0, True)

@@ -41,11 +41,15 @@ def autoregression(rng: np.random.Generator, kept: float, count: int) -> list[fl
 
 
 def looks(count: int, growth: float) -> list[Sample]:
-    """Samples of half an hour and more, with memory that grows by so many MB in ten minutes, and noise."""
+    """Samples of half an hour and more, with memory that grows by so many MB in ten minutes, and
+    noise."""
     noise = np.random.default_rng(0).standard_normal(count)
     return [
         replace(
-            LOOK, seconds=EVERY * n, resident_mb=150 + growth * EVERY * n / 600 + float(noise[n]), requests=1000 * n
+            LOOK,
+            seconds=EVERY * n,
+            resident_mb=150 + growth * EVERY * n / 600 + float(noise[n]),
+            requests=1000 * n,
         )
         for n in range(count)
     ]
@@ -62,7 +66,8 @@ def test_slope_of_a_straight_line_is_its_own() -> None:
 
 @pytest.mark.parametrize("kept", [0.0, 0.5, 0.9, 0.95])
 def test_interval_of_a_slope_covers_it_where_samples_depend_on_each_other(kept: float) -> None:
-    """Of 300 series without slope about 95 % have zero in it; as if samples were independent, a third would at 0.9."""
+    """Of 300 series without slope about 95 % have zero in it; as if samples were independent, a
+    third would at 0.9."""
     rng = np.random.default_rng(1)
     seconds = [EVERY * n for n in range(300)]
     found = [trend(seconds, autoregression(rng, kept, 300)) for _ in range(300)]
@@ -101,7 +106,10 @@ def test_memory_is_flat_where_its_interval_holds_zero_or_is_below_one_mb(
 
 def test_first_minutes_are_no_part_of_the_slopes() -> None:
     """A run that takes its memory in the first five minutes and no more after them is flat."""
-    seen = [replace(one, resident_mb=one.resident_mb - 100 * (one.seconds < SETTLING)) for one in looks(400, 0.0)]
+    seen = [
+        replace(one, resident_mb=one.resident_mb - 100 * (one.seconds < SETTLING))
+        for one in looks(400, 0.0)
+    ]
     found = trends(seen, SETTLING)
     assert found["resident_mb"].samples == 340
     assert found["resident_mb"].slope == pytest.approx(0.0, abs=0.2)
@@ -109,7 +117,8 @@ def test_first_minutes_are_no_part_of_the_slopes() -> None:
 
 
 def test_counts_are_told_as_rates_and_what_was_not_told_is_left_out() -> None:
-    """A thousand requests every five seconds are 200 a second; tasks that were never counted have no row."""
+    """A thousand requests every five seconds are 200 a second; tasks that were never counted have
+    no row."""
     seen = [replace(one, backing_off=7 if one.seconds % 10 else None) for one in looks(60, 0.0)]
     found = trends(seen, 0.0)
     assert (found["requests/s"].mean, found["requests/s"].slope) == pytest.approx((200.0, 0.0))
@@ -118,7 +127,8 @@ def test_counts_are_told_as_rates_and_what_was_not_told_is_left_out() -> None:
 
 
 def test_soak_passes_where_nobody_was_lost_and_memory_is_flat() -> None:
-    """Growth of two MB in ten minutes fails it, and so do a lost user and a run that did not end as asked."""
+    """Growth of two MB in ten minutes fails it, and so do a lost user and a run that did not end as
+    asked."""
     setting, good = Setting(30, 1000, 0.2), Soak(looks(360, 0.0), TERMINATED, 0, {"500": 3})
     assert passed(good, setting)
     assert not passed(replace(good, samples=looks(360, 2.0)), setting)
@@ -128,7 +138,9 @@ def test_soak_passes_where_nobody_was_lost_and_memory_is_flat() -> None:
 
 def test_table_has_a_line_for_each_series() -> None:
     """Slope and interval beside it, and how the run ended above."""
-    shown = report(Soak(looks(360, 2.0), TERMINATED, 0, {"500": 3}), Setting(30, 1000, 0.2)).splitlines()
+    shown = report(
+        Soak(looks(360, 2.0), TERMINATED, 0, {"500": 3}), Setting(30, 1000, 0.2)
+    ).splitlines()
     assert "359,000 requests" in shown[0]
     assert "exit code 143" in shown[0]
     [memory] = [line.split() for line in shown if line.startswith("resident_mb")]
@@ -164,14 +176,19 @@ def test_run_that_ends_by_itself_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ten_seconds_of_the_soak_tell_every_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A faulty endpoint, streams and whole replies: nobody is lost, and the file holds what was seen."""
+def test_ten_seconds_of_the_soak_tell_every_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A faulty endpoint, streams and whole replies: nobody is lost, and the file holds what was
+    seen."""
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "127.0.0.1")
     setting = Setting(10 / 60, 50, 0.2, latency=0.5, every=0.5, settling=3.0)
     found = soak(tmp_path, setting, tmp_path / "soak.csv")
     assert (found.code, found.failed) == (TERMINATED, 0)
-    assert len(trends(found.samples, setting.settling)) >= 10  # lateness is told every ten seconds only
+    assert (
+        len(trends(found.samples, setting.settling)) >= 10
+    )  # lateness is told every ten seconds only
     last = found.samples[-1]
     assert 50 <= last.files <= 200
     assert last.tasks is not None and last.tasks > 50

@@ -40,7 +40,11 @@ async def test_benchmarks_that_ship_keep_the_requests_of_results_that_exist() ->
     assert len(retries) == 3
     assert len({first, *retries}) == 2
     assert (await asked(same_note=False))[:2] == [first, retries[0]]
-    assert [cls.imports.same_note for cls in (StreamProfile, DailyMobility, Benchmark)] == [True, True, False]
+    assert [cls.imports.same_note for cls in (StreamProfile, DailyMobility, Benchmark)] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.anyio

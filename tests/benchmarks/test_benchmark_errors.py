@@ -1,4 +1,5 @@
-"""Errors of a benchmark's own code: which one, for which user, in which line of its file, and what goes on."""
+"""Errors of a benchmark's own code: which one, for which user, in which line of its file, and what
+goes on."""
 
 from __future__ import annotations
 
@@ -42,8 +43,13 @@ class Faulty(Benchmark):
     def measure(self, task, answer):
         return {"Points": answer or 0, "Right": 1.0}
 """
-PLAYED, MEASURED = "return int(await chat.text(given))", 'return {"Points": answer or 0, "Right": 1.0}'
-PLAY_LINE, MEASURE_LINE = (1 + SOURCE.splitlines().index(f"        {line}") for line in (PLAYED, MEASURED))
+PLAYED, MEASURED = (
+    "return int(await chat.text(given))",
+    'return {"Points": answer or 0, "Right": 1.0}',
+)
+PLAY_LINE, MEASURE_LINE = (
+    1 + SOURCE.splitlines().index(f"        {line}") for line in (PLAYED, MEASURED)
+)
 USERS = ["甲", "乙", "丙", "丁", "戊"]
 
 
@@ -67,7 +73,12 @@ class Folder:
 
     def run(self, server: Server, *models: str) -> int:
         words = [word for model in models or ("m",) for word in ("--model", model)]
-        where = ["--tasks-dir", str(self.root / "tasks"), "--results-dir", str(self.root / "results")]
+        where = [
+            "--tasks-dir",
+            str(self.root / "tasks"),
+            "--results-dir",
+            str(self.root / "results"),
+        ]
         limit = ["--concurrency", "1", "--no-html", "--api-url", server.url]
         return main(["run", str(self.file), *words, *where, *limit])
 
@@ -91,18 +102,27 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
 
 def answering(reply: Callable[[str, str], str]) -> Any:
     """A server whose reply depends on model and user."""
-    return serving(lambda body: (200, completion(reply(body["model"], body["messages"][0]["content"]))))
+    return serving(
+        lambda body: (200, completion(reply(body["model"], body["messages"][0]["content"])))
+    )
 
 
 # Playing
 
 
-def test_a_user_whose_play_fails_becomes_a_failure_and_the_others_go_on(folder: Folder, capsys: Told) -> None:
-    """The failure's boundary is the benchmark; its words name benchmark, user, and the line of the file."""
+def test_a_user_whose_play_fails_becomes_a_failure_and_the_others_go_on(
+    folder: Folder, capsys: Told
+) -> None:
+    """The failure's boundary is the benchmark; its words name benchmark, user, and the line of the
+    file."""
     with answering(lambda model, user: "none" if user == "丙" else "1") as server:
         assert folder.run(server) == 1
     (failure,) = folder.failures()
-    assert (failure["user_id"], failure["boundary"], failure["kind"]) == ("丙", "benchmark", "benchmark_error")
+    assert (failure["user_id"], failure["boundary"], failure["kind"]) == (
+        "丙",
+        "benchmark",
+        "benchmark_error",
+    )
     assert failure["detail"].startswith("benchmark faulty, user 丙, play: ValueError: ")
     assert failure["detail"].endswith(f"(faulty.py, line {PLAY_LINE})")
     assert folder.recorded() == sorted(set(USERS) - {"丙"})
@@ -111,8 +131,11 @@ def test_a_user_whose_play_fails_becomes_a_failure_and_the_others_go_on(folder: 
 
 
 @pytest.mark.parametrize("name", ["model", "messages", "n", "stream", "stream_options"])
-def test_member_of_the_body_that_is_the_harness_s_is_refused(name: str, folder: Folder, capsys: Told) -> None:
-    """Nothing is sent, so that no other model or prompt is scored as the run's; the sentence names the member."""
+def test_member_of_the_body_that_is_the_harness_s_is_refused(
+    name: str, folder: Folder, capsys: Told
+) -> None:
+    """Nothing is sent, so that no other model or prompt is scored as the run's; the sentence names
+    the member."""
     request = f"Request((Message('user', given),), False, {{'top_k': 1, {name!r}: 1}})"
     folder.write(
         (PLAYED, f"return int((await chat.ask({request})).text)"),
@@ -121,18 +144,27 @@ def test_member_of_the_body_that_is_the_harness_s_is_refused(name: str, folder: 
     with answering(lambda model, user: "1") as server:
         assert folder.run(server) == 2
     assert server.bodies == []
-    words = f"play: ValueError: Request.parameters cannot set {name}: the run and `messages` decide that (faulty.py, "
+    words = (
+        f"play: ValueError: Request.parameters cannot set {name}: the run and `messages` decide"
+        " that (faulty.py, "
+    )
     assert words in folder.failures()[0]["detail"]
     assert words in capsys.readouterr().out
 
 
-def test_three_users_whose_play_fails_before_any_is_complete_stop_the_run(folder: Folder, capsys: Told) -> None:
-    """A benchmark that cannot play is not paid for user by user; once one is complete, all are played."""
+def test_three_users_whose_play_fails_before_any_is_complete_stop_the_run(
+    folder: Folder, capsys: Told
+) -> None:
+    """A benchmark that cannot play is not paid for user by user; once one is complete, all are
+    played."""
     with answering(lambda model, user: "none") as server:
         assert folder.run(server) == 2
     assert len(server.bodies) == 3 and len(folder.failures()) == 3
     out = capsys.readouterr().out
-    assert "stopped: benchmark faulty, user " in out and f"(faulty.py, line {PLAY_LINE}); 5 users remaining" in out
+    assert (
+        "stopped: benchmark faulty, user " in out
+        and f"(faulty.py, line {PLAY_LINE}); 5 users remaining" in out
+    )
 
 
 def test_failures_of_play_after_a_complete_user_stop_nothing(folder: Folder) -> None:
@@ -145,7 +177,9 @@ def test_failures_of_play_after_a_complete_user_stop_nothing(folder: Folder) -> 
 
     with answering(reply) as server:
         assert folder.run(server) == 1
-    assert len(server.bodies) == 5 and len(folder.failures()) == 4 and folder.recorded() == first[:1]
+    assert (
+        len(server.bodies) == 5 and len(folder.failures()) == 4 and folder.recorded() == first[:1]
+    )
 
 
 def test_a_run_that_its_benchmark_stops_takes_no_other_with_it(folder: Folder) -> None:
@@ -157,10 +191,14 @@ def test_a_run_that_its_benchmark_stops_takes_no_other_with_it(folder: Folder) -
     assert (folder.root / "results" / "faulty-good" / "eval_report_a.json").exists()
 
 
-def test_a_request_that_fails_is_not_the_benchmarks_error_though_its_code_catches_it(folder: Folder) -> None:
+def test_a_request_that_fails_is_not_the_benchmarks_error_though_its_code_catches_it(
+    folder: Folder,
+) -> None:
     """Neither as an answer that it makes of nothing, nor as an error that follows from it."""
     for name, then in (("answer", "return 0"), ("error", "raise OSError")):
-        folder.write((PLAYED, f"try:\n            {PLAYED}\n        except Exception:\n            {then}"))
+        folder.write(
+            (PLAYED, f"try:\n            {PLAYED}\n        except Exception:\n            {then}")
+        )
 
         def script(body: dict[str, Any]) -> tuple[int, bytes]:
             refused = body["messages"][0]["content"] == "丙"
@@ -169,7 +207,11 @@ def test_a_request_that_fails_is_not_the_benchmarks_error_though_its_code_catche
         with serving(script) as server:
             folder.run(server, name)
         (failure,) = folder.failures(name)
-        assert (failure["user_id"], failure["boundary"], failure["kind"]) == ("丙", "endpoint", "http_400")
+        assert (failure["user_id"], failure["boundary"], failure["kind"]) == (
+            "丙",
+            "endpoint",
+            "http_400",
+        )
 
 
 # Measuring
@@ -178,7 +220,10 @@ ANSWERED = 'if answer is None: return {"Points": 0, "Right": 0.0}\n        '
 EACH = "expected a value of each metric (Points, Right)"
 BOUNDS = "expected a number within its bounds, or None"
 WRONG = [
-    ("{'Points': answer / 0}", f"ZeroDivisionError: division by zero (faulty.py, line {1 + MEASURE_LINE})"),
+    (
+        "{'Points': answer / 0}",
+        f"ZeroDivisionError: division by zero (faulty.py, line {1 + MEASURE_LINE})",
+    ),
     ("{'Points': float('nan'), 'Right': 1.0}", f"Points is nan: {BOUNDS}"),
     ("{'Points': 10, 'Right': 1.0}", f"Points is 10: {BOUNDS}"),
     ("{'Points': 1}", f"{EACH}, got Points"),
@@ -190,14 +235,18 @@ WRONG = [
 def test_wrong_values_stop_the_run_before_another_user_is_paid_for(
     value: str, said: str, folder: Folder, capsys: Told
 ) -> None:
-    """Whatever the next users cost, they would be measured by the same code. The reply that came is saved."""
+    """Whatever the next users cost, they would be measured by the same code. The reply that came is
+    saved."""
     folder.write((MEASURED, f"{ANSWERED}return {value}"))
     with answering(lambda model, user: "1") as server:
         assert folder.run(server) == 2
     assert len(server.bodies) == 1 and len(folder.lines("responses_a.jsonl")) == 1
     assert folder.failures() == [] and folder.recorded() == []
     user = orjson.loads(server.bodies[0])["messages"][0]["content"]
-    assert f"stopped: benchmark faulty, user {user}, measure: {said}; 5 users remaining" in capsys.readouterr().out
+    assert (
+        f"stopped: benchmark faulty, user {user}, measure: {said}; 5 users remaining"
+        in capsys.readouterr().out
+    )
 
 
 def test_wrong_values_stop_their_own_run_alone(folder: Folder) -> None:
@@ -213,8 +262,10 @@ def test_wrong_values_stop_their_own_run_alone(folder: Folder) -> None:
     [
         (
             "{'Points': answer + 1}",
-            "measure without an answer: TypeError: unsupported operand type(s) for +: 'NoneType' and 'int' "
-            f"(faulty.py, line {MEASURE_LINE})",
+            (
+                "measure without an answer: TypeError: unsupported operand type(s) for +:"
+                f" 'NoneType' and 'int' (faulty.py, line {MEASURE_LINE})"
+            ),
         ),
         ("{'Points': 0.0}", f"measure without an answer: {EACH}, got Points"),
     ],
@@ -228,32 +279,46 @@ def test_a_measure_that_cannot_do_without_an_answer_is_refused_before_the_first_
         assert folder.run(server) == 2
         assert folder.run(server, "one", "two") == 2
     assert server.bodies == [] and not [*(folder.root / "results").glob("*/run_*.json")]
-    (first, *others) = capsys.readouterr().err.splitlines()
+    first, *others = capsys.readouterr().err.splitlines()
     assert first == f"harness: benchmark faulty, user 甲, {said}"
-    assert others == [f"harness: {name}: benchmark faulty, user 甲, {said}" for name in ("faulty-one", "faulty-two")]
+    assert others == [
+        f"harness: {name}: benchmark faulty, user 甲, {said}"
+        for name in ("faulty-one", "faulty-two")
+    ]
 
 
 # Scoring
 
 SCORING = {
-    "statistics": """def values(self, records):
+    "statistics": (
+        """def values(self, records):
     assert max(record['answer'] for record in records) < 9, 'too much'
-""",
-    "figures": """def figures(self, totals):
+"""
+    ),
+    "figures": (
+        """def figures(self, totals):
     assert (totals[:, 0] < 9).all(), 'too much'
     return super().figures(totals)
-""",
+"""
+    ),
 }
 
 
 @pytest.mark.parametrize("method", SCORING)
-def test_a_benchmark_that_cannot_score_stops_its_own_run_alone(method: str, folder: Folder, capsys: Told) -> None:
+def test_a_benchmark_that_cannot_score_stops_its_own_run_alone(
+    method: str, folder: Folder, capsys: Told
+) -> None:
     """Also at the end, over the whole file: one sentence, and the other run has its report."""
-    folder.write(("    def measure(", f"{having('scoring', 'Means', SCORING[method])}    def measure("))
+    folder.write(
+        ("    def measure(", f"{having('scoring', 'Means', SCORING[method])}    def measure(")
+    )
     with answering(lambda model, user: "9" if model == "odd" else "0") as server:
         assert folder.run(server, "odd", "good") == 2
     shown = capsys.readouterr()
-    assert f"benchmark faulty, {method}: AssertionError: too much (faulty.py, line " in shown.out + shown.err
+    assert (
+        f"benchmark faulty, {method}: AssertionError: too much (faulty.py, line "
+        in shown.out + shown.err
+    )
     assert "defect of the harness" not in shown.err
     assert folder.recorded("odd") == folder.recorded("good") == sorted(USERS)
     assert (folder.root / "results" / "faulty-good" / "eval_report_a.json").exists()
@@ -262,7 +327,9 @@ def test_a_benchmark_that_cannot_score_stops_its_own_run_alone(method: str, fold
 # Warnings
 
 
-def test_what_a_benchmark_warns_of_is_in_the_log_and_on_the_display(folder: Folder, capsys: Told) -> None:
+def test_what_a_benchmark_warns_of_is_in_the_log_and_on_the_display(
+    folder: Folder, capsys: Told
+) -> None:
     """From play and from measure; each once."""
     folder.write(
         (PLAYED, f"self.warn(f'{{given}} is odd')\n        {PLAYED}"),
@@ -271,7 +338,9 @@ def test_what_a_benchmark_warns_of_is_in_the_log_and_on_the_display(folder: Fold
     with answering(lambda model, user: "1") as server:
         assert folder.run(server) == 0
     noted = [event["detail"] for event in folder.lines("run_a.log") if event["what"] == "warning"]
-    assert sorted(noted) == sorted(f"{user} is {what}" for user in USERS for what in ("odd", "measured"))
+    assert sorted(noted) == sorted(
+        f"{user} is {what}" for user in USERS for what in ("odd", "measured")
+    )
     out = capsys.readouterr().out
     assert out.count("\nwarning: ") == 5 and f"warning: {noted[0]}\n" in out
 
@@ -279,7 +348,9 @@ def test_what_a_benchmark_warns_of_is_in_the_log_and_on_the_display(folder: Fold
 # Verifying
 
 
-def test_a_record_that_the_benchmark_cannot_measure_is_a_finding(folder: Folder, capsys: Told) -> None:
+def test_a_record_that_the_benchmark_cannot_measure_is_a_finding(
+    folder: Folder, capsys: Told
+) -> None:
     """A line that somebody sealed again keeps `verify` from no other line."""
     folder.write((MEASURED, MEASURED.replace("answer or 0", "(answer or 0) + 1")))
     with answering(lambda model, user: "1") as server:
@@ -293,7 +364,10 @@ def test_a_record_that_the_benchmark_cannot_measure_is_a_finding(folder: Folder,
     assert main(["verify", "--results-dir", str(folder.root / "results")]) == 1
     out = capsys.readouterr().out
     for number, user in ((2, "乙"), (4, "丁")):
-        assert f"line {number}: the record of user {user} cannot be scored again (benchmark faulty, user {user}," in out
+        assert (
+            f"line {number}: the record of user {user} cannot be scored again (benchmark faulty,"
+            f" user {user}," in out
+        )
 
 
 # What a benchmark catches, and what misses a bound by rounding
@@ -333,7 +407,9 @@ def test_value_that_misses_a_bound_by_rounding_is_at_it(folder: Folder) -> None:
     folder.write((MEASURED, 'return {"Points": answer or 0, "Right": 1.0000000000000002}'))
     with serving(lambda body: (200, completion("1"))) as server:
         assert folder.run(server) == 0
-    assert {record["metrics"]["Right"] for record in folder.lines("inference_results_a.jsonl")} == {1.0}
+    assert {record["metrics"]["Right"] for record in folder.lines("inference_results_a.jsonl")} == {
+        1.0
+    }
 
 
 def test_benchmark_that_cannot_measure_a_later_user_gives_that_one_up(folder: Folder) -> None:
@@ -370,7 +446,12 @@ def test_failing_hook_of_a_page_names_the_benchmark(
     folder.write(("    def parse(", f"{having('cards', 'Cards', code)}    def parse("))
     with serving(lambda body: (200, completion("1"))) as server:
         assert folder.run(server) == 0
-    where = ["--tasks-dir", str(folder.root / "tasks"), "--results-dir", str(folder.root / "results")]
+    where = [
+        "--tasks-dir",
+        str(folder.root / "tasks"),
+        "--results-dir",
+        str(folder.root / "results"),
+    ]
     assert main(["report", "--name", "faulty-m", *where]) == BenchmarkError.exit_code
     assert "benchmark faulty" in capsys.readouterr().err
 
@@ -378,7 +459,10 @@ def test_failing_hook_of_a_page_names_the_benchmark(
 @pytest.mark.parametrize(
     ("block", "said"),
     [
-        (Tags("b", (("a", "hit"), (1, "hit"))), r"^Tags: Expected `str`, got `int` - at `\$\.tags\[1\]\[0\]`$"),  # type: ignore[arg-type]
+        (
+            Tags("b", (("a", "hit"), (1, "hit"))),
+            r"^Tags: Expected `str`, got `int` - at `\$\.tags\[1\]\[0\]`$",
+        ),  # type: ignore[arg-type]
         ("b", "^expected a block of a report, got str$"),
     ],
 )
@@ -403,4 +487,7 @@ def test_block_whose_values_do_not_fit_together_cannot_be_made() -> None:
 def test_blocks_are_kept_as_they_are_declared() -> None:
     """Lists become tuples, also where another block has none."""
     rows: Any = [["b"]]
-    assert checked([Table(("a",), rows), Paragraph("c")]) == (Table(("a",), (("b",),)), Paragraph("c"))
+    assert checked([Table(("a",), rows), Paragraph("c")]) == (
+        Table(("a",), (("b",),)),
+        Paragraph("c"),
+    )

@@ -50,13 +50,23 @@ def test_a_value_on_the_edge_of_two_bins_is_in_the_upper_one(
     assert harness.report("tenths", "shop")["distribution"] == {"change": [*[1] * 19, 2]}
 
 
-def test_a_share_below_0_reads_the_same_in_every_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_share_below_0_reads_the_same_in_every_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The table of a report, its headline and `stats`: in percent, without a plus."""
     (tmp_path / "changes.py").write_text(PLUGIN.replace('unit="of 1", ', ""))
     lines = [{"user_id": f"u{number:02}", "text": "19"} for number in range(12)]
     (tmp_path / "shop.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
     harness = Commands(tmp_path / "results", capsys)
-    said = harness("run", tmp_path / "changes.py", "--model", "baseline/tenths", "--tasks-dir", tmp_path, "--no-html")
+    said = harness(
+        "run",
+        tmp_path / "changes.py",
+        "--model",
+        "baseline/tenths",
+        "--tasks-dir",
+        tmp_path,
+        "--no-html",
+    )
     assert "change 90.00%" in said
     assert re.search(r"change +% +90\.00 ", harness.text("tenths", "eval_report_shop.txt"))
     assert re.search(r"tenths +90\.00", harness("stats"))

@@ -17,9 +17,12 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "star_rating"
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Install a package with the example as its benchmark, and one that takes the name of a shipped benchmark."""
+    """Install a package with the example as its benchmark, and one that takes the name of a shipped
+    benchmark."""
     (tmp_path / "taste_package.py").write_bytes((EXAMPLE / "star_rating.py").read_bytes())
-    points = "[harness.benchmarks]\ntaste = taste_package:StarRating\nstreamprofile = nowhere:Nothing\n"
+    points = (
+        "[harness.benchmarks]\ntaste = taste_package:StarRating\nstreamprofile = nowhere:Nothing\n"
+    )
     about = tmp_path / "taste_package-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: taste-package\nVersion: 1.0\n")
@@ -45,7 +48,15 @@ def test_shipped_benchmark_keeps_its_name(package: None) -> None:
 def test_run_of_an_installed_benchmark_is_complete_and_sound(package: None, tmp_path: Path) -> None:
     """It is named like one that ships, also after an option."""
     where = ["--results-dir", str(tmp_path / "r")]
-    words = ["run", "--no-html", "taste", "--model", "baseline/four-stars", "--tasks-dir", str(EXAMPLE)]
+    words = [
+        "run",
+        "--no-html",
+        "taste",
+        "--model",
+        "baseline/four-stars",
+        "--tasks-dir",
+        str(EXAMPLE),
+    ]
     assert main([*words, *where]) == 0
     assert main(["verify", *where]) == 0
 

@@ -1,4 +1,5 @@
-"""A plug-in with `statistics` of its own, from outside: every user counts, and its figures have intervals."""
+"""A plug-in with `statistics` of its own, from outside: every user counts, and its figures have
+intervals."""
 
 from __future__ import annotations
 
@@ -60,18 +61,31 @@ class Demand(Benchmark):
 def harness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
     (tmp_path / "demand.py").write_text(PLUGIN)
     lines = [
-        {"user_id": f"u{number:02}", "demand": number % 2 * (1 + number % 7), "text": "x" * (number * number % 31 + 1)}
+        {
+            "user_id": f"u{number:02}",
+            "demand": number % 2 * (1 + number % 7),
+            "text": "x" * (number * number % 31 + 1),
+        }
         for number in range(USERS)
     ]
     (tmp_path / "shop.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
     found = Commands(tmp_path / "results", capsys)
     for model in ("guess", "three"):
-        found("run", tmp_path / "demand.py", "--model", f"baseline/{model}", "--tasks-dir", tmp_path, "--no-html")
+        found(
+            "run",
+            tmp_path / "demand.py",
+            "--model",
+            f"baseline/{model}",
+            "--tasks-dir",
+            tmp_path,
+            "--no-html",
+        )
     return found
 
 
 def test_every_user_counts_where_a_figure_of_one_user_is_undefined(harness: Commands) -> None:
-    """A ratio whose denominator is 0 for half of the users, and a correlation, in the report, `compare` and `stats`."""
+    """A ratio whose denominator is 0 for half of the users, and a correlation, in the report,
+    `compare` and `stats`."""
     report = harness.report("guess", "shop")["metrics"]
     table = harness.json("stats", "--json")
     entries = harness.json("compare", "guess", "three", "--json")["pairs"][0]["figures"]
@@ -85,27 +99,46 @@ def test_every_user_counts_where_a_figure_of_one_user_is_undefined(harness: Comm
     assert {entry["metric"] for entry in entries} == set(report) == {"WAPE", "r"}
 
 
-def test_p_of_a_ratio_is_that_of_a_studentised_permutation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_p_of_a_ratio_is_that_of_a_studentised_permutation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Twelve users, all swaps, the jackknife's error of each: written out in loops."""
     (tmp_path / "demand.py").write_text(PLUGIN.replace("% 3)", "% 3 * 9)"))
     true = [user % 4 * (1 + user % 7) for user in range(12)]
     lines = [
-        {"user_id": f"u{user:02}", "demand": true[user], "text": "x" * (user * user % 31 + 1)} for user in range(12)
+        {"user_id": f"u{user:02}", "demand": true[user], "text": "x" * (user * user % 31 + 1)}
+        for user in range(12)
     ]
     (tmp_path / "shop.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
     harness = Commands(tmp_path / "results", capsys)
     for model in ("guess", "three"):
-        harness("run", tmp_path / "demand.py", "--model", f"baseline/{model}", "--tasks-dir", tmp_path, "--no-html")
+        harness(
+            "run",
+            tmp_path / "demand.py",
+            "--model",
+            f"baseline/{model}",
+            "--tasks-dir",
+            tmp_path,
+            "--no-html",
+        )
     figures = harness.json("compare", "guess", "three", "--json")["pairs"][0]["figures"]
     entry = next(figure for figure in figures if figure["metric"] == "WAPE")
     lengths = [len(line["text"]) for line in lines]
-    errors = [(abs(true[user] - length % 5), abs(true[user] - length % 3 * 9)) for user, length in enumerate(lengths)]
+    errors = [
+        (abs(true[user] - length % 5), abs(true[user] - length % 3 * 9))
+        for user, length in enumerate(lengths)
+    ]
 
     def statistic(swapped: tuple[int, ...]) -> float:
         sides = [(errors[user][one], errors[user][1 - one]) for user, one in enumerate(swapped)]
-        without = [difference(sides[:user] + sides[user + 1 :], true[:user] + true[user + 1 :]) for user in range(12)]
+        without = [
+            difference(sides[:user] + sides[user + 1 :], true[:user] + true[user + 1 :])
+            for user in range(12)
+        ]
         mean = sum(without) / 12
-        return difference(sides, true) / (sum((one - mean) ** 2 for one in without) * 11 / 12) ** 0.5
+        return (
+            difference(sides, true) / (sum((one - mean) ** 2 for one in without) * 11 / 12) ** 0.5
+        )
 
     def difference(sides: list[tuple[int, int]], demand: list[int]) -> float:
         return (sum(a for a, _ in sides) - sum(b for _, b in sides)) / sum(demand)

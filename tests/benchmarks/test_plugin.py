@@ -1,4 +1,5 @@
-"""A benchmark in a file of its own that declares everything (`tests/data/visits`), and what authors get wrong."""
+"""A benchmark in a file of its own that declares everything (`tests/data/visits`), and what authors
+get wrong."""
 
 from __future__ import annotations
 
@@ -41,31 +42,44 @@ def done(harness: Commands, tasks: Path, file: Path) -> Commands:
 def test_figures_are_those_of_the_author_and_undefined_ones_are_none(done: Commands) -> None:
     """North visits 18 times, all of which are found; the mean of rates would be over 9 visitors."""
     north, south = done.report("everywhere", "north"), done.report("everywhere", "south")
-    records = [orjson.loads(line) for line in done.text("everywhere", "inference_results_north.jsonl").splitlines()]
+    records = [
+        orjson.loads(line)
+        for line in done.text("everywhere", "inference_results_north.jsonl").splitlines()
+    ]
     visits = sum(record["visited"] for record in records)
     hits = sum((record["metrics"]["Hit rate"] or 0) * record["visited"] for record in records)
     assert north["metrics"]["Hit rate"]["value"] == pytest.approx(hits / visits)
-    assert south["metrics"] == {name: {"value": None, "ci95": None, "users": 6} for name in ("Hit rate", "Detour")}
+    assert south["metrics"] == {
+        name: {"value": None, "ci95": None, "users": 6} for name in ("Hit rate", "Detour")
+    }
     assert north["bounds"] is None and north["distribution"] == {}
     assert "Hit rate n/a, Detour n/a" in done.out
     text = done.text("everywhere", "eval_report_north.txt")
     assert f"{visits} visits of 12 visitors in the north." in text and "km" in text
 
 
-def test_undefined_values_are_left_out_of_means_too(harness: Commands, tasks: Path, file: Path) -> None:
+def test_undefined_values_are_left_out_of_means_too(
+    harness: Commands, tasks: Path, file: Path
+) -> None:
     """Without statistics of its own the figures are means over those who have a value."""
     changed(file, "    scoring = Hits()\n", "")
     changed(file, "scored.totals[1]:.0f} visits", "scored.users} visits")
     harness("run", file, *EVERYWHERE, "--tasks-dir", tasks)
     data = harness.report("everywhere", "north")
     assert data["metrics"]["Hit rate"]["users"] == 9 and data["metrics"]["Detour"]["users"] == 9
-    assert harness.report("everywhere", "south")["metrics"]["Detour"] == {"value": None, "ci95": None, "users": 0}
+    assert harness.report("everywhere", "south")["metrics"]["Detour"] == {
+        "value": None,
+        "ci95": None,
+        "users": 0,
+    }
     harness("verify")
     harness("stats")
     harness("report")
 
 
-def test_every_command_reads_the_run(done: Commands, tasks: Path, file: Path, tmp_path: Path) -> None:
+def test_every_command_reads_the_run(
+    done: Commands, tasks: Path, file: Path, tmp_path: Path
+) -> None:
     done("run", file, *EVERYWHERE, "--name", "b", "--no-hints", "--tasks-dir", tasks)
     before = done.text("everywhere", "inference_results_north.jsonl")
     done("reeval")
@@ -76,7 +90,13 @@ def test_every_command_reads_the_run(done: Commands, tasks: Path, file: Path, tm
     done("report", "--name", "everywhere", "--users", "all")
     assert "Card of 1: pool" in done.text("everywhere", "eval_report_north.html")
     done("report")
-    for words in (("--format", "latex"), ("--format", "markdown"), ("--format", "csv"), ("--json",), ()):
+    for words in (
+        ("--format", "latex"),
+        ("--format", "markdown"),
+        ("--format", "csv"),
+        ("--json",),
+        (),
+    ):
         done("stats", *words)
     assert "no hints" in done.out or "hints" in done.out
     assert "Detour, km (lower is better)" in done.out
@@ -94,22 +114,42 @@ def test_invalid_answers_are_counted_by_kind(harness: Commands, tasks: Path, fil
     harness("run", file, "--model", "baseline/refuses", "--tasks-dir", tasks, "--subset", "north")
     data = harness.report("refuses", "north")
     assert data["diagnostics"]["invalid"] == {"no_json": 12}
-    assert data["metrics"]["Detour"]["value"] is None and data["metrics"]["Hit rate"]["value"] == 0.0
+    assert (
+        data["metrics"]["Detour"]["value"] is None and data["metrics"]["Hit rate"]["value"] == 0.0
+    )
     assert data["usage"]["requests"] == 36
     harness("verify")
     harness("report", "--name", "refuses")
     assert "I had rather not." in harness.text("refuses", "eval_report_north.html")
 
 
-def test_settings_are_flags_part_of_the_run_and_read_back(harness: Commands, tasks: Path, file: Path) -> None:
+def test_settings_are_flags_part_of_the_run_and_read_back(
+    harness: Commands, tasks: Path, file: Path
+) -> None:
     shots = file.with_name("shots.txt")
     shots.write_text("For example: park.\n")
-    flags = ("--history-length", "1", "--no-hints", "--style", "long", "--scale", "2.5", "--few-shot", shots)
+    flags = (
+        "--history-length",
+        "1",
+        "--no-hints",
+        "--style",
+        "long",
+        "--scale",
+        "2.5",
+        "--few-shot",
+        shots,
+    )
     words = ("run", file, *EVERYWHERE, "--tasks-dir", tasks, "--ratio", "0.5")
     harness(*words, *flags)
     manifest = orjson.loads(harness.text("everywhere", "run_north.json"))
     settings = manifest["identity"]["settings"]
-    expected = {"history_length": 1, "hints": False, "style": "long", "scale": 2.5, "few_shot": "shots.txt"}
+    expected = {
+        "history_length": 1,
+        "hints": False,
+        "style": "long",
+        "scale": 2.5,
+        "few_shot": "shots.txt",
+    }
     assert settings.items() >= expected.items() and settings["most"] is None
     assert harness.text("everywhere", "few_shot_shots.txt") == shots.read_text()
     harness("verify")
@@ -120,12 +160,27 @@ def test_settings_are_flags_part_of_the_run_and_read_back(harness: Commands, tas
     assert "settings" in harness.refused(*words)
     shots.write_text("For example: zoo.\n")
     assert "files.few_shot_shots.txt" in harness.refused(*words, *flags)
-    harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, *flags, "--allow", "files.few_shot_shots.txt")
+    harness(
+        "run",
+        file,
+        *EVERYWHERE,
+        "--tasks-dir",
+        tasks,
+        *flags,
+        "--allow",
+        "files.few_shot_shots.txt",
+    )
 
 
 @pytest.mark.parametrize(
     "words",
-    [("--history-length", "x"), ("--style", "loud"), ("--scale", "nan"), ("--history-length", "9" * 30), ("--hints",)],
+    [
+        ("--history-length", "x"),
+        ("--style", "loud"),
+        ("--scale", "nan"),
+        ("--history-length", "9" * 30),
+        ("--hints",),
+    ],
 )
 def test_a_setting_of_another_type_is_a_mistake_of_usage(
     harness: Commands, tasks: Path, file: Path, words: tuple[str, ...]
@@ -136,7 +191,11 @@ def test_a_setting_of_another_type_is_a_mistake_of_usage(
 
 def test_help_explains_the_settings_of_this_benchmark_alone(harness: Commands, file: Path) -> None:
     harness("run", file, "--help")
-    assert "--no-hints" in harness.out and "100% of them" in harness.out and "--no-persona" not in harness.out
+    assert (
+        "--no-hints" in harness.out
+        and "100% of them" in harness.out
+        and "--no-persona" not in harness.out
+    )
 
 
 def test_a_file_that_is_not_there_is_named(harness: Commands, tasks: Path, file: Path) -> None:
@@ -159,19 +218,36 @@ def unfinished(harness: Commands, tasks: Path, spec: object, *settings: object) 
         return 200, completion('{"visits": ["zoo"]}')
 
     with serving(reply) as server:
-        words = ("--model", "m", "--tasks-dir", tasks, "--api-url", server.url, "--subset", "north", "--no-html")
+        words = (
+            "--model",
+            "m",
+            "--tasks-dir",
+            tasks,
+            "--api-url",
+            server.url,
+            "--subset",
+            "north",
+            "--no-html",
+        )
         harness("run", spec, *words, *settings, code=1)
 
 
 def finished(harness: Commands, *words: object, code: int = 0, refuses: bool = False) -> None:
     """The run goes on, where everything is answered, or refused."""
-    answer = (400, b'{"error": {"message": "too long"}}') if refuses else (200, completion('{"visits": ["zoo"]}'))
+    answer = (
+        (400, b'{"error": {"message": "too long"}}')
+        if refuses
+        else (200, completion('{"visits": ["zoo"]}'))
+    )
     with serving(lambda body: answer) as server:
         harness("resume", "--name", "m", "--api-url", server.url, "--no-html", *words, code=code)
 
 
-def test_a_changed_file_is_another_configuration(harness: Commands, tasks: Path, file: Path) -> None:
-    """Like a changed prompt; the run goes on with its own copy, or with the file as it is where that is allowed."""
+def test_a_changed_file_is_another_configuration(
+    harness: Commands, tasks: Path, file: Path
+) -> None:
+    """Like a changed prompt; the run goes on with its own copy, or with the file as it is where
+    that is allowed."""
     unfinished(harness, tasks, file)
     changed(file, "Which ones?", "Which?")
     words = (
@@ -190,8 +266,8 @@ def test_a_changed_file_is_another_configuration(harness: Commands, tasks: Path,
     assert "files.benchmark_visits.py" in refused_to_resume(harness, "--benchmark", file)
     finished(harness)
     assert (
-        "files.benchmark_visits.py was changed or deleted since the run began: resuming with the run's own copy"
-        in harness.out
+        "files.benchmark_visits.py was changed or deleted since the run began: resuming with the"
+        " run's own copy" in harness.out
     )
     assert "Which ones?" in harness.text("m", "benchmark_visits.py")
     harness("verify")
@@ -212,11 +288,15 @@ def test_a_changed_file_that_is_allowed_takes_the_place_of_the_copy(
     again = ("--benchmark", file) if is_named else ()
     finished(harness, *again, "--allow", "files.benchmark_visits.py")
     assert "Which ones?" not in harness.text("m", "benchmark_visits.py")
-    assert "Continued although files.benchmark_visits.py" in harness.text("m", "eval_report_north.txt")
+    assert "Continued although files.benchmark_visits.py" in harness.text(
+        "m", "eval_report_north.txt"
+    )
     harness("reeval")
 
 
-def test_a_run_of_this_user_needs_its_file_no_more(harness: Commands, tasks: Path, file: Path) -> None:
+def test_a_run_of_this_user_needs_its_file_no_more(
+    harness: Commands, tasks: Path, file: Path
+) -> None:
     unfinished(harness, tasks, file)
     file.unlink()
     finished(harness)
@@ -252,7 +332,11 @@ def test_a_run_of_somebody_else_runs_no_code_without_a_word(
     done("status")
     done("verify", "--without-tasks")
     assert not marker.exists()
-    for words in (("reeval", "--name", "b"), ("verify", "--name", "b"), ("compare", "everywhere", "b")):
+    for words in (
+        ("reeval", "--name", "b"),
+        ("verify", "--name", "b"),
+        ("compare", "everywhere", "b"),
+    ):
         done(*words, "--trust")
     assert marker.exists()
 
@@ -263,10 +347,17 @@ def test_a_run_of_somebody_else_can_be_read_with_the_file_as_one_has_it(
     done("run", file, *EVERYWHERE, "--name", "b", "--no-hints", "--tasks-dir", tasks)
     for name in ("everywhere", "b"):
         foreign(done.results / name)
-    for words in (("verify",), ("reeval",), ("report", "--name", "b"), ("compare", "everywhere", "b")):
+    for words in (
+        ("verify",),
+        ("reeval",),
+        ("report", "--name", "b"),
+        ("compare", "everywhere", "b"),
+    ):
         done(*words, "--benchmark", file)
         assert not done.err
-    assert "is a run of visits, and" in done.refused("verify", "--name", "b", "--subset", "north", "--benchmark", STARS)
+    assert "is a run of visits, and" in done.refused(
+        "verify", "--name", "b", "--subset", "north", "--benchmark", STARS
+    )
 
 
 def test_a_benchmark_can_be_named_by_its_module(
@@ -285,7 +376,9 @@ def test_a_benchmark_can_be_named_by_its_module(
     for name in [name for name in sys.modules if name.startswith("my_benchmarks")]:
         monkeypatch.delitem(sys.modules, name)
     assert "expected a class" in harness.refused("run", "my_benchmarks.places:Nothing", *EVERYWHERE)
-    assert "no_such_package:Visits: " in harness.refused("run", "no_such_package:Visits", *EVERYWHERE)
+    assert "no_such_package:Visits: " in harness.refused(
+        "run", "no_such_package:Visits", *EVERYWHERE
+    )
 
 
 def test_a_kept_module_with_a_class_and_its_heir_gives_the_class_that_was_named(
@@ -298,7 +391,9 @@ def test_a_kept_module_with_a_class_and_its_heir_gives_the_class_that_was_named(
     heir = f"\n\nclass Heir(Visits):\n    def measure(self, task, answer):\n        {zeros}\n"
     (package / "places.py").write_text(file.read_text() + heir)
     monkeypatch.syspath_prepend(str(package.parent))
-    harness("run", "two_classes.places:Visits", *EVERYWHERE, "--tasks-dir", tasks, "--subset", "north")
+    harness(
+        "run", "two_classes.places:Visits", *EVERYWHERE, "--tasks-dir", tasks, "--subset", "north"
+    )
     before = harness.text("everywhere", "inference_results_north.jsonl")
     foreign(harness.results / "everywhere")
     for words in (("reeval",), ("verify",)):
@@ -348,14 +443,21 @@ def test_a_copy_of_another_benchmark_is_refused(done: Commands) -> None:
 # Files of settings
 
 
-TWO_FILES = ("few_shot: Path | None = None", "few_shot: Path | None = None\n        more: Path | None = None")
+TWO_FILES = (
+    "few_shot: Path | None = None",
+    "few_shot: Path | None = None\n        more: Path | None = None",
+)
 
 
 @pytest.fixture
 def shots(tmp_path: Path, file: Path) -> list[Path]:
     """Files for two settings, of one name in two folders."""
     changed(file, *TWO_FILES)
-    changed(file, "self.settings.scale * extra", "self.settings.scale * extra * len(self.settings.more.read_text())")
+    changed(
+        file,
+        "self.settings.scale * extra",
+        "self.settings.scale * extra * len(self.settings.more.read_text())",
+    )
     made = [tmp_path / folder / "g.txt" for folder in ("one", "two")]
     for path, text in zip(made, ("For example: park.\n", "more"), strict=True):
         path.parent.mkdir()
@@ -377,7 +479,12 @@ def test_a_run_with_files_of_settings_is_scored_again_from_its_own_copies(
     if not is_there:
         for path in shots:
             path.unlink()
-    for words in (("reeval",), ("reeval", "--reparse"), ("verify",), ("report", "--name", "everywhere")):
+    for words in (
+        ("reeval",),
+        ("reeval", "--reparse"),
+        ("verify",),
+        ("report", "--name", "everywhere"),
+    ):
         harness(*words)
         assert "note" not in harness.out and not harness.err
     assert harness.text("everywhere", "inference_results_north.jsonl") == before
@@ -404,7 +511,9 @@ def test_a_copy_that_went_is_replaced_by_the_original_as_it_was_alone(
     assert "has no copy more_g.txt" in refused_all(harness, "reeval", "--benchmark", file)
 
 
-def test_runs_with_files_are_compared(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:
+def test_runs_with_files_are_compared(
+    harness: Commands, tasks: Path, file: Path, shots: list[Path]
+) -> None:
     words = ("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
     harness(*words)
     harness(*words, "--name", "b", "--no-hints")
@@ -420,7 +529,9 @@ def refused_all(harness: Commands, *words: object) -> str:
     return harness.err
 
 
-def test_files_of_somebody_else_are_the_copies(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:
+def test_files_of_somebody_else_are_the_copies(
+    harness: Commands, tasks: Path, file: Path, shots: list[Path]
+) -> None:
     harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
     foreign(harness.results / "everywhere")
     for path in shots:
@@ -441,11 +552,15 @@ def test_each_file_of_a_setting_is_compared_with_its_own_original(
     shots[0].unlink()
     finished(harness, "--allow", "files.more_g.txt")
     assert "m: files.few_shot_g.txt was changed or deleted since the run began" in harness.out
-    assert harness.text("m", "more_g.txt") == "other" and "park" in harness.text("m", "few_shot_g.txt")
+    assert harness.text("m", "more_g.txt") == "other" and "park" in harness.text(
+        "m", "few_shot_g.txt"
+    )
     harness("reeval")
 
 
-def test_files_where_they_were_have_not_changed(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:
+def test_files_where_they_were_have_not_changed(
+    harness: Commands, tasks: Path, file: Path, shots: list[Path]
+) -> None:
     """Whatever their names begin with."""
     shots[0] = shots[0].rename(shots[0].with_name("few_shot_more_g.txt"))
     unfinished(harness, tasks, file, *with_files(shots))
@@ -455,7 +570,9 @@ def test_files_where_they_were_have_not_changed(harness: Commands, tasks: Path, 
     assert "note" not in harness.out
 
 
-def test_originals_are_part_of_what_is_known(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:
+def test_originals_are_part_of_what_is_known(
+    harness: Commands, tasks: Path, file: Path, shots: list[Path]
+) -> None:
     unfinished(harness, tasks, file, *with_files(shots))
     path = harness.results / "m" / "run_north.json"
     data = orjson.loads(path.read_bytes())
@@ -464,8 +581,14 @@ def test_originals_are_part_of_what_is_known(harness: Commands, tasks: Path, fil
     assert trust.UNKNOWN in refused_all(harness, "reeval")
 
 
-def test_two_files_of_one_kept_name_are_refused(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:
-    changed(file, "more: Path | None = None", "more: Path | None = None\n        few: Path | None = None")
+def test_two_files_of_one_kept_name_are_refused(
+    harness: Commands, tasks: Path, file: Path, shots: list[Path]
+) -> None:
+    changed(
+        file,
+        "more: Path | None = None",
+        "more: Path | None = None\n        few: Path | None = None",
+    )
     other = shots[0].with_name("shot_g.txt")
     other.write_text("x")
     words = ("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots), "--few", other)
@@ -501,7 +624,9 @@ CHECK = """scale: float = 1.0
 """
 
 
-def test_a_value_that_settings_refuse_is_a_bad_input(harness: Commands, tasks: Path, file: Path) -> None:
+def test_a_value_that_settings_refuse_is_a_bad_input(
+    harness: Commands, tasks: Path, file: Path
+) -> None:
     text = file.read_text().replace("        scale: float = 1.0\n", "")
     last = "        few_shot: Path | None = None\n"
     file.write_text(text.replace(last, f"{last}        {CHECK}"))
@@ -512,10 +637,14 @@ def test_a_value_that_settings_refuse_is_a_bad_input(harness: Commands, tasks: P
         data = orjson.loads(path.read_bytes())
         data["identity"]["settings"]["scale"] = 0.0
         path.write_bytes(orjson.dumps(data))
-    assert "identity.settings: the scale must be above 0" in refused_all(harness, "reeval", "--trust")
+    assert "identity.settings: the scale must be above 0" in refused_all(
+        harness, "reeval", "--trust"
+    )
 
 
-def test_settings_that_fail_on_a_value_name_the_flag(harness: Commands, tasks: Path, file: Path) -> None:
+def test_settings_that_fail_on_a_value_name_the_flag(
+    harness: Commands, tasks: Path, file: Path
+) -> None:
     last = "        few_shot: Path | None = None\n"
     check = "\n        def __post_init__(self):\n            assert 1 / (self.history_length - 1)\n"
     changed(file, last, f"{last}{check}")
@@ -523,14 +652,22 @@ def test_settings_that_fail_on_a_value_name_the_flag(harness: Commands, tasks: P
     assert "--history-length: ZeroDivisionError: division by zero" in error
 
 
-def test_defaults_that_settings_refuse_are_the_authors_mistake(harness: Commands, tasks: Path, file: Path) -> None:
+def test_defaults_that_settings_refuse_are_the_authors_mistake(
+    harness: Commands, tasks: Path, file: Path
+) -> None:
     last = "        few_shot: Path | None = None\n"
-    changed(file, last, f"{last}        {CHECK.replace('<= 0', '<= 1').replace('scale: float = 1.0', '')}")
+    changed(
+        file,
+        last,
+        f"{last}        {CHECK.replace('<= 0', '<= 1').replace('scale: float = 1.0', '')}",
+    )
     error = harness.refused("run", file, *EVERYWHERE, "--tasks-dir", tasks)
     assert "Visits.Settings: its defaults are refused: the scale must be above 0" in error
 
 
-def test_two_versions_of_a_file_have_each_their_own_baselines(harness: Commands, tasks: Path, file: Path) -> None:
+def test_two_versions_of_a_file_have_each_their_own_baselines(
+    harness: Commands, tasks: Path, file: Path
+) -> None:
     """Both runs go on in one session, where the first two requests of each were refused."""
     before = """    line = messages[-1]"""
     changed(file, "def everywhere(", "CALLS = [1, 2]\n\n\ndef everywhere(")
@@ -551,7 +688,9 @@ def test_two_versions_of_a_file_have_each_their_own_baselines(harness: Commands,
     harness("verify")
 
 
-def test_a_model_that_is_missing_is_asked_for_with_a_baseline_of_this_benchmark(harness: Commands) -> None:
+def test_a_model_that_is_missing_is_asked_for_with_a_baseline_of_this_benchmark(
+    harness: Commands,
+) -> None:
     assert "(baseline/four-stars needs no endpoint)" in harness.refused("run", STARS)
 
 
@@ -559,36 +698,100 @@ def test_a_model_that_is_missing_is_asked_for_with_a_baseline_of_this_benchmark(
 
 STATIC = {
     "a syntax error": ("def parse(", "def parse((", "line 88"),
-    "an error as it is loaded": ("import numpy as np", "import numpy as np\n1 / 0", "ZeroDivisionError"),
-    "an end of the process": ("import numpy as np", "import numpy as np\nraise SystemExit(3)", "SystemExit: 3"),
+    "an error as it is loaded": (
+        "import numpy as np",
+        "import numpy as np\n1 / 0",
+        "ZeroDivisionError",
+    ),
+    "an end of the process": (
+        "import numpy as np",
+        "import numpy as np\nraise SystemExit(3)",
+        "SystemExit: 3",
+    ),
     "no class": ("class Visits(Benchmark):", "class Visits:", "found none"),
-    "two classes": ("class Visits(", "class Other(Benchmark):\n    pass\n\n\nclass Visits(", "found 2 (Other, Visits)"),
+    "two classes": (
+        "class Visits(",
+        "class Other(Benchmark):\n    pass\n\n\nclass Visits(",
+        "found 2 (Other, Visits)",
+    ),
     "a missing method": ("def measure(", "def measures(", "measure: has to be written"),
-    "a metric that is none": ('Metric("Hit rate"),', '"Hit rate",', "metrics: expected a tuple of Metric"),
-    "a definition that is none": ('Metric("Hit rate"),', 'Metric("Hit rate", definition=3),', "expected a definition"),
-    "ranked by no metric": ('Metric("Hit rate"),', 'Metric("Hit rate", ranked_by="Hits"),', "'Hits': no such metric"),
+    "a metric that is none": (
+        'Metric("Hit rate"),',
+        '"Hit rate",',
+        "metrics: expected a tuple of Metric",
+    ),
+    "a definition that is none": (
+        'Metric("Hit rate"),',
+        'Metric("Hit rate", definition=3),',
+        "expected a definition",
+    ),
+    "ranked by no metric": (
+        'Metric("Hit rate"),',
+        'Metric("Hit rate", ranked_by="Hits"),',
+        "'Hits': no such metric",
+    ),
     "a metric twice": ('Metric("Hit rate"),', 'Metric("detour"),', "duplicate name detour"),
-    "a metric whose name is taken": ('Metric("Hit rate"),', 'Metric("Units"),', "'Units': `stats` uses this name"),
+    "a metric whose name is taken": (
+        'Metric("Hit rate"),',
+        'Metric("Units"),',
+        "'Units': `stats` uses this name",
+    ),
     "another direction": ('better="lower"', 'better="low"', 'better is "higher" or "lower"'),
     "bounds upside down": ("bounds=(0, None)", "bounds=(4, 0)", "bounds are"),
-    "a headline of no metric": ('headline = ("Hit rate", "Detour")', 'headline = ("Recall",)', "no such metric"),
+    "a headline of no metric": (
+        'headline = ("Hit rate", "Detour")',
+        'headline = ("Recall",)',
+        "no such metric",
+    ),
     "a name that is no word": ('name = "visits"', 'name = "my visits"', "name: expected a word"),
     "a name that ships": ('name = "visits"', 'name = "streamprofile"', "a benchmark that ships"),
     "a subset whose name is the mean's": ('"north": ', '"all": ', "subsets: all"),
-    "a field that hides a method": ('version = "2"', 'warn = ("Detour",)', "warn: the harness calls this"),
+    "a field that hides a method": (
+        'version = "2"',
+        'warn = ("Detour",)',
+        "warn: the harness calls this",
+    ),
     "a field that hides a property": ('version = "2"', "configuration = 3", "configuration: "),
-    "a member that belongs to an object": ('version = "2"', "card = max", "belongs to the object `cards`"),
-    "a headline of its own": ('version = "2"', 'headline = ("Hit rate",)', "headline: belongs to the object `scoring`"),
-    "an attribute of an object": ('version = "2"', 'user = "visitor"', "user: belongs to the object `about`"),
-    "a waiver of its own": ('version = "2"', "waived = {}", "waived: belongs to the object `about`"),
-    "a remark of its own": ('version = "2"', "def remark(self, task): ...", "remark: belongs to the object `about`"),
-    "columns of cards": ('version = "2"', "card_columns = ()", "card_columns: belongs to the object `cards`"),
+    "a member that belongs to an object": (
+        'version = "2"',
+        "card = max",
+        "belongs to the object `cards`",
+    ),
+    "a headline of its own": (
+        'version = "2"',
+        'headline = ("Hit rate",)',
+        "headline: belongs to the object `scoring`",
+    ),
+    "an attribute of an object": (
+        'version = "2"',
+        'user = "visitor"',
+        "user: belongs to the object `about`",
+    ),
+    "a waiver of its own": (
+        'version = "2"',
+        "waived = {}",
+        "waived: belongs to the object `about`",
+    ),
+    "a remark of its own": (
+        'version = "2"',
+        "def remark(self, task): ...",
+        "remark: belongs to the object `about`",
+    ),
+    "columns of cards": (
+        'version = "2"',
+        "card_columns = ()",
+        "card_columns: belongs to the object `cards`",
+    ),
     "a field of an object that is set in its class": (
         '    task_files = TaskFiles(key_field="id", ',
         "    class Files(TaskFiles):\n        key_field = 'id'\n\n    task_files = Files(",
         "key_field: Files sets it",
     ),
-    "an object of another class": ("cards = VisitorCards()", "cards = VisitorCards", "cards: expected an object of"),
+    "an object of another class": (
+        "cards = VisitorCards()",
+        "cards = VisitorCards",
+        "cards: expected an object of",
+    ),
     "live figures of no metric": (
         "class Hits(Scoring):",
         'class Hits(Scoring):\n    live = ("Hits",)',
@@ -601,7 +804,11 @@ STATIC = {
     ),
     "a title that is none": ('user="visitor"', "title=3", "title: expected text"),
     "no subset": ("subsets = {", "subset = {", "subsets: expected"),
-    "a tasks file elsewhere": ('"visits/north.jsonl"', '"../north.jsonl"', "below the tasks folder"),
+    "a tasks file elsewhere": (
+        '"visits/north.jsonl"',
+        '"../north.jsonl"',
+        "below the tasks folder",
+    ),
     "secondary metrics that are none": (
         "class Hits(Scoring):",
         "class Hits(Scoring):\n    secondary = 3",
@@ -617,7 +824,11 @@ STATIC = {
     "a setting of another type": ("scale: float = 1.0", "scale: list = ()", "a setting is text"),
     "a default of another type": ("scale: float = 1.0", 'scale: float = "a"', "expected a number"),
     "an annotation of nothing": ("scale: float = 1.0", "scale: 'Nothing' = 1.0", "Nothing"),
-    "a setting that is an option": ("scale: float = 1.0", "seed: float = 1.0", "--seed is an option"),
+    "a setting that is an option": (
+        "scale: float = 1.0",
+        "seed: float = 1.0",
+        "--seed is an option",
+    ),
     "a setting that a report has otherwise": (
         "scale: float = 1.0",
         "tasks: float = 1.0",
@@ -637,12 +848,36 @@ def test_a_class_that_cannot_be_used_is_refused_in_one_sentence(
 
 
 BEFORE_ANY_REQUEST = {
-    "parse gives no task": ('return Task(line["id"], ', 'return dict(key=line["id"], ', "parse returned"),
-    "parse fails on its own": ("for name in (", "self.nothing.more\n        for name in (", "visits"),
-    "no value of a metric": ('{"Hit rate": None, "Detour": None}', '{"Hit rate": None}', "expected a value of each"),
-    "a value that is none": ('{"Hit rate": None, "Detour": None}', '{"Hit rate": "a", "Detour": None}', "a number"),
-    "prepare hides an object": ("self.examples = ", "self.records = []\n        self.examples = ", "self.records"),
-    "prepare fails": ("self.examples = ", "self.examples = 1 / 0\n        self.examples = ", "ZeroDivisionError"),
+    "parse gives no task": (
+        'return Task(line["id"], ',
+        'return dict(key=line["id"], ',
+        "parse returned",
+    ),
+    "parse fails on its own": (
+        "for name in (",
+        "self.nothing.more\n        for name in (",
+        "visits",
+    ),
+    "no value of a metric": (
+        '{"Hit rate": None, "Detour": None}',
+        '{"Hit rate": None}',
+        "expected a value of each",
+    ),
+    "a value that is none": (
+        '{"Hit rate": None, "Detour": None}',
+        '{"Hit rate": "a", "Detour": None}',
+        "a number",
+    ),
+    "prepare hides an object": (
+        "self.examples = ",
+        "self.records = []\n        self.examples = ",
+        "self.records",
+    ),
+    "prepare fails": (
+        "self.examples = ",
+        "self.examples = 1 / 0\n        self.examples = ",
+        "ZeroDivisionError",
+    ),
 }
 
 
@@ -660,23 +895,43 @@ def test_what_is_wrong_with_tasks_and_values_is_found_before_anything_is_paid_fo
 
 
 WHILE_PLAYED = {
-    "play gives what is no JSON": ("return await chat.json([", "return object() or await chat.json([", "as JSON"),
+    "play gives what is no JSON": (
+        "return await chat.json([",
+        "return object() or await chat.json([",
+        "as JSON",
+    ),
     "an invalid reply that is valid": (
         "read=read)",
         'read=lambda reply: (_ for _ in ()).throw(InvalidReply("valid")))',
         "as a word",
     ),
     "play fails": ("past = given", "past = 1 / 0 or given", "ZeroDivisionError"),
-    "statistics of another shape": ("return rows", "return rows[:-1]", "statistics: expected a row"),
+    "statistics of another shape": (
+        "return rows",
+        "return rows[:-1]",
+        "statistics: expected a row",
+    ),
     "statistics that are no numbers": ("return rows", "return [['x']]", "statistics"),
     "figures of another shape": (
         "totals[:, 2] / totals[:, 3]], axis=1)",
         "totals[:, 2]], axis=0)",
         "figures: expected",
     ),
-    "sections fail": ('yield Heading("Visits")', "yield Heading(1 / 0)", "sections: ZeroDivisionError"),
-    "sections of no block": ('yield Heading("Visits")', 'yield "Visits"', "expected a block of a report, got str"),
-    "a block of no text": ('yield Heading("Visits")', "yield Heading(5)", "Heading: Expected `str`"),
+    "sections fail": (
+        'yield Heading("Visits")',
+        "yield Heading(1 / 0)",
+        "sections: ZeroDivisionError",
+    ),
+    "sections of no block": (
+        'yield Heading("Visits")',
+        'yield "Visits"',
+        "expected a block of a report, got str",
+    ),
+    "a block of no text": (
+        'yield Heading("Visits")',
+        "yield Heading(5)",
+        "Heading: Expected `str`",
+    ),
     "a table of unequal rows": ('(("hits",', '(("hits", "x",', "a row of another length"),
 }
 
@@ -694,8 +949,12 @@ def test_what_fails_later_names_the_benchmark_and_loses_nothing(
     assert harness.report("everywhere", "north")["coverage"]["complete"]
 
 
-@pytest.mark.parametrize("what", ["raise ValueError('no card')", "yield 'a card'", "yield Quote('a', 5)"])
-def test_a_card_that_fails_costs_the_page_alone(harness: Commands, tasks: Path, file: Path, what: str) -> None:
+@pytest.mark.parametrize(
+    "what", ["raise ValueError('no card')", "yield 'a card'", "yield Quote('a', 5)"]
+)
+def test_a_card_that_fails_costs_the_page_alone(
+    harness: Commands, tasks: Path, file: Path, what: str
+) -> None:
     changed(file, "for reply in replies:", f"{what}\n        for reply in replies:")
     harness("run", file, "--model", "baseline/everywhere", "--tasks-dir", tasks)
     assert "the page could not be made: benchmark visits, user 0, card: " in harness.err
@@ -703,7 +962,9 @@ def test_a_card_that_fails_costs_the_page_alone(harness: Commands, tasks: Path, 
     assert "card: " in harness.err
 
 
-def test_a_baseline_that_fails_is_refused_without_other_tries(harness: Commands, tasks: Path, file: Path) -> None:
+def test_a_baseline_that_fails_is_refused_without_other_tries(
+    harness: Commands, tasks: Path, file: Path
+) -> None:
     changed(file, 'return "I had rather not."', "return 1 / 0")
     harness("run", file, "--model", "baseline/refuses", "--tasks-dir", tasks, code=3)
     assert "the baseline baseline/refuses failed: ZeroDivisionError" in harness.out + harness.err

@@ -1,4 +1,5 @@
-"""Scores of users that were played several times: means over repeats, whole users in shards, and variances."""
+"""Scores of users that were played several times: means over repeats, whole users in shards, and
+variances."""
 
 from __future__ import annotations
 
@@ -74,17 +75,23 @@ def of_values(values: Sequence[Sequence[Sequence[float | None]]]) -> list[Record
     ]
 
 
-def reported(benchmark: Benchmark, records: Sequence[Record], users: int, repeats: int, plays: int) -> Report:
+def reported(
+    benchmark: Benchmark, records: Sequence[Record], users: int, repeats: int, plays: int
+) -> Report:
     rows = np.zeros(users, ROW)
     rows["key"] = [key_hash(f"u{user}") for user in range(users)]
     with closing(TaskIndex(Path("/dev/null"), rows, "", Path("/dev/null"), 3)) as index:
         return _reported(ReportScores(benchmark, "all", index), records, users, repeats, plays)
 
 
-def _reported(scores: ReportScores, records: Sequence[Record], users: int, repeats: int, plays: int) -> Report:
+def _reported(
+    scores: ReportScores, records: Sequence[Record], users: int, repeats: int, plays: int
+) -> Report:
     for one in records:
         scores.add(one)
-    return scores.report(RunFacts("all", "m", "m", "own", users, 0, repeats=repeats, expected_plays=plays))[0]
+    return scores.report(
+        RunFacts("all", "m", "m", "own", users, 0, repeats=repeats, expected_plays=plays)
+    )[0]
 
 
 def parts(report: Report) -> Repeats:
@@ -93,7 +100,8 @@ def parts(report: Report) -> Repeats:
 
 
 def test_value_of_a_user_is_the_mean_of_its_defined_values() -> None:
-    """By hand: users of 0, 1 | 1 | and of none, 0.5 | none; a user without any value is in no mean."""
+    """By hand: users of 0, 1 | 1 | and of none, 0.5 | none; a user without any value is in no
+    mean."""
     made = reported(Means(), of_values([[[0.0, None], [1.0, 0.5]], [[1.0, None]]]), 2, 2, 4)
     assert (made.metrics["First"].value, made.metrics["First"].users) == (0.75, 2)
     assert (made.metrics["Second"].value, made.metrics["Second"].users) == (0.5, 1)
@@ -110,16 +118,22 @@ def test_shards_never_divide_a_user() -> None:
     assert made.coverage.scored_users == 200 and made.coverage.complete
     assert made.metrics["First"].value == pytest.approx(values[:, :, 0].mean())
     found = parts(made).components["First"]
-    within, among = values[:, :, 0].var(axis=1, ddof=1).mean(), 3 * values[:, :, 0].mean(axis=1).var(ddof=1)
+    within, among = (
+        values[:, :, 0].var(axis=1, ddof=1).mean(),
+        3 * values[:, :, 0].mean(axis=1).var(ddof=1),
+    )
     assert (found.within, found.between) == pytest.approx((within, max(0.0, (among - within) / 3)))
 
 
 def test_answers_of_other_figures_count_by_their_linear_part() -> None:
-    """Of a ratio a/b: the variances of n (a - R b) / B, the delta method's, up to 1 part in the number of users."""
+    """Of a ratio a/b: the variances of n (a - R b) / B, the delta method's, up to 1 part in the
+    number of users."""
     rng = np.random.default_rng(2)
     users, repeats = 100, 4
     tries = rng.integers(5, 15, (users, 1)).astype(float) + rng.integers(0, 3, (users, repeats))
-    hits = rng.binomial(tries.astype(int), np.clip(rng.normal(0.6, 0.15, (users, 1)), 0.05, 0.95)).astype(float)
+    hits = rng.binomial(
+        tries.astype(int), np.clip(rng.normal(0.6, 0.15, (users, 1)), 0.05, 0.95)
+    ).astype(float)
     records = [
         record(user, repeat + 1, row=[hits[user, repeat], tries[user, repeat]])
         for user in range(users)
@@ -130,15 +144,26 @@ def test_answers_of_other_figures_count_by_their_linear_part() -> None:
     linear = (hits - ratio * tries) / tries.mean()
     expected = components(linear.ravel(), np.repeat(np.arange(users), repeats))
     assert expected is not None
-    assert (found.between, found.within) == pytest.approx((expected.between, expected.within), rel=0.05)
+    assert (found.between, found.within) == pytest.approx(
+        (expected.between, expected.within), rel=0.05
+    )
     assert found.error == pytest.approx(expected.error(), rel=0.03)
 
 
 def test_variances_that_come_of_rounding_are_shown_as_none() -> None:
-    """Users who all answer 0.1, 0.1 and 0.1: their means miss it by rounding, which is no difference between them."""
-    made = reported(Means(), of_values([[[0.1, float(user % 2)]] * 3 for user in range(10)]), 10, 3, 30)
-    assert 0 < parts(made).components["First"].between + parts(made).components["First"].within < 1e-30
-    table = next(block for block in blocks(made) if isinstance(block, Table) and "shrinks at most" in block.columns)
+    """Users who all answer 0.1, 0.1 and 0.1: their means miss it by rounding, which is no
+    difference between them."""
+    made = reported(
+        Means(), of_values([[[0.1, float(user % 2)]] * 3 for user in range(10)]), 10, 3, 30
+    )
+    assert (
+        0 < parts(made).components["First"].between + parts(made).components["First"].within < 1e-30
+    )
+    table = next(
+        block
+        for block in blocks(made)
+        if isinstance(block, Table) and "shrinks at most" in block.columns
+    )
     assert table.rows[0] == ("First", "0", "0", "n/a", "n/a")
     assert table.rows[1] == ("Second", "0.278", "0", "0.0 %", "100.0 %")
 
@@ -155,13 +180,18 @@ def test_components_are_dropped_with_the_rows_of_too_many_answers() -> None:
 
 def of_residents(days: Sequence[JSON], each: int) -> list[JSON]:
     """Days as the repeats of residents, so many each."""
-    numbered = ({**day, "user_id": at // each, "repeat": at % each + 1} for at, day in enumerate(days))
-    return [{name: of for name, of in day.items() if (name, of) != ("repeat", 1)} for day in numbered]
+    numbered = (
+        {**day, "user_id": at // each, "repeat": at % each + 1} for at, day in enumerate(days)
+    )
+    return [
+        {name: of for name, of in day.items() if (name, of) != ("repeat", 1)} for day in numbered
+    ]
 
 
 @pytest.mark.parametrize("missing", [0, 1])
 def test_jackknife_of_divergences_leaves_out_residents_with_all_their_days(missing: int) -> None:
-    """Parts of 10 residents of 3 days each, or one of fewer: as by scoring all other days from scratch."""
+    """Parts of 10 residents of 3 days each, or one of fewer: as by scoring all other days from
+    scratch."""
     days = of_residents([one.data for one in some_days(30)], 3)[: 30 - missing]
 
     def value(some: Sequence[JSON]) -> NDArray[np.float64]:
@@ -194,7 +224,9 @@ def test_learning_curve_is_of_users_and_not_of_their_repeats() -> None:
             for repeat, value in enumerate(plays, 1)
         ]
         scorer = Scorer(StreamProfile(), "weibo")
-        made, _ = scorer.report(scorer.score(records), RunFacts("weibo", "m", "m", "own", len(values), 0))
+        made, _ = scorer.report(
+            scorer.score(records), RunFacts("weibo", "m", "m", "own", len(values), 0)
+        )
         curve: JSON = made.details["learning_curve"][0]
         return curve
 

@@ -1,4 +1,5 @@
-"""The example that ships (`examples/star_rating`), a benchmark in a file of its own, through every command."""
+"""The example that ships (`examples/star_rating`), a benchmark in a file of its own, through every
+command."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def run(harness: Commands, *words: object, code: int = 0) -> str:
     return harness("run", STARS, "--model", FLOOR, *named, "--tasks-dir", TASKS, *words, code=code)
 
 
-def other_run(harness: Commands, name: str, stars: int, *, broken: str | None = None, tasks: Path = TASKS) -> None:
+def other_run(
+    harness: Commands, name: str, stars: int, *, broken: str | None = None, tasks: Path = TASKS
+) -> None:
     """A run of a model that always gives these stars, and to one user's item no answer."""
 
     def reply(body: dict[str, Any]) -> tuple[int, bytes]:
@@ -79,7 +82,9 @@ def test_the_example_is_short_and_imports_nothing_but_the_public_names() -> None
     for node in ast.walk(ast.parse(source)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        assert all(name == "harness" or name.split(".")[0] in sys.stdlib_module_names for name in names)
+        assert all(
+            name == "harness" or name.split(".")[0] in sys.stdlib_module_names for name in names
+        )
 
 
 def test_a_run_has_its_units_its_copy_of_the_file_and_a_page(floor: Commands) -> None:
@@ -87,7 +92,10 @@ def test_a_run_has_its_units_its_copy_of_the_file_and_a_page(floor: Commands) ->
     folder = floor.results / "four-stars"
     assert (folder / "benchmark_star_rating.py").read_bytes() == STARS.read_bytes()
     text = floor.text("four-stars", "eval_report_yelp.txt")
-    assert re.search(r"MAE +stars +1\.200 +~\[\d\.\d+, \d\.\d+\] +20", text) and "Lower is better: MAE." in text
+    assert (
+        re.search(r"MAE +stars +1\.200 +~\[\d\.\d+, \d\.\d+\] +20", text)
+        and "Lower is better: MAE." in text
+    )
     data = floor.report("four-stars", "yelp")
     assert data["metrics"]["MAE"]["value"] == 1.2 and data["metric_units"]["MAE"]["unit"] == "stars"
     assert data["metrics"]["Exact"]["value"] == 0.15
@@ -107,7 +115,11 @@ def test_run_again_says_that_it_is_complete_and_a_larger_share_goes_on(harness: 
 def test_reeval_and_reparse_change_nothing(floor: Commands) -> None:
     results = floor.results / "four-stars" / "inference_results_yelp.jsonl"
     before, report = results.read_bytes(), floor.report("four-stars", "yelp")
-    for words in (("reeval",), ("reeval", "--reparse"), ("run", STARS, "--reeval", "--model", FLOOR)):
+    for words in (
+        ("reeval",),
+        ("reeval", "--reparse"),
+        ("run", STARS, "--reeval", "--model", FLOOR),
+    ):
         floor(*words)
         assert "scored again: 20 of 20 users" in floor.out
         assert results.read_bytes() == before
@@ -118,7 +130,9 @@ def test_pages_of_one_run_of_all_its_users_and_of_all_runs(floor: Commands) -> N
     floor("report", "--name", "four-stars", "--users", "all")
     assert "1.200 stars" in floor.text("four-stars", "eval_report_yelp.html")
     users = floor.text("four-stars", "users_yelp.html")
-    assert all(f"synthetic-{number:02}" in users for number in range(1, 21)) and "MAE, stars" in users
+    assert (
+        all(f"synthetic-{number:02}" in users for number in range(1, 21)) and "MAE, stars" in users
+    )
     floor("report")
     page = (floor.results / "index.html").read_text()
     assert "MAE, stars" in page and "1.200" in page and "15.00" in page
@@ -128,13 +142,17 @@ def test_tables_rank_the_lowest_error_first_and_know_each_unit(floor: Commands) 
     other_run(floor, "three", 3)
     markdown = floor("stats", "--format", "markdown")
     assert "**MAE, stars (lower is better)**" in markdown and "**Exact, %**" in markdown
-    best = min(("four-stars", "three"), key=lambda name: floor.report(name, "yelp")["metrics"]["MAE"]["value"])
+    best = min(
+        ("four-stars", "three"),
+        key=lambda name: floor.report(name, "yelp")["metrics"]["MAE"]["value"],
+    )
     value = floor.report(best, "yelp")["metrics"]["MAE"]["value"]
     assert f"| {best} | **{value:.3f}** |" in markdown
     assert "MAE, stars (lower is better)" in floor("stats", "--excel")
     latex = floor("stats", "--format", "latex", "--metric", "mae")
     assert (
-        rf"\textbf{{{value:.3f}}}" in latex and r"\%" not in latex.partition(r"\begin{table}")[2].partition(r"\par")[0]
+        rf"\textbf{{{value:.3f}}}" in latex
+        and r"\%" not in latex.partition(r"\begin{table}")[2].partition(r"\par")[0]
     )
     csv = floor("stats", "--format", "csv")
     assert re.search(r"stars,MAE,four-stars,yelp,1.200,stars,[0-9.]+,[0-9.]+,20,20,20,0,yes", csv)
@@ -145,15 +163,22 @@ def test_tables_rank_the_lowest_error_first_and_know_each_unit(floor: Commands) 
     assert 1.2 in cells and 120 not in cells
 
 
-def test_two_benchmarks_with_a_metric_of_one_name_are_told_apart(floor: Commands, tmp_path: Path) -> None:
+def test_two_benchmarks_with_a_metric_of_one_name_are_told_apart(
+    floor: Commands, tmp_path: Path
+) -> None:
     other = tmp_path / "other.py"
-    other.write_text(STARS.read_text().replace('name = "stars"', 'name = "scores"').replace('"Exact"', '"Right"'))
+    other.write_text(
+        STARS.read_text().replace('name = "stars"', 'name = "scores"').replace('"Exact"', '"Right"')
+    )
     floor("run", other, "--model", FLOOR, "--name", "b", "--tasks-dir", TASKS)
     data = floor.json("stats", "--json", "--metric", "MAE")
     told = orjson.dumps(data).decode()
     assert '"four-stars"' in told and '"b"' in told
     shown = floor("stats", "--excel", "--metric", "MAE")
-    assert "MAE (scores), stars (lower is better)" in shown and "MAE (stars), stars (lower is better)" in shown
+    assert (
+        "MAE (scores), stars (lower is better)" in shown
+        and "MAE (stars), stars (lower is better)" in shown
+    )
     names = sorted(path.name for path in (floor.results / "metric_excels").glob("*MAE*.xlsx"))
     assert len(names) == 2
     assert "they cannot be compared" in floor.refused("compare", "four-stars", "b")
@@ -194,7 +219,10 @@ def test_status_sample_and_synth(floor: Commands, tmp_path: Path) -> None:
 
 def test_synth_is_refused_in_one_sentence(harness: Commands, tmp_path: Path, capsys: Any) -> None:
     assert main(["synth", str(STARS), "--out", str(tmp_path / "new"), "--users", "3"]) == 2
-    assert capsys.readouterr().err == "harness: stars makes no synthetic tasks: its class has no `synthesise`\n"
+    assert (
+        capsys.readouterr().err
+        == "harness: stars makes no synthetic tasks: its class has no `synthesise`\n"
+    )
 
 
 SYNTHESISE = "    @classmethod\n    def synthesise(cls, folder, users, seed):\n        "
@@ -214,7 +242,10 @@ def test_synthetic_tasks_that_fail_while_they_are_written_leave_no_file(
     file = edited(tmp_path, f"{SYNTHESISE}{body}")
     assert main(["synth", str(file), "--out", str(tmp_path / "new"), "--users", "3"]) == 2
     found = capsys.readouterr().err
-    assert found.startswith("harness: benchmark stars, synthesise: a.jsonl: ") and found.count("\n") == 1
+    assert (
+        found.startswith("harness: benchmark stars, synthesise: a.jsonl: ")
+        and found.count("\n") == 1
+    )
     assert words in found and list((tmp_path / "new").iterdir()) == []
 
 
@@ -237,17 +268,25 @@ def test_synthetic_tasks_are_written_below_the_folder_and_nowhere_else(
 
 
 def test_a_headline_of_secondary_metrics_leaves_the_first_two_to_compare(tmp_path: Path) -> None:
-    """Secondary metrics are not compared, and a comparison without a primary figure has no verdict."""
+    """Secondary metrics are not compared, and a comparison without a primary figure has no
+    verdict."""
     values = "def values(self, records):\n    return [[1.0, 1.0, 1.0] for _ in records]"
-    scoring = having("scoring", "Means", f'secondary = (Metric("Extra"),)\nheadline = ("Extra",)\n\n{values}')
+    scoring = having(
+        "scoring", "Means", f'secondary = (Metric("Extra"),)\nheadline = ("Extra",)\n\n{values}'
+    )
     file = edited(tmp_path, scoring)
     assert Figures(registry.find(str(file))()).main == ("MAE", "Exact")
 
 
 def test_outcomes_that_fail_in_a_comparison_are_the_benchmarks_error(tmp_path: Path) -> None:
-    file = edited(tmp_path, having("records", "Records", "def outcomes(self, record):\n    assert False, 'none'"))
+    file = edited(
+        tmp_path,
+        having("records", "Records", "def outcomes(self, record):\n    assert False, 'none'"),
+    )
     figures = Figures(registry.find(str(file))())
-    with pytest.raises(BenchmarkError, match=r"benchmark stars, outcomes: AssertionError: none \(stars.py, line"):
+    with pytest.raises(
+        BenchmarkError, match=r"benchmark stars, outcomes: AssertionError: none \(stars.py, line"
+    ):
         figures.outcomes([Record("a", {"user_id": "a", "outcome": "valid"})])
 
 
@@ -267,11 +306,24 @@ OWN_FIGURES = f"""    def measure(self, task, answer):
 {having("scoring", "Scoring", STATISTICS)}"""
 
 
-def test_values_that_are_no_metrics_are_shown_as_they_are(harness: Commands, tmp_path: Path) -> None:
+def test_values_that_are_no_metrics_are_shown_as_they_are(
+    harness: Commands, tmp_path: Path
+) -> None:
     """Own statistics may be made of any values, on pages too."""
-    harness("run", edited(tmp_path, OWN_FIGURES), "--model", FLOOR, "--name", "four-stars", "--tasks-dir", TASKS)
+    harness(
+        "run",
+        edited(tmp_path, OWN_FIGURES),
+        "--model",
+        FLOOR,
+        "--name",
+        "four-stars",
+        "--tasks-dir",
+        TASKS,
+    )
     assert not harness.err
-    assert "hits 0 · seen yes · MAE 1.000 stars · Exact unknown." in harness.text("four-stars", "eval_report_yelp.html")
+    assert "hits 0 · seen yes · MAE 1.000 stars · Exact unknown." in harness.text(
+        "four-stars", "eval_report_yelp.html"
+    )
     file = edited(tmp_path, OWN_FIGURES.replace('["metrics"]["hits"]', '["metrics"][0]'))
     changed = file.read_text().replace(
         '{"hits": int(hit), "seen": "yes", "MAE": 1, "Exact": "unknown"}', "[int(hit), 1]"
@@ -281,7 +333,9 @@ def test_values_that_are_no_metrics_are_shown_as_they_are(harness: Commands, tmp
     assert not harness.err and "[0,1]." in harness.text("b", "eval_report_yelp.html")
 
 
-@pytest.mark.parametrize("first", ["", "        __import__('numpy').stack([[1] for _ in records])\n"])
+@pytest.mark.parametrize(
+    "first", ["", "        __import__('numpy').stack([[1] for _ in records])\n"]
+)
 def test_the_figures_of_no_user_are_undefined(tmp_path: Path, first: str) -> None:
     """Whatever the author's own methods would make of nobody."""
     file = edited(tmp_path, OWN_FIGURES.replace("records):\n", f"records):\n    {first}"))
@@ -292,7 +346,9 @@ def test_the_figures_of_no_user_are_undefined(tmp_path: Path, first: str) -> Non
     assert report.metrics["MAE"] == Value(None, None, 0) and report.sections == ()
 
 
-def test_an_error_inside_a_library_names_the_line_of_the_author(harness: Commands, tmp_path: Path) -> None:
+def test_an_error_inside_a_library_names_the_line_of_the_author(
+    harness: Commands, tmp_path: Path
+) -> None:
     body = "    def measure(self, task, answer):\n        return __import__('json').loads('{')"
     file = edited(tmp_path, body)
     line = 1 + file.read_text().splitlines().index("        return __import__('json').loads('{')")
@@ -301,7 +357,9 @@ def test_an_error_inside_a_library_names_the_line_of_the_author(harness: Command
     )
 
 
-def test_an_invalid_answer_counts_as_the_worst_and_is_asked_for_again_in_english(floor: Commands) -> None:
+def test_an_invalid_answer_counts_as_the_worst_and_is_asked_for_again_in_english(
+    floor: Commands,
+) -> None:
     item = orjson.loads((TASKS / "yelp_star_tasks.jsonl").read_bytes().splitlines()[0])["item"]
     other_run(floor, "shy", 4, broken=f"Next item: {item}")
     data = floor.report("shy", "yelp")
@@ -326,9 +384,13 @@ def test_an_incomplete_run_says_so_everywhere_with_bounds(harness: Commands) -> 
     covered = data["coverage"]
     assert not covered["complete"] and covered["failed_users"] == 2 == 20 - covered["scored_users"]
     value, users = data["metrics"]["MAE"]["value"], covered["scored_users"]
-    assert data["bounds"]["MAE"] == pytest.approx([value * users / 20, (value * users + 4 * (20 - users)) / 20])
+    assert data["bounds"]["MAE"] == pytest.approx(
+        [value * users / 20, (value * users + 4 * (20 - users)) / 20]
+    )
     assert f"INCOMPLETE: {users} of 20 users" in harness.text("m", "eval_report_yelp.txt")
-    assert "INCOMPLETE" in harness.text("m", "eval_report_yelp.html") and "(INCOMPLETE)" in harness.out
+    assert (
+        "INCOMPLETE" in harness.text("m", "eval_report_yelp.html") and "(INCOMPLETE)" in harness.out
+    )
     assert "INCOMPLETE" in harness("stats") or "*" in harness.out
     harness("report")
     harness("verify")
@@ -342,11 +404,25 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(floor: Commands) -> None
     whole = (floor.results / "four-stars" / "inference_results_yelp.jsonl").read_bytes()
     killed = floor.results / "killed"
     with served(Options(latency=0.05, baselines=_own())) as endpoint:
-        words = ["--model", FLOOR, "--name", "killed", "--api-url", endpoint.url, "--concurrency", "2", "--no-html"]
+        words = [
+            "--model",
+            FLOOR,
+            "--name",
+            "killed",
+            "--api-url",
+            endpoint.url,
+            "--concurrency",
+            "2",
+            "--no-html",
+        ]
         command = [sys.executable, "-m", "harness", "run", str(STARS), *words]
         folders = ["--tasks-dir", str(TASKS), "--results-dir", str(floor.results)]
         process = subprocess.Popen(
-            [*command, *folders], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ
+            [*command, *folders],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ,
         )
         while process.poll() is None and _lines(killed / "inference_results_yelp.jsonl") < 3:
             pass
@@ -361,7 +437,9 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(floor: Commands) -> None
 
 
 def _own() -> dict[str, Any]:
-    return {f"baseline/{name}": answer for name, answer in registry.find(str(STARS)).baselines.items()}
+    return {
+        f"baseline/{name}": answer for name, answer in registry.find(str(STARS)).baselines.items()
+    }
 
 
 def _lines(path: Path) -> int:

@@ -1,4 +1,5 @@
-"""One line of a tasks file: every field, what it must be, and what is said otherwise (docs/design.md, section 8)."""
+"""One line of a tasks file: every field, what it must be, and what is said otherwise
+(docs/design.md, section 8)."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ LINE: dict[str, Any] = {
 
 
 def changed(path: str, value: Any) -> bytes:
-    """The good line with one field set: `a.b` goes down, and a number picks a step. `...` removes the field."""
+    """The good line with one field set: `a.b` goes down, and a number picks a step. `...` removes
+    the field."""
     line = deepcopy(LINE)
     *above, last = (int(name) if name.isdigit() else name for name in path.split("."))
     holder: Any = line
@@ -108,7 +110,10 @@ FIELDS: dict[str, tuple[str, list[Any]]] = {
     "prediction_tasks.1.step_id": ("prediction_tasks[1].step_id", [1, 0, "2", True]),
     "prediction_tasks.0.total_steps": (f"{STEP}.total_steps", [0, -2, 2.0, "2", True, []]),
     "prediction_tasks.0.posts_text": (f"{STEP}.posts_text", [..., None, 1, ["早"], True]),
-    "prediction_tasks.0.candidate_pool": (f"{STEP}.candidate_pool", [..., None, "猫", {}, [1], [["猫"]], [None]]),
+    "prediction_tasks.0.candidate_pool": (
+        f"{STEP}.candidate_pool",
+        [..., None, "猫", {}, [1], [["猫"]], [None]],
+    ),
     "prediction_tasks.0.ground_truth": (f"{STEP}.ground_truth", [..., None, ["狗"], "狗"]),
     "prediction_tasks.0.meta": (f"{STEP}.meta", [["猫"], "猫", 0, False]),
     "prediction_tasks.0.meta.T_keep": (f"{STEP}.meta.T_keep", ["猫", {}, [1], [True]]),
@@ -122,12 +127,15 @@ FIELDS: dict[str, tuple[str, list[Any]]] = {
 
 @pytest.mark.parametrize("path", FIELDS)
 def test_a_wrong_value_is_refused_by_file_line_field_and_expectation(path: str) -> None:
-    """Missing, null, of another type (true is no number here), out of order, or of another platform."""
+    """Missing, null, of another type (true is no number here), out of order, or of another
+    platform."""
     line = orjson.dumps(LINE).replace(b'"total_steps":2', b'"total_steps":%d' % 10**30, 1)
     name, values = FIELDS[path]
     for value in values:
         message = complaint(line if value == 10**30 else changed(path, value))
-        assert re.fullmatch(rf"{re.escape(f'{WHERE}: field {name}')}(\[\d\])?: expected .+, got [^\n]+", message)
+        assert re.fullmatch(
+            rf"{re.escape(f'{WHERE}: field {name}')}(\[\d\])?: expected .+, got [^\n]+", message
+        )
         assert len(message) < 200
 
 
@@ -136,11 +144,31 @@ def test_a_wrong_value_is_refused_by_file_line_field_and_expectation(path: str) 
     [
         ("user_id", True, "field user_id: expected a whole number or a string, got True"),
         ("total_steps", 0, "field total_steps: expected a whole number >= 1, got 0"),
-        ("prediction_tasks", [], "field prediction_tasks: expected a list of length >= 1, got an empty list"),
-        ("prediction_tasks.1.step_id", ..., f"field prediction_tasks[1].step_id: expected a value, {NOTHING}"),
-        ("prediction_tasks.1.step_id", 1, "field prediction_tasks[1].step_id: expected a whole number above 1, got 1"),
-        ("prediction_tasks.0.candidate_pool", ["猫", 7], f"field {STEP}.candidate_pool[1]: expected a string, got 7"),
-        ("prediction_tasks.0.meta.T_new", "狗", f"field {STEP}.meta.T_new: expected a list or null, got '狗'"),
+        (
+            "prediction_tasks",
+            [],
+            "field prediction_tasks: expected a list of length >= 1, got an empty list",
+        ),
+        (
+            "prediction_tasks.1.step_id",
+            ...,
+            f"field prediction_tasks[1].step_id: expected a value, {NOTHING}",
+        ),
+        (
+            "prediction_tasks.1.step_id",
+            1,
+            "field prediction_tasks[1].step_id: expected a whole number above 1, got 1",
+        ),
+        (
+            "prediction_tasks.0.candidate_pool",
+            ["猫", 7],
+            f"field {STEP}.candidate_pool[1]: expected a string, got 7",
+        ),
+        (
+            "prediction_tasks.0.meta.T_new",
+            "狗",
+            f"field {STEP}.meta.T_new: expected a list or null, got '狗'",
+        ),
     ],
 )
 def test_each_kind_of_message_for_a_wrong_value(path: str, value: Any, message: str) -> None:
@@ -185,7 +213,9 @@ def test_step_ids_may_leave_gaps_but_not_go_back() -> None:
     line["prediction_tasks"][0]["step_id"], line["prediction_tasks"][1]["step_id"] = 2, 5
     assert [step.step_id for step in good(orjson.dumps(line)).given.steps] == [2, 5]
     line["prediction_tasks"].reverse()
-    assert "field prediction_tasks[1].step_id: expected a whole number above 5, got 2" in complaint(orjson.dumps(line))
+    assert "field prediction_tasks[1].step_id: expected a whole number above 5, got 2" in complaint(
+        orjson.dumps(line)
+    )
 
 
 @pytest.mark.parametrize("value", [..., None])
@@ -211,12 +241,18 @@ def test_without_meta_the_truth_is_the_ground_truths(value: Any) -> None:
     else:
         line["prediction_tasks"][0]["meta"] = value
     truth = good(orjson.dumps(line)).truth[0]
-    assert (set(truth.kept), set(truth.new), truth.listed, truth.distractors) == ({"茶"}, {"书"}, ["书", "茶"], {})
+    assert (set(truth.kept), set(truth.new), truth.listed, truth.distractors) == (
+        {"茶"},
+        {"书"},
+        ["书", "茶"],
+        {},
+    )
 
 
 @pytest.mark.parametrize("value", [..., None])
 def test_each_set_missing_from_meta_is_looked_up_alone(value: Any) -> None:
-    """T_new from `ground_truth`, T_keep still from `meta`; a missing distractor list is just not there."""
+    """T_new from `ground_truth`, T_keep still from `meta`; a missing distractor list is just not
+    there."""
     line = deepcopy(LINE)
     step = line["prediction_tasks"][0]
     step["ground_truth"] = {"new_tags": ["书"], "keep_tags": ["茶"]}
@@ -236,12 +272,17 @@ def test_truth_that_stands_nowhere_is_refused(meta: str, told: str) -> None:
     line = deepcopy(LINE)
     del line["prediction_tasks"][1]["meta"][meta]
     del line["prediction_tasks"][1]["ground_truth"][told]
-    assert f"field prediction_tasks[1].ground_truth.{told}: expected a list, {NOTHING}" in complaint(orjson.dumps(line))
+    assert (
+        f"field prediction_tasks[1].ground_truth.{told}: expected a list, {NOTHING}"
+        in complaint(orjson.dumps(line))
+    )
 
 
 def test_meta_wins_over_the_ground_truth() -> None:
     """Where both tell, `meta` is the one that scores and that records show."""
-    truth = good(changed("prediction_tasks.0.ground_truth", {"new_tags": ["茶"], "keep_tags": []})).truth[0]
+    truth = good(
+        changed("prediction_tasks.0.ground_truth", {"new_tags": ["茶"], "keep_tags": []})
+    ).truth[0]
     assert (set(truth.new), set(truth.kept), truth.listed) == ({"狗"}, {"猫"}, ["狗", "猫"])
 
 
@@ -264,7 +305,10 @@ def test_unknown_fields_are_ignored_wherever_they_stand() -> None:
 def test_only_a_true_mark_makes_a_task_synthetic() -> None:
     """`synthetic` is an extra field of ours; anything but true leaves a task real."""
     assert good(orjson.dumps(LINE | {"synthetic": True})).synthetic
-    assert not any(good(orjson.dumps(LINE | {"synthetic": value})).synthetic for value in (False, 1, "true", None))
+    assert not any(
+        good(orjson.dumps(LINE | {"synthetic": value})).synthetic
+        for value in (False, 1, "true", None)
+    )
 
 
 def test_a_number_is_a_user_id_too() -> None:
@@ -286,7 +330,17 @@ def test_a_number_is_a_user_id_too() -> None:
         b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
         orjson.dumps(LINE) + b"x",
     ],
-    ids=["empty", "open", "word", "NaN", "half a surrogate pair", "not UTF-8", "depth", "deep objects", "rest"],
+    ids=[
+        "empty",
+        "open",
+        "word",
+        "NaN",
+        "half a surrogate pair",
+        "not UTF-8",
+        "depth",
+        "deep objects",
+        "rest",
+    ],
 )
 def test_what_is_not_json_is_refused_by_file_and_line(line: bytes) -> None:
     """Odd bytes end in one short sentence, never in another error."""
@@ -304,7 +358,9 @@ def test_json_that_is_no_object_is_refused(line: bytes, kind: str) -> None:
     assert complaint(line).startswith(f"{WHERE}: expected a JSON object, got {kind}")
 
 
-@pytest.mark.parametrize("path", ["user_id", "prediction_tasks.0.meta.T_new", "prediction_tasks.0.candidate_pool"])
+@pytest.mark.parametrize(
+    "path", ["user_id", "prediction_tasks.0.meta.T_new", "prediction_tasks.0.candidate_pool"]
+)
 def test_a_value_nested_without_end_is_refused_like_any_other(path: str) -> None:
     """A thousand brackets are a list, whatever Python's recursion limit says of printing them."""
     deep = b"[" * 1000 + b"]" * 1000
@@ -351,11 +407,19 @@ READERS = pytest.mark.parametrize("read", [tasks.parse, tasks.outline])
         (b'{"name": "a"}', f"{WHERE}: field stars: expected a value, got nothing (missing)"),
         (b'{"name": "a", "stars": 6}', f"{WHERE}: field stars: expected 5 at most"),
         (b'{"stars": 1}', f"{WHERE}: field name: expected a value, got nothing (missing)"),
-        (b'{"name": "a", "stars": 5, "why": {}}', f"{WHERE}: field why: 'text' is missing or unknown"),
-        (b'{"name": "", "stars": 1}', f"{WHERE}: field name: expected text or a whole number, got an empty one"),
+        (
+            b'{"name": "a", "stars": 5, "why": {}}',
+            f"{WHERE}: field why: 'text' is missing or unknown",
+        ),
+        (
+            b'{"name": "", "stars": 1}',
+            f"{WHERE}: field name: expected text or a whole number, got an empty one",
+        ),
     ],
 )
-def test_what_another_benchmark_refuses_names_the_field_read_last(read: Any, line: bytes, told: str) -> None:
+def test_what_another_benchmark_refuses_names_the_field_read_last(
+    read: Any, line: bytes, told: str
+) -> None:
     """Also where its `parse` takes a line apart: what fails is read from the bytes again."""
     with pytest.raises(BadInput) as caught:
         read(Stars(), line, WHERE, "yelp")

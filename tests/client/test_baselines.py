@@ -1,4 +1,5 @@
-"""Baselines that answer in this process: what they are cut to, what fits a schema, and what they refuse."""
+"""Baselines that answer in this process: what they are cut to, what fits a schema, and what they
+refuse."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ from harness.errors import ConfigurationRefused, HarnessError, Rejected
 TEXT = {"type": "string"}
 TAGS = {
     "type": "object",
-    "properties": {"tags": {"type": "array", "items": {**TEXT, "enum": ["猫", "狗"]}, "minItems": 2, "maxItems": 2}},
+    "properties": {
+        "tags": {
+            "type": "array",
+            "items": {**TEXT, "enum": ["猫", "狗"]},
+            "minItems": 2,
+            "maxItems": 2,
+        }
+    },
 }
 
 
@@ -32,7 +40,10 @@ class Spoken(Benchmark):
 
 
 def formatted(schema: Any) -> Any:
-    return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "strict": True, "schema": schema},
+    }
 
 
 def sent(model: str = "baseline/talks", **members: Any) -> Received:
@@ -55,11 +66,20 @@ def sent(model: str = "baseline/talks", **members: Any) -> Received:
         ({"response_format": formatted(TAGS)}, '{"tags":["猫","猫"]}', "stop"),
     ],
 )
-def test_answer_ends_where_its_request_says(members: dict[str, Any], text: str, reason: str) -> None:
+def test_answer_ends_where_its_request_says(
+    members: dict[str, Any], text: str, reason: str
+) -> None:
     """With half its characters as tokens."""
     found = sent(**members)
-    assert (found.completion.text, found.completion.finish_reason, found.endpoint) == (text, reason, "embedded")
-    assert (found.completion.prompt_tokens, found.completion.completion_tokens) == (6, len(text) // 2)
+    assert (found.completion.text, found.completion.finish_reason, found.endpoint) == (
+        text,
+        reason,
+        "embedded",
+    )
+    assert (found.completion.prompt_tokens, found.completion.completion_tokens) == (
+        6,
+        len(text) // 2,
+    )
     assert found.completion.model == "baseline/talks" and found.first_token is None
 
 
@@ -74,7 +94,9 @@ def test_answer_ends_where_its_request_says(members: dict[str, Any], text: str, 
         ({"response_format": formatted({"enum": []})}, Rejected),
     ],
 )
-def test_what_no_baseline_answers_is_refused(members: dict[str, Any], error: type[HarnessError]) -> None:
+def test_what_no_baseline_answers_is_refused(
+    members: dict[str, Any], error: type[HarnessError]
+) -> None:
     """Once: no other try would help."""
     with pytest.raises(error) as raised:
         sent(**members)
@@ -87,7 +109,9 @@ def test_others_run_between_a_request_and_its_answer() -> None:
 
     async def ask(name: str) -> None:
         turns.append(name)
-        body = orjson.dumps({"model": "baseline/talks", "messages": [{"role": "user", "content": "x"}]})
+        body = orjson.dumps(
+            {"model": "baseline/talks", "messages": [{"role": "user", "content": "x"}]}
+        )
         await Baselines(Spoken).send(body)
         turns.append(name)
 
@@ -114,10 +138,32 @@ def test_answers_are_made_to_fit(text: str, fit: str) -> None:
 
 
 def test_values_of_other_kinds_are_made_to_fit() -> None:
-    """A number is its own text among texts; any number is a number, and what is of another type is empty."""
-    kinds = {name: {"type": name} for name in ("string", "number", "integer", "boolean", "array", "object")}
-    form = formatted({"type": "object", "properties": {"place": {**TEXT, "enum": ["home", "7"]}, **kinds}})
-    whole = {"place": 7, "string": "是", "number": 3, "integer": 4, "boolean": True, "array": [1], "object": {"a": 1}}
+    """A number is its own text among texts; any number is a number, and what is of another type is
+    empty."""
+    kinds = {
+        name: {"type": name}
+        for name in ("string", "number", "integer", "boolean", "array", "object")
+    }
+    form = formatted(
+        {"type": "object", "properties": {"place": {**TEXT, "enum": ["home", "7"]}, **kinds}}
+    )
+    whole = {
+        "place": 7,
+        "string": "是",
+        "number": 3,
+        "integer": 4,
+        "boolean": True,
+        "array": [1],
+        "object": {"a": 1},
+    }
     assert orjson.loads(fitted(orjson.dumps(whole).decode(), form)) == {**whole, "place": "7"}
-    empty = {"place": "home", "string": "", "number": 0, "integer": 0, "boolean": False, "array": [], "object": {}}
+    empty = {
+        "place": "home",
+        "string": "",
+        "number": 0,
+        "integer": 0,
+        "boolean": False,
+        "array": [],
+        "object": {},
+    }
     assert orjson.loads(fitted("{}", form)) == empty

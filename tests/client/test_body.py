@@ -29,7 +29,9 @@ BODIES = [
 
 
 @given(st.sampled_from(BODIES), st.sets(st.integers(1, 200)))
-def test_body_is_the_same_in_whatever_pieces_it_comes(body: tuple[str, bytes], cuts: set[int]) -> None:
+def test_body_is_the_same_in_whatever_pieces_it_comes(
+    body: tuple[str, bytes], cuts: set[int]
+) -> None:
     """Cut anywhere, packed or only said to be, and in either form of deflate."""
     coding, data = body
     unpacker = Unpacker(coding, 10**6)

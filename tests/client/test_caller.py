@@ -16,7 +16,14 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from harness.client.caller import LONGEST_WAIT, WAIT_FOR_AN_ADDRESS, Caller, Notice, Reply, pause_before
+from harness.client.caller import (
+    LONGEST_WAIT,
+    WAIT_FOR_AN_ADDRESS,
+    Caller,
+    Notice,
+    Reply,
+    pause_before,
+)
 from harness.client.control import FixedControl
 from harness.client.health import PATIENCE_WITH_AN_ADDRESS, Limits
 from harness.client.limiter import Limiter, Slots
@@ -28,8 +35,12 @@ from tests.support import first_quick, virtual
 
 GOOD = Completion("好", prompt_tokens=7, completion_tokens=2)
 BUSY = TransportFault("http_503", "busy")
-REFUSED = TransportFault("connect", "http://127.0.0.1:9/v1 does not answer: refused", unreachable=True)
-UNKNOWN_PATH = TransportFault("http_404", "http://127.0.0.1:9/v1 answers 404: not found", unreachable=True)
+REFUSED = TransportFault(
+    "connect", "http://127.0.0.1:9/v1 does not answer: refused", unreachable=True
+)
+UNKNOWN_PATH = TransportFault(
+    "http_404", "http://127.0.0.1:9/v1 answers 404: not found", unreachable=True
+)
 WRONG_KEY = Denied("http://127.0.0.1:9/v1: the endpoint refuses the key with status 401")
 NO_QUOTA = UsedUp("quota")
 REDIRECT = EndpointStopped("the endpoint redirects")
@@ -50,9 +61,11 @@ def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]
 
 
 class Stage:
-    """A caller whose sender answers from a queue, the last entry for ever; each try takes `seconds`.
+    """A caller whose sender answers from a queue, the last entry for ever; each try takes
+    `seconds`.
 
-    With `others` a request of another user succeeds in every pause. `probe` is how a request for one token ends.
+    With `others` a request of another user succeeds in every pause. `probe` is how a request for
+    one token ends.
     """
 
     def __init__(
@@ -130,7 +143,8 @@ async def test_first_success_is_the_reply_with_its_seconds() -> None:
 
 @in_virtual_time
 async def test_success_enters_no_line_of_tenacity() -> None:
-    """What fails once in a thousand must not cost the other 999: no frame of the retry library is entered."""
+    """What fails once in a thousand must not cost the other 999: no frame of the retry library is
+    entered."""
 
     async def modules_entered(stage: Stage) -> set[str]:
         seen: set[str] = set()
@@ -152,7 +166,8 @@ async def test_success_enters_no_line_of_tenacity() -> None:
 
 @in_virtual_time
 async def test_fault_is_tried_again_until_it_passes() -> None:
-    """The reply tells the number of tries, each failed one was warned of, and seconds are those of the last."""
+    """The reply tells the number of tries, each failed one was warned of, and seconds are those of
+    the last."""
     stage = Stage([BUSY, TransportFault("timeout", "no reply"), GOOD])
     assert await stage.call() == Reply(GOOD, 0.25, 3, HERE, sent=2)
     assert stage.warned == [("http_503", 1), ("timeout", 2)]
@@ -163,7 +178,8 @@ async def test_fault_is_tried_again_until_it_passes() -> None:
 @in_virtual_time
 @pytest.mark.parametrize("max_retries", [1, 3, 8])
 async def test_request_is_given_up_after_its_retries_while_others_pass(max_retries: int) -> None:
-    """`--max-retries` are tries after the first; the error names the last fault and how many tries there were."""
+    """`--max-retries` are tries after the first; the error names the last fault and how many tries
+    there were."""
     script = [BUSY] * max_retries + [TransportFault("http_500", "the end")]
     stage = Stage(script, max_retries=max_retries, others=True)
     with pytest.raises(GaveUp) as caught:
@@ -186,10 +202,12 @@ async def test_pauses_are_pause_before_under_a_doubling_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failures", "bound"), [(0, 0.5), (1, 0.5), (2, 1.0), (7, 32.0), (8, 60.0), (9, 60.0), (5000, LONGEST_WAIT)]
+    ("failures", "bound"),
+    [(0, 0.5), (1, 0.5), (2, 1.0), (7, 32.0), (8, 60.0), (9, 60.0), (5000, LONGEST_WAIT)],
 )
 def test_jitter_is_even_over_its_whole_range(failures: int, bound: float) -> None:
-    """Full jitter, not a fixed pause with some noise: draws have half the bound as mean and reach its ends."""
+    """Full jitter, not a fixed pause with some noise: draws have half the bound as mean and reach
+    its ends."""
     rng = random.Random(7)
     draws = [pause_before(failures, None, rng) for _ in range(1000)]
     assert 0.0 <= min(draws) < bound * 0.02
@@ -230,7 +248,8 @@ async def test_no_slot_is_held_while_backing_off() -> None:
 
 @in_virtual_time
 async def test_user_with_several_requests_backs_off_once() -> None:
-    """The display and the dispatch of users count users, of which more are never between two tries than in play."""
+    """The display and the dispatch of users count users, of which more are never between two tries
+    than in play."""
     stage, seen, paused = Stage([BUSY]), list[int](), 0
 
     async def sleep(seconds: float) -> None:
@@ -238,7 +257,9 @@ async def test_user_with_several_requests_backs_off_once() -> None:
         paused += 1
         await anyio.sleep_forever()
 
-    caller = Caller(stage, stage.limiter, Limits(8, 900.0), probe=b"?", clock=lambda: 0.0, sleep=sleep)
+    caller = Caller(
+        stage, stage.limiter, Limits(8, 900.0), probe=b"?", clock=lambda: 0.0, sleep=sleep
+    )
     async with anyio.create_task_group() as group:
         for user in ("甲", "甲", "甲", "乙"):
             group.start_soon(caller.complete, b"{}", 1, user, lambda fault, number: None)
@@ -251,7 +272,8 @@ async def test_user_with_several_requests_backs_off_once() -> None:
 
 @in_virtual_time
 async def test_cancelled_pause_and_cancelled_try_leave_no_trace() -> None:
-    """A request that is cancelled in a pause or on the wire is not given up, and the counts stay right."""
+    """A request that is cancelled in a pause or on the wire is not given up, and the counts stay
+    right."""
     reached = anyio.Event()
 
     async def for_ever(*ignored: object) -> Completion:
@@ -261,9 +283,13 @@ async def test_cancelled_pause_and_cancelled_try_leave_no_trace() -> None:
 
     for part in ("_sleep", "_sender"):
         stage = Stage([BUSY])
-        sender = type("Hangs", (), {"send": staticmethod(for_ever)})() if part == "_sender" else stage
+        sender = (
+            type("Hangs", (), {"send": staticmethod(for_ever)})() if part == "_sender" else stage
+        )
         sleep = for_ever if part == "_sleep" else stage._sleep
-        caller = Caller(sender, stage.limiter, Limits(8, 900.0), probe=b"?", clock=lambda: 0.0, sleep=sleep)  # type: ignore[arg-type]
+        caller = Caller(
+            sender, stage.limiter, Limits(8, 900.0), probe=b"?", clock=lambda: 0.0, sleep=sleep
+        )  # type: ignore[arg-type]
         reached = anyio.Event()
         async with anyio.create_task_group() as group:
             group.start_soon(caller.complete, b"{}", 1, "user", lambda fault, number: None)
@@ -300,10 +326,15 @@ async def test_probe_that_is_cancelled_shows_no_outage() -> None:
 
 
 @in_virtual_time
-@pytest.mark.parametrize("error", [BAD_REQUEST, REDIRECT, NO_QUOTA], ids=["rejected", "redirect", "quota"])
+@pytest.mark.parametrize(
+    "error", [BAD_REQUEST, REDIRECT, NO_QUOTA], ids=["rejected", "redirect", "quota"]
+)
 @pytest.mark.parametrize("before", [[], [BUSY]], ids=["at_once", "after_a_fault"])
-async def test_what_no_other_try_would_help_is_passed_on(error: HarnessError, before: list[HarnessError]) -> None:
-    """A refused request, an endpoint that will not serve, an empty account: one try more is none too few."""
+async def test_what_no_other_try_would_help_is_passed_on(
+    error: HarnessError, before: list[HarnessError]
+) -> None:
+    """A refused request, an endpoint that will not serve, an empty account: one try more is none
+    too few."""
     stage = Stage([*before, error])
     with pytest.raises(type(error)) as caught:
         await stage.call()
@@ -313,7 +344,9 @@ async def test_what_no_other_try_would_help_is_passed_on(error: HarnessError, be
 
 
 @in_virtual_time
-@pytest.mark.parametrize("error", [REDIRECT, NO_QUOTA, UNKNOWN_PATH], ids=["redirect", "quota", "path"])
+@pytest.mark.parametrize(
+    "error", [REDIRECT, NO_QUOTA, UNKNOWN_PATH], ids=["redirect", "quota", "path"]
+)
 async def test_endpoint_that_stops_the_run_is_sent_nothing_more(error: HarnessError) -> None:
     """Whoever waits for the slot of the request with that reason does not get it."""
     stage = Stage([error])
@@ -333,9 +366,14 @@ async def test_endpoint_that_stops_the_run_is_sent_nothing_more(error: HarnessEr
 
 @in_virtual_time
 @pytest.mark.parametrize("max_retries", [0, 1, 8, 100])
-@pytest.mark.parametrize("seconds", [0.0, 0.25, 30.0], ids=["refused at once", "slowly", "after a time-out"])
-async def test_address_that_never_answers_stops_the_run_soon_and_by_name(max_retries: int, seconds: float) -> None:
-    """Refused or unknown from the first try on: the run stops within its patience, whatever the number of retries."""
+@pytest.mark.parametrize(
+    "seconds", [0.0, 0.25, 30.0], ids=["refused at once", "slowly", "after a time-out"]
+)
+async def test_address_that_never_answers_stops_the_run_soon_and_by_name(
+    max_retries: int, seconds: float
+) -> None:
+    """Refused or unknown from the first try on: the run stops within its patience, whatever the
+    number of retries."""
     stage = Stage([REFUSED], max_retries=max_retries, seconds=seconds, probe=REFUSED)
     with pytest.raises(EndpointStopped, match=r"http://127\.0\.0\.1:9/v1"):
         await stage.call()
@@ -368,7 +406,8 @@ async def test_address_that_comes_up_within_the_patience_is_used() -> None:
 
 @in_virtual_time
 async def test_unknown_path_stops_the_run_at_once() -> None:
-    """404 before any success is no matter of waiting: one request, and a hint at what is usually missing."""
+    """404 before any success is no matter of waiting: one request, and a hint at what is usually
+    missing."""
     stage = Stage([UNKNOWN_PATH])
     with pytest.raises(EndpointStopped, match=r"http://127\.0\.0\.1:9/v1"):
         await stage.call()
@@ -377,7 +416,8 @@ async def test_unknown_path_stops_the_run_at_once() -> None:
 
 @in_virtual_time
 async def test_other_answer_renews_the_patience_with_an_address() -> None:
-    """A server that says 503 while it loads is there: a refused connection much later does not condemn its address."""
+    """A server that says 503 while it loads is there: a refused connection much later does not
+    condemn its address."""
     stage = Stage([REFUSED, *[BUSY] * 6, REFUSED, GOOD], seconds=4.0)
     assert (await stage.call()).tries == 9
 
@@ -404,7 +444,8 @@ async def test_denial_may_pass_with_two_more_tries(answered: list[Completion]) -
 @in_virtual_time
 @pytest.mark.parametrize("answered", [[GOOD], []], ids=["after an answer", "before any"])
 async def test_denial_of_one_request_alone_fails_its_user(answered: list[Completion]) -> None:
-    """A firewall blocks its prompt: the endpoint answers a probe, and the last try is denied, too."""
+    """A firewall blocks its prompt: the endpoint answers a probe, and the last try is denied,
+    too."""
     stage = Stage([*answered, WRONG_KEY])
     for _ in answered:
         await stage.call()
@@ -419,7 +460,8 @@ async def test_denial_of_one_request_alone_fails_its_user(answered: list[Complet
 async def test_denial_of_everything_stops_the_run_with_its_own_error(
     answered: list[Completion], probe: HarnessError
 ) -> None:
-    """The key is wrong, or has been revoked: after two more tries a probe is not answered either."""
+    """The key is wrong, or has been revoked: after two more tries a probe is not answered
+    either."""
     stage = Stage([*answered, WRONG_KEY], probe=probe)
     for _ in answered:
         await stage.call()
@@ -431,7 +473,8 @@ async def test_denial_of_everything_stops_the_run_with_its_own_error(
 
 @in_virtual_time
 async def test_limiter_is_told_how_each_try_ended() -> None:
-    """An adaptive limit learns from seconds and faults: None for a reply, the fault itself for anything passing."""
+    """An adaptive limit learns from seconds and faults: None for a reply, the fault itself for
+    anything passing."""
     told: list[tuple[float, str | None]] = []
 
     class Noting(Limiter):
@@ -441,7 +484,9 @@ async def test_limiter_is_told_how_each_try_ended() -> None:
 
     stage = Stage([GOOD, BUSY, WRONG_KEY, GOOD, BAD_REQUEST])
     stage.limiter = Noting(Slots(FixedControl(1), virtual.now))
-    caller = Caller(stage, stage.limiter, Limits(8, 900.0), probe=b"?", clock=virtual.now, sleep=stage._sleep)
+    caller = Caller(
+        stage, stage.limiter, Limits(8, 900.0), probe=b"?", clock=virtual.now, sleep=stage._sleep
+    )
     await caller.complete(b"{}", 1, "user", lambda fault, number: None)
     await caller.complete(b"{}", 1, "user", lambda fault, number: None)
     with pytest.raises(Rejected):
@@ -455,7 +500,8 @@ async def test_limiter_is_told_how_each_try_ended() -> None:
 async def test_failed_request_leaves_nothing_that_only_a_search_for_garbage_finds(
     failures: int, max_retries: int
 ) -> None:
-    """An error's traceback holds the frames that hold the error; during a run garbage is hardly ever looked for."""
+    """An error's traceback holds the frames that hold the error; during a run garbage is hardly
+    ever looked for."""
 
     class Failing:
         """Fails so often, each time with an error of its own."""
@@ -476,7 +522,14 @@ async def test_failed_request_leaves_nothing_that_only_a_search_for_garbage_find
     gc.freeze()  # what earlier tests left is not searched eight times
     for _ in range(4):  # the first ones fill caches
         limiter = Limiter(Slots(FixedControl(1), virtual.now))
-        caller = Caller(Failing(), limiter, Limits(max_retries, 900.0), probe=b"?", clock=virtual.now, sleep=no_wait)
+        caller = Caller(
+            Failing(),
+            limiter,
+            Limits(max_retries, 900.0),
+            probe=b"?",
+            clock=virtual.now,
+            sleep=no_wait,
+        )
         gc.collect()
         with suppress(GaveUp):
             await caller.complete(b"{}", 1, "u", lambda fault, number: None)

@@ -31,7 +31,14 @@ from harness.client.address import Address, check, public_url
 from harness.client.connect import CA_VARIABLES
 from harness.client.http import Client
 from harness.client.transport import Received
-from harness.errors import BadInput, EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
+from harness.errors import (
+    BadInput,
+    EndpointStopped,
+    HarnessError,
+    MachineError,
+    Rejected,
+    TransportFault,
+)
 from harness.model import Completion
 from tests.client.test_hostile import serving as staying
 from tests.support import BOTH_LOOPS, first_quick, virtual
@@ -39,7 +46,9 @@ from tests.support import BOTH_LOOPS, first_quick, virtual
 KEY = "sk-Zq0123456789abcdefWXYZ"
 HANGS = 30.0  # seconds; reached only by a test that would wait for ever
 GOOD = orjson.dumps({"choices": [{"message": {"content": "好"}, "finish_reason": "stop"}]})
-CALL = orjson.dumps({"model": "baseline/recency", "messages": [{"role": "user", "content": '从 ["狗", "猫"] 里选'}]})
+CALL = orjson.dumps(
+    {"model": "baseline/recency", "messages": [{"role": "user", "content": '从 ["狗", "猫"] 里选'}]}
+)
 
 
 async def send(address: Address, body: bytes = b"{}", seconds: float = HANGS) -> Completion:
@@ -54,7 +63,8 @@ async def fault_of(address: Address, body: bytes = b"{}", seconds: float = HANGS
 
 
 class Server:
-    """A scripted HTTP server: keeps the head and body of each request, answers each with the same bytes, and closes."""
+    """A scripted HTTP server: keeps the head and body of each request, answers each with the same
+    bytes, and closes."""
 
     def __init__(self, reply: bytes) -> None:
         self.url = ""
@@ -81,12 +91,21 @@ def header(head: str, name: str) -> str | None:
 
 
 def http(status: int, body: bytes, *headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status} Status", f"Content-Length: {len(body)}", "Connection: close", *headers, "", ""]
+    lines = [
+        f"HTTP/1.1 {status} Status",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        *headers,
+        "",
+        "",
+    ]
     return "\r\n".join(lines).encode() + body
 
 
 @asynccontextmanager
-async def serving(reply: bytes = http(200, GOOD), tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
+async def serving(
+    reply: bytes = http(200, GOOD), tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Server]:
     server = Server(reply)
     listener = await asyncio.start_server(server.answer, "127.0.0.1", 0, ssl=tls)
     port = listener.sockets[0].getsockname()[1]
@@ -117,7 +136,8 @@ KINDS = {
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", KINDS)
 async def test_each_transport_fault_becomes_a_fault_of_its_kind(kind: str) -> None:
-    """Everything that the embedded endpoint can do wrong on the wire is worth another try and no wrong address."""
+    """Everything that the embedded endpoint can do wrong on the wire is worth another try and no
+    wrong address."""
     from tests.support.endpoint_double import faults
     from tests.support.endpoint_double.app import Options, start
     from tests.support.endpoint_double.faults import FaultPlan
@@ -166,7 +186,8 @@ async def test_whole_reply_is_the_completion() -> None:
     ],
 )
 async def test_every_form_of_an_address_posts_to_chat_completions(form: str, path: str) -> None:
-    """With or without slash, as base or as the whole path, with a query: the same request, its body untouched."""
+    """With or without slash, as base or as the whole path, with a query: the same request, its body
+    untouched."""
     body = orjson.dumps({"text": "标签\u2028"})
     async with serving() as server:
         assert await send(Address(server.url + form), body) == Completion("好")
@@ -191,14 +212,16 @@ async def test_every_form_of_an_address_posts_to_chat_completions(form: str, pat
     ],
 )
 def test_public_address_has_no_credentials_and_no_query(url: str, shown: str) -> None:
-    """What files and displays show of an address is scheme, host, port and path; of a mistyped one, nothing."""
+    """What files and displays show of an address is scheme, host, port and path; of a mistyped one,
+    nothing."""
     assert public_url(url) == shown
     assert repr(Address(url, KEY)) == f"Address({shown!r})"
 
 
 @given(st.text(max_size=40) | st.from_regex(r"\Ahttps?://[!-~]{0,30}\Z"))
 def test_any_address_is_usable_or_bad_input(url: str) -> None:
-    """No text given as an address can raise anything but `BadInput`, and none can break its own representation."""
+    """No text given as an address can raise anything but `BadInput`, and none can break its own
+    representation."""
     assert KEY not in repr(Address(url, KEY))
     try:
         check(Address(url))
@@ -234,9 +257,12 @@ def test_address_that_cannot_be_used_is_bad_input_before_anything_is_sent(url: s
         Client(Address(url), timeout=1.0, connections=1)
 
 
-@pytest.mark.parametrize("key", ["sk-12 34", "sk-1234\n", "sk-一二三四", "sk-1234\x00", "“sk-1234”"])
+@pytest.mark.parametrize(
+    "key", ["sk-12 34", "sk-1234\n", "sk-一二三四", "sk-1234\x00", "“sk-1234”"]
+)
 def test_key_that_no_header_can_carry_is_bad_input_and_not_shown(key: str) -> None:
-    """Line ends of a pasted key and typographic quotes are found before they become a strange error."""
+    """Line ends of a pasted key and typographic quotes are found before they become a strange
+    error."""
     with pytest.raises(BadInput, match="the key") as caught:
         Client(Address("http://h.example/v1", key), timeout=1.0, connections=1)
     assert "1234" not in str(caught.value)
@@ -286,13 +312,17 @@ async def test_unknown_host_is_an_unreachable_address_by_name() -> None:
 @pytest.mark.parametrize("version", ["", "/v1"])
 @pytest.mark.parametrize(
     ("status", "body", "foreign"),
-    [(404, b'{"detail":"Not Found"}', False), (405, b"", False), (200, b"<html>Hello</html>", True)],
+    [
+        (404, b'{"detail":"Not Found"}', False),
+        (405, b"", False),
+        (200, b"<html>Hello</html>", True),
+    ],
 )
 async def test_wrong_address_is_named_with_a_hint_that_fits_it(
     status: int, body: bytes, foreign: bool, version: str
 ) -> None:
-    """A path that the server does not have, one that takes no POST, and a web page: an address that has a version is
-    not told to end in one."""
+    """A path that the server does not have, one that takes no POST, and a web page: an address that
+    has a version is not told to end in one."""
     async with serving(http(status, body)) as server:
         address = server.url.removesuffix("/v1") + version
         fault = await fault_of(Address(address, KEY))
@@ -354,7 +384,10 @@ ECHO = f"Incorrect API key provided: {KEY}. 密钥{KEY}无效"
 @pytest.mark.parametrize(
     "reply",
     [
-        *[http(status, orjson.dumps({"error": {"message": ECHO}})) for status in (400, 401, 402, 404, 429, 500)],
+        *[
+            http(status, orjson.dumps({"error": {"message": ECHO}}))
+            for status in (400, 401, 402, 404, 429, 500)
+        ],
         http(401, ECHO.encode()),
         http(200, orjson.dumps({"error": {"code": KEY, "message": ECHO}})),
         http(307, b"", f"Location: https://h.example/v1?key={KEY}"),
@@ -366,7 +399,8 @@ ECHO = f"Incorrect API key provided: {KEY}. 密钥{KEY}无效"
     ],
 )
 async def test_key_that_an_endpoint_echoes_is_scrubbed(reply: bytes) -> None:
-    """Neither whole nor in part does the key come back in text, representation or details of an error."""
+    """Neither whole nor in part does the key come back in text, representation or details of an
+    error."""
     async with serving(reply) as server:
         error = await fault_of(Address(server.url, KEY))
     shown = " ".join([str(error), repr(error), repr(error.args), str(getattr(error, "detail", ""))])
@@ -382,8 +416,18 @@ def basic(credentials: str) -> str:
 @pytest.mark.parametrize(
     ("credentials", "query", "echoed", "secret"),
     [
-        ("", "?api_key=QUERYSECRET99", "POST /v1/chat/completions?api_key=QUERYSECRET99", "QUERYSECRET99"),
-        ("", "?a=1&token=QUERY%2FSECRET%3D9&b=", "token QUERY/SECRET=9 and QUERY%2FSECRET%3D9", "SECRET"),
+        (
+            "",
+            "?api_key=QUERYSECRET99",
+            "POST /v1/chat/completions?api_key=QUERYSECRET99",
+            "QUERYSECRET99",
+        ),
+        (
+            "",
+            "?a=1&token=QUERY%2FSECRET%3D9&b=",
+            "token QUERY/SECRET=9 and QUERY%2FSECRET%3D9",
+            "SECRET",
+        ),
         ("", "?key=QUERY+SECRET", "QUERY SECRET, QUERY+SECRET", "SECRET"),
         ("", "?key=密SECRET", "%E5%AF%86SECRET, 密SECRET", "SECRET"),
         ("", "?QUERYSECRET99", "QUERYSECRET99", "QUERYSECRET99"),
@@ -398,11 +442,18 @@ def basic(credentials: str) -> str:
 async def test_secret_of_an_address_that_an_endpoint_echoes_is_scrubbed(
     credentials: str, query: str, echoed: str, secret: str
 ) -> None:
-    """A key in the query, a password, and what stands for both in a header are as secret as a key."""
+    """A key in the query, a password, and what stands for both in a header are as secret as a
+    key."""
     for status in (200, 400, 401, 429, 500):
-        async with serving(http(status, orjson.dumps({"error": {"message": f"refused: {echoed}"}}))) as server:
-            error = await fault_of(Address(server.url.replace("http://", f"http://{credentials}") + query))
-        shown = " ".join([str(error), repr(error), repr(error.args), str(getattr(error, "detail", ""))])
+        async with serving(
+            http(status, orjson.dumps({"error": {"message": f"refused: {echoed}"}}))
+        ) as server:
+            error = await fault_of(
+                Address(server.url.replace("http://", f"http://{credentials}") + query)
+            )
+        shown = " ".join(
+            [str(error), repr(error), repr(error.args), str(getattr(error, "detail", ""))]
+        )
         assert secret not in shown
         assert "refused: " in shown
 
@@ -416,8 +467,11 @@ async def test_what_the_public_address_shows_is_no_secret() -> None:
 
 
 @pytest.mark.anyio
-async def test_proxy_that_wants_credentials_is_the_proxy_s_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a plain address its 407 comes like a reply of the endpoint's; it refuses no request of a user's."""
+async def test_proxy_that_wants_credentials_is_the_proxy_s_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a plain address its 407 comes like a reply of the endpoint's; it refuses no request of a
+    user's."""
     async with serving(http(407, b"who are you?")) as proxy:
         monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
         fault = await fault_of(Address("http://model.invalid/v1"))
@@ -437,11 +491,15 @@ async def test_stream_under_a_wrong_type_is_one(kind: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_credentials_of_a_proxy_that_it_echoes_are_scrubbed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_credentials_of_a_proxy_that_it_echoes_are_scrubbed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What the harness tells a proxy about itself is no matter for a log either."""
     echoed = f"user:hidden refused, Basic {basic('user:hidden')}"
     async with serving(http(500, orjson.dumps({"error": echoed}))) as proxy:
-        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1").replace("//", "//user:hidden@"))
+        monkeypatch.setenv(
+            "HTTP_PROXY", proxy.url.removesuffix("/v1").replace("//", "//user:hidden@")
+        )
         fault = await fault_of(Address("http://model.invalid/v1", KEY))
     assert header(proxy.heads[0], "Proxy-Authorization") == f"Basic {basic('user:hidden')}"
     assert str(fault).rstrip("=") == "http_500: user:*** refused, Basic ***"
@@ -450,7 +508,10 @@ async def test_credentials_of_a_proxy_that_it_echoes_are_scrubbed(monkeypatch: p
 @pytest.mark.anyio
 async def test_key_in_the_served_models_name_is_scrubbed_and_a_text_is_never_touched() -> None:
     """The name goes into files and reports; a text is what the model said, whatever that was."""
-    content = {"choices": [{"message": {"content": KEY}, "finish_reason": "stop"}], "model": f"qwen/{KEY}"}
+    content = {
+        "choices": [{"message": {"content": KEY}, "finish_reason": "stop"}],
+        "model": f"qwen/{KEY}",
+    }
     async with (
         serving(http(200, orjson.dumps(content))) as server,
         Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
@@ -462,18 +523,25 @@ async def test_key_in_the_served_models_name_is_scrubbed_and_a_text_is_never_tou
 @pytest.mark.anyio
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_key_in_finish_reason_or_refusal_is_scrubbed_as_in_the_model(streamed: bool) -> None:
-    """All three are the endpoint's words and are saved; what the model said, thoughts too, stays."""
+    """All three are the endpoint's words and are saved; what the model said, thoughts too,
+    stays."""
     message = {"content": KEY, "refusal": f"no: {KEY}", "reasoning": KEY}
     choice = {"index": 0, "message": message, "finish_reason": f"odd {KEY}"}
     body = orjson.dumps({"choices": [choice], "model": "qwen"})
-    reply = http(200, b"data: " + body + b"\n\n", "Content-Type: text/event-stream") if streamed else http(200, body)
+    reply = (
+        http(200, b"data: " + body + b"\n\n", "Content-Type: text/event-stream")
+        if streamed
+        else http(200, body)
+    )
     async with (
         serving(reply) as server,
         Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
     ):
         for _ in range(2):
             found = (await client.send(b"{}")).completion
-            assert found == Completion(KEY, "odd ***", model="qwen", refusal="no: ***", reasoning=KEY)
+            assert found == Completion(
+                KEY, "odd ***", model="qwen", refusal="no: ***", reasoning=KEY
+            )
 
 
 @pytest.mark.anyio
@@ -491,11 +559,17 @@ async def test_key_that_is_a_word_of_the_protocol_takes_no_finish_reason_away(re
 @pytest.mark.anyio
 async def test_served_models_name_stays_as_it_is_told() -> None:
     """With a key or without, from one reply to the next."""
-    content = {"choices": [{"message": {"content": "好"}, "finish_reason": "stop"}], "model": "qwen"}
+    content = {
+        "choices": [{"message": {"content": "好"}, "finish_reason": "stop"}],
+        "model": "qwen",
+    }
     async with serving(http(200, orjson.dumps(content))) as server:
         for key in (KEY, "EMPTY", None):
             async with Client(Address(server.url, key), timeout=HANGS, connections=1) as client:
-                assert [(await client.send(b"{}")).completion.model for _ in range(2)] == ["qwen", "qwen"]
+                assert [(await client.send(b"{}")).completion.model for _ in range(2)] == [
+                    "qwen",
+                    "qwen",
+                ]
 
 
 @pytest.mark.anyio
@@ -530,7 +604,9 @@ async def test_cookies_of_an_endpoint_are_not_sent_back() -> None:
         (429, "Resource has been exhausted (e.g. check quota).", TransportFault),
     ],
 )
-async def test_error_in_a_list_is_the_error(status: int, message: str, expected: type[Exception]) -> None:
+async def test_error_in_a_list_is_the_error(
+    status: int, message: str, expected: type[Exception]
+) -> None:
     """Gemini's endpoint sends `[{"error": ...}]`: it is judged and shown like the object in it."""
     wait = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}
     body = orjson.dumps([{"error": {"code": status, "message": message, "details": [wait]}}])
@@ -559,7 +635,9 @@ async def test_used_up_quota_is_told_with_the_time_until_its_reset(status: int, 
     told: list[float] = []
     async with (
         serving(http(status, GOOD, *headers)) as server,
-        Client(Address(server.url), timeout=HANGS, connections=1, on_exhausted=told.append) as client,
+        Client(
+            Address(server.url), timeout=HANGS, connections=1, on_exhausted=told.append
+        ) as client,
     ):
         if status == 200:
             assert (await client.send(b"{}")).completion == Completion("好")
@@ -576,9 +654,16 @@ async def test_quota_with_something_left_is_not_told() -> None:
     for remaining, reset in (("1", "90s"), ("0", "soon")):
         async with (
             serving(
-                http(200, GOOD, f"x-ratelimit-remaining-requests: {remaining}", f"x-ratelimit-reset-requests: {reset}")
+                http(
+                    200,
+                    GOOD,
+                    f"x-ratelimit-remaining-requests: {remaining}",
+                    f"x-ratelimit-reset-requests: {reset}",
+                )
             ) as server,
-            Client(Address(server.url), timeout=HANGS, connections=1, on_exhausted=told.append) as client,
+            Client(
+                Address(server.url), timeout=HANGS, connections=1, on_exhausted=told.append
+            ) as client,
         ):
             await client.send(b"{}")
     assert told == []
@@ -607,8 +692,11 @@ CHUNK = orjson.dumps({"choices": [{"delta": {"content": "好"}, "finish_reason":
         (http(200, b"\xff\xfe"), "bad_json"),
     ],
 )
-async def test_whatever_comes_over_the_wire_is_a_fault_in_our_words(reply: bytes, kind: str) -> None:
-    """Closed connections, other protocols, and lies about length or encoding are tried again; nothing escapes."""
+async def test_whatever_comes_over_the_wire_is_a_fault_in_our_words(
+    reply: bytes, kind: str
+) -> None:
+    """Closed connections, other protocols, and lies about length or encoding are tried again;
+    nothing escapes."""
     async with serving(reply) as server:
         fault = await fault_of(Address(server.url + "?key=secret", KEY))
     assert isinstance(fault, TransportFault)
@@ -645,7 +733,9 @@ MEGABYTE = 2**20
 def bomb(megabytes: int) -> bytes:
     """A deflate stream of so many megabytes of blanks, a thousand times shorter than they are."""
     packer = zlib.compressobj(wbits=31)
-    first, again = [packer.compress(b" " * MEGABYTE) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2)]
+    first, again = [
+        packer.compress(b" " * MEGABYTE) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2)
+    ]
     return first + again * (megabytes - 1)
 
 
@@ -681,14 +771,17 @@ async def test_reply_that_is_too_large_is_left_before_memory_is(
 
 @pytest.mark.anyio
 async def test_of_an_endpoints_own_words_the_beginning_is_kept() -> None:
-    """Nobody reads megabytes of a model's name or a refusal, in all of which secrets would be looked for."""
+    """Nobody reads megabytes of a model's name or a refusal, in all of which secrets would be
+    looked for."""
     message = {"content": "好", "refusal": f"{KEY} {'no' * MEGABYTE}"}
     choice = {"message": message, "finish_reason": "r" * MEGABYTE}
     reply = orjson.dumps({"model": "m" * MEGABYTE, "choices": [choice]})
     async with serving(http(200, reply)) as server:
         completion = await send(Address(server.url, KEY))
     assert completion.model == "m" * 100_000 and completion.finish_reason == "r" * 100_000
-    assert completion.refusal and KEY not in completion.refusal and len(completion.refusal) <= 100_000
+    assert (
+        completion.refusal and KEY not in completion.refusal and len(completion.refusal) <= 100_000
+    )
 
 
 @pytest.mark.anyio
@@ -718,7 +811,10 @@ def no_file_left() -> Iterator[None]:
 @pytest.mark.anyio
 async def test_process_without_a_file_for_a_socket_stops_as_this_machines_fault() -> None:
     """The endpoint is not to blame and tries would not help; the sentence says what would."""
-    async with serving() as server, Client(Address(server.url, KEY), timeout=HANGS, connections=7) as client:
+    async with (
+        serving() as server,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=7) as client,
+    ):
         with no_file_left(), pytest.raises(MachineError, match=r"ulimit -n.*--concurrency"):
             await client.send(b"{}")
         assert (await client.send(b"{}")).completion == Completion("好")
@@ -726,7 +822,9 @@ async def test_process_without_a_file_for_a_socket_stops_as_this_machines_fault(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
-@pytest.mark.parametrize("kind", [None, aiohttp.ClientConnectorError, aiohttp.ClientConnectorDNSError])
+@pytest.mark.parametrize(
+    "kind", [None, aiohttp.ClientConnectorError, aiohttp.ClientConnectorDNSError]
+)
 async def test_full_table_of_files_is_this_machines_fault_wherever_it_shows(
     number: int, kind: type[aiohttp.ClientConnectorError] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -744,8 +842,11 @@ async def test_full_table_of_files_is_this_machines_fault_wherever_it_shows(
 
 @pytest.mark.anyio
 async def test_refused_request_passes_through_with_the_endpoints_words() -> None:
-    """A parameter that the endpoint does not take is no fault: the words are all there is to go by."""
-    async with serving(http(400, b'{"error":{"message":"temperature must be 1","code":"bad"}}')) as server:
+    """A parameter that the endpoint does not take is no fault: the words are all there is to go
+    by."""
+    async with serving(
+        http(400, b'{"error":{"message":"temperature must be 1","code":"bad"}}')
+    ) as server:
         error = await fault_of(Address(server.url, KEY))
     assert isinstance(error, Rejected)
     assert str(error) == "http_400: bad, temperature must be 1"
@@ -830,8 +931,11 @@ def specimen(kind: Any) -> aiohttp.ClientError:
 
 
 def test_every_error_of_aiohttp_is_decided_upon() -> None:
-    """A release of aiohttp with a new error fails here, until somebody has decided what it becomes."""
-    known = {kind for kind in descendants(aiohttp.ClientError) if kind.__module__.startswith("aiohttp")}
+    """A release of aiohttp with a new error fails here, until somebody has decided what it
+    becomes."""
+    known = {
+        kind for kind in descendants(aiohttp.ClientError) if kind.__module__.startswith("aiohttp")
+    }
     assert {kind.__name__ for kind in known ^ set(DECISIONS)} == set()
 
 
@@ -856,7 +960,9 @@ async def test_each_error_of_aiohttp_becomes_what_was_decided(
 
 
 @pytest.mark.anyio
-async def test_credentials_of_address_and_proxy_are_in_headers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_credentials_of_address_and_proxy_are_in_headers_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Not in the request line that a proxy gets."""
     async with serving() as server:
         proxy = server.url.removesuffix("/v1").replace("//", "//me:mine@")
@@ -864,7 +970,9 @@ async def test_credentials_of_address_and_proxy_are_in_headers_alone(monkeypatch
         await send(Address("http://you:yours@model.invalid/v1?a=b"), b"{}")
     line, *headers = server.heads[0].splitlines()
     assert line == "POST http://model.invalid/v1/chat/completions?a=b HTTP/1.1"
-    assert {"Authorization: Basic eW91OnlvdXJz", "Proxy-Authorization: Basic bWU6bWluZQ=="} <= set(headers)
+    assert {"Authorization: Basic eW91OnlvdXJz", "Proxy-Authorization: Basic bWU6bWluZQ=="} <= set(
+        headers
+    )
 
 
 @pytest.mark.anyio
@@ -890,17 +998,26 @@ async def test_header_with_a_line_end_is_never_written(
 async def test_proxy_of_the_environment_is_asked_for_the_whole_address(
     form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An HTTP endpoint behind `HTTP_PROXY`, with or without its scheme: the proxy gets the absolute address."""
+    """An HTTP endpoint behind `HTTP_PROXY`, with or without its scheme: the proxy gets the absolute
+    address."""
     async with serving() as proxy:
-        monkeypatch.setenv("HTTP_PROXY", form.format(proxy.url.rpartition(":")[2].removesuffix("/v1")))
+        monkeypatch.setenv(
+            "HTTP_PROXY", form.format(proxy.url.rpartition(":")[2].removesuffix("/v1"))
+        )
         assert await send(Address("http://model.invalid/v1", KEY)) == Completion("好")
-    assert proxy.heads[0].splitlines()[0] == "POST http://model.invalid/v1/chat/completions HTTP/1.1"
+    assert (
+        proxy.heads[0].splitlines()[0] == "POST http://model.invalid/v1/chat/completions HTTP/1.1"
+    )
     assert header(proxy.heads[0], "Proxy-Authorization") is None
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("excluded", ["model.invalid", ".invalid", "other.invalid,model.invalid:8080", "*"])
-async def test_host_in_no_proxy_is_asked_directly(excluded: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "excluded", ["model.invalid", ".invalid", "other.invalid,model.invalid:8080", "*"]
+)
+async def test_host_in_no_proxy_is_asked_directly(
+    excluded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By name, domain, name with port, or all: the proxy hears nothing."""
     async with serving() as proxy:
         monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
@@ -912,7 +1029,9 @@ async def test_host_in_no_proxy_is_asked_directly(excluded: str, monkeypatch: py
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_loopback_never_goes_through_a_proxy(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_loopback_never_goes_through_a_proxy(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A proxy for the internet does not know this machine's own servers."""
     async with serving() as proxy, serving() as server:
         monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
@@ -921,7 +1040,9 @@ async def test_loopback_never_goes_through_a_proxy(host: str, monkeypatch: pytes
 
 
 @pytest.mark.anyio
-async def test_proxy_that_does_not_answer_is_named_as_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_that_does_not_answer_is_named_as_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Who reads the message must look at the proxy, and never sees its password."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -935,17 +1056,24 @@ async def test_proxy_that_does_not_answer_is_named_as_the_cause(monkeypatch: pyt
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("credentials", ["", "user:hidden@"])
-async def test_proxy_that_refuses_a_tunnel_gets_no_key(credentials: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For HTTPS the proxy is asked for a tunnel only: what it refuses is a fault, what it saw held no key."""
+async def test_proxy_that_refuses_a_tunnel_gets_no_key(
+    credentials: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For HTTPS the proxy is asked for a tunnel only: what it refuses is a fault, what it saw held
+    no key."""
     async with serving(http(407, b"", 'Proxy-Authenticate: Basic realm="secret"')) as proxy:
-        monkeypatch.setenv("HTTPS_PROXY", proxy.url.removesuffix("/v1").replace("//", f"//{credentials}"))
+        monkeypatch.setenv(
+            "HTTPS_PROXY", proxy.url.removesuffix("/v1").replace("//", f"//{credentials}")
+        )
         fault = await fault_of(Address("https://model.invalid/v1", KEY))
     assert isinstance(fault, TransportFault)
     assert (fault.kind, fault.unreachable) == ("proxy", True)
     assert "hidden" not in str(fault)
     assert proxy.heads[0].splitlines()[0] == "CONNECT model.invalid:443 HTTP/1.1"
     assert KEY not in proxy.heads[0]
-    assert (header(proxy.heads[0], "Proxy-Authorization") or "").startswith("Basic ") == bool(credentials)
+    assert (header(proxy.heads[0], "Proxy-Authorization") or "").startswith("Basic ") == bool(
+        credentials
+    )
 
 
 # TLS
@@ -979,7 +1107,9 @@ def self_signed(tmp_path_factory: pytest.TempPathFactory) -> SelfSigned:
         "2",
     ]
     names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1,DNS:model.invalid"]
-    subprocess.run([*made, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    subprocess.run(
+        [*made, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     return SelfSigned(context, certificate)
@@ -987,7 +1117,9 @@ def self_signed(tmp_path_factory: pytest.TempPathFactory) -> SelfSigned:
 
 @BOTH_LOOPS
 @pytest.mark.anyio
-async def test_self_signed_certificate_is_refused_saying_how_to_accept_it(self_signed: SelfSigned) -> None:
+async def test_self_signed_certificate_is_refused_saying_how_to_accept_it(
+    self_signed: SelfSigned,
+) -> None:
     """Nothing is sent, the run stops, and the message has cause, address and remedy."""
     async with serving(tls=self_signed.server) as server:
         error = await fault_of(Address(server.url, KEY))
@@ -1013,13 +1145,16 @@ async def test_self_signed_certificate_is_accepted_when_told_so(self_signed: Sel
 async def test_certificate_of_ones_own_is_trusted_where_it_is_named(
     name: str, self_signed: SelfSigned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the address or by a variable; the check stays on, so a name that it does not hold is refused."""
+    """By the address or by a variable; the check stays on, so a name that it does not hold is
+    refused."""
     named = str(self_signed.file) if name == "ca_file" else None
     if named is None:
         monkeypatch.setenv(name, str(self_signed.file))
     async with serving(tls=self_signed.server) as server:
         assert await send(Address(server.url, KEY, ca_file=named)) == Completion("好")
-        error = await fault_of(Address(server.url.replace("127.0.0.1", "localhost"), KEY, ca_file=named))
+        error = await fault_of(
+            Address(server.url.replace("127.0.0.1", "localhost"), KEY, ca_file=named)
+        )
     assert isinstance(error, EndpointStopped)
     assert len(server.heads) == 1
 
@@ -1056,7 +1191,10 @@ async def test_key_passes_a_proxy_inside_the_tunnel_only(
 ) -> None:
     """What the proxy can read of an HTTPS request is the name of the host."""
     read_by_proxy: list[bytes] = []
-    async with serving(tls=self_signed.server) as server, tunnelling(server.url, read_by_proxy) as proxy:
+    async with (
+        serving(tls=self_signed.server) as server,
+        tunnelling(server.url, read_by_proxy) as proxy,
+    ):
         monkeypatch.setenv("HTTPS_PROXY", proxy)
         found = await send(Address("https://model.invalid/v1", KEY, insecure_tls=True))
     assert found == Completion("好")
@@ -1083,7 +1221,9 @@ async def tunnelling(target: str, read: list[bytes]) -> AsyncIterator[str]:
         listener.close()
 
 
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: list[bytes]) -> None:
+async def _pass(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: list[bytes]
+) -> None:
     try:
         while chunk := await reader.read(65536):
             seen.append(chunk)
@@ -1100,7 +1240,8 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen
 
 @asynccontextmanager
 async def socks_proxy(target: str, asked: list[bytes], refuses: bool = False) -> AsyncIterator[str]:
-    """A SOCKS5 server (RFC 1928, 1929) whose every way ends at the server of `target`; keeps what it was asked."""
+    """A SOCKS5 server (RFC 1928, 1929) whose every way ends at the server of `target`; keeps what
+    it was asked."""
     port = int(target.rpartition(":")[2].removesuffix("/v1"))
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -1111,7 +1252,9 @@ async def socks_proxy(target: str, asked: list[bytes], refuses: bool = False) ->
             asked.append(name + b":" + await reader.readexactly((await reader.readexactly(1))[0]))
             writer.write(b"\x01\x00")
         kind = (await reader.readexactly(4))[3]
-        asked.append(await reader.readexactly({1: 4, 4: 16}.get(kind) or (await reader.readexactly(1))[0]))
+        asked.append(
+            await reader.readexactly({1: 4, 4: 16}.get(kind) or (await reader.readexactly(1))[0])
+        )
         await reader.readexactly(2)
         writer.write(b"\x05" + bytes([5 if refuses else 0]) + b"\x00\x01" + bytes(6))
 
@@ -1149,7 +1292,9 @@ async def test_socks_proxy_gets_the_name_and_the_credentials_and_no_key(
     tls = self_signed.server if secure else None
     async with serving(tls=tls) as server, socks_proxy(server.url, asked) as proxy:
         monkeypatch.setenv("ALL_PROXY", f"socks5h://user:hid%20den@{proxy}")
-        address = Address(f"http{'s' if secure else ''}://model.invalid/v1", KEY, ca_file=str(self_signed.file))
+        address = Address(
+            f"http{'s' if secure else ''}://model.invalid/v1", KEY, ca_file=str(self_signed.file)
+        )
         assert await send(address) == Completion("好")
     assert asked == [b"user:hid den", b"model.invalid"]
     assert header(server.heads[0], "Authorization") == f"Bearer {KEY}"
@@ -1161,12 +1306,15 @@ async def test_socks_proxy_gets_the_name_and_the_credentials_and_no_key(
 async def test_what_a_socks_proxy_cannot_do_is_a_fault_of_its_own_kind(
     socks: Any, self_signed: SelfSigned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused ways, proxies that are not there, names that nobody knows, and certificates that nobody trusts."""
+    """Refused ways, proxies that are not there, names that nobody knows, and certificates that
+    nobody trusts."""
 
     async def found(url: str) -> tuple[str, bool]:
         error = await fault_of(Address(url, KEY))
         assert "hidden" not in str(error)
-        return (error.kind, error.unreachable) if isinstance(error, TransportFault) else (STOPS, False)
+        return (
+            (error.kind, error.unreachable) if isinstance(error, TransportFault) else (STOPS, False)
+        )
 
     async with serving(tls=self_signed.server) as server:
         async with socks_proxy(server.url, [], refuses=True) as proxy:
@@ -1191,9 +1339,15 @@ async def test_credentials_of_a_socks_proxy_that_are_echoed_are_scrubbed(
     socks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those of any proxy."""
-    async with serving(http(500, b"user:hidden refused")) as server, socks_proxy(server.url, []) as proxy:
+    async with (
+        serving(http(500, b"user:hidden refused")) as server,
+        socks_proxy(server.url, []) as proxy,
+    ):
         monkeypatch.setenv("HTTP_PROXY", f"socks5h://user:hidden@{proxy}")
-        assert str(await fault_of(Address("http://model.invalid/v1", KEY))) == "http_500: user:*** refused"
+        assert (
+            str(await fault_of(Address("http://model.invalid/v1", KEY)))
+            == "http_500: user:*** refused"
+        )
 
 
 @pytest.mark.anyio
@@ -1211,13 +1365,17 @@ async def test_full_table_of_files_behind_a_socks_proxy_is_this_machines_fault(
 
 
 @pytest.mark.anyio
-async def test_every_error_of_a_socks_proxy_is_caught(socks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_error_of_a_socks_proxy_is_caught(
+    socks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are no errors of aiohttp's; a release of aiohttp-socks with a new one fails here."""
     monkeypatch.setenv("HTTP_PROXY", "socks5://127.0.0.1:1")
     exported = [getattr(socks, name) for name in socks.__all__]
     errors = [kind for kind in exported if isinstance(kind, type) and issubclass(kind, Exception)]
     known = {"ProxyError", "ProxyConnectionError", "ProxyTimeoutError"}
-    assert {kind.__name__ for kind in errors if kind.__module__.startswith("aiohttp_socks")} == known
+    assert {
+        kind.__name__ for kind in errors if kind.__module__.startswith("aiohttp_socks")
+    } == known
     for name in known:
 
         def broken(*ignored: object, name: str = name, **more: object) -> None:
@@ -1236,7 +1394,8 @@ async def test_every_error_of_a_socks_proxy_is_caught(socks: Any, monkeypatch: p
 async def test_connection_serves_again_whatever_its_way(
     way: str, secure: bool, socks: Any, self_signed: SelfSigned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through either proxy and inside a tunnel, too: a handshake for each request would take longer than it."""
+    """Through either proxy and inside a tunnel, too: a handshake for each request would take longer
+    than it."""
     read: list[bytes] = []
     async with AsyncExitStack() as held:
         server = await held.enter_async_context(staying(tls=self_signed.server if secure else None))
@@ -1246,10 +1405,14 @@ async def test_connection_serves_again_whatever_its_way(
         elif way == "HTTP":
             monkeypatch.setenv("ALL_PROXY", url.removesuffix("/v1"))
         elif way == "SOCKS":
-            monkeypatch.setenv("ALL_PROXY", f"socks5h://{await held.enter_async_context(socks_proxy(url, read))}")
+            monkeypatch.setenv(
+                "ALL_PROXY", f"socks5h://{await held.enter_async_context(socks_proxy(url, read))}"
+            )
         if way != "directly":
             url = f"http{'s' if secure else ''}://model.invalid/v1"
-        async with Client(Address(url, KEY, insecure_tls=True), timeout=HANGS, connections=1) as client:
+        async with Client(
+            Address(url, KEY, insecure_tls=True), timeout=HANGS, connections=1
+        ) as client:
             for _ in range(3):
                 assert (await client.send(b"{}")).completion == Completion("好")
     assert (len(server.heads), server.connections) == (3, 1)
@@ -1260,7 +1423,8 @@ async def test_connection_serves_again_whatever_its_way(
 
 Write = Callable[[bytes], None]
 Script = Callable[[Write], Awaitable[None]]
-"""Writes the body of a reply, in HTTP chunks. A moment of virtual time is enough for the client to read a block."""
+"""Writes the body of a reply, in HTTP chunks. A moment of virtual time is enough for the client to
+read a block."""
 MOMENT = 0.001
 
 
@@ -1279,7 +1443,9 @@ class Stage:
                 await reader.readexactly(int(header(head, "Content-Length") or "0"))
                 lines = ["HTTP/1.1 200 OK", *self._headers, "Transfer-Encoding: chunked", "", ""]
                 writer.write("\r\n".join(lines).encode())
-                await self._script(lambda block: writer.write(b"%x\r\n%s\r\n" % (len(block), block)))
+                await self._script(
+                    lambda block: writer.write(b"%x\r\n%s\r\n" % (len(block), block))
+                )
                 writer.write(b"0\r\n\r\n")
         except (asyncio.IncompleteReadError, OSError):
             pass  # the client has gone; its own error is what the test looks at
@@ -1288,7 +1454,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def on_stage(stage: Stage, seconds: float = HANGS, stall: float = HANGS) -> AsyncIterator[Client]:
+async def on_stage(
+    stage: Stage, seconds: float = HANGS, stall: float = HANGS
+) -> AsyncIterator[Client]:
     listener = await asyncio.start_server(stage.serve, "127.0.0.1", 0)
     address = Address(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1", KEY)
     try:
@@ -1334,7 +1502,8 @@ EVENTS = "Content-Type: text/event-stream"
 @BOTH_LOOPS
 @pytest.mark.anyio
 async def test_streamed_reply_is_the_completion_whatever_was_asked_for() -> None:
-    """Whether the request wanted a stream is not looked at: the reply says what it is. Bytes come one by one."""
+    """Whether the request wanted a stream is not looked at: the reply says what it is. Bytes come
+    one by one."""
 
     async def script(write: Write) -> None:
         for place in range(len(STREAM)):
@@ -1348,10 +1517,15 @@ async def test_streamed_reply_is_the_completion_whatever_was_asked_for() -> None
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("kind", ["text/event-stream", "Text/Event-Stream", "text/event-stream;charset=UTF-8"])
+@pytest.mark.parametrize(
+    "kind", ["text/event-stream", "Text/Event-Stream", "text/event-stream;charset=UTF-8"]
+)
 async def test_type_of_a_stream_is_read_in_every_form(kind: str) -> None:
-    """In any case and with parameters; a body without chunked encoding that ends with the connection is one, too."""
-    reply = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n".encode() + STREAM
+    """In any case and with parameters; a body without chunked encoding that ends with the
+    connection is one, too."""
+    reply = (
+        f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n".encode() + STREAM
+    )
     async with serving(reply) as server:
         assert await send(Address(server.url)) == STREAMED
 
@@ -1370,7 +1544,9 @@ async def test_endpoint_that_ignores_the_wish_for_a_stream_has_answered() -> Non
 @pytest.mark.anyio
 async def test_refusal_in_the_type_of_a_stream_is_a_refusal() -> None:
     """Only what succeeds is read as a stream."""
-    async with serving(http(400, b'{"error":{"message":"temperature must be 1"}}', EVENTS)) as server:
+    async with serving(
+        http(400, b'{"error":{"message":"temperature must be 1"}}', EVENTS)
+    ) as server:
         assert isinstance(await fault_of(Address(server.url)), Rejected)
 
 
@@ -1406,7 +1582,11 @@ def test_first_token_is_the_first_text_or_thought(name: str) -> None:
     delta = orjson.dumps({"choices": [{"delta": {name: "想"}}]})
 
     async def script(write: Write) -> None:
-        for seconds, block in ((1.0, b": keep-alive\n\n"), (1.0, piece("")), (2.0, b"data: " + delta + b"\n\n")):
+        for seconds, block in (
+            (1.0, b": keep-alive\n\n"),
+            (1.0, piece("")),
+            (2.0, b"data: " + delta + b"\n\n"),
+        ):
             await asyncio.sleep(seconds)
             write(block)
         await asyncio.sleep(4.0)
@@ -1445,7 +1625,8 @@ def test_stream_that_says_done_and_never_ends_has_answered() -> None:
 
 
 def test_silence_within_a_stream_is_a_stall() -> None:
-    """Once something came, the time without another byte counts, and it is a fault of its own kind."""
+    """Once something came, the time without another byte counts, and it is a fault of its own
+    kind."""
 
     async def script(write: Write) -> None:
         write(piece("好"))
@@ -1484,7 +1665,8 @@ def test_reply_whose_finish_reason_came_is_whole_whatever_becomes_of_its_stream(
 
 @pytest.mark.anyio
 async def test_cancellation_after_the_last_word_loses_no_reply() -> None:
-    """Whoever stops the run while the connection is being tidied up still gets what was paid for."""
+    """Whoever stops the run while the connection is being tidied up still gets what was paid
+    for."""
     spoken = asyncio.Event()
 
     async def script(write: Write) -> None:
@@ -1502,7 +1684,8 @@ async def test_cancellation_after_the_last_word_loses_no_reply() -> None:
 
 
 def test_silence_before_a_stream_is_a_time_out() -> None:
-    """Until the first byte of the body the time-out counts as for any reply, however short a stall may be."""
+    """Until the first byte of the body the time-out counts as for any reply, however short a stall
+    may be."""
 
     async def script(write: Write) -> None:
         await for_ever()
@@ -1525,7 +1708,10 @@ def test_stream_that_keeps_on_coming_may_take_ten_times_the_time_out(seconds: fl
     if seconds < 10:
         assert staged(script, seconds=1.0).completion.text.endswith("标标签好")
     else:
-        assert fault_on_stage(script, 1.0, HANGS) == ("timeout", "the stream has not ended within 10 s")
+        assert fault_on_stage(script, 1.0, HANGS) == (
+            "timeout",
+            "the stream has not ended within 10 s",
+        )
 
 
 @BOTH_LOOPS
@@ -1544,9 +1730,12 @@ def test_stream_that_keeps_on_coming_may_take_ten_times_the_time_out(seconds: fl
     ],
 )
 async def test_what_breaks_within_a_stream_is_worth_another_try(body: bytes, kind: str) -> None:
-    """Cut, garbled, or ended by an error of the endpoint's: the kinds are those of whole replies."""
+    """Cut, garbled, or ended by an error of the endpoint's: the kinds are those of whole
+    replies."""
     body = body.replace(b"KEY", KEY.encode())
-    async with serving(f"HTTP/1.1 200 OK\r\n{EVENTS}\r\nConnection: close\r\n\r\n".encode() + body) as server:
+    async with serving(
+        f"HTTP/1.1 200 OK\r\n{EVENTS}\r\nConnection: close\r\n\r\n".encode() + body
+    ) as server:
         fault = await fault_of(Address(server.url, KEY))
     assert isinstance(fault, TransportFault)
     assert (fault.kind, fault.unreachable) == (kind, False)
@@ -1588,7 +1777,9 @@ async def test_quota_is_told_by_the_headers_of_a_stream_too() -> None:
     quota = "x-ratelimit-remaining-requests: 0", "x-ratelimit-reset-requests: 1m30s"
     async with (
         serving(http(200, STREAM, EVENTS, *quota)) as server,
-        Client(Address(server.url), timeout=HANGS, connections=1, on_exhausted=told.append) as client,
+        Client(
+            Address(server.url), timeout=HANGS, connections=1, on_exhausted=told.append
+        ) as client,
     ):
         assert (await client.send(b"{}")).completion == STREAMED
     assert told == [60.0]

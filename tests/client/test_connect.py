@@ -1,4 +1,5 @@
-"""Which way a connection goes and whom it trusts, from the environment alone, and how long it holds."""
+"""Which way a connection goes and whom it trusts, from the environment alone, and how long it
+holds."""
 
 from __future__ import annotations
 
@@ -39,10 +40,26 @@ def proxy_for(url: str) -> str | None:
         ({"HTTP_PROXY": PROXY}, "https://h.example/v1", "directly"),
         ({"HTTPS_PROXY": PROXY}, "https://h.example/v1", f"through {PROXY} (HTTPS_PROXY)"),
         ({"ALL_PROXY": PROXY}, "https://h.example/v1", f"through {PROXY} (ALL_PROXY)"),
-        ({"all_proxy": PROXY, "http_proxy": "http://b.example:1"}, "http://h.example/v1", "b.example:1 (HTTP_PROXY)"),
-        ({"all_proxy": PROXY, "HTTP_PROXY": ""}, "http://h.example/v1", f"through {PROXY} (ALL_PROXY)"),
-        ({"HTTP_PROXY": "proxy.example:3128"}, "http://h.example/v1", f"through {PROXY} (HTTP_PROXY)"),
-        ({"HTTP_PROXY": "http://user:hidden@proxy.example:3128"}, "http://h.example/v1", f"through {PROXY} (HTTP"),
+        (
+            {"all_proxy": PROXY, "http_proxy": "http://b.example:1"},
+            "http://h.example/v1",
+            "b.example:1 (HTTP_PROXY)",
+        ),
+        (
+            {"all_proxy": PROXY, "HTTP_PROXY": ""},
+            "http://h.example/v1",
+            f"through {PROXY} (ALL_PROXY)",
+        ),
+        (
+            {"HTTP_PROXY": "proxy.example:3128"},
+            "http://h.example/v1",
+            f"through {PROXY} (HTTP_PROXY)",
+        ),
+        (
+            {"HTTP_PROXY": "http://user:hidden@proxy.example:3128"},
+            "http://h.example/v1",
+            f"through {PROXY} (HTTP",
+        ),
     ],
 )
 def test_proxy_is_the_one_of_the_scheme_or_else_that_of_all(
@@ -135,7 +152,8 @@ def test_no_proxy_holds_names_domains_ports_addresses_and_blocks(
 def test_proxy_that_cannot_be_used_is_bad_input_naming_the_variable(
     name: str, proxy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mistyped one is reported at once, and not as a fault of the endpoint; its password is not repeated."""
+    """A mistyped one is reported at once, and not as a fault of the endpoint; its password is not
+    repeated."""
     monkeypatch.setenv(name, proxy)
     with pytest.raises(BadInput, match=f"the proxy in {name}") as caught:
         Client(Address("http://model.invalid/v1"), timeout=1.0, connections=1)
@@ -161,10 +179,22 @@ class Package(ModuleType):
 @pytest.mark.parametrize(
     ("proxy", "made"),
     [
-        ("socks5://p.example:9", {"host": "p.example", "port": 9, "proxy_type": "five", "rdns": False}),
-        ("socks5h://p.example", {"host": "p.example", "port": 1080, "proxy_type": "five", "rdns": True}),
-        ("socks4://p.example", {"host": "p.example", "port": 1080, "proxy_type": "four", "rdns": False}),
-        ("socks4a://p.example", {"host": "p.example", "port": 1080, "proxy_type": "four", "rdns": True}),
+        (
+            "socks5://p.example:9",
+            {"host": "p.example", "port": 9, "proxy_type": "five", "rdns": False},
+        ),
+        (
+            "socks5h://p.example",
+            {"host": "p.example", "port": 1080, "proxy_type": "five", "rdns": True},
+        ),
+        (
+            "socks4://p.example",
+            {"host": "p.example", "port": 1080, "proxy_type": "four", "rdns": False},
+        ),
+        (
+            "socks4a://p.example",
+            {"host": "p.example", "port": 1080, "proxy_type": "four", "rdns": True},
+        ),
         (
             "socks5://us%40er:p%2Fass@p.example/",
             {"host": "p.example", "port": 1080, "proxy_type": "five", "rdns": False}
@@ -199,11 +229,15 @@ def test_credentials_of_a_socks_proxy_are_secrets(monkeypatch: pytest.MonkeyPatc
     assert "hidden" in secrets(address, connection(address, 1).via, "http://h.example/v1")
 
 
-def test_socks_proxy_without_its_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socks_proxy_without_its_package_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One sentence with the variable and the command."""
     monkeypatch.setitem(sys.modules, "aiohttp_socks", None)
     monkeypatch.setenv("ALL_PROXY", "socks5://user:hidden@p.example")
-    with pytest.raises(BadInput, match=r"ALL_PROXY.*-m pip install 'behavior-harness\[socks\]'") as caught:
+    with pytest.raises(
+        BadInput, match=r"ALL_PROXY.*-m pip install 'behavior-harness\[socks\]'"
+    ) as caught:
         connection(Address("http://h.example/v1"), 1)
     assert "hidden" not in str(caught.value)
 
@@ -230,11 +264,17 @@ def test_file_that_holds_no_certificate_is_bad_input_by_name(
     empty, other = tmp_path / "empty.pem", tmp_path / "other.pem"
     empty.write_bytes(b"")
     other.write_text("标签", encoding="utf-8")
-    for path, words in ((tmp_path / "no.pem", "No such file"), (empty, "no certificate"), (other, "no certificate")):
+    for path, words in (
+        (tmp_path / "no.pem", "No such file"),
+        (empty, "no certificate"),
+        (other, "no certificate"),
+    ):
         if name in CA_VARIABLES:
             monkeypatch.setenv(name, str(path))
         with pytest.raises(BadInput) as caught:
-            trust(Address("https://h.example/v1", ca_file=None if name in CA_VARIABLES else str(path)))
+            trust(
+                Address("https://h.example/v1", ca_file=None if name in CA_VARIABLES else str(path))
+            )
         assert (
             str(path) in str(caught.value)
             and name.removeprefix("--").replace("-", "_") in str(caught.value)
@@ -247,7 +287,9 @@ class Recorded(ssl.SSLContext):
 
     loaded: list[str]
 
-    def load_verify_locations(self, cafile: Any = None, capath: Any = None, cadata: Any = None) -> None:
+    def load_verify_locations(
+        self, cafile: Any = None, capath: Any = None, cadata: Any = None
+    ) -> None:
         self.loaded.append(cafile or capath)
 
 
@@ -264,18 +306,25 @@ def recorded() -> Recorded:
         ({}, ["own.pem"]),
         ({"SSL_CERT_FILE": "ssl.pem"}, ["system.pem", "ssl.pem", "own.pem"]),
         ({"SSL_CERT_DIR": "folder"}, ["system", "own.pem"]),
-        ({"REQUESTS_CA_BUNDLE": "folder", "CURL_CA_BUNDLE": "curl.pem"}, ["folder", "curl.pem", "own.pem"]),
+        (
+            {"REQUESTS_CA_BUNDLE": "folder", "CURL_CA_BUNDLE": "curl.pem"},
+            ["folder", "curl.pem", "own.pem"],
+        ),
         ({"REQUESTS_CA_BUNDLE": "own.pem", "CURL_CA_BUNDLE": "own.pem"}, ["own.pem"]),
     ],
 )
 def test_certificates_come_beside_the_systems_and_are_checked(
     variables: dict[str, str], loaded: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OpenSSL's own variables would replace them. A folder may stand for a file; none is loaded twice."""
+    """OpenSSL's own variables would replace them. A folder may stand for a file; none is loaded
+    twice."""
     for name in ("system", "folder"):
         (tmp_path / name).mkdir()
     (tmp_path / "system.pem").touch()
-    system = {"openssl_cafile": str(tmp_path / "system.pem"), "openssl_capath": str(tmp_path / "system")}
+    system = {
+        "openssl_cafile": str(tmp_path / "system.pem"),
+        "openssl_capath": str(tmp_path / "system"),
+    }
     paths = ssl.get_default_verify_paths()._replace(**system)
     monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: paths)
     monkeypatch.setattr(ssl, "create_default_context", recorded)
@@ -292,7 +341,8 @@ def test_certificates_come_beside_the_systems_and_are_checked(
 
 
 def test_aiohttp_has_no_upper_bound() -> None:
-    """Requests use its public parts alone, so that a later version can be installed with this package."""
+    """Requests use its public parts alone, so that a later version can be installed with this
+    package."""
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert [package for package in wanted if package.startswith("aiohttp") and "<" in package] == []
 
@@ -302,7 +352,8 @@ ESTABLISHED, KEEPALIVE = "01", "02"
 
 
 def timer_of(local: int, remote: int) -> tuple[str, int]:
-    """Return the kind of the timer of an open IPv4 connection between two ports, and the seconds until it fires."""
+    """Return the kind of the timer of an open IPv4 connection between two ports, and the seconds
+    until it fires."""
     ticks = os.sysconf("SC_CLK_TCK")
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, *ends, state, _, timer, _ = line.split(maxsplit=6)

@@ -1,4 +1,5 @@
-"""The adaptive limit against simulated endpoints: pure discrete events in virtual time, nothing waits."""
+"""The adaptive limit against simulated endpoints: pure discrete events in virtual time, nothing
+waits."""
 
 from __future__ import annotations
 
@@ -27,11 +28,13 @@ SEEDS = range(9)
 
 
 class Simulation:
-    """Chains of requests against an endpoint of `slots(now)` slots, which answers 429 beyond, until all are done.
+    """Chains of requests against an endpoint of `slots(now)` slots, which answers 429 beyond, until
+    all are done.
 
-    As many are out as the control allows, the one with most of its chain left first. `slower(n)` stretches the latency
-    of a request that finds itself the nth in service; `way` draws the seconds to the endpoint, and those back. A
-    refusal is `late` by so many seconds; a share of the tries is refused `by_chance`, whatever the load.
+    As many are out as the control allows, the one with most of its chain left first. `slower(n)`
+    stretches the latency of a request that finds itself the nth in service; `way` draws the seconds
+    to the endpoint, and those back. A refusal is `late` by so many seconds; a share of the tries is
+    refused `by_chance`, whatever the load.
     """
 
     def __init__(
@@ -78,7 +81,9 @@ class Simulation:
         """Seconds from a time on until the limit was as wanted; infinite if it never was."""
         if wanted(self.between(after, after)[0]):
             return 0.0
-        return next((at - after for at, limit in self.limits if at > after and wanted(limit)), math.inf)
+        return next(
+            (at - after for at, limit in self.limits if at > after and wanted(limit)), math.inf
+        )
 
     def _in(self, seconds: float, what: Callable[..., None], *details: float) -> None:
         self._order += 1
@@ -92,7 +97,9 @@ class Simulation:
             self._in(self._way(self._rng), self._arrives, left, self.now)
 
     def _arrives(self, left: int, sent: float) -> None:
-        if self._in_service >= self._slots(self.now) or (self._by_chance and self._rng.random() < self._by_chance):
+        if self._in_service >= self._slots(self.now) or (
+            self._by_chance and self._rng.random() < self._by_chance
+        ):
             return self._in(self._late + self._way(self._rng), self._is_refused, left, sent)
         self._in_service += 1
         latency = self._latency * math.exp(self._rng.gauss(-(SIGMA**2) / 2, SIGMA))
@@ -130,7 +137,9 @@ def thirty(now: float) -> int:
 @pytest.mark.parametrize("start", first_quick([4, 16, 64]))
 def test_limit_finds_thirty_slots_with_hardly_a_refusal(start: int) -> None:
     """3,000 requests of a second, 30 at once: 100 s at best, and 429 for whatever is too many."""
-    runs = [Simulation(AdaptiveControl(start, 1, 1024), slots=thirty, seed=seed).run() for seed in SEEDS]
+    runs = [
+        Simulation(AdaptiveControl(start, 1, 1024), slots=thirty, seed=seed).run() for seed in SEEDS
+    ]
     assert all(run.served == 3000 for run in runs)
     assert median(run.now for run in runs) / 100.0 <= 1.08
     assert max(run.refused for run in runs) / 3000 <= 0.02
@@ -138,10 +147,14 @@ def test_limit_finds_thirty_slots_with_hardly_a_refusal(start: int) -> None:
 
 @pytest.mark.parametrize("start", first_quick([64, 4, 16]))
 def test_requests_that_overtake_each_other_mislead_nobody(start: int) -> None:
-    """Of a burst on new connections any may be the one refused: the limit falls to the slots and not below."""
+    """Of a burst on new connections any may be the one refused: the limit falls to the slots and
+    not below."""
     runs = [
         Simulation(
-            AdaptiveControl(start, 1, 1024), slots=thirty, seed=seed, way=lambda rng: rng.expovariate(50.0)
+            AdaptiveControl(start, 1, 1024),
+            slots=thirty,
+            seed=seed,
+            way=lambda rng: rng.expovariate(50.0),
         ).run()
         for seed in SEEDS
     ]
@@ -156,7 +169,9 @@ def test_slots_that_go_and_return_are_followed_both_ways() -> None:
     def slots(now: float) -> int:
         return 10 if 30.0 < now < 60.0 else 30
 
-    runs = [Simulation(AdaptiveControl(16, 1, 1024), slots=slots, seed=seed).run() for seed in SEEDS]
+    runs = [
+        Simulation(AdaptiveControl(16, 1, 1024), slots=slots, seed=seed).run() for seed in SEEDS
+    ]
     assert max(run.first(30.0, lambda limit: limit <= 10) for run in runs) <= 3.0
     assert all(set(run.between(35.0, 60.0)) <= {9, 10, 11, 12} for run in runs)
     assert median(run.first(60.0, lambda limit: limit >= 27) for run in runs) <= 20.0
@@ -167,7 +182,8 @@ def test_slots_that_go_and_return_are_followed_both_ways() -> None:
 
 @pytest.mark.parametrize("start", [1, 4, 16])
 def test_single_slot_keeps_the_limit_at_one_but_for_probes(start: int) -> None:
-    """An endpoint that refuses every second request is asked for one at a time, and now and then for two."""
+    """An endpoint that refuses every second request is asked for one at a time, and now and then
+    for two."""
     run = Simulation(AdaptiveControl(start, 1, 1024), slots=lambda now: 1, chains=100, seed=1).run()
     assert set(run.between(1.0, run.now)) <= {1, 2}
     assert run.now / 400.0 <= 1.1
@@ -175,7 +191,8 @@ def test_single_slot_keeps_the_limit_at_one_but_for_probes(start: int) -> None:
 
 
 def test_refusal_sets_the_limit_one_below_what_was_in_flight() -> None:
-    """And each of several that come together one lower, down to what stays; a late one from before changes nothing."""
+    """And each of several that come together one lower, down to what stays; a late one from before
+    changes nothing."""
     control = AdaptiveControl(64, 1, 1024)
     for in_flight in range(64, 30, -1):
         control.refused(1.0, 0.0, in_flight)
@@ -197,8 +214,11 @@ def test_probes_stop_at_the_ceiling() -> None:
 
 @pytest.mark.parametrize("start", [4, 16, 64])
 @pytest.mark.parametrize("seed", first_quick([0, 1]))
-def test_latency_without_throughput_stops_the_climb_and_takes_it_back(start: int, seed: int) -> None:
-    """Beyond 64 in service this endpoint answers no more a second: the limit stays near, and work goes on as fast."""
+def test_latency_without_throughput_stops_the_climb_and_takes_it_back(
+    start: int, seed: int
+) -> None:
+    """Beyond 64 in service this endpoint answers no more a second: the limit stays near, and work
+    goes on as fast."""
     control = AdaptiveControl(start, 1, 4096)
     run = Simulation(control, chains=3000, seed=seed, slower=lambda n: max(1.0, n / 64)).run()
     whole = [limit for _, limit in run.limits]
@@ -215,7 +235,8 @@ def held(run: Simulation) -> list[int]:
 
 @pytest.mark.parametrize("start", [1, 4, 16, 64])
 def test_endpoint_that_serves_one_at_a_time_is_not_flooded(start: int) -> None:
-    """It refuses nothing, but the nth in its queue takes n times as long: more at once is never worth it."""
+    """It refuses nothing, but the nth in its queue takes n times as long: more at once is never
+    worth it."""
     run = Simulation(AdaptiveControl(start, 1, 1024), chains=250, seed=1, slower=float).run()
     assert max(limit for _, limit in run.limits) <= 2 * max(start, 32)
     assert run.served == 1000
@@ -223,7 +244,8 @@ def test_endpoint_that_serves_one_at_a_time_is_not_flooded(start: int) -> None:
 
 @pytest.mark.parametrize("start", [1, 4, 64])
 def test_endpoint_that_takes_everything_gets_the_ceiling_soon(start: int) -> None:
-    """Noise in the latency is no reason to stop: from any start the ceiling is reached in some 20 latencies."""
+    """Noise in the latency is no reason to stop: from any start the ceiling is reached in some 20
+    latencies."""
     for seed in SEEDS[:3]:
         run = Simulation(AdaptiveControl(start, 1, 256), chains=1500, seed=seed).run()
         assert run.first(0.0, lambda limit: limit == 256) <= 20.0
@@ -240,7 +262,12 @@ def test_limit_that_is_not_used_does_not_grow(start: int) -> None:
 
 
 STEPS = st.tuples(
-    st.booleans(), st.floats(0.0, 5.0), st.floats(0.0, 30.0), st.integers(1, 100), st.booleans(), st.integers(1, 40)
+    st.booleans(),
+    st.floats(0.0, 5.0),
+    st.floats(0.0, 30.0),
+    st.integers(1, 100),
+    st.booleans(),
+    st.integers(1, 40),
 )
 
 
@@ -249,7 +276,8 @@ STEPS = st.tuples(
 def test_floor_and_ceiling_are_kept_whatever_comes(
     start: int, floor: int, ceiling: int, steps: list[tuple[bool, float, float, int, bool, int]]
 ) -> None:
-    """Any mixture of answers and refusals, however odd their times and numbers; a start outside is brought inside."""
+    """Any mixture of answers and refusals, however odd their times and numbers; a start outside is
+    brought inside."""
     control, now = AdaptiveControl(start, floor, ceiling), 0.0
     for answered, passed, seconds, in_flight, pressed, times in steps:
         assert floor <= control.limit <= ceiling
@@ -281,18 +309,27 @@ def test_fixed_limit_is_the_most_and_only_refusals_lower_it(
         assert control.limit == limit
 
 
-@pytest.mark.parametrize("make", [lambda: AdaptiveControl(16, 1, 1024), lambda: FixedControl(64)], ids=["auto", "64"])
+@pytest.mark.parametrize(
+    "make", [lambda: AdaptiveControl(16, 1, 1024), lambda: FixedControl(64)], ids=["auto", "64"]
+)
 @pytest.mark.parametrize("late", first_quick([1.0, 0.0, 0.2]))
-def test_capacity_that_drops_and_returns_is_soon_used_again(make: Callable[[], AdaptiveControl], late: float) -> None:
-    """64 slots, 8 for ten seconds, and 64 again: 2,400 requests of half a second take 27.5 s at best.
+def test_capacity_that_drops_and_returns_is_soon_used_again(
+    make: Callable[[], AdaptiveControl], late: float
+) -> None:
+    """64 slots, 8 for ten seconds, and 64 again: 2,400 requests of half a second take 27.5 s at
+    best.
 
-    A 429 may come later than replies do. The limit is never below half of the least capacity of the last ten latencies.
+    A 429 may come later than replies do. The limit is never below half of the least capacity of the
+    last ten latencies.
     """
 
     def slots(now: float) -> int:
         return 8 if 5.0 <= now < 15.0 else 64
 
-    runs = [Simulation(make(), slots=slots, chains=600, seed=seed, seconds=0.5, late=late).run() for seed in SEEDS[:5]]
+    runs = [
+        Simulation(make(), slots=slots, chains=600, seed=seed, seconds=0.5, late=late).run()
+        for seed in SEEDS[:5]
+    ]
     assert median(run.now for run in runs) <= 1.2 * 27.5
     for run in runs:
         for at, limit in run.limits:
@@ -302,7 +339,8 @@ def test_capacity_that_drops_and_returns_is_soon_used_again(make: Callable[[], A
 
 
 def test_late_refusals_of_one_burst_halve_the_limit_at_most() -> None:
-    """64 requests are sent at once, 8 are served, and the 429s of the others come after these replies."""
+    """64 requests are sent at once, 8 are served, and the 429s of the others come after these
+    replies."""
     control = AdaptiveControl(64, 1, 1024)
     for _ in range(8):
         control.answered(0.5, 0.5, True)
@@ -317,11 +355,13 @@ def test_late_refusals_of_one_burst_halve_the_limit_at_most() -> None:
 def test_refusals_that_do_not_depend_on_load_cost_no_throughput(
     share: float, most: float, slots: int, bounded: bool
 ) -> None:
-    """One try in twenty, or in five, is refused at any load: the work takes hardly longer than where none is, be the
-    slots the ceiling or not."""
+    """One try in twenty, or in five, is refused at any load: the work takes hardly longer than
+    where none is, be the slots the ceiling or not."""
 
     def run(by_chance: float, seed: int) -> Simulation:
         control = AdaptiveControl(min(16, slots), 1, slots if bounded else 1024)
-        return Simulation(control, slots=lambda now: slots, chains=25 * slots, seed=seed, by_chance=by_chance).run()
+        return Simulation(
+            control, slots=lambda now: slots, chains=25 * slots, seed=seed, by_chance=by_chance
+        ).run()
 
     assert median(run(share, seed).now / run(0.0, seed).now for seed in SEEDS[:3]) <= most

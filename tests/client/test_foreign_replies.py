@@ -1,4 +1,5 @@
-"""Replies that come whole and are no completion, or one in an odd place: other APIs, pages, tool calls, cut streams."""
+"""Replies that come whole and are no completion, or one in an odd place: other APIs, pages, tool
+calls, cut streams."""
 
 from __future__ import annotations
 
@@ -24,24 +25,39 @@ OTHERS = {
     "page": (PAGE, "bad_json"),
     "anthropic": (
         orjson.dumps(
-            {"id": "msg_1", "type": "message", "role": "assistant", "content": [{"type": "text", "text": "{}"}]}
+            {
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "text", "text": "{}"}],
+            }
         ),
         "no_choices",
     ),
     "gemini": (
-        orjson.dumps({"candidates": [{"content": {"parts": [{"text": "{}"}]}}], "usageMetadata": {}}),
+        orjson.dumps(
+            {"candidates": [{"content": {"parts": [{"text": "{}"}]}}], "usageMetadata": {}}
+        ),
         "no_choices",
     ),
     "ollama chat": (
-        orjson.dumps({"model": "qwen3", "message": {"role": "assistant", "content": "{}"}, "done": True}),
+        orjson.dumps(
+            {"model": "qwen3", "message": {"role": "assistant", "content": "{}"}, "done": True}
+        ),
         "no_choices",
     ),
     "ollama stream": (
         b'{"model":"qwen3","message":{"content":"{"},"done":false}\n{"model":"qwen3","message":{"content":"}"},"done":true}\n',
         "bad_json",
     ),
-    "ollama generate": (orjson.dumps({"model": "qwen3", "response": "{}", "done": True}), "no_choices"),
-    "responses": (orjson.dumps({"object": "response", "output": [{"type": "message"}]}), "no_choices"),
+    "ollama generate": (
+        orjson.dumps({"model": "qwen3", "response": "{}", "done": True}),
+        "no_choices",
+    ),
+    "responses": (
+        orjson.dumps({"object": "response", "output": [{"type": "message"}]}),
+        "no_choices",
+    ),
 }
 
 
@@ -62,7 +78,9 @@ def test_reply_of_something_else_is_a_fault_that_is_known_as_such(name: str) -> 
     assert (fault.kind, fault.foreign) == (kind, True)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"busy", b'{"choices": []}', b'{"done": true}', b'{"type": "message"}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"busy", b'{"choices": []}', b'{"done": true}', b'{"type": "message"}']
+)
 def test_other_replies_without_an_answer_are_not(body: bytes) -> None:
     """They may be passing faults of the right endpoint."""
     assert not fault_of(body).foreign
@@ -71,7 +89,9 @@ def test_other_replies_without_an_answer_are_not(body: bytes) -> None:
 def test_stream_of_anthropic_is_known_too() -> None:
     """Its events have no choice."""
     events = [{"type": "message_start", "message": {"role": "assistant"}}, {"type": "message_stop"}]
-    body = b"".join(b"event: %s\ndata: %s\n\n" % (one["type"].encode(), orjson.dumps(one)) for one in events)  # type: ignore[attr-defined]
+    body = b"".join(
+        b"event: %s\ndata: %s\n\n" % (one["type"].encode(), orjson.dumps(one)) for one in events
+    )  # type: ignore[attr-defined]
     with pytest.raises(TransportFault) as caught:
         completion_of(whole_stream(body, 2**20, ended=True))
     assert caught.value.foreign
@@ -129,12 +149,17 @@ def test_page_with_403_is_a_gateway_s_and_not_about_the_key() -> None:
     "words",
     [
         "Access denied due to invalid subscription key or wrong API endpoint.",
-        "Unauthorized. Access token is missing, invalid, audience is incorrect (there), or have expired.",
+        (
+            "Unauthorized. Access token is missing, invalid, audience is incorrect (there), or have"
+            " expired."
+        ),
     ],
 )
 def test_azure_s_refusal_names_its_header(words: str) -> None:
     """Azure takes keys in `api-key`, and not as a bearer's token."""
-    assert "--extra-header 'api-key: ...'" in denied(orjson.dumps({"error": {"code": "401", "message": words}}))
+    assert "--extra-header 'api-key: ...'" in denied(
+        orjson.dumps({"error": {"code": "401", "message": words}})
+    )
 
 
 # Answers in tool calls
@@ -143,16 +168,25 @@ ARGUMENTS = '{"标签": ["猫"]}'
 
 
 def call(arguments: Any = ARGUMENTS, **more: Any) -> dict[str, Any]:
-    return {"id": "call_1", "type": "function", "function": {"name": "answer", "arguments": arguments}, **more}
+    return {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "answer", "arguments": arguments},
+        **more,
+    }
 
 
 def replied(message: dict[str, Any], reason: str | None = "tool_calls") -> Completion:
-    return completion(orjson.dumps({"choices": [{"index": 0, "message": message, "finish_reason": reason}]}))
+    return completion(
+        orjson.dumps({"choices": [{"index": 0, "message": message, "finish_reason": reason}]})
+    )
 
 
 @pytest.mark.parametrize("content", [None, "", "\n"])
 @pytest.mark.parametrize("reason", ["tool_calls", "stop", None])
-def test_object_in_the_only_tool_call_is_the_answer(content: str | None, reason: str | None) -> None:
+def test_object_in_the_only_tool_call_is_the_answer(
+    content: str | None, reason: str | None
+) -> None:
     """No tools are offered, so the call is what a model that answers by tool calls has to say."""
     found = replied({"content": content, "tool_calls": [call()]}, reason)
     assert found == Completion(ARGUMENTS, "tool_call")
@@ -190,9 +224,14 @@ def test_tool_call_is_no_answer_where_a_text_is_asked_for() -> None:
 
 
 def stream(*deltas: dict[str, Any], reason: str = "stop") -> bytes:
-    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
+    ]
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
-    return b"".join(b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
+    return (
+        b"".join(b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks)
+        + b"data: [DONE]\n\n"
+    )
 
 
 def streamed(body: bytes) -> Completion:
@@ -201,7 +240,10 @@ def streamed(body: bytes) -> Completion:
 
 def test_arguments_that_stream_in_pieces_are_joined() -> None:
     """The pieces of each call by its index."""
-    pieces = [{"tool_calls": [call(ARGUMENTS[at : at + 3], index=0)]} for at in range(0, len(ARGUMENTS), 3)]
+    pieces = [
+        {"tool_calls": [call(ARGUMENTS[at : at + 3], index=0)]}
+        for at in range(0, len(ARGUMENTS), 3)
+    ]
     assert streamed(stream(*pieces, reason="tool_calls")) == Completion(ARGUMENTS, "tool_call")
     two = [{"tool_calls": [call(index=0)]}, {"tool_calls": [call(index=1)]}]
     assert streamed(stream(*two, reason="tool_calls")) == Completion("", "tool_calls")

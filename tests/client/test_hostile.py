@@ -1,8 +1,10 @@
-"""Endpoints that do what no server should, byte by byte over loopback, against the real client and caller.
+"""Endpoints that do what no server should, byte by byte over loopback, against the real client and
+caller.
 
-What is tried here stands beside what other files try: proxies, secrets, certificates of one's own, redirects to another
-host, replies beyond the limit, lengths that lie, and each error of aiohttp in test_client.py; silences in
-test_client.py; bodies, as such, in test_replies.py and test_stream.py; what the double does wrong in test_faults.py.
+What is tried here stands beside what other files try: proxies, secrets, certificates of one's own,
+redirects to another host, replies beyond the limit, lengths that lie, and each error of aiohttp in
+test_client.py; silences in test_client.py; bodies, as such, in test_replies.py and test_stream.py;
+what the double does wrong in test_faults.py.
 """
 
 from __future__ import annotations
@@ -48,8 +50,12 @@ from tests.support.processes import wait_for
 
 KEY = "sk-test-0123456789abcdefWXYZ"
 HANGS = 30.0  # seconds; reached only by a test that would wait for ever
-SOON = 0.6  # seconds until a deadline that a test waits for; half of it for the connection, on a busy machine too
-PATIENCE = 0.1  # seconds for connecting: less than aiohttp waits before it tries the next address beside
+# seconds until a deadline that a test waits for; half of it for the connection, on a busy machine
+# too
+SOON = 0.6
+PATIENCE = (
+    0.1  # seconds for connecting: less than aiohttp waits before it tries the next address beside
+)
 MEGABYTE = 2**20
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -65,9 +71,20 @@ def body_of(text: str) -> bytes:
 GOOD = body_of("好")
 
 
-def http(body: bytes, *headers: str, status: str = "200 OK", version: str = "1.1", length: int | None = None) -> bytes:
+def http(
+    body: bytes,
+    *headers: str,
+    status: str = "200 OK",
+    version: str = "1.1",
+    length: int | None = None,
+) -> bytes:
     told = len(body) if length is None else length
-    return "\r\n".join([f"HTTP/{version} {status}", f"Content-Length: {told}", *headers, "", ""]).encode() + body
+    return (
+        "\r\n".join(
+            [f"HTTP/{version} {status}", f"Content-Length: {told}", *headers, "", ""]
+        ).encode()
+        + body
+    )
 
 
 def says(data: bytes, stays: bool = False) -> Script:
@@ -79,7 +96,8 @@ def says(data: bytes, stays: bool = False) -> Script:
 
 
 def in_turn(*parts: bytes) -> Script:
-    """Each once the client has had turns enough of the loop to read the one before; then it stays."""
+    """Each once the client has had turns enough of the loop to read the one before; then it
+    stays."""
 
     async def script(write: Write) -> bool:
         for part in parts:
@@ -92,7 +110,8 @@ def in_turn(*parts: bytes) -> Script:
 
 
 def forever(head: bytes, again: bytes, pause: float = 0.0) -> Script:
-    """`again` and again, as fast as it goes or a little every `pause` seconds, until the client has had enough."""
+    """`again` and again, as fast as it goes or a little every `pause` seconds, until the client has
+    had enough."""
 
     async def script(write: Write) -> bool:
         await write(head)
@@ -104,9 +123,12 @@ def forever(head: bytes, again: bytes, pause: float = 0.0) -> Script:
 
 
 class Server:
-    """Answers the n-th request by the n-th script, and all after the last with what `answer` makes of their bodies."""
+    """Answers the n-th request by the n-th script, and all after the last with what `answer` makes
+    of their bodies."""
 
-    def __init__(self, scripts: tuple[Script, ...], greeting: bytes, answer: Callable[[bytes], bytes]) -> None:
+    def __init__(
+        self, scripts: tuple[Script, ...], greeting: bytes, answer: Callable[[bytes], bytes]
+    ) -> None:
         self.url = ""
         self.heads: list[bytes] = []
         self.connections = 0
@@ -127,7 +149,9 @@ class Server:
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async def write(data: bytes) -> None:
-            if writer.transport.is_closing():  # the client has gone, of which uvloop makes another error
+            if (
+                writer.transport.is_closing()
+            ):  # the client has gone, of which uvloop makes another error
                 raise ConnectionResetError
             writer.write(data)
             await writer.drain()
@@ -137,12 +161,16 @@ class Server:
         stays = True
         while stays:
             head = await reader.readuntil(b"\r\n\r\n")
-            length = next(line for line in head.lower().splitlines() if line.startswith(b"content-length:"))
+            length = next(
+                line for line in head.lower().splitlines() if line.startswith(b"content-length:")
+            )
             body = await reader.readexactly(int(length.partition(b":")[2]))
             self.heads.append(head)
             number = len(self.heads) - 1
             script = (
-                self._scripts[number] if number < len(self._scripts) else says(http(self._answer(body)), stays=True)
+                self._scripts[number]
+                if number < len(self._scripts)
+                else says(http(self._answer(body)), stays=True)
             )
             stays = await script(write)
 
@@ -184,7 +212,13 @@ async def call(client: Client, max_retries: int = 3) -> Call:
     limiter = Limiter(Slots(FixedControl(1), asyncio.get_running_loop().time))
     clock = asyncio.get_running_loop().time
     caller = Caller(
-        client, limiter, Limits(max_retries, 900.0), probe=b"?", clock=clock, sleep=no_pause, rng=random.Random(1)
+        client,
+        limiter,
+        Limits(max_retries, 900.0),
+        probe=b"?",
+        clock=clock,
+        sleep=no_pause,
+        rng=random.Random(1),
     )
     with anyio.fail_after(HANGS):
         reply = await caller.complete(b"{}", 1, "user", lambda fault, number: faults.append(fault))
@@ -209,7 +243,9 @@ EVENTS = HEAD + b"Content-Type: text/event-stream\r\n\r\n"
 def packed(wbits: int) -> bytes:
     """The beginning, a hundred megabytes of blanks, of something a thousand times shorter."""
     packer = zlib.compressobj(9, wbits=wbits)
-    first, other = (packer.compress(b" " * MEGABYTE) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+    first, other = (
+        packer.compress(b" " * MEGABYTE) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2)
+    )
     return first + 99 * other
 
 
@@ -228,10 +264,19 @@ SLOW = {
     "a header now and then": (forever(HEAD, b"X: a\r\n", 0.01), ("timeout", "bad_http")),
     "a byte of the status line now and then": (forever(b"HTTP/1.1 200 ", b"a", 0.01), "timeout"),
     "100 Continue now and then": (forever(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01), "timeout"),
-    "100 Continue as fast as it goes": (forever(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000), "timeout"),
-    "chunks of a byte as fast as it goes": (forever(CHUNKED, b"1\r\n \r\n" * 1000), ("timeout", "too_large")),
+    "100 Continue as fast as it goes": (
+        forever(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000),
+        "timeout",
+    ),
+    "chunks of a byte as fast as it goes": (
+        forever(CHUNKED, b"1\r\n \r\n" * 1000),
+        ("timeout", "too_large"),
+    ),
     "a comment of a stream now and then": (forever(EVENTS, b": a\n\n", 0.01), "timeout"),
-    "the trailer of a chunked body now and then": (forever(CHUNKED + b"0\r\n", b"X: a\r\n", 0.01), "timeout"),
+    "the trailer of a chunked body now and then": (
+        forever(CHUNKED + b"0\r\n", b"X: a\r\n", 0.01),
+        "timeout",
+    ),
 }
 
 HUGE = {
@@ -271,11 +316,19 @@ HUGE = {
 }
 
 WRONG = {
-    "brotli, for which nobody asked": (says(http(b"\x8b\x02\x80", "Content-Encoding: br")), "bad_json"),
+    "brotli, for which nobody asked": (
+        says(http(b"\x8b\x02\x80", "Content-Encoding: br")),
+        "bad_json",
+    ),
     "an unknown encoding of the content": (says(http(b"?", "Content-Encoding: rot13")), "bad_json"),
-    "gzip that is cut": (says(http(gzip.compress(GOOD)[:-20], "Content-Encoding: gzip")), ("truncated", "bad_json")),
+    "gzip that is cut": (
+        says(http(gzip.compress(GOOD)[:-20], "Content-Encoding: gzip")),
+        ("truncated", "bad_json"),
+    ),
     "an unknown charset that hides the text": (
-        says(http(GOOD.decode().encode("gb18030"), "Content-Type: application/json; charset=x-none")),
+        says(
+            http(GOOD.decode().encode("gb18030"), "Content-Type: application/json; charset=x-none")
+        ),
         "bad_json",
     ),
     "nothing but invalid UTF-8": (says(http(b"\x80\x81\xff")), "bad_json"),
@@ -283,7 +336,10 @@ WRONG = {
     "a head without a body": (says(http(b"", length=100)), "truncated"),
     "half a head": (says(HEAD + b"Content-Len"), ("connection", "bad_http")),
     "a length beyond two bodies": (says(http(GOOD + GOOD, length=2 * len(GOOD) + 1)), "truncated"),
-    "chunks without an end around half a body": (says(CHUNKED + b"9\r\n" + GOOD[:9] + b"\r\n"), "truncated"),
+    "chunks without an end around half a body": (
+        says(CHUNKED + b"9\r\n" + GOOD[:9] + b"\r\n"),
+        "truncated",
+    ),
     "a chunk whose length is no number, after the head": (
         in_turn(CHUNKED + b"9\r\n" + GOOD[:9], b"\r\nnine"),
         "truncated",
@@ -297,8 +353,14 @@ WRONG = {
     "JSON that is no object": (says(http(b'["choices"]')), "bad_json"),
     "JSON of depth 100,000": (says(http(DEEP)), "bad_json"),
     "JSON of depth 100,000 in a stream": (says(EVENTS + b"data: " + DEEP + b"\n\n"), "bad_json"),
-    "a number of a million digits": (says(http(b'{"choices":' + b"9" * MEGABYTE + b"}")), "bad_json"),
-    "switching protocols": (says(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\n"), "http_101"),
+    "a number of a million digits": (
+        says(http(b'{"choices":' + b"9" * MEGABYTE + b"}")),
+        "bad_json",
+    ),
+    "switching protocols": (
+        says(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\n"),
+        "http_101",
+    ),
 }
 
 RETRIED = {**SLOW, **HUGE, **WRONG}
@@ -308,7 +370,8 @@ RETRIED = {**SLOW, **HUGE, **WRONG}
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", RETRIED)
 async def test_each_hostile_reply_is_tried_again_and_harms_nobody(name: str) -> None:
-    """A fault of its kind in one sentence, memory bounded, the connection left, and the next try is answered."""
+    """A fault of its kind in one sentence, memory bounded, the connection left, and the next try is
+    answered."""
     script, kinds = RETRIED[name]
     async with serving(script) as server:
         tracemalloc.start()
@@ -318,7 +381,9 @@ async def test_each_hostile_reply_is_tried_again_and_harms_nobody(name: str) -> 
         finally:
             tracemalloc.stop()
     assert (reply.completion, reply.tries) == (Completion("好"), len(faults) + 1), faults
-    assert len(faults) == 1 or name in SLOW, faults  # a busy machine may be late with the good reply, too
+    assert len(faults) == 1 or name in SLOW, (
+        faults
+    )  # a busy machine may be late with the good reply, too
     assert faults[0].kind == kinds or faults[0].kind in kinds, faults
     assert faults[0].detail and "\n" not in faults[0].detail and len(faults[0].detail) < 400
     assert KEY not in faults[0].detail and "RawResponse" not in faults[0].detail
@@ -336,8 +401,11 @@ UNSAFE = {
 @BOTH_LOOPS
 @pytest.mark.anyio
 @pytest.mark.parametrize("header", UNSAFE)
-async def test_head_that_can_be_read_in_two_ways_is_refused_at_once_by_its_header(header: str) -> None:
-    """A server that writes it does so in each reply: further tries would be paid, and none would help."""
+async def test_head_that_can_be_read_in_two_ways_is_refused_at_once_by_its_header(
+    header: str,
+) -> None:
+    """A server that writes it does so in each reply: further tries would be paid, and none would
+    help."""
     async with serving(*[says(UNSAFE[header])] * 9) as server:
         with pytest.raises(EndpointStopped) as caught:
             await called(server)
@@ -350,7 +418,8 @@ FLOOD = b"1\r\n \r\n" * 10_000
 
 
 def flood(listener: socket.socket, enough: threading.Event) -> None:
-    """Send chunks without end on every connection; `enough` is set once one of them has had many."""
+    """Send chunks without end on every connection; `enough` is set once one of them has had
+    many."""
 
     def send(connection: socket.socket) -> None:
         with suppress(OSError), connection:
@@ -372,7 +441,17 @@ def test_second_ctrl_c_ends_a_run_whose_endpoint_floods_it(tmp_path: Path) -> No
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=flood, args=(listener, enough), daemon=True).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        words = [*SHIPPED, "--model", "m", "--subset", "weibo", "--concurrency", "16", "--api-url", url]
+        words = [
+            *SHIPPED,
+            "--model",
+            "m",
+            "--subset",
+            "weibo",
+            "--concurrency",
+            "16",
+            "--api-url",
+            url,
+        ]
         with subprocess.Popen(
             [sys.executable, "-P", "-m", "harness", "run", *words, "--results-dir", "results"],
             cwd=tmp_path,
@@ -404,10 +483,14 @@ WHOLE = {
     "no length and no chunks": HEAD + b"Connection: close\r\n\r\n" + GOOD,
     "100 Continue before it": GO_ON + http(GOOD),
     "100 Continue and 103 Early Hints before it": GO_ON + EARLY + EARLY + http(GOOD),
-    "chunks with extensions and a trailer": CHUNKED + b'%x;a="b"\r\n%s\r\n0\r\nX: y\r\n\r\n' % (len(GOOD), GOOD),
+    "chunks with extensions and a trailer": (
+        CHUNKED + b'%x;a="b"\r\n%s\r\n0\r\nX: y\r\n\r\n' % (len(GOOD), GOOD)
+    ),
     "line ends without CR in the body": http(b"\n\n" + GOOD + b"\n"),
     "gzip": http(gzip.compress(GOOD), "Content-Encoding: gzip"),
-    "gzip in two members": http(gzip.compress(GOOD[:9]) + gzip.compress(GOOD[9:]), "Content-Encoding: gzip"),
+    "gzip in two members": http(
+        gzip.compress(GOOD[:9]) + gzip.compress(GOOD[9:]), "Content-Encoding: gzip"
+    ),
     "deflate": http(zlib.compress(GOOD), "Content-Encoding: deflate"),
     "deflate without its head": http(zlib.compress(GOOD)[2:-4], "Content-Encoding: deflate"),
     "plain text that is said to be gzip": http(GOOD, "Content-Encoding: gzip"),
@@ -415,8 +498,12 @@ WHOLE = {
     "plain text that is said to be brotli": http(GOOD, "Content-Encoding: br"),
     "chunks without an end": CHUNKED + b"%x\r\n%s\r\n" % (len(GOOD), GOOD),
     "a length beyond the body": http(GOOD, length=len(GOOD) + 1),
-    "a comment before and the end of a stream after it": http(b": wait\n\n" + GOOD + b"\n\ndata: [DONE]\n\n"),
-    "the same, with a length beyond it": http(b": wait\n\n" + GOOD + b"\r\ndata: [DONE]\n", length=999),
+    "a comment before and the end of a stream after it": http(
+        b": wait\n\n" + GOOD + b"\n\ndata: [DONE]\n\n"
+    ),
+    "the same, with a length beyond it": http(
+        b": wait\n\n" + GOOD + b"\r\ndata: [DONE]\n", length=999
+    ),
     "a header of 8,000 bytes": http(GOOD, f"X-Padding: {'a' * 8000}"),
     "an unknown charset": http(GOOD, JSON + "x-none"),
     "a charset that is not true": http(GOOD, JSON + "gbk"),
@@ -436,7 +523,8 @@ WHOLE = {
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", WHOLE)
 async def test_odd_reply_that_is_whole_is_taken_at_once(name: str) -> None:
-    """Old HTTP, hints before it, any encoding and charset that says what it is: the text is the one that was sent."""
+    """Old HTTP, hints before it, any encoding and charset that says what it is: the text is the one
+    that was sent."""
     async with serving(says(WHOLE[name])) as server:
         reply, faults = await called(server)
     assert (reply.completion, reply.tries, faults) == (Completion("好"), 1, [])
@@ -445,8 +533,11 @@ async def test_odd_reply_that_is_whole_is_taken_at_once(name: str) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("status", [200, 400])
 async def test_words_in_the_charset_of_their_type_are_understood(status: int) -> None:
-    """A filter's words in GBK settle the step, whatever the status; as gibberish they would be a fault for ever."""
-    body = '{"error":{"code":"1301","message":"系统检测到输入或生成内容可能包含不安全或敏感内容"}}'.encode("gbk")
+    """A filter's words in GBK settle the step, whatever the status; as gibberish they would be a
+    fault for ever."""
+    body = '{"error":{"code":"1301","message":"系统检测到输入或生成内容可能包含不安全或敏感内容"}}'.encode(
+        "gbk"
+    )
     async with serving(says(http(body, JSON + "gbk", status=f"{status} Status"))) as server:
         assert (await called(server)).reply.completion.finish_reason == "content_filter"
 
@@ -457,7 +548,8 @@ async def test_words_in_the_charset_of_their_type_are_understood(status: int) ->
 @BOTH_LOOPS
 @pytest.mark.anyio
 async def test_server_that_closes_idle_connections_costs_no_try() -> None:
-    """Whether the next request finds the connection closed or crosses its end: it is sent anew, and nothing failed."""
+    """Whether the next request finds the connection closed or crosses its end: it is sent anew, and
+    nothing failed."""
     async with (
         serving(*[says(http(GOOD)) for _ in range(20)]) as server,
         Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
@@ -470,7 +562,8 @@ async def test_server_that_closes_idle_connections_costs_no_try() -> None:
 @BOTH_LOOPS
 @pytest.mark.anyio
 async def test_request_that_makes_a_server_hang_up_is_a_failed_try() -> None:
-    """It is sent anew only where the connection had served before; on one of its own the server meant the request."""
+    """It is sent anew only where the connection had served before; on one of its own the server
+    meant the request."""
     async with (
         serving(says(http(GOOD), stays=True), says(b""), says(b"")) as server,
         Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
@@ -491,11 +584,16 @@ async def test_half_a_head_on_a_connection_that_served_before_is_a_failed_try() 
     ):
         await call(client)
         reply, faults = await call(client)
-    assert (reply.tries, [fault.kind for fault in faults], len(server.heads)) == (2, ["connection"], 3)
+    assert (reply.tries, [fault.kind for fault in faults], len(server.heads)) == (
+        2,
+        ["connection"],
+        3,
+    )
 
 
 def together(number: int) -> Script:
-    """A reply once so many requests are there, so that each has a connection of its own, which stays."""
+    """A reply once so many requests are there, so that each has a connection of its own, which
+    stays."""
     here, all_here = 0, asyncio.Event()
 
     async def script(write: Write) -> bool:
@@ -516,7 +614,8 @@ def together(number: int) -> Script:
 async def test_server_that_hangs_up_gets_a_request_once_more_at_most_however_many_connections_idle(
     crossing: float, arrivals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once more, over a new connection, where it hangs up at once; not at all where it first worked on the request."""
+    """Once more, over a new connection, where it hangs up at once; not at all where it first worked
+    on the request."""
     monkeypatch.setattr(connect, "CROSSING_SECONDS", crossing)
     warm = 16
     async with (
@@ -578,7 +677,8 @@ TWICE = {
 async def test_second_reply_to_one_request_never_answers_the_next(
     when: str, proxy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user must not get another's answer: the connection is left, and the next request gets its own."""
+    """A user must not get another's answer: the connection is left, and the next request gets its
+    own."""
     written = asyncio.Event()
 
     async def twice(write: Write) -> bool:
@@ -601,7 +701,8 @@ async def test_second_reply_to_one_request_never_answers_the_next(
 @pytest.mark.anyio
 @pytest.mark.parametrize("end", [False, True], ids=["a repeat", "the end"])
 async def test_what_nobody_has_read_yet_is_seen_before_the_next_request(end: bool) -> None:
-    """The next request follows at once: what the system has of a connection counts, not what the loop has read."""
+    """The next request follows at once: what the system has of a connection counts, not what the
+    loop has read."""
     connections: list[socket.socket] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -626,7 +727,8 @@ async def test_what_nobody_has_read_yet_is_seen_before_the_next_request(end: boo
 
 @pytest.mark.anyio
 async def test_rest_of_a_reply_never_answers_the_next_request() -> None:
-    """What a body has beyond its length is left with its connection, even where it looks like a reply."""
+    """What a body has beyond its length is left with its connection, even where it looks like a
+    reply."""
     foreign = http(body_of("别人的回答"))
     async with (
         serving(says(http(GOOD + foreign, length=len(GOOD)), stays=True)) as server,
@@ -640,18 +742,26 @@ async def test_rest_of_a_reply_never_answers_the_next_request() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("status", ["301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent"])
+@pytest.mark.parametrize(
+    "status", ["301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent"]
+)
 async def test_redirect_to_itself_is_one_request_and_one_sentence(status: int) -> None:
     """It is not followed, so it cannot go round; the run stops naming where it was sent."""
-    async with serving(*[says(http(b"", "Location: /v1/chat/completions", status=str(status)))] * 9) as server:
-        with pytest.raises(EndpointStopped, match=r"redirects to /v1/chat/completions: give that address if it is"):
+    async with serving(
+        *[says(http(b"", "Location: /v1/chat/completions", status=str(status)))] * 9
+    ) as server:
+        with pytest.raises(
+            EndpointStopped, match=r"redirects to /v1/chat/completions: give that address if it is"
+        ):
             await called(server)
     assert len(server.heads) == 1
 
 
 @BOTH_LOOPS
 @pytest.mark.anyio
-@pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.6\r\n", b"220 mail.example ESMTP\r\n", b"\x16\x03\x01\0\0"])
+@pytest.mark.parametrize(
+    "greeting", [b"SSH-2.0-OpenSSH_9.6\r\n", b"220 mail.example ESMTP\r\n", b"\x16\x03\x01\0\0"]
+)
 async def test_server_of_another_protocol_that_speaks_first_is_a_fault(greeting: bytes) -> None:
     """Its greeting is no reply, and does not hang the connection."""
     async with (
@@ -675,12 +785,33 @@ def certificate(folder: Path, name: str, days: str) -> Certificate:
         pytest.skip("no openssl command to make a certificate with")
     file, key = folder / "certificate.pem", folder / "key.pem"
     asked = folder / "asked.csr"
-    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=test"]
-    made = [openssl, "req", "-new", *kind, "-addext", f"subjectAltName={name}", "-keyout", str(key), "-out", str(asked)]
+    kind = [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-subj",
+        "/CN=test",
+    ]
+    made = [
+        openssl,
+        "req",
+        "-new",
+        *kind,
+        "-addext",
+        f"subjectAltName={name}",
+        "-keyout",
+        str(key),
+        "-out",
+        str(asked),
+    ]
     subprocess.run(made, check=True, capture_output=True)
     how = ["-signkey", str(key), "-days", days, "-copy_extensions", "copy"]
     subprocess.run(
-        [openssl, "x509", "-req", "-in", str(asked), *how, "-out", str(file)], check=True, capture_output=True
+        [openssl, "x509", "-req", "-in", str(asked), *how, "-out", str(file)],
+        check=True,
+        capture_output=True,
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file, key)
@@ -691,27 +822,42 @@ def certificate(folder: Path, name: str, days: str) -> Certificate:
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("name", "days", "why"),
-    [("IP:127.0.0.1", "0", "certificate has expired"), ("DNS:other.example", "2", "not valid for '127.0.0.1'")],
+    [
+        ("IP:127.0.0.1", "0", "certificate has expired"),
+        ("DNS:other.example", "2", "not valid for '127.0.0.1'"),
+    ],
     ids=["expired", "of another host"],
 )
 async def test_bad_certificate_is_refused_with_its_remedy_and_taken_where_told_so(
     name: str, days: str, why: str, tmp_path: Path
 ) -> None:
-    """Trusted as an authority, but out of date or another's: nothing is sent; `LLM_INSECURE_TLS=1` takes it."""
+    """Trusted as an authority, but out of date or another's: nothing is sent; `LLM_INSECURE_TLS=1`
+    takes it."""
     file, context = certificate(tmp_path, name, days)
     async with serving(tls=context) as server:
         with pytest.raises(EndpointStopped) as caught:
-            async with Client(Address(server.url, KEY, ca_file=str(file)), timeout=HANGS, connections=1) as client:
+            async with Client(
+                Address(server.url, KEY, ca_file=str(file)), timeout=HANGS, connections=1
+            ) as client:
                 await call(client)
         assert server.heads == []
-        async with Client(Address(server.url, KEY, insecure_tls=True), timeout=HANGS, connections=1) as client:
+        async with Client(
+            Address(server.url, KEY, insecure_tls=True), timeout=HANGS, connections=1
+        ) as client:
             assert (await call(client)).reply.completion == Completion("好")
-    assert why in str(caught.value) and "LLM_INSECURE_TLS=1" in str(caught.value) and "\n" not in str(caught.value)
+    assert (
+        why in str(caught.value)
+        and "LLM_INSECURE_TLS=1" in str(caught.value)
+        and "\n" not in str(caught.value)
+    )
 
 
 @pytest.mark.parametrize("proxy", [None, "http://proxy.example:3128"])
-def test_run_is_told_that_certificates_are_not_checked(proxy: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With or without a proxy, at https alone: `run` shows the way of an address wherever it is not the plain one."""
+def test_run_is_told_that_certificates_are_not_checked(
+    proxy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With or without a proxy, at https alone: `run` shows the way of an address wherever it is not
+    the plain one."""
     if proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy)
     told = connection(Address("https://h.example/v1", insecure_tls=True), 1).way
@@ -724,7 +870,8 @@ def test_run_is_told_that_certificates_are_not_checked(proxy: str | None, monkey
 def test_time_out_of_a_machine_that_stood_still_condemns_no_address(
     seconds: float, doubted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A time-out that comes late for seconds says nothing of its address: it is tried again, no run stops."""
+    """A time-out that comes late for seconds says nothing of its address: it is tried again, no run
+    stops."""
 
     async def runs_out(*asked: object, **more: object) -> None:
         await asyncio.sleep(seconds)
@@ -732,7 +879,9 @@ def test_time_out_of_a_machine_that_stood_still_condemns_no_address(
 
     async def sent() -> TransportFault:
         monkeypatch.setattr(Client, "_posted", runs_out)
-        async with Client(Address("http://model.example/v1", KEY), timeout=600.0, connections=1) as client:
+        async with Client(
+            Address("http://model.example/v1", KEY), timeout=600.0, connections=1
+        ) as client:
             with pytest.raises(TransportFault) as caught:
                 await client.send(b"{}")
         return caught.value
@@ -743,7 +892,8 @@ def test_time_out_of_a_machine_that_stood_still_condemns_no_address(
 
 @contextmanager
 def taking_no_connections(*hosts: str) -> Iterator[int]:
-    """One port of several addresses of this machine, whose queues of connections are full: it drops what knocks."""
+    """One port of several addresses of this machine, whose queues of connections are full: it drops
+    what knocks."""
     port = 0
     with ExitStack() as held:
         for host in hosts:
@@ -764,7 +914,8 @@ def taking_no_connections(*hosts: str) -> Iterator[int]:
 async def test_host_of_several_dead_addresses_is_unreachable_after_the_time_of_one(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They share the time, so that the run learns of its wrong address, before the request's own deadline passes."""
+    """They share the time, so that the run learns of its wrong address, before the request's own
+    deadline passes."""
     hosts, asked = ("127.0.0.1", "127.0.0.2", "127.0.0.3"), 0
     loop = asyncio.get_running_loop()
 
@@ -781,12 +932,16 @@ async def test_host_of_several_dead_addresses_is_unreachable_after_the_time_of_o
     monkeypatch.setattr(loop, "getaddrinfo", resolved)
     monkeypatch.setattr("harness.client.http.CONNECT_SECONDS", PATIENCE)
     with taking_no_connections(*hosts) as port:
-        async with Client(Address(f"http://model.example:{port}/v1", KEY), timeout=seconds, connections=1) as client:
+        async with Client(
+            Address(f"http://model.example:{port}/v1", KEY), timeout=seconds, connections=1
+        ) as client:
             with pytest.raises(TransportFault) as caught, anyio.fail_after(HANGS):
                 await client.send(b"{}")
     assert (caught.value.kind, caught.value.unreachable) == ("connect", True)
     patience = min(PATIENCE, seconds / 2)
-    assert caught.value.detail.endswith(f"/v1/chat/completions takes no connection within {patience:g} s")
+    assert caught.value.detail.endswith(
+        f"/v1/chat/completions takes no connection within {patience:g} s"
+    )
     assert asked == 1
 
 
@@ -813,13 +968,24 @@ def in_a_thread(*scripts: Script) -> Iterator[Server]:
 def test_run_through_hostile_replies_scores_nobody_on_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every second one after another comes in place of a reply; no user fails, and the results file is that of a calm
-    run."""
+    """Every second one after another comes in place of a reply; no user fails, and the results file
+    is that of a calm run."""
     half = [script for script, _ in RETRIED.values()][::2]
     monkeypatch.setenv("LLM_API_KEY", KEY)
     tasks = str(tmp_path / "tasks")
     assert main(["synth", "--out", tasks, "--users", "12", "--platform", "zhihu"]) == 0
-    options = ["--platform", "zhihu", "--name", "run", "--tasks-dir", tasks, "--timeout", "0.5", "--max-retries", "60"]
+    options = [
+        "--platform",
+        "zhihu",
+        "--name",
+        "run",
+        "--tasks-dir",
+        tasks,
+        "--timeout",
+        "0.5",
+        "--max-retries",
+        "60",
+    ]
     found = {}
     for label, scripts in (("calm", []), ("hostile", half)):
         with in_a_thread(*scripts) as server:

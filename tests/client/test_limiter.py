@@ -24,7 +24,8 @@ def fixed(slots: int) -> Limiter:
 
 
 async def settle(turns: int = 4) -> None:
-    """Lets every task that can go on go on; one that only passes a slot on needs two turns of the loop."""
+    """Lets every task that can go on go on; one that only passes a slot on needs two turns of the
+    loop."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
@@ -132,8 +133,11 @@ async def test_cancelled_waiter_leaves_the_queue_and_no_slot_is_lost() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("granted_first", [True, False])
-async def test_waiter_cancelled_at_the_very_moment_of_its_grant_passes_the_slot_on(granted_first: bool) -> None:
-    """Grant and cancellation in one turn of the loop, in either order: the slot goes to the next in line."""
+async def test_waiter_cancelled_at_the_very_moment_of_its_grant_passes_the_slot_on(
+    granted_first: bool,
+) -> None:
+    """Grant and cancellation in one turn of the loop, in either order: the slot goes to the next in
+    line."""
     limiter = fixed(1)
     await limiter.acquire(0)
     crowd = Crowd(limiter)
@@ -186,7 +190,8 @@ async def test_after_close_nobody_gets_a_slot() -> None:
 
 @pytest.mark.anyio
 async def test_slot_granted_in_the_turn_of_the_close_is_given_back() -> None:
-    """The request that stops a run gives its slot back first: whoever was handed it must not send any more."""
+    """The request that stops a run gives its slot back first: whoever was handed it must not send
+    any more."""
     limiter = fixed(1)
     crowd = Crowd(limiter)
     await crowd.join("stops the run")
@@ -203,8 +208,11 @@ async def test_slot_granted_in_the_turn_of_the_close_is_given_back() -> None:
 
 
 @given(st.integers(1, 4), st.integers(0, 2**32), st.booleans())
-def test_any_schedule_keeps_the_limit_serves_everybody_and_loses_no_slot(limit: int, seed: int, closes: bool) -> None:
-    """Random comings, goings and cancellations, several in one turn of the loop: afterwards all slots are there."""
+def test_any_schedule_keeps_the_limit_serves_everybody_and_loses_no_slot(
+    limit: int, seed: int, closes: bool
+) -> None:
+    """Random comings, goings and cancellations, several in one turn of the loop: afterwards all
+    slots are there."""
     asyncio.run(_random_schedule(limit, random.Random(seed), closes))
 
 
@@ -220,7 +228,9 @@ async def _random_schedule(limit: int, rng: random.Random, closes: bool) -> None
         if rng.random() < 0.5:
             await settle(100)
             assert limiter.in_flight == len(crowd.holding)
-            assert limiter.in_flight == limit or not limiter.waiting  # no slot is idle while somebody waits
+            assert (
+                limiter.in_flight == limit or not limiter.waiting
+            )  # no slot is idle while somebody waits
     await settle(100)
     if closes:
         limiter.close()
@@ -254,7 +264,8 @@ async def refuse(limiter: Limiter, times: int, retry_after: float | None) -> Non
 
 
 def test_nothing_goes_out_in_a_pause_and_everything_after_it() -> None:
-    """Slots are free, but nobody gets one before the time is over; then all that fit do, in the order of rank."""
+    """Slots are free, but nobody gets one before the time is over; then all that fit do, in the
+    order of rank."""
 
     async def main() -> None:
         limiter = fixed(2)
@@ -306,7 +317,8 @@ def test_pause_is_not_shortened_for_those_who_come_after_a_shorter_one() -> None
 
 @pytest.mark.parametrize("slots", [1, 5])
 def test_more_refusals_in_a_row_than_slots_pause_everybody_for_retry_after(slots: int) -> None:
-    """An endpoint that refuses more than it could ever hold counts by time: whoever comes next waits, too."""
+    """An endpoint that refuses more than it could ever hold counts by time: whoever comes next
+    waits, too."""
 
     async def main() -> tuple[float, float]:
         limiter = fixed(slots)
@@ -336,8 +348,11 @@ def test_refusals_with_an_answer_between_pause_nobody(retry_after: float | None)
 
 
 @pytest.mark.parametrize("retry_after", [None, 0.0])
-def test_refusals_without_a_time_pause_everybody_longer_and_longer_until_an_answer(retry_after: float | None) -> None:
-    """An endpoint that counts by time need not say so: the pauses double, and an answer ends them."""
+def test_refusals_without_a_time_pause_everybody_longer_and_longer_until_an_answer(
+    retry_after: float | None,
+) -> None:
+    """An endpoint that counts by time need not say so: the pauses double, and an answer ends
+    them."""
 
     async def main() -> tuple[float, float, float]:
         limiter = Limiter(Slots(Noting(3), virtual.now))
@@ -357,7 +372,8 @@ def test_refusals_without_a_time_pause_everybody_longer_and_longer_until_an_answ
 
 
 def test_probes_go_out_one_at_a_time_and_apart() -> None:
-    """However many slots there are, one request is on the wire, and the next only when it is time."""
+    """However many slots there are, one request is on the wire, and the next only when it is
+    time."""
 
     async def main() -> list[tuple[str, float]]:
         limiter, sent = fixed(8), []
@@ -371,7 +387,9 @@ def test_probes_go_out_one_at_a_time_and_apart() -> None:
             limiter.release(0.5, TransportFault("http_503", "down"), is_alone)
 
         limiter.probe(1.0)
-        await virtual.all_of(*(fails(name, wait) for name, wait in (("a", 2.0), ("b", 4.0), ("c", 8.0))))
+        await virtual.all_of(
+            *(fails(name, wait) for name, wait in (("a", 2.0), ("b", 4.0), ("c", 8.0)))
+        )
         return sent
 
     sent = virtual.run(main)
@@ -380,7 +398,8 @@ def test_probes_go_out_one_at_a_time_and_apart() -> None:
 
 
 def test_no_request_is_every_probe() -> None:
-    """One that always fails must not keep an outage going by its rank: probes go out in the order they came."""
+    """One that always fails must not keep an outage going by its rank: probes go out in the order
+    they came."""
 
     async def main() -> list[str]:
         limiter, sent = fixed(8), []
@@ -451,7 +470,8 @@ def test_ranks_hold_after_probes_have_left_the_queue_from_its_middle() -> None:
 
 
 def test_reason_is_told_only_while_somebody_waits() -> None:
-    """A pause that nobody meets, or slots that are all taken and wanted by nobody, hold nobody back."""
+    """A pause that nobody meets, or slots that are all taken and wanted by nobody, hold nobody
+    back."""
 
     async def main() -> None:
         limiter = fixed(1)
@@ -494,7 +514,8 @@ class Noting:
 
 
 def test_control_is_told_of_refusals_by_what_is_in_flight_when_they_come() -> None:
-    """The first request of a burst may be the one that is refused, so the number as which it went says nothing."""
+    """The first request of a burst may be the one that is refused, so the number as which it went
+    says nothing."""
 
     async def main() -> None:
         control = Noting(8)
@@ -512,7 +533,8 @@ def test_control_is_told_of_refusals_by_what_is_in_flight_when_they_come() -> No
 
 
 def test_control_is_told_whether_its_limit_holds_the_work_back() -> None:
-    """Pressed is who fills every slot or has somebody waiting; a limit that is not used must not grow."""
+    """Pressed is who fills every slot or has somebody waiting; a limit that is not used must not
+    grow."""
 
     async def main() -> None:
         control = Noting(2)
@@ -537,7 +559,8 @@ def test_control_is_told_whether_its_limit_holds_the_work_back() -> None:
 
 @pytest.mark.anyio
 async def test_limiters_on_the_same_slots_share_them_by_rank() -> None:
-    """Together they hold no more than there are; a slot that comes free goes to the highest rank of any of them."""
+    """Together they hold no more than there are; a slot that comes free goes to the highest rank of
+    any of them."""
     slots = Slots(FixedControl(2), asyncio.get_running_loop().time)
     one, other = Crowd(Limiter(slots)), Crowd(Limiter(slots))
     await one.join("a")
@@ -560,7 +583,8 @@ async def test_limiters_on_the_same_slots_share_them_by_rank() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("held", ["probing", "closed", "paused"])
 async def test_limiter_that_is_held_back_holds_no_other_back(held: str) -> None:
-    """A pause, an outage and the end of one run are its own: its waiting requests block no one else's."""
+    """A pause, an outage and the end of one run are its own: its waiting requests block no one
+    else's."""
     slots = Slots(FixedControl(2), asyncio.get_running_loop().time)
     one, other = Crowd(Limiter(slots)), Crowd(Limiter(slots))
     match held:
@@ -583,7 +607,8 @@ async def test_limiter_that_is_held_back_holds_no_other_back(held: str) -> None:
 
 @pytest.mark.anyio
 async def test_probe_of_an_outage_waits_for_a_slot_like_anybody() -> None:
-    """The one request that an outage lets out takes one of the shared slots, and no second follows it."""
+    """The one request that an outage lets out takes one of the shared slots, and no second follows
+    it."""
     slots = Slots(FixedControl(2), asyncio.get_running_loop().time)
     one, other = Crowd(Limiter(slots)), Crowd(Limiter(slots))
     one.limiter.probe(0.0)
@@ -606,7 +631,9 @@ def test_request_that_waits_for_tokens_is_not_overtaken_from_another_run() -> No
     """Small requests of one run could otherwise keep a large one of another waiting for ever."""
 
     async def main() -> None:
-        slots = Slots(FixedControl(9), virtual.now, Rates(None, 6000.0, virtual.now()))  # 100 a second, 100 at most
+        slots = Slots(
+            FixedControl(9), virtual.now, Rates(None, 6000.0, virtual.now())
+        )  # 100 a second, 100 at most
         large, small = Limiter(slots), Limiter(slots)
         order: list[str] = []
 

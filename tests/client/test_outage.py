@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from harness.client.caller import Caller
 from harness.client.control import FixedControl
-from harness.client.health import BETWEEN_PROBES, BETWEEN_TRIES, MAX_BILLABLE, UNCOUNTED_IN_A_ROW, Limits
+from harness.client.health import (
+    BETWEEN_PROBES,
+    BETWEEN_TRIES,
+    MAX_BILLABLE,
+    UNCOUNTED_IN_A_ROW,
+    Limits,
+)
 from harness.client.limiter import Limiter, Slots
 from harness.client.transport import Received
 from harness.errors import EndpointStopped, GaveUp, TransportFault
@@ -30,10 +36,12 @@ FOR_EVER = 10_000.0
 
 @dataclass
 class World:
-    """Users with chains of requests of a second each, at an endpoint that `fault` says something about.
+    """Users with chains of requests of a second each, at an endpoint that `fault` says something
+    about.
 
-    `fault(user, now)` is how a request that comes now ends, after `fails_in` seconds; None where it is served, after
-    `seconds(user)`, unless the endpoint `dies` before. Probes are the requests of the user `?`.
+    `fault(user, now)` is how a request that comes now ends, after `fails_in` seconds; None where it
+    is served, after `seconds(user)`, unless the endpoint `dies` before. Probes are the requests of
+    the user `?`.
     """
 
     fault: Callable[[str, float], TransportFault | None]
@@ -49,14 +57,22 @@ class World:
     stopped_at: float = 0.0
 
     def run(
-        self, users: int, steps: int, slots: int, max_retries: int = 8, max_outage: float = 900.0, wait: float = 0.0
+        self,
+        users: int,
+        steps: int,
+        slots: int,
+        max_retries: int = 8,
+        max_outage: float = 900.0,
+        wait: float = 0.0,
     ) -> World:
         """Plays all users to their end; user n has rank n before the steps it has left."""
 
         async def main() -> None:
             limiter = Limiter(Slots(FixedControl(slots), virtual.now))
             limits = Limits(max_retries, max_outage, wait)
-            self.caller = Caller(self, limiter, limits, probe=PROBE, clock=virtual.now, rng=random.Random(1))
+            self.caller = Caller(
+                self, limiter, limits, probe=PROBE, clock=virtual.now, rng=random.Random(1)
+            )
             try:
                 await virtual.all_of(*(self._user(str(number), steps) for number in range(users)))
             finally:
@@ -87,7 +103,9 @@ class World:
         try:
             for left in range(steps, 0, -1):
                 rank = 1000 * int(user) + left
-                reply = await self.caller.complete(user.encode(), rank, user, lambda fault, number: None)
+                reply = await self.caller.complete(
+                    user.encode(), rank, user, lambda fault, number: None
+                )
                 self.tries[user].append(reply.tries)
         except GaveUp as error:
             self.gave_up[user], self.given_up_at[user] = error, virtual.now()
@@ -102,7 +120,8 @@ def down_from_10_to_70(user: str, now: float) -> TransportFault | None:
 
 @pytest.mark.parametrize("max_retries", [0, 2, 8])
 def test_outage_in_the_middle_costs_its_time_and_no_user(max_retries: int) -> None:
-    """Sixty seconds without any answer: tries are given back, everybody comes through, and then it goes on at once."""
+    """Sixty seconds without any answer: tries are given back, everybody comes through, and then it
+    goes on at once."""
     world = World(down_from_10_to_70).run(users=8, steps=10, slots=4, max_retries=max_retries)
     assert world.gave_up == {}
     assert all(len(tries) == 10 for tries in world.tries.values())
@@ -114,7 +133,16 @@ def test_outage_in_the_middle_costs_its_time_and_no_user(max_retries: int) -> No
 def test_end_of_an_outage_wakes_who_backs_off() -> None:
     """Pauses of up to a minute were drawn while nobody was there: all go on at once."""
     world = World(down_from_10_to_70).run(users=60, steps=20, slots=60)
-    assert len({user for at, user in world.sent if 70.0 - BETWEEN_TRIES <= at < 70.0 + BETWEEN_TRIES + 1.1}) == 60
+    assert (
+        len(
+            {
+                user
+                for at, user in world.sent
+                if 70.0 - BETWEEN_TRIES <= at < 70.0 + BETWEEN_TRIES + 1.1
+            }
+        )
+        == 60
+    )
     assert world.gave_up == {}
 
 
@@ -128,7 +156,9 @@ def test_end_of_an_outage_leaves_the_pauses_that_the_endpoint_asked_for() -> Non
 
     world = World(down).run(users=8, steps=20, slots=8)
     assert {user for at, user in world.sent if 70.0 <= at < 600.0} == {"0"}
-    assert {user for at, user in world.sent if at >= 600.0} == {str(number) for number in range(1, 8)}
+    assert {user for at, user in world.sent if at >= 600.0} == {
+        str(number) for number in range(1, 8)
+    }
 
 
 def test_during_an_outage_one_request_at_a_time_goes_out() -> None:
@@ -155,7 +185,9 @@ def test_during_an_outage_one_request_at_a_time_goes_out() -> None:
 def test_outage_longer_than_allowed_stops_the_run() -> None:
     """It says for how long nothing came, and with what; after that nothing more is sent."""
     world = World(lambda user, now: DOWN if now >= 10.0 else None)
-    with pytest.raises(EndpointStopped, match=r"not answered with a completion for 5 minutes \(http_503: down\)"):
+    with pytest.raises(
+        EndpointStopped, match=r"not answered with a completion for 5 minutes \(http_503: down\)"
+    ):
         world.run(users=8, steps=30, slots=4, max_outage=300.0)
     assert 310.0 <= world.stopped_at <= 311.0 + 1.0
     assert world.at_once == 0
@@ -169,12 +201,15 @@ def test_outage_before_any_success_is_one_too() -> None:
     assert world.stopped_at <= 300.0 + BETWEEN_PROBES + 8 * 2 / 4 + 2.0
 
 
-NOBODY = TransportFault("connect", "http://127.0.0.1:9/v1 does not answer: refused", unreachable=True)
+NOBODY = TransportFault(
+    "connect", "http://127.0.0.1:9/v1 does not answer: refused", unreachable=True
+)
 
 
 @pytest.mark.parametrize("fault", [NOBODY, DOWN], ids=["nothing listens", "503"])
 def test_endpoint_that_is_still_loading_is_waited_for(fault: TransportFault) -> None:
-    """One probe at a time goes out; the answer that ends the wait finds every user with all its tries."""
+    """One probe at a time goes out; the answer that ends the wait finds every user with all its
+    tries."""
     world = World(lambda user, now: fault if now < 300.0 else None)
     world.run(users=8, steps=2, slots=4, max_retries=0, max_outage=30.0, wait=600.0)
     assert world.gave_up == {}
@@ -184,13 +219,15 @@ def test_endpoint_that_is_still_loading_is_waited_for(fault: TransportFault) -> 
 
 
 def test_one_user_is_enough_to_wait_for() -> None:
-    """Too few users for an outage: those that the first answer needs are waited for all the same."""
+    """Too few users for an outage: those that the first answer needs are waited for all the
+    same."""
     world = World(lambda user, now: DOWN if now < 300.0 else None)
     assert world.run(users=1, steps=1, slots=4, max_retries=0, wait=600.0).gave_up == {}
 
 
 def test_wait_ends_with_a_last_probe() -> None:
-    """An endpoint that does not come up stops the run when the seconds are over, not a probe's distance later."""
+    """An endpoint that does not come up stops the run when the seconds are over, not a probe's
+    distance later."""
     world = World(lambda user, now: NOBODY)
     with pytest.raises(EndpointStopped, match=r"--wait 100"):
         world.run(users=8, steps=1, slots=4, wait=100.0)
@@ -208,7 +245,8 @@ def test_wait_is_for_the_first_answer_only() -> None:
 
 
 def test_poisoned_request_is_given_up_alone_while_others_pass() -> None:
-    """One user's request fails every time: its retries are used up, nobody else notices, and there is no outage."""
+    """One user's request fails every time: its retries are used up, nobody else notices, and there
+    is no outage."""
     world = World(lambda user, now: DOWN if user == "7" else None)
     world.run(users=8, steps=60, slots=4, max_retries=3)
     assert list(world.gave_up) == ["7"]
@@ -217,7 +255,8 @@ def test_poisoned_request_is_given_up_alone_while_others_pass() -> None:
 
 
 def test_poisoned_request_does_not_keep_an_outage_going() -> None:
-    """It has the highest rank and fails whenever it is the probe; the others' probes find the endpoint back."""
+    """It has the highest rank and fails whenever it is the probe; the others' probes find the
+    endpoint back."""
 
     def fault(user: str, now: float) -> TransportFault | None:
         return DOWN if user == "7" else down_from_10_to_70(user, now)
@@ -233,17 +272,21 @@ def test_poisoned_request_does_not_keep_an_outage_going() -> None:
 def test_last_requests_that_always_fail_are_given_up_with_their_tries(
     users: int, max_retries: int, fails_in: float
 ) -> None:
-    """The endpoint answers a probe, at one slot, too: they are failures, and the run comes to its end."""
+    """The endpoint answers a probe, at one slot, too: they are failures, and the run comes to its
+    end."""
     world = World(lambda user, now: None if user == "?" else DOWN, fails_in=fails_in)
     world.run(users=users, steps=1, slots=1, max_retries=max_retries)
     assert len(world.gave_up) == users
     assert {error.tries for error in world.gave_up.values()} == {max_retries + 1}
     assert len(world.sent) == users * (max_retries + 1)
-    assert all(later - earlier > BETWEEN_PROBES - 0.001 for earlier, later in pairwise(world.probes))
+    assert all(
+        later - earlier > BETWEEN_PROBES - 0.001 for earlier, later in pairwise(world.probes)
+    )
 
 
 def test_no_request_has_more_than_thirty_tries_that_may_be_billed() -> None:
-    """Also where none of them counts, because an endpoint that answers everything else answers no probe."""
+    """Also where none of them counts, because an endpoint that answers everything else answers no
+    probe."""
     world = World(lambda user, now: DOWN if user in "7?" else None)
     world.run(users=8, steps=400, slots=4, max_retries=100)
     assert list(world.gave_up) == ["7"]
@@ -252,7 +295,9 @@ def test_no_request_has_more_than_thirty_tries_that_may_be_billed() -> None:
 
 def test_outage_takes_few_tries_of_a_request_that_may_be_billed() -> None:
     """However long it is: then probes alone look for its end."""
-    world = World(lambda user, now: DOWN if now < 850.0 else None).run(users=1, steps=1, slots=1, max_retries=0)
+    world = World(lambda user, now: DOWN if now < 850.0 else None).run(
+        users=1, steps=1, slots=1, max_retries=0
+    )
     assert world.gave_up == {}
     assert len(world.sent) <= 2 * UNCOUNTED_IN_A_ROW + 10
     assert world.stopped_at <= 850.0 + BETWEEN_PROBES + 2.0
@@ -260,7 +305,9 @@ def test_outage_takes_few_tries_of_a_request_that_may_be_billed() -> None:
 
 def test_nobody_is_given_up_before_it_is_known_whose_fault_it_is() -> None:
     """Even without retries: another request, or a probe, is answered first."""
-    world = World(lambda user, now: DOWN if user == "1" else None).run(users=2, steps=30, slots=2, max_retries=0)
+    world = World(lambda user, now: DOWN if user == "1" else None).run(
+        users=2, steps=30, slots=2, max_retries=0
+    )
     assert (list(world.gave_up), world.tries["0"]) == (["1"], [1] * 30)
     assert world.given_up_at["1"] >= 0.15  # the probe was answered then
 
@@ -268,13 +315,16 @@ def test_nobody_is_given_up_before_it_is_known_whose_fault_it_is() -> None:
 def test_faults_of_a_whole_run_are_no_outage_while_some_pass() -> None:
     """Three in ten requests fail: that is retried, nothing pauses, and nobody is given up."""
     rng = random.Random(3)
-    world = World(lambda user, now: DOWN if rng.random() < 0.3 else None).run(users=80, steps=4, slots=8)
+    world = World(lambda user, now: DOWN if rng.random() < 0.3 else None).run(
+        users=80, steps=4, slots=8
+    )
     assert world.gave_up == {}
     assert world.stopped_at <= 1.25 * (80 * 4 / 8)
 
 
 def crashing(down: Sequence[tuple[float, float]], gateway: bool = False) -> World:
-    """An endpoint that is down in these times, which cut off what is on the wire; not so behind a `gateway`."""
+    """An endpoint that is down in these times, which cut off what is on the wire; not so behind a
+    `gateway`."""
 
     def fault(user: str, now: float) -> TransportFault | None:
         refused = DOWN if gateway else TransportFault("connect", "refused", unreachable=True)
@@ -288,7 +338,8 @@ def crashing(down: Sequence[tuple[float, float]], gateway: bool = False) -> Worl
 
 @pytest.mark.parametrize("max_retries", [1, 8])
 def test_endpoint_that_restarts_again_and_again_costs_no_user(max_retries: int) -> None:
-    """Down for thirteen seconds three times, up for four between: no silence is long enough for a declared outage."""
+    """Down for thirteen seconds three times, up for four between: no silence is long enough for a
+    declared outage."""
     down = [(2.0, 15.0), (19.0, 32.0), (36.0, 49.0)]
     world = crashing(down).run(users=40, steps=5, slots=16, max_retries=max_retries)
     assert world.gave_up == {}
@@ -305,9 +356,9 @@ def test_endpoint_that_restarts_again_and_again_costs_no_user(max_retries: int) 
 def test_outages_of_any_pattern_cost_no_user(
     pattern: list[tuple[float, float]], users: int, slots: int, gateway: bool
 ) -> None:
-    """Times up and down alternate; after the last return it takes at most 1.5 times as long as the whole run without
-    any outage, however short that is. Only where a gateway answers 503, which may be billed, the time between two
-    probes may come on top."""
+    """Times up and down alternate; after the last return it takes at most 1.5 times as long as the
+    whole run without any outage, however short that is. Only where a gateway answers 503, which may
+    be billed, the time between two probes may come on top."""
     down, now = [], 2.0  # for a first success: an address that has never answered is another matter
     for up, silent in pattern:
         down.append((now + up, now + up + silent))
@@ -321,8 +372,11 @@ def test_outages_of_any_pattern_cost_no_user(
 
 @pytest.mark.parametrize("max_retries", [0, 1, 3, 8])
 @pytest.mark.parametrize("poisoned", [1, 3, 12])
-def test_requests_that_always_time_out_are_given_up_when_only_they_are_left(max_retries: int, poisoned: int) -> None:
-    """The endpoint answers a probe, so that their silence is no outage, and each has its tries and no more."""
+def test_requests_that_always_time_out_are_given_up_when_only_they_are_left(
+    max_retries: int, poisoned: int
+) -> None:
+    """The endpoint answers a probe, so that their silence is no outage, and each has its tries and
+    no more."""
     bad = {str(number) for number in range(poisoned)}
     world = World(lambda user, now: SLOW if user in bad else None, fails_in=30.0)
     world.run(users=40, steps=2, slots=16, max_retries=max_retries, max_outage=76.0)
@@ -342,7 +396,8 @@ def test_outage_that_a_single_request_is_left_for_stops_the_run() -> None:
 @pytest.mark.parametrize("users", [1, 2, 16])
 @pytest.mark.parametrize("max_outage", [3.0, 10.0, 47.0])
 def test_longest_outage_is_kept_to(max_outage: float, users: int) -> None:
-    """The run stops when the time is over, not at the next probe or after the silence that declares an outage."""
+    """The run stops when the time is over, not at the next probe or after the silence that declares
+    an outage."""
     world = World(lambda user, now: DOWN if now >= 10.0 else None)
     with pytest.raises(EndpointStopped):
         world.run(users=users, steps=30, slots=16, max_outage=max_outage)

@@ -25,7 +25,8 @@ BUSY = TransportFault("http_429", "slow down")
 
 @dataclass
 class Account:
-    """At most so many requests at once and so many requests and tokens in each minute; 429 without a time beyond.
+    """At most so many requests at once and so many requests and tokens in each minute; 429 without
+    a time beyond.
 
     A request takes `seconds` and `tokens`.
     """
@@ -79,7 +80,8 @@ class Refusing:
 
 @dataclass
 class Played:
-    """Users with chains of requests, all in play, until all are done; the first error ends it and is the `ending`."""
+    """Users with chains of requests, all in play, until all are done; the first error ends it and
+    is the `ending`."""
 
     endpoint: Account | Refusing | Late
     slots: int
@@ -95,7 +97,9 @@ class Played:
     async def _main(self) -> None:
         self.limiter = Limiter(Slots(FixedControl(self.slots), virtual.now))
         limits = Limits(self.max_retries, max_outage=900.0)
-        self.caller = Caller(self.endpoint, self.limiter, limits, probe=b"?", clock=virtual.now, rng=random.Random(1))
+        self.caller = Caller(
+            self.endpoint, self.limiter, limits, probe=b"?", clock=virtual.now, rng=random.Random(1)
+        )
         try:
             await virtual.all_of(*(self._chain(str(user)) for user in range(self.users)))
         except EndpointStopped as error:
@@ -108,9 +112,17 @@ class Played:
 
 
 @settings(max_examples=examples(10), deadline=None)
-@given(st.integers(1, 200), st.integers(0, 8), st.sampled_from([0.2, 1.0, 5.0]), st.sampled_from([100, 300, 900]))
-def test_no_user_fails_at_any_fixed_concurrency(slots: int, max_retries: int, seconds: float, tokens: int) -> None:
-    """429s without Retry-After for slots, requests and tokens a minute: everybody is served in the end."""
+@given(
+    st.integers(1, 200),
+    st.integers(0, 8),
+    st.sampled_from([0.2, 1.0, 5.0]),
+    st.sampled_from([100, 300, 900]),
+)
+def test_no_user_fails_at_any_fixed_concurrency(
+    slots: int, max_retries: int, seconds: float, tokens: int
+) -> None:
+    """429s without Retry-After for slots, requests and tokens a minute: everybody is served in the
+    end."""
     played = Played(Account(seconds, tokens), slots, users=50, steps=2, max_retries=max_retries)
     assert played.ending is None
     assert played.caller.traffic.successes == 100
@@ -118,8 +130,11 @@ def test_no_user_fails_at_any_fixed_concurrency(slots: int, max_retries: int, se
 
 @pytest.mark.parametrize("slots", [1, 4, 16, 64])
 @pytest.mark.parametrize("seconds", [0.2, 1.0])
-def test_account_that_counts_by_time_is_used_up_with_few_refusals(slots: int, seconds: float) -> None:
-    """180 requests at 60 a minute, most of them at once: hardly two minutes, or the chain's own time at one slot."""
+def test_account_that_counts_by_time_is_used_up_with_few_refusals(
+    slots: int, seconds: float
+) -> None:
+    """180 requests at 60 a minute, most of them at once: hardly two minutes, or the chain's own
+    time at one slot."""
     account = Account(seconds)
     played = Played(account, slots, users=60, steps=3)
     assert played.seconds <= max(160.0, 180 * seconds / slots + 5.0)
@@ -128,9 +143,13 @@ def test_account_that_counts_by_time_is_used_up_with_few_refusals(slots: int, se
 
 @pytest.mark.parametrize("users", [1, 2, 20])
 @pytest.mark.parametrize(
-    "fault", [BUSY, TransportFault("http_503", "busy", retry_after=5.0)], ids=["429", "503 with Retry-After"]
+    "fault",
+    [BUSY, TransportFault("http_503", "busy", retry_after=5.0)],
+    ids=["429", "503 with Retry-After"],
 )
-def test_endpoint_that_only_refuses_stops_the_run_and_fails_nobody(users: int, fault: TransportFault) -> None:
+def test_endpoint_that_only_refuses_stops_the_run_and_fails_nobody(
+    users: int, fault: TransportFault
+) -> None:
     """After `--max-outage` without any success, however few users there are."""
     played = Played(Refusing(fault), 4, users, steps=1, max_retries=1)
     assert isinstance(played.ending, EndpointStopped)

@@ -1,4 +1,5 @@
-"""What endpoints take differently, learned from what they refuse: a refusal for each, and some that teach nothing."""
+"""What endpoints take differently, learned from what they refuse: a refusal for each, and some that
+teach nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"t
 
 def request(*texts: str, **more: Any) -> bytes:
     """A body with everything that can be asked for; `more` is of --extra-body."""
-    messages = (Message("system", "你是研究者。"), *(Message("user", text) for text in texts or ("请用 JSON 回答。",)))
+    messages = (
+        Message("system", "你是研究者。"),
+        *(Message("user", text) for text in texts or ("请用 JSON 回答。",)),
+    )
     sampling = Sampling("qwen", top_p=0.9, seed=7, max_tokens=512, extra_body=more)
     return sampling.encode(Request(messages))
 
@@ -45,7 +49,16 @@ def refusal(status: int, body: bytes) -> Rejected | TransportFault:
 
 
 def openai(message: str, param: str | None = None, code: str = "unsupported_parameter") -> bytes:
-    return orjson.dumps({"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}})
+    return orjson.dumps(
+        {
+            "error": {
+                "message": message,
+                "type": "invalid_request_error",
+                "param": param,
+                "code": code,
+            }
+        }
+    )
 
 
 def validator(*place: str, message: str = "Extra inputs are not permitted") -> JSON:
@@ -90,17 +103,26 @@ def test_json_word_drops_the_format_only_where_the_prompt_does_not_speak_of_json
 
 
 def test_a_schema_of_the_users_steps_down_one_step_at_a_time() -> None:
-    """A schema becomes any object, and any object nothing; ours becomes a schema that fits every object."""
-    own = request(response_format={"type": "json_schema", "json_schema": {"name": "日", "schema": {}}})
+    """A schema becomes any object, and any object nothing; ours becomes a schema that fits every
+    object."""
+    own = request(
+        response_format={"type": "json_schema", "json_schema": {"name": "日", "schema": {}}}
+    )
     given = ["response_format"]
-    assert adapted("json_object", body=own, given=given)["response_format"] == {"type": "json_object"}
-    assert "response_format" not in adapted("json_object", "no_response_format", body=own, given=given)
+    assert adapted("json_object", body=own, given=given)["response_format"] == {
+        "type": "json_object"
+    }
+    assert "response_format" not in adapted(
+        "json_object", "no_response_format", body=own, given=given
+    )
     assert adapted("json_schema", body=own, given=given) == orjson.loads(own)
 
 
 def test_what_the_user_gave_stays() -> None:
     """Members of --extra-body are never removed, renamed or replaced."""
-    own = request(temperature=1.0, top_p=0.5, seed=9, max_tokens=9, stream=False, stream_options={"x": 1})
+    own = request(
+        temperature=1.0, top_p=0.5, seed=9, max_tokens=9, stream=False, stream_options={"x": 1}
+    )
     given = ["temperature", "top_p", "seed", "max_tokens", "stream", "stream_options"]
     every = frozenset(QUIRKS) - {"no_response_format", "json_schema", "json_word", "no_system_role"}
     assert adapt(own, every, given) is own
@@ -116,7 +138,8 @@ def test_streaming_asks_for_usage_unless_that_is_refused() -> None:
 
 
 def test_system_messages_go_in_front_of_the_first_of_the_user() -> None:
-    """In their order, with a blank line between; where the user says nothing they are the user's."""
+    """In their order, with a blank line between; where the user says nothing they are the
+    user's."""
     messages = [
         {"role": "system", "content": "一"},
         {"role": "user", "content": "二"},
@@ -135,7 +158,9 @@ def test_system_messages_go_in_front_of_the_first_of_the_user() -> None:
     part = {"type": "text", "text": "二"}
     parts = orjson.dumps({"messages": [messages[0], {"role": "user", "content": [part]}]})
     first = {"type": "text", "text": "一"}
-    assert adapted("no_system_role", body=parts)["messages"] == [{"role": "user", "content": [first, part]}]
+    assert adapted("no_system_role", body=parts)["messages"] == [
+        {"role": "user", "content": [first, part]}
+    ]
 
 
 def test_every_quirk_has_a_sentence_for_the_report() -> None:
@@ -143,29 +168,43 @@ def test_every_quirk_has_a_sentence_for_the_report() -> None:
     assert all(quirk.sentence.startswith("the endpoint ") for quirk in QUIRKS.values())
     assert checked(QUIRKS) == frozenset(QUIRKS)
     for wrong in (["no_temprature"], "no_seed "):
-        with pytest.raises(BadInput, match="no known habit of an endpoint; those known are no_array_length, "):
+        with pytest.raises(
+            BadInput, match="no known habit of an endpoint; those known are no_array_length, "
+        ):
             checked(wrong)
 
 
 def test_rules_in_the_data_file_are_whole() -> None:
-    """Every rule has the fields of a quirk and no other, names a quirk where it names one, and every change a rule."""
-    rules = tomllib.loads((Path(module.__file__).with_suffix(".toml")).read_text(encoding="utf-8"))["quirks"]
+    """Every rule has the fields of a quirk and no other, names a quirk where it names one, and
+    every change a rule."""
+    rules = tomllib.loads((Path(module.__file__).with_suffix(".toml")).read_text(encoding="utf-8"))[
+        "quirks"
+    ]
     for name, rule in rules.items():
         matching = {"refusal"} if "refusal" in rule else {"names", "refused"}
         assert {"member", "sentence", *matching} <= rule.keys(), name
-        assert rule.keys() <= {"member", "sentence", *matching, "unless", "requires", "undoes"}, name
+        assert rule.keys() <= {
+            "member",
+            "sentence",
+            *matching,
+            "unless",
+            "requires",
+            "undoes",
+        }, name
         assert rule.get("undoes", name) in rules, name
     assert rules.keys() == QUIRKS.keys() > CHANGES.keys()
 
 
-# A refusal. The bodies are typed anew after the public threads named in the table, and those named here.
+# A refusal. The bodies are typed anew after the public threads named in the table, and those named
+# here.
 
 REFUSALS = [
     ("max_completion_tokens", openai("Unsupported parameter: 'max_tokens' is not supported with this model. Use "
                                      "'max_completion_tokens' instead.", "max_tokens")),
     ("no_temperature", openai("Unsupported value: 'temperature' does not support 0 with this model. Only the default "
                               "(1) value is supported.", "temperature", "unsupported_value")),
-    ("no_temperature", openai("invalid temperature: only 1 is allowed for this model", code="x")),  # Moonshot
+    # Moonshot
+    ("no_temperature", openai("invalid temperature: only 1 is allowed for this model", code="x")),
     ("no_temperature", openai("`temperature` is deprecated for this model.", code="x")),
     ("no_top_p", openai("Unsupported parameter: 'top_p' is not supported with this model.", "top_p")),
     ("no_presence_penalty", openai("Unsupported parameter: 'presence_penalty' is not supported with this model.")),
@@ -178,7 +217,8 @@ REFUSALS = [
     # github.com/gpustack/gpustack/issues/429 (vLLM)
     ("no_stream_options", openai("[{'type': 'extra_forbidden', 'loc': ('body', 'stream_options'), 'msg': 'Extra "
                                  "inputs are not permitted', 'input': {'include_usage': True}}]", code="x")),
-    ("json_schema", orjson.dumps({"error": "'response_format.type' must be 'json_schema' or 'text'"})),  # LM Studio
+    # LM Studio
+    ("json_schema", orjson.dumps({"error": "'response_format.type' must be 'json_schema' or 'text'"})),
     ("json_schema", openai("At body -> response_format -> ResponseFormatText -> type: Input should be 'text', At body "
                            "-> response_format -> ResponseFormatJSONSchema -> type: Input should be 'json_schema'")),
     ("json_word", openai("'messages' must contain the word 'json' in some form, to use 'response_format' of type "
@@ -213,20 +253,28 @@ REFUSALS = [
 @pytest.mark.parametrize(("quirk", "body"), REFUSALS)
 def test_refusal_that_names_a_parameter_teaches_its_quirk(quirk: str, body: bytes) -> None:
     """In each provider's words, through the very reader that makes an error of them."""
-    penalties = {"frequency_penalty": 0.1, "presence_penalty": 0.2} if quirk.endswith("penalty") else {}
+    penalties = (
+        {"frequency_penalty": 0.1, "presence_penalty": 0.2} if quirk.endswith("penalty") else {}
+    )
     asked = request("请作答") if quirk == "json_word" else request(**penalties)
     known = frozenset({"stream"} if quirk == "no_stream_options" else ())
     for status in (400, 422):
         error = refusal(status, body)
         assert learn(known, error.kind, error.detail, asked) == quirk
-        assert learn(known | {quirk}, error.kind, error.detail, asked) in (None, "no_response_format")
+        assert learn(known | {quirk}, error.kind, error.detail, asked) in (
+            None,
+            "no_response_format",
+        )
 
 
 @pytest.mark.parametrize(
     "message",
     [
         "This response_format type is unavailable now",  # DeepSeek
-        "Failed to deserialize: response_format.type `json_schema` is unavailable now at line 1 column 9",
+        (
+            "Failed to deserialize: response_format.type `json_schema` is unavailable now at line 1"
+            " column 9"
+        ),
         'response_format type must be one of "text" or "json_object", but got: json_schema',
     ],
 )
@@ -235,16 +283,27 @@ def test_a_schema_that_is_refused_gives_way_to_any_object_and_then_to_none(messa
     own, given = request(response_format=SCHEMA), ["response_format"]
     error = refusal(400, openai(message, code="x"))
     assert learn(frozenset(), error.kind, error.detail, own, given=given) == "json_object"
-    assert learn(frozenset({"json_object"}), error.kind, error.detail, own, given=given) == "no_response_format"
-    assert learn(frozenset({"no_response_format"}), error.kind, error.detail, own, given=given) is None
+    assert (
+        learn(frozenset({"json_object"}), error.kind, error.detail, own, given=given)
+        == "no_response_format"
+    )
+    assert (
+        learn(frozenset({"no_response_format"}), error.kind, error.detail, own, given=given) is None
+    )
 
 
 @pytest.mark.parametrize("status", [500, 501])
 def test_a_failure_that_plainly_names_the_format_teaches_it_and_nothing_else(status: int) -> None:
-    """llama-cpp-python and older llama.cpp servers answer 500; any other failure stays one that is tried again."""
+    """llama-cpp-python and older llama.cpp servers answer 500; any other failure stays one that is
+    tried again."""
     own = request(response_format=SCHEMA)
-    message = "[{'type': 'literal_error', 'loc': ('body', 'response_format', 'type'), 'msg': \"Input should be 'text' "
-    plain = refusal(status, openai(message + "or 'json_object'\", 'input': 'json_schema'}]", code="x"))
+    message = (
+        "[{'type': 'literal_error', 'loc': ('body', 'response_format', 'type'), 'msg': \"Input"
+        " should be 'text' "
+    )
+    plain = refusal(
+        status, openai(message + "or 'json_object'\", 'input': 'json_schema'}]", code="x")
+    )
     assert learn(frozenset(), plain.kind, plain.detail, own) == "json_object"
     for other in (
         "System role not supported",
@@ -256,7 +315,9 @@ def test_a_failure_that_plainly_names_the_format_teaches_it_and_nothing_else(sta
     ):
         error = refusal(status, openai(other, code="x"))
         assert learn(frozenset(), error.kind, error.detail, own) is None
-    both = refusal(status, openai("response_format is not supported, temperature is not supported", code="x"))
+    both = refusal(
+        status, openai("response_format is not supported, temperature is not supported", code="x")
+    )
     assert learn(frozenset({"no_response_format"}), both.kind, both.detail, own) is None
 
 
@@ -270,7 +331,10 @@ def test_a_failure_that_plainly_names_the_format_teaches_it_and_nothing_else(sta
         "temperature参数非法。取值范围是(0.0,1.0)",
         "invalid top_p",
         "max_tokens is too large: 100000. This model supports at most 16384 completion tokens",
-        "'max_tokens' or 'max_completion_tokens' is too large: 99999. This model's maximum context length is 32768",
+        (
+            "'max_tokens' or 'max_completion_tokens' is too large: 99999. This model's maximum"
+            " context length is 32768"
+        ),
         "Range of max_tokens should be [1, 8192]",
         "Invalid schema for response_format 'answer': 'required' is missing",
         "Field required",
@@ -280,17 +344,24 @@ def test_a_failure_that_plainly_names_the_format_teaches_it_and_nothing_else(sta
         "temperature 3 is not supported, at most 2 is",
         "temperature 3 is not supported: too high",
         "不支持的 temperature，取值范围是 0 到 1",
-        "[{'loc': ('body', 'foo'), 'msg': 'Extra inputs are not permitted', 'input': {'temperature': 1}}]",
+        (
+            "[{'loc': ('body', 'foo'), 'msg': 'Extra inputs are not permitted', 'input':"
+            " {'temperature': 1}}]"
+        ),
         "unexpected error in the json_object grammar",
     ],
 )
-def test_a_value_that_is_wrong_or_a_parameter_that_was_not_sent_teaches_nothing(status: int, message: str) -> None:
+def test_a_value_that_is_wrong_or_a_parameter_that_was_not_sent_teaches_nothing(
+    status: int, message: str
+) -> None:
     """What the user asked for is not left out because it was asked for wrongly."""
     error = refusal(status, openai(message, code="x"))
     assert learn(frozenset(), error.kind, error.detail, request()) is None
 
 
-@pytest.mark.parametrize("kind", ["http_401", "http_404", "http_429", "http_503", "timeout", "http_405"])
+@pytest.mark.parametrize(
+    "kind", ["http_401", "http_404", "http_429", "http_503", "timeout", "http_405"]
+)
 def test_only_a_refused_request_teaches(kind: str) -> None:
     """Whatever the words: a busy server or a wrong path says nothing of parameters."""
     assert learn(frozenset(), kind, "Unsupported parameter: 'temperature'", request()) is None
@@ -298,12 +369,24 @@ def test_only_a_refused_request_teaches(kind: str) -> None:
 
 
 def test_words_of_the_request_itself_teach_nothing() -> None:
-    """Endpoints quote what they refuse, in the places of a validator and elsewhere: a user's post is no refusal."""
+    """Endpoints quote what they refuse, in the places of a validator and elsewhere: a user's post
+    is no refusal."""
     post = "我的 temperature is not supported 了"
     body = request(post)
     quoted = [
         openai(f"bad content: {post}", code="x"),
-        orjson.dumps({"detail": [{"type": "missing", "loc": ["body", "x"], "msg": "Field required", "input": post}]}),
+        orjson.dumps(
+            {
+                "detail": [
+                    {
+                        "type": "missing",
+                        "loc": ["body", "x"],
+                        "msg": "Field required",
+                        "input": post,
+                    }
+                ]
+            }
+        ),
         f"<html>{post}</html>".encode(),
         orjson.dumps({"errors": [{"input": post}]}),
     ]
@@ -317,7 +400,9 @@ def test_words_of_the_request_itself_teach_nothing() -> None:
 @pytest.mark.parametrize("member", ["temperature", "top_p", "seed", "max_tokens"])
 def test_a_member_that_the_user_gave_is_never_learned_away(member: str) -> None:
     """The refusal then is what the user has to know."""
-    error = refusal(400, openai(f"Unsupported parameter: '{member}' is not supported with this model.", member))
+    error = refusal(
+        400, openai(f"Unsupported parameter: '{member}' is not supported with this model.", member)
+    )
     own = request(**{member: 1})
     assert learn(frozenset(), error.kind, error.detail, own) is not None
     assert learn(frozenset(), error.kind, error.detail, own, given=[member]) is None
@@ -331,7 +416,9 @@ Answer = Completion | HarnessError
 class Endpoint:
     """Answers by what a body holds: the first rule whose test fits. Keeps what it was sent."""
 
-    def __init__(self, *rules: tuple[Callable[[JSON], bool], Answer], otherwise: Answer = GOOD) -> None:
+    def __init__(
+        self, *rules: tuple[Callable[[JSON], bool], Answer], otherwise: Answer = GOOD
+    ) -> None:
         self.bodies: list[JSON] = []
         self.rules = rules
         self.otherwise = otherwise
@@ -359,7 +446,9 @@ def has(member: str) -> Callable[[JSON], bool]:
 
 
 def unsupported(member: str) -> Rejected:
-    return Rejected("http_400", f"Unsupported parameter: '{member}' is not supported with this model.")
+    return Rejected(
+        "http_400", f"Unsupported parameter: '{member}' is not supported with this model."
+    )
 
 
 def form(*types: str) -> Callable[[JSON], bool]:
@@ -371,7 +460,8 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
 
 
 def test_what_is_refused_is_sent_again_at_once_and_learned_for_everybody() -> None:
-    """Two sends for the first request, one for each later; the quirk is reported with the endpoint's own words."""
+    """Two sends for the first request, one for each later; the quirk is reported with the
+    endpoint's own words."""
     heard, endpoint = Hearing(), Endpoint((has("temperature"), unsupported("temperature")))
     sender = Adapted(endpoint, on_learned=heard)
 
@@ -386,9 +476,13 @@ def test_what_is_refused_is_sent_again_at_once_and_learned_for_everybody() -> No
 
 
 def test_quirks_stack_within_one_request() -> None:
-    """A reasoning model that refuses one parameter after another is learned by its first request."""
+    """A reasoning model that refuses one parameter after another is learned by its first
+    request."""
     members = ("temperature", "top_p", "max_tokens")
-    heard, endpoint = Hearing(), Endpoint(*((has(member), unsupported(member)) for member in members))
+    heard, endpoint = (
+        Hearing(),
+        Endpoint(*((has(member), unsupported(member)) for member in members)),
+    )
     sender = Adapted(endpoint, on_learned=heard)
     run(sender.send(request()))
     assert len(endpoint.bodies) == 4
@@ -415,11 +509,22 @@ def test_format_steps_down_to_what_is_taken_and_only_that_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "last", [Rejected("http_400", "messages are malformed"), TransportFault("http_503", "busy"), EndpointStopped("key")]
+    "last",
+    [
+        Rejected("http_400", "messages are malformed"),
+        TransportFault("http_503", "busy"),
+        EndpointStopped("key"),
+    ],
 )
-def test_nothing_is_adopted_where_the_changed_request_does_not_get_through(last: HarnessError) -> None:
-    """The last error is what the request ends in, and the next request is sent as if nothing had been tried."""
-    heard, endpoint = Hearing(), Endpoint((has("temperature"), unsupported("temperature")), otherwise=last)
+def test_nothing_is_adopted_where_the_changed_request_does_not_get_through(
+    last: HarnessError,
+) -> None:
+    """The last error is what the request ends in, and the next request is sent as if nothing had
+    been tried."""
+    heard, endpoint = (
+        Hearing(),
+        Endpoint((has("temperature"), unsupported("temperature")), otherwise=last),
+    )
     sender = Adapted(endpoint, on_learned=heard)
     with pytest.raises(type(last)) as caught:
         run(sender.send(request()))
@@ -433,7 +538,8 @@ def test_nothing_is_adopted_where_the_changed_request_does_not_get_through(last:
 
 @pytest.mark.parametrize("settled", ["content_filter", "context_length"])
 def test_a_completion_that_no_model_wrote_proves_nothing(settled: str) -> None:
-    """An input filter may come before the parameters are looked at: the request is settled, the quirk is not."""
+    """An input filter may come before the parameters are looked at: the request is settled, the
+    quirk is not."""
     found = Completion("", settled)
     sender = Adapted(Endpoint((has("temperature"), unsupported("temperature")), otherwise=found))
     assert run(sender.send(request())).completion == found
@@ -446,7 +552,11 @@ def test_a_completion_that_no_model_wrote_proves_nothing(settled: str) -> None:
 
 def test_other_errors_pass_through_after_one_send() -> None:
     """A fault is the caller's to wait for, and a refusal that names nothing the user's to know."""
-    for error in (TransportFault("http_503", "busy"), Rejected("http_400", "Field required"), EndpointStopped("key")):
+    for error in (
+        TransportFault("http_503", "busy"),
+        Rejected("http_400", "Field required"),
+        EndpointStopped("key"),
+    ):
         endpoint = Endpoint(otherwise=error)
         with pytest.raises(type(error)) as caught:
             run(Adapted(endpoint).send(request()))
@@ -456,7 +566,9 @@ def test_other_errors_pass_through_after_one_send() -> None:
 
 def test_a_failure_that_plainly_names_the_format_is_sent_otherwise() -> None:
     """The 500 of a server that does not know JSON schemas costs no retry and no user."""
-    failure = TransportFault("http_500", "response_format type must be one of 'text' or 'json_object'")
+    failure = TransportFault(
+        "http_500", "response_format type must be one of 'text' or 'json_object'"
+    )
     endpoint = Endpoint((form("json_schema"), failure))
     sender = Adapted(endpoint, given=["response_format"])
     run(sender.send(request(response_format=SCHEMA)))
@@ -485,7 +597,8 @@ class Gate(Endpoint):
 
 
 def test_hundreds_that_are_refused_at_once_learn_side_by_side() -> None:
-    """Nobody waits for another's reply, each is sent once more, and what all have learned is reported once."""
+    """Nobody waits for another's reply, each is sent once more, and what all have learned is
+    reported once."""
     heard, requests = Hearing(), 200
 
     async def main() -> Gate:
@@ -507,8 +620,12 @@ def test_hundreds_that_are_refused_at_once_learn_side_by_side() -> None:
 
 
 def test_what_others_have_learned_meanwhile_is_tried_before_giving_up() -> None:
-    """Refused for a second parameter, a request finds that known already: it goes out with both, and is no failure."""
-    refusals = ((has("temperature"), unsupported("temperature")), (has("seed"), unsupported("seed")))
+    """Refused for a second parameter, a request finds that known already: it goes out with both,
+    and is no failure."""
+    refusals = (
+        (has("temperature"), unsupported("temperature")),
+        (has("seed"), unsupported("seed")),
+    )
 
     async def main() -> list[Received]:
         endpoint = Endpoint(*refusals)
@@ -556,7 +673,9 @@ def test_a_learner_that_is_cancelled_keeps_nobody_from_learning() -> None:
 def test_what_is_known_beforehand_costs_no_refusal() -> None:
     """A manifest or a providers file tells it; only what is still unknown is learned."""
     heard = Hearing()
-    endpoint = Endpoint((has("temperature"), unsupported("temperature")), (has("seed"), unsupported("seed")))
+    endpoint = Endpoint(
+        (has("temperature"), unsupported("temperature")), (has("seed"), unsupported("seed"))
+    )
     sender = Adapted(endpoint, known=["no_temperature"], on_learned=heard)
     run(sender.send(request()))
     assert len(endpoint.bodies) == 2
@@ -565,7 +684,9 @@ def test_what_is_known_beforehand_costs_no_refusal() -> None:
         Adapted(endpoint, known=["no_such_habit"])
 
 
-ONLY_STREAMS = Rejected("http_400", "This model only support stream mode, please enable the stream parameter")
+ONLY_STREAMS = Rejected(
+    "http_400", "This model only support stream mode, please enable the stream parameter"
+)
 
 
 def whole(body: JSON) -> bool:
@@ -585,7 +706,9 @@ def test_auto_streams_only_where_the_endpoint_answers_no_other_way() -> None:
 
 def test_on_streams_always_and_learns_what_goes_with_it() -> None:
     """No refusal is needed for it, and the usage that a server will not tell is done without."""
-    endpoint = Endpoint((has("stream_options"), Rejected("http_400", "Unknown parameter: 'stream_options'.")))
+    endpoint = Endpoint(
+        (has("stream_options"), Rejected("http_400", "Unknown parameter: 'stream_options'."))
+    )
     sender = Adapted(endpoint, stream="on")
     run(sender.send(request()))
     assert [body["stream"] for body in endpoint.bodies] == [True, True]
@@ -596,7 +719,9 @@ def test_on_streams_always_and_learns_what_goes_with_it() -> None:
 def test_off_never_streams_and_says_what_would_help(known: tuple[str, ...]) -> None:
     """The run stops with the endpoint's own words, whatever was known of it before."""
     endpoint = Endpoint((whole, ONLY_STREAMS))
-    with pytest.raises(EndpointStopped, match=r"streams only \(This model only support.*--stream auto"):
+    with pytest.raises(
+        EndpointStopped, match=r"streams only \(This model only support.*--stream auto"
+    ):
         run(Adapted(endpoint, known=known, stream="off").send(request()))
     assert len(endpoint.bodies) == 1
     late = Endpoint((has("seed"), unsupported("seed")), (whole, ONLY_STREAMS))
@@ -617,7 +742,11 @@ def test_members_of_the_user_reach_the_endpoint_whatever_it_says() -> None:
 def test_request_that_an_error_quotes_teaches_nothing() -> None:
     """It names every parameter, and is no complaint about any of them."""
     quoted = (
-        'could not parse request {"model":"m","messages":[],"response_format":{"type":"json_object"}}: unexpected field'
+        "could not parse request"
+        ' {"model":"m","messages":[],"response_format":{"type":"json_object"}}: unexpected field'
     )
     assert learn(frozenset(), "http_400", quoted, request()) is None
-    assert learn(frozenset(), "http_400", "response_format: unexpected field", request()) == "no_response_format"
+    assert (
+        learn(frozenset(), "http_400", "response_format: unexpected field", request())
+        == "no_response_format"
+    )

@@ -1,4 +1,5 @@
-"""Rates: smooth token buckets, reservations that are corrected, and requests that are spaced out by them."""
+"""Rates: smooth token buckets, reservations that are corrected, and requests that are spaced out by
+them."""
 
 from __future__ import annotations
 
@@ -44,8 +45,11 @@ ASKED = st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(0.01, 1.0)), min_size=
 
 
 @given(st.floats(1.0, 100_000.0), ASKED)
-def test_no_window_admits_more_than_its_rate_and_one_burst(per_minute: float, asked: list[tuple[float, float]]) -> None:
-    """Between any two requests, both included, no more goes out than the rate allows beside one bucket full."""
+def test_no_window_admits_more_than_its_rate_and_one_burst(
+    per_minute: float, asked: list[tuple[float, float]]
+) -> None:
+    """Between any two requests, both included, no more goes out than the rate allows beside one
+    bucket full."""
     rate = per_minute / 60.0
     burst = max(1.0, rate * BURST_SECONDS)
     taken = served(TokenBucket(per_minute, 0.0), [(after, share * burst) for after, share in asked])
@@ -57,8 +61,11 @@ def test_no_window_admits_more_than_its_rate_and_one_burst(per_minute: float, as
 
 
 @given(st.floats(1.0, 100_000.0), ASKED)
-def test_who_asks_without_pause_gets_the_whole_rate(per_minute: float, asked: list[tuple[float, float]]) -> None:
-    """Smooth is not slow: beyond the first burst, nothing waits for longer than its amount takes to flow in."""
+def test_who_asks_without_pause_gets_the_whole_rate(
+    per_minute: float, asked: list[tuple[float, float]]
+) -> None:
+    """Smooth is not slow: beyond the first burst, nothing waits for longer than its amount takes to
+    flow in."""
     rate = per_minute / 60.0
     burst = max(1.0, rate * BURST_SECONDS)
     taken = served(TokenBucket(per_minute, 0.0), [(0.0, share * burst) for _, share in asked])
@@ -70,7 +77,8 @@ def test_who_asks_without_pause_gets_the_whole_rate(per_minute: float, asked: li
 def test_request_larger_than_the_bucket_goes_out_of_a_full_one_and_is_paid_after(
     per_minute: float, sizes: list[float]
 ) -> None:
-    """It could never be had otherwise; whoever comes next waits until the debt is paid, so that the rate is kept."""
+    """It could never be had otherwise; whoever comes next waits until the debt is paid, so that the
+    rate is kept."""
     rate = per_minute / 60.0
     burst = max(1.0, rate * BURST_SECONDS)
     taken = served(TokenBucket(per_minute, 0.0), [(0.0, size * burst) for size in sizes])
@@ -81,7 +89,8 @@ def test_request_larger_than_the_bucket_goes_out_of_a_full_one_and_is_paid_after
 
 
 def test_idle_hours_save_up_one_burst_and_no_more() -> None:
-    """After a night at 600 a minute, ten go at once and the eleventh waits its tenth of a second."""
+    """After a night at 600 a minute, ten go at once and the eleventh waits its tenth of a
+    second."""
     bucket = TokenBucket(600.0, 0.0)
     taken = served(bucket, [(30_000.0, 1.0), *[(0.0, 1.0)] * 11])
     assert [at - 30_000.0 for at, _ in taken] == pytest.approx([0.0] * 10 + [0.1, 0.2])
@@ -100,7 +109,8 @@ def test_what_was_reserved_and_not_used_comes_back_up_to_a_full_bucket() -> None
 
 
 def test_debt_is_paid_before_anybody_goes() -> None:
-    """A request that used more than it had reserved keeps the next one waiting, however small that is."""
+    """A request that used more than it had reserved keeps the next one waiting, however small that
+    is."""
     bucket = TokenBucket(6000.0, 0.0)
     bucket.take(100.0, 0.0)
     bucket.take(400.0, 0.0)  # the correction
@@ -112,7 +122,8 @@ def test_debt_is_paid_before_anybody_goes() -> None:
 
 
 def test_estimate_is_the_prompt_and_what_completions_have_taken_so_far() -> None:
-    """Bytes count for the prompt; the mean of the completions seen replaces the first guess from the first one on."""
+    """Bytes count for the prompt; the mean of the completions seen replaces the first guess from
+    the first one on."""
     rates, body = Rates(None, 6000.0, 0.0), b"x" * 300
     prompt = 300 / BYTES_PER_TOKEN
     guess = rates.estimate(len(body)) - prompt
@@ -133,7 +144,9 @@ def test_estimate_follows_completions_that_become_longer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "wait"), [(20.0, 0.0), (0.0, 0.0), (150.0, 0.51), (None, 0.01)], ids=["less", "failed", "more", "unknown"]
+    ("used", "wait"),
+    [(20.0, 0.0), (0.0, 0.0), (150.0, 0.51), (None, 0.01)],
+    ids=["less", "failed", "more", "unknown"],
 )
 def test_reservation_is_settled_by_what_was_used(used: float | None, wait: float) -> None:
     """Less or nothing: the rest is given back. More: a debt. Unknown: the reservation stands."""
@@ -145,11 +158,19 @@ def test_reservation_is_settled_by_what_was_used(used: float | None, wait: float
 
 def test_slower_of_both_rates_counts() -> None:
     """Requests and tokens a minute are limits of their own; one alone leaves the other free."""
-    both, requests, tokens = Rates(60.0, 6000.0, 0.0), Rates(60.0, None, 0.0), Rates(None, 6000.0, 0.0)
+    both, requests, tokens = (
+        Rates(60.0, 6000.0, 0.0),
+        Rates(60.0, None, 0.0),
+        Rates(None, 6000.0, 0.0),
+    )
     for rates in (both, requests, tokens):
         rates.take(100.0, 0.0)
     assert (both.wait(100.0, 0.9), both.wait(50.0, 0.9)) == pytest.approx((0.1, 0.1))
-    assert (both.wait(100.0, 0.0), requests.wait(100.0, 0.0), tokens.wait(50.0, 0.0)) == pytest.approx((1.0, 1.0, 0.5))
+    assert (
+        both.wait(100.0, 0.0),
+        requests.wait(100.0, 0.0),
+        tokens.wait(50.0, 0.0),
+    ) == pytest.approx((1.0, 1.0, 0.5))
 
 
 # With the limiter, in virtual time
@@ -158,7 +179,9 @@ def test_slower_of_both_rates_counts() -> None:
 class Endpoint:
     """Notes when requests come; `script` says how each ends, after `seconds`."""
 
-    def __init__(self, seconds: float, script: Callable[[int], Completion] = lambda number: Completion("好")) -> None:
+    def __init__(
+        self, seconds: float, script: Callable[[int], Completion] = lambda number: Completion("好")
+    ) -> None:
         self.times: list[float] = []
         self._seconds = seconds
         self._script = script
@@ -169,14 +192,23 @@ class Endpoint:
         return Received(self._script(len(self.times)), "here")
 
 
-def calls(endpoint: Endpoint, rates: Callable[[], Rates], users: int, slots: int, body: bytes = b"{}") -> Caller:
+def calls(
+    endpoint: Endpoint, rates: Callable[[], Rates], users: int, slots: int, body: bytes = b"{}"
+) -> Caller:
     """So many users with one request each, all at once, until all are settled."""
 
     async def main() -> Caller:
         limiter = Limiter(Slots(FixedControl(slots), virtual.now, rates()))
-        caller = Caller(endpoint, limiter, Limits(8, 900.0), probe=b"?", clock=virtual.now, rng=random.Random(1))
+        caller = Caller(
+            endpoint, limiter, Limits(8, 900.0), probe=b"?", clock=virtual.now, rng=random.Random(1)
+        )
 
-        await virtual.all_of(*(caller.complete(body, 1, str(user), lambda fault, tries: None) for user in range(users)))
+        await virtual.all_of(
+            *(
+                caller.complete(body, 1, str(user), lambda fault, tries: None)
+                for user in range(users)
+            )
+        )
         return caller
 
     return virtual.run(main)
@@ -194,9 +226,16 @@ def test_no_minute_has_more_requests_than_its_number_and_one() -> None:
     """What a provider counts is a minute, whichever it begins with: 300 and 1,200 a minute."""
     for per_minute in (300, 1200):
         endpoint = Endpoint(0.0)
-        calls(endpoint, lambda number=per_minute: Rates(number, None, 0.0), users=3 * per_minute, slots=10**4)
+        calls(
+            endpoint,
+            lambda number=per_minute: Rates(number, None, 0.0),
+            users=3 * per_minute,
+            slots=10**4,
+        )
         for first, start in enumerate(endpoint.times):
-            assert bisect_right(endpoint.times, start + 60.0 - TINY) - first <= per_minute + max(1, per_minute // 600)
+            assert bisect_right(endpoint.times, start + 60.0 - TINY) - first <= per_minute + max(
+                1, per_minute // 600
+            )
 
 
 def test_slots_hold_back_where_they_are_the_narrower_limit() -> None:
@@ -221,22 +260,32 @@ def test_retries_count_as_requests() -> None:
 
 
 def test_usage_that_is_less_than_reserved_lets_the_next_go_at_once() -> None:
-    """Six requests that reserve all of the bucket, one slot: each goes when the one before has reported its use."""
-    endpoint = Endpoint(0.5, lambda number: Completion("好", prompt_tokens=10, completion_tokens=10))
+    """Six requests that reserve all of the bucket, one slot: each goes when the one before has
+    reported its use."""
+    endpoint = Endpoint(
+        0.5, lambda number: Completion("好", prompt_tokens=10, completion_tokens=10)
+    )
     calls(endpoint, lambda: Rates(None, 6000.0, 0.0), users=6, slots=1, body=b"x" * 3000)
     assert endpoint.times == pytest.approx([0.5 * number for number in range(6)])
 
 
 def test_correction_shortens_a_wait_that_has_begun() -> None:
-    """Who waits for tokens that were only reserved goes when they are given back, not when they would have flowed."""
-    endpoint = Endpoint(0.25, lambda number: Completion("好", prompt_tokens=10, completion_tokens=10))
+    """Who waits for tokens that were only reserved goes when they are given back, not when they
+    would have flowed."""
+    endpoint = Endpoint(
+        0.25, lambda number: Completion("好", prompt_tokens=10, completion_tokens=10)
+    )
     calls(endpoint, lambda: Rates(None, 600.0, 0.0), users=2, slots=8, body=b"x" * 3000)
-    assert endpoint.times[1] == pytest.approx(2.0)  # 20 tokens at 10 a second; the 1,300 reserved would take minutes
+    assert endpoint.times[1] == pytest.approx(
+        2.0
+    )  # 20 tokens at 10 a second; the 1,300 reserved would take minutes
 
 
 def test_usage_that_is_more_than_reserved_slows_the_next_down() -> None:
     """Tokens a minute are kept by what was really used, however short the prompts look."""
-    endpoint = Endpoint(0.1, lambda number: Completion("好", prompt_tokens=500, completion_tokens=500))
+    endpoint = Endpoint(
+        0.1, lambda number: Completion("好", prompt_tokens=500, completion_tokens=500)
+    )
     calls(endpoint, lambda: Rates(None, 60_000.0, 0.0), users=20, slots=1)
     used_before_the_last = 19 * 1000
     assert endpoint.times[-1] >= used_before_the_last / 1000.0 - BURST_SECONDS - TINY
@@ -254,7 +303,9 @@ def test_failed_tries_cost_no_tokens() -> None:
     endpoint = Endpoint(0.0, first_four_fail)
     calls(endpoint, lambda: Rates(None, 600.0, 0.0), users=1, slots=1, body=b"x" * 3000)
     assert len(endpoint.times) == 5
-    assert endpoint.times[-1] < 0.5 + 1.0 + 2.0 + 4.0 + TINY  # the bounds of the jitter, and nothing beside
+    assert (
+        endpoint.times[-1] < 0.5 + 1.0 + 2.0 + 4.0 + TINY
+    )  # the bounds of the jitter, and nothing beside
 
 
 def test_who_waits_for_a_rate_is_said_to() -> None:

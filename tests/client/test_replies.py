@@ -24,7 +24,9 @@ def openai(message: str, code: str | None = None, kind: str = "invalid_request_e
 
 
 def vllm(message: str, kind: str, code: int) -> bytes:
-    return orjson.dumps({"object": "error", "message": message, "type": kind, "param": None, "code": code})
+    return orjson.dumps(
+        {"object": "error", "message": message, "type": kind, "param": None, "code": code}
+    )
 
 
 def settle(status: int, body: bytes, headers: dict[str, str] | None = None) -> Completion:
@@ -32,7 +34,9 @@ def settle(status: int, body: bytes, headers: dict[str, str] | None = None) -> C
 
 
 def reply(message: Any, finish_reason: Any = "stop", **more: Any) -> bytes:
-    return orjson.dumps({"choices": [{"index": 0, "message": message, "finish_reason": finish_reason}], **more})
+    return orjson.dumps(
+        {"choices": [{"index": 0, "message": message, "finish_reason": finish_reason}], **more}
+    )
 
 
 # Whole replies
@@ -53,7 +57,13 @@ def test_whole_reply_is_read_with_usage_and_served_model() -> None:
         ({"content": None, "refusal": "抱歉"}, "", "抱歉"),
         ({"content": "好", "refusal": ""}, "好", None),
         (
-            {"content": [{"type": "text", "text": "一"}, {"type": "thinking"}, {"type": "text", "text": "二"}]},
+            {
+                "content": [
+                    {"type": "text", "text": "一"},
+                    {"type": "thinking"},
+                    {"type": "text", "text": "二"},
+                ]
+            },
             "一二",
             None,
         ),
@@ -87,8 +97,23 @@ def test_usage_that_is_no_count_is_unknown(usage: Any) -> None:
     ("usage", "cached", "thoughts"),
     [
         ({}, None, None),
-        ({"prompt_tokens_details": {"cached_tokens": 64}, "completion_tokens_details": {"reasoning_tokens": 9}}, 64, 9),
-        ({"prompt_tokens_details": None, "completion_tokens_details": None, "reasoning_tokens": 9}, None, 9),
+        (
+            {
+                "prompt_tokens_details": {"cached_tokens": 64},
+                "completion_tokens_details": {"reasoning_tokens": 9},
+            },
+            64,
+            9,
+        ),
+        (
+            {
+                "prompt_tokens_details": None,
+                "completion_tokens_details": None,
+                "reasoning_tokens": 9,
+            },
+            None,
+            9,
+        ),
         ({"prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 36}, 64, None),
         ({"prompt_tokens_details": {"cached_tokens": 0}, "prompt_cache_hit_tokens": 64}, 0, None),
         ({"cached_tokens": 64}, 64, None),
@@ -99,14 +124,19 @@ def test_cached_and_reasoning_tokens_are_read_by_their_names(
     usage: dict[str, Any], cached: int | None, thoughts: int | None
 ) -> None:
     """Of OpenAI, DeepSeek, Moonshot and SGLang."""
-    found = completion(reply({"content": "好"}, usage={"prompt_tokens": 100, "completion_tokens": 20, **usage}))
+    found = completion(
+        reply({"content": "好"}, usage={"prompt_tokens": 100, "completion_tokens": 20, **usage})
+    )
     assert (found.cached_tokens, found.reasoning_tokens) == (cached, thoughts)
     assert (found.prompt_tokens, found.completion_tokens) == (100, 20)
 
 
 def test_counts_that_sums_can_hold_are_taken() -> None:
-    """The largest count that is believed is far above any reply, and millions of it still fit a file's 64 bits."""
-    found = completion(reply({"content": "好"}, usage={"prompt_tokens": 2**40 - 1, "completion_tokens": 1}))
+    """The largest count that is believed is far above any reply, and millions of it still fit a
+    file's 64 bits."""
+    found = completion(
+        reply({"content": "好"}, usage={"prompt_tokens": 2**40 - 1, "completion_tokens": 1})
+    )
     assert (found.prompt_tokens, found.completion_tokens) == (2**40 - 1, 1)
 
 
@@ -120,8 +150,14 @@ PLAIN = reply({"content": "好"}, model="qwen")
         (PLAIN[:-1] + b',"created":-Infinity}', Completion("好", model="qwen")),
         (b"\xef\xbb\xbf" + PLAIN, Completion("好", model="qwen")),
         (PLAIN.replace(b"qwen", b"q\xffwen"), Completion("好", model="q\ufffdwen")),
-        (PLAIN.replace("好".encode(), "第一行\n第二行".encode()), Completion("第一行\n第二行", model="qwen")),
-        (PLAIN.replace("好".encode(), b"\\ud83d\\ude00, \\ud83d"), Completion("\U0001f600, \ufffd", model="qwen")),
+        (
+            PLAIN.replace("好".encode(), "第一行\n第二行".encode()),
+            Completion("第一行\n第二行", model="qwen"),
+        ),
+        (
+            PLAIN.replace("好".encode(), b"\\ud83d\\ude00, \\ud83d"),
+            Completion("\U0001f600, \ufffd", model="qwen"),
+        ),
         (PLAIN.replace(b"qwen", b"q\\udc00wen"), Completion("好", model="q\ufffdwen")),
         (
             PLAIN.replace(b'"content":', b'"refusal":"no\\ud83d","content":'),
@@ -134,7 +170,8 @@ PLAIN = reply({"content": "好"}, model="qwen")
     ],
 )
 def test_whole_reply_in_careless_json_is_not_paid_for_again(body: bytes, found: Completion) -> None:
-    """What a strict parser refuses has still arrived whole: it is read and can be saved; half of it stays a fault."""
+    """What a strict parser refuses has still arrived whole: it is read and can be saved; half of it
+    stays a fault."""
     with pytest.raises(ValueError, match="line 1 column"):
         orjson.loads(body)
     assert completion(body) == found
@@ -177,12 +214,14 @@ def choice(text: str, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_choice_of_index_0_is_the_reply_wherever_it_comes(choices: list[Any]) -> None:
-    """Of several choices the same one as in a stream; without an index, and of two that have it, the first."""
+    """Of several choices the same one as in a stream; without an index, and of two that have it,
+    the first."""
     assert completion(orjson.dumps({"choices": choices})) == Completion("a", "stop")
 
 
 @pytest.mark.parametrize(
-    "first", [choice("") | {"finish_reason": "content_filter"}, choice("") | {"finish_reason": "length"}]
+    "first",
+    [choice("") | {"finish_reason": "content_filter"}, choice("") | {"finish_reason": "length"}],
 )
 def test_other_choice_is_no_answer_where_the_first_was_cut_off(first: dict[str, Any]) -> None:
     """Also where a user asks for several: what was filtered or had no room stays invalid."""
@@ -194,14 +233,19 @@ def test_other_choice_is_no_answer_where_the_first_was_cut_off(first: dict[str, 
 def test_the_only_choice_is_the_reply_whatever_its_index(index: Any) -> None:
     """Whole and as the one event of a stream."""
     data = {"object": "chat.completion", "choices": [choice("a", index=index)]}
-    streamed = whole_stream(b"data: " + orjson.dumps(data) + b"\n\ndata: [DONE]\n\n", 1000, ended=True)
+    streamed = whole_stream(
+        b"data: " + orjson.dumps(data) + b"\n\ndata: [DONE]\n\n", 1000, ended=True
+    )
     assert completion_of(data) == completion_of(streamed) == Completion("a", "stop")
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "tool_calls", "", "odd", None, 3])
 def test_finish_reason_is_the_endpoints_own_word(reason: Any) -> None:
-    """Length and filter are reported by the finish reason, for the benchmark to judge; what is no word is unknown."""
-    assert completion(reply({"content": "半"}, reason)).finish_reason == (reason if type(reason) is str else None)
+    """Length and filter are reported by the finish reason, for the benchmark to judge; what is no
+    word is unknown."""
+    assert completion(reply({"content": "半"}, reason)).finish_reason == (
+        reason if type(reason) is str else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,7 +281,9 @@ def test_other_words_for_the_same_end_mean_the_same(reason: str, same: str) -> N
     assert completion(reply({"content": "半"}, reason)).finish_reason == same
 
 
-@pytest.mark.parametrize("reason", ["insufficient_system_resource", "abort", "error", "network_error", "ERROR"])
+@pytest.mark.parametrize(
+    "reason", ["insufficient_system_resource", "abort", "error", "network_error", "ERROR"]
+)
 def test_reply_that_the_endpoint_broke_off_is_a_fault_and_no_answer(reason: str) -> None:
     """A reply that the endpoint itself could not finish is tried again; it must not be scored."""
     with pytest.raises(TransportFault) as caught:
@@ -252,7 +298,11 @@ def test_reply_that_the_endpoint_broke_off_is_a_fault_and_no_answer(reason: str)
     ("message", "text", "reasoning"),
     [
         ({"content": "好", "reasoning_content": "想"}, "好", "想"),  # DeepSeek, DashScope, SGLang
-        ({"content": "好", "reasoning": "想", "reasoning_details": [{"text": "别的"}]}, "好", "想"),  # OpenRouter, vLLM
+        (
+            {"content": "好", "reasoning": "想", "reasoning_details": [{"text": "别的"}]},
+            "好",
+            "想",
+        ),  # OpenRouter, vLLM
         ({"content": "好", "reasoning_content": None, "reasoning": "想"}, "好", "想"),
         ({"content": "好", "reasoning_content": "", "reasoning": ""}, "好", None),
         ({"content": "好", "reasoning_content": ["想"]}, "好", None),
@@ -260,29 +310,51 @@ def test_reply_that_the_endpoint_broke_off_is_a_fault_and_no_answer(reason: str)
         (  # Mistral's Magistral
             {
                 "content": [
-                    {"type": "thinking", "thinking": [{"type": "text", "text": "想"}, {"type": "text", "text": "想"}]},
+                    {
+                        "type": "thinking",
+                        "thinking": [
+                            {"type": "text", "text": "想"},
+                            {"type": "text", "text": "想"},
+                        ],
+                    },
                     {"type": "text", "text": "好"},
                 ]
             },
             "好",
             "想想",
         ),
-        ({"content": [{"type": "thinking", "thinking": "想"}, {"type": "text", "text": "好"}]}, "好", "想"),
-        ({"content": [{"type": "reasoning", "text": "想"}, {"type": "text", "text": "好"}]}, "好", "想"),
+        (
+            {"content": [{"type": "thinking", "thinking": "想"}, {"type": "text", "text": "好"}]},
+            "好",
+            "想",
+        ),
+        (
+            {"content": [{"type": "reasoning", "text": "想"}, {"type": "text", "text": "好"}]},
+            "好",
+            "想",
+        ),
         ({"content": [{"type": "thinking", "thinking": 7}], "reasoning": "想"}, "", "想"),
         ({"content": "<think>想</think>好"}, "<think>想</think>好", None),
     ],
 )
-def test_thoughts_are_kept_apart_from_the_text(message: dict[str, Any], text: str, reasoning: str | None) -> None:
-    """Each provider's place for thoughts is read; what stands in the text itself stays as received."""
+def test_thoughts_are_kept_apart_from_the_text(
+    message: dict[str, Any], text: str, reasoning: str | None
+) -> None:
+    """Each provider's place for thoughts is read; what stands in the text itself stays as
+    received."""
     assert completion(reply(message)) == Completion(text, "stop", reasoning=reasoning)
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 @pytest.mark.parametrize("content", [None, "", " \n"])
-@pytest.mark.parametrize("answer", ['{"标签": []}', ' {"标签": []}\n', '```json\n{"标签": []}\n```'])
-def test_an_object_in_the_place_of_thoughts_is_the_answer(field: str, content: str | None, answer: str) -> None:
-    """Servers with a reasoning parser put the answer there when thinking is turned off: it is not asked for again."""
+@pytest.mark.parametrize(
+    "answer", ['{"标签": []}', ' {"标签": []}\n', '```json\n{"标签": []}\n```']
+)
+def test_an_object_in_the_place_of_thoughts_is_the_answer(
+    field: str, content: str | None, answer: str
+) -> None:
+    """Servers with a reasoning parser put the answer there when thinking is turned off: it is not
+    asked for again."""
     found = completion(reply({"content": content, field: answer}))
     assert found == Completion(answer, "stop")
 
@@ -300,7 +372,9 @@ def test_an_object_in_the_place_of_thoughts_is_the_answer(field: str, content: s
         ('{"标签": []}', "tool_calls"),
     ],
 )
-def test_thoughts_that_do_not_end_with_their_only_object_stay_thoughts(thoughts: str, reason: str) -> None:
+def test_thoughts_that_do_not_end_with_their_only_object_stay_thoughts(
+    thoughts: str, reason: str
+) -> None:
     """A draft among thoughts is no answer, and neither is what a filter cut."""
     assert completion(reply({"content": "", "reasoning": thoughts}, reason)) == Completion(
         "", reason, reasoning=thoughts
@@ -315,7 +389,9 @@ def test_thoughts_that_do_not_end_with_their_only_object_stay_thoughts(thoughts:
         ('{"草稿": 1}</think>{"标签": []}', '{"标签": []}', '{"草稿": 1}</think>'),
     ],
 )
-def test_the_only_object_at_the_end_of_thoughts_is_the_answer(thoughts: str, text: str, before: str) -> None:
+def test_the_only_object_at_the_end_of_thoughts_is_the_answer(
+    thoughts: str, text: str, before: str
+) -> None:
     """A server that missed the end of the thoughts has all of the reply in their place."""
     found = completion(reply({"content": "", "reasoning_content": thoughts}))
     assert found == Completion(text, "stop", reasoning=before)
@@ -335,28 +411,53 @@ HIDDEN = {"completion_tokens": 512, "completion_tokens_details": {"reasoning_tok
     [
         ({"content": None, "reasoning_content": "想"}, None, "length", "only_thinking"),
         ({"content": "", "reasoning": '{"标签": []}'}, None, "length", "only_thinking"),
-        ({"content": "\n"}, HIDDEN, "max_tokens", "only_thinking"),  # OpenAI hides its models' thoughts
+        (
+            {"content": "\n"},
+            HIDDEN,
+            "max_tokens",
+            "only_thinking",
+        ),  # OpenAI hides its models' thoughts
         ({"content": []}, HIDDEN, "length", "only_thinking"),
-        ({"content": ""}, {"reasoning_tokens": 512, "completion_tokens_details": None}, "length", "only_thinking"),
+        (
+            {"content": ""},
+            {"reasoning_tokens": 512, "completion_tokens_details": None},
+            "length",
+            "only_thinking",
+        ),
         ({"content": "好"}, HIDDEN, "length", "length"),
         ({"content": ""}, HIDDEN, "stop", "stop"),
         ({"content": ""}, None, "length", "length"),
-        ({"content": ""}, {"completion_tokens_details": {"reasoning_tokens": 0}}, "length", "length"),
-        ({"content": ""}, {"completion_tokens_details": {"reasoning_tokens": "9"}}, "length", "length"),
+        (
+            {"content": ""},
+            {"completion_tokens_details": {"reasoning_tokens": 0}},
+            "length",
+            "length",
+        ),
+        (
+            {"content": ""},
+            {"completion_tokens_details": {"reasoning_tokens": "9"}},
+            "length",
+            "length",
+        ),
         ({"content": ""}, {"completion_tokens_details": None}, "length", "length"),
     ],
 )
 def test_reply_that_ended_before_its_answer_began_has_a_finish_reason_of_its_own(
     message: dict[str, Any], usage: Any, reason: str, expected: str
 ) -> None:
-    """All tokens went into thoughts: another kind of invalid answer than one that was cut off itself."""
+    """All tokens went into thoughts: another kind of invalid answer than one that was cut off
+    itself."""
     assert completion(reply(message, reason, usage=usage)).finish_reason == expected
 
 
 def test_decoded_reply_is_read_like_its_bytes() -> None:
     """What a stream was put together to is judged by the same reader."""
     data = orjson.loads(reply({"content": "好", "reasoning_content": "想"}, model="qwen"))
-    assert completion_of(data) == completion(orjson.dumps(data)) == Completion("好", model="qwen", reasoning="想")
+    assert (
+        completion_of(data)
+        == completion(orjson.dumps(data))
+        == Completion("好", model="qwen", reasoning="想")
+    )
     with pytest.raises(TransportFault, match="http_503"):
         completion_of(data | {"error": {"code": 503, "message": "overloaded"}})
 
@@ -380,7 +481,8 @@ def test_decoded_reply_is_read_like_its_bytes() -> None:
     ],
 )
 def test_reply_without_a_completion_is_a_fault(body: bytes, kind: str) -> None:
-    """Status 200 with half a body, with something else than JSON, or without a choice is worth another try."""
+    """Status 200 with half a body, with something else than JSON, or without a choice is worth
+    another try."""
     with pytest.raises(TransportFault) as caught:
         completion(body)
     assert (caught.value.kind, caught.value.unreachable) == (kind, False)
@@ -400,12 +502,17 @@ def test_reply_without_a_completion_is_a_fault(body: bytes, kind: str) -> None:
     ],
 )
 @pytest.mark.parametrize("where", ["top", "beside_empty_choices", "in_the_choice"])
-def test_error_in_a_reply_of_status_200_counts_by_its_code(error: Any, kind: str, where: str) -> None:
-    """Relays send errors with status 200, beside or inside the choices: the code decides, a fault by default."""
+def test_error_in_a_reply_of_status_200_counts_by_its_code(
+    error: Any, kind: str, where: str
+) -> None:
+    """Relays send errors with status 200, beside or inside the choices: the code decides, a fault
+    by default."""
     bodies = {
         "top": {"error": error},
         "beside_empty_choices": {"error": error, "choices": []},
-        "in_the_choice": {"choices": [{"error": error, "finish_reason": "error", "message": {"content": ""}}]},
+        "in_the_choice": {
+            "choices": [{"error": error, "finish_reason": "error", "message": {"content": ""}}]
+        },
     }
     with pytest.raises(TransportFault) as caught:
         completion(orjson.dumps(bodies[where]))
@@ -420,8 +527,11 @@ def test_error_whose_code_is_no_code_is_a_fault() -> None:
 
 
 def test_error_in_a_reply_of_status_200_is_classed_by_what_it_says() -> None:
-    """Behind a relay too, a content filter settles the step, and an empty account or unknown model ends the run."""
-    filtered = completion(openai("Input data may contain inappropriate content.", "data_inspection_failed"))
+    """Behind a relay too, a content filter settles the step, and an empty account or unknown model
+    ends the run."""
+    filtered = completion(
+        openai("Input data may contain inappropriate content.", "data_inspection_failed")
+    )
     assert filtered == Completion("", "content_filter")
     with pytest.raises(EndpointStopped, match="quota"):
         completion(openai("You exceeded your current quota", "insufficient_quota"))
@@ -442,27 +552,50 @@ def test_empty_error_beside_choices_is_no_error() -> None:
     [
         (
             400,
-            openai("Input data may contain inappropriate content.", "data_inspection_failed", "data_inspection_failed"),
+            openai(
+                "Input data may contain inappropriate content.",
+                "data_inspection_failed",
+                "data_inspection_failed",
+            ),
         ),
-        (400, b'{"code":"DataInspectionFailed","message":"Input data may contain ...","request_id":"7"}'),
+        (
+            400,
+            (
+                b'{"code":"DataInspectionFailed","message":"Input data may contain'
+                b' ...","request_id":"7"}'
+            ),
+        ),
         (400, openai("Content Exists Risk", "invalid_request_error")),
         (400, b'{"detail":"Content Exists Risk"}'),
         (400, openai("The response was filtered", "content_filter")),
         (403, openai("flagged", "content_policy_violation")),
-        (400, openai("may contain sensitive information", "InputTextSensitiveContentDetected", "BadRequest")),
+        (
+            400,
+            openai(
+                "may contain sensitive information",
+                "InputTextSensitiveContentDetected",
+                "BadRequest",
+            ),
+        ),
         (400, openai("系统检测到输入内容可能包含不安全或敏感内容", "1301")),
         (422, openai("rejected", "content_filter")),
     ],
 )
 def test_content_filter_settles_the_step_and_is_not_tried_again(status: int, body: bytes) -> None:
-    """The provider's filter, in the words of each provider, is an invalid answer of its own kind."""
+    """The provider's filter, in the words of each provider, is an invalid answer of its own
+    kind."""
     assert settle(status, body) == Completion("", "content_filter")
 
 
 @pytest.mark.parametrize(
     ("status", "body"),
     [
-        (400, openai("This model's maximum context length is 65536 tokens.", "context_length_exceeded")),
+        (
+            400,
+            openai(
+                "This model's maximum context length is 65536 tokens.", "context_length_exceeded"
+            ),
+        ),
         (
             400,
             vllm(
@@ -471,21 +604,47 @@ def test_content_filter_settles_the_step_and_is_not_tried_again(status: int, bod
                 400,
             ),
         ),
-        (400, vllm("The input (9000 tokens) is longer than the model's context length (8192).", "BadRequest", 400)),
+        (
+            400,
+            vllm(
+                "The input (9000 tokens) is longer than the model's context length (8192).",
+                "BadRequest",
+                400,
+            ),
+        ),
         (
             400,
             orjson.dumps(
-                {"error": {"code": 400, "message": "the request exceeds the available context size", "type": "x"}}
+                {
+                    "error": {
+                        "code": 400,
+                        "message": "the request exceeds the available context size",
+                        "type": "x",
+                    }
+                }
             ),
         ),
-        (400, openai("<400> InvalidParameter: Range of input length should be [1, 129024]", "invalid_parameter_error")),
+        (
+            400,
+            openai(
+                "<400> InvalidParameter: Range of input length should be [1, 129024]",
+                "invalid_parameter_error",
+            ),
+        ),
         (422, openai("prompt is too long: 210000 tokens > 200000 maximum")),
         (413, openai("prompt is too long: 210000 tokens > 200000 maximum")),
-        (429, openai("This model's maximum context length is 65536 tokens.", "context_length_exceeded")),
+        (
+            429,
+            openai(
+                "This model's maximum context length is 65536 tokens.", "context_length_exceeded"
+            ),
+        ),
         (503, openai("litellm.ContextWindowExceededError: too long")),
     ],
 )
-def test_prompt_that_is_too_long_settles_the_step_under_every_status(status: int, body: bytes) -> None:
+def test_prompt_that_is_too_long_settles_the_step_under_every_status(
+    status: int, body: bytes
+) -> None:
     """Too long is a fact of this step: an invalid answer of its own kind, and the user goes on."""
     assert settle(status, body) == Completion("", "context_length")
 
@@ -494,7 +653,10 @@ def test_prompt_that_is_too_long_settles_the_step_under_every_status(status: int
     "message",
     [
         "max_tokens is too large: 100000. This model supports at most 16384 completion tokens",
-        "'max_tokens' or 'max_completion_tokens' is too large: 99999. This model's maximum context length is 32768",
+        (
+            "'max_tokens' or 'max_completion_tokens' is too large: 99999. This model's maximum"
+            " context length is 32768"
+        ),
         "max_tokens 9999999 exceeds the maximum allowed",
         "Range of max_tokens should be [1, 8192]",
     ],
@@ -513,10 +675,26 @@ def test_parameter_that_no_model_allows_is_not_taken_for_a_long_prompt(message: 
     [
         (402, openai("Insufficient Balance", "invalid_request_error"), "quota"),
         (402, b"", "quota"),
-        (429, openai("You exceeded your current quota, please check your plan", "insufficient_quota"), "quota"),
-        (400, openai("Access denied, please make sure your account is in good standing.", "Arrearage"), "quota"),
+        (
+            429,
+            openai("You exceeded your current quota, please check your plan", "insufficient_quota"),
+            "quota",
+        ),
+        (
+            400,
+            openai(
+                "Access denied, please make sure your account is in good standing.", "Arrearage"
+            ),
+            "quota",
+        ),
         (400, b'{"code":"Arrearage","message":"Access denied."}', "quota"),
-        (404, openai("The model `x` does not exist or you do not have access to it.", "model_not_found"), "--model"),
+        (
+            404,
+            openai(
+                "The model `x` does not exist or you do not have access to it.", "model_not_found"
+            ),
+            "--model",
+        ),
         (404, vllm("The model `x` does not exist.", "NotFoundError", 404), "--model"),
         (404, openai('model "x" not found, try pulling it first', None, "api_error"), "--model"),
         (400, openai("Model Not Exist", "invalid_request_error"), "--model"),
@@ -526,10 +704,11 @@ def test_parameter_that_no_model_allows_is_not_taken_for_a_long_prompt(message: 
     ],
 )
 def test_endpoint_that_will_not_serve_the_run_stops_it(status: int, body: bytes, said: str) -> None:
-    """No balance, an unknown model and a moved address are no faults to wait for; the message says what to do.
+    """No balance, an unknown model and a moved address are no faults to wait for; the message says
+    what to do.
 
-    An empty account and a moved address stop it at once; about an unknown model, and a payment that is required without
-    a word of the account, another request decides.
+    An empty account and a moved address stop it at once; about an unknown model, and a payment that
+    is required without a word of the account, another request decides.
     """
     with pytest.raises(EndpointStopped, match=said) as caught:
         settle(status, body)
@@ -548,7 +727,8 @@ def test_endpoint_that_will_not_serve_the_run_stops_it(status: int, body: bytes,
     ],
 )
 def test_refused_key_is_a_class_of_its_own(status: int, body: bytes) -> None:
-    """Another request decides whether 401 and 403 are meant for all, so the caller must be able to tell them."""
+    """Another request decides whether 401 and 403 are meant for all, so the caller must be able to
+    tell them."""
     with pytest.raises(Denied, match=f"status {status}"):
         settle(status, body)
 
@@ -564,14 +744,24 @@ def test_redirect_names_where_to() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [openai("busy", "rate_limit_exceeded"), b'{"detail":"busy"}', b"<html><h1>busy</h1></html>", b"", b"\xff\x00"],
+    [
+        openai("busy", "rate_limit_exceeded"),
+        b'{"detail":"busy"}',
+        b"<html><h1>busy</h1></html>",
+        b"",
+        b"\xff\x00",
+    ],
 )
 def test_busy_or_broken_server_is_tried_again(body: bytes) -> None:
     """Rate limits and server errors are faults, whatever their body looks like."""
     for status in (408, 409, 425, 429, 500, 502, 503, 504, 520, 524, 529, 599, 999):
         with pytest.raises(TransportFault) as caught:
             settle(status, body, {"Retry-After": "7"})
-        assert (caught.value.kind, caught.value.retry_after, caught.value.unreachable) == (f"http_{status}", 7.0, False)
+        assert (caught.value.kind, caught.value.retry_after, caught.value.unreachable) == (
+            f"http_{status}",
+            7.0,
+            False,
+        )
 
 
 @pytest.mark.parametrize(
@@ -584,7 +774,8 @@ def test_busy_or_broken_server_is_tried_again(body: bytes) -> None:
     ],
 )
 def test_unknown_path_is_a_fault_that_doubts_the_address(body: bytes) -> None:
-    """404 without a word of a model means the address; before any success the caller stops for it."""
+    """404 without a word of a model means the address; before any success the caller stops for
+    it."""
     with pytest.raises(TransportFault) as caught:
         settle(404, body)
     assert caught.value.unreachable
@@ -596,7 +787,11 @@ def test_unknown_path_is_a_fault_that_doubts_the_address(body: bytes) -> None:
         (408, "Request timeout", False),
         (409, "Conflict", False),
         (421, "Misdirected request", False),
-        (424, "The system encountered an unexpected error during processing. Try your request again.", True),
+        (
+            424,
+            "The system encountered an unexpected error during processing. Try your request again.",
+            True,
+        ),
         (425, "Too early", False),
         (498, "Flex tier capacity exceeded", False),
         (499, "The operation was cancelled.", True),
@@ -612,7 +807,11 @@ def test_transient_failures_are_tried_again_and_known_by_whether_they_may_be_bil
     """None of them is the request's own fault."""
     with pytest.raises(TransportFault) as caught:
         settle(status, openai(words))
-    assert (caught.value.kind, caught.value.may_count, caught.value.billed) == (f"http_{status}", True, billed)
+    assert (caught.value.kind, caught.value.may_count, caught.value.billed) == (
+        f"http_{status}",
+        True,
+        billed,
+    )
 
 
 def test_path_that_takes_no_request_is_the_address() -> None:
@@ -642,7 +841,8 @@ def test_request_that_the_endpoint_refuses_is_not_tried_again(status: int, body:
 
 @pytest.mark.parametrize("status", [413, 429])
 def test_request_above_a_limit_of_tokens_a_minute_is_tried_again_and_counted(status: int) -> None:
-    """Groq and OpenAI say it under different statuses. If no time is long enough for it, its user fails."""
+    """Groq and OpenAI say it under different statuses. If no time is long enough for it, its user
+    fails."""
     words = "Request too large for m on tokens per minute (TPM): Limit 6000, Requested 7012"
     with pytest.raises(TransportFault) as caught:
         settle(status, openai(words, "rate_limit_exceeded", "tokens"))
@@ -652,16 +852,27 @@ def test_request_above_a_limit_of_tokens_a_minute_is_tried_again_and_counted(sta
 @pytest.mark.parametrize("status", [400, 403, 413, 422, 429])
 def test_words_of_a_rate_limit_are_one_under_every_status_of_a_refusal(status: int) -> None:
     """The wait in them is obeyed."""
-    words = "Rate limit reached on tokens per minute (TPM): Limit 6000, Used 5800. Please try again in 7.5s"
+    words = (
+        "Rate limit reached on tokens per minute (TPM): Limit 6000, Used 5800. Please try again in"
+        " 7.5s"
+    )
     with pytest.raises(TransportFault) as caught:
         settle(status, openai(words, "rate_limit_exceeded", "tokens"))
-    assert (caught.value.kind, caught.value.asks_to_wait, caught.value.retry_after) == ("http_429", True, 7.5)
+    assert (caught.value.kind, caught.value.asks_to_wait, caught.value.retry_after) == (
+        "http_429",
+        True,
+        7.5,
+    )
 
 
 # The same by provider. The bodies are typed anew after the public pages and threads that are named.
 
 FILTER, LONG = "content_filter", "context_length"
-QUOTA, MODEL, KEY = (UsedUp, "quota or balance"), (UnknownModel, "--model"), (Denied, "refuses the key")
+QUOTA, MODEL, KEY = (
+    (UsedUp, "quota or balance"),
+    (UnknownModel, "--model"),
+    (Denied, "refuses the key"),
+)
 BUSY, REFUSED, PAYMENT = "fault", "rejected", (Denied, "quota or balance")
 
 
@@ -688,7 +899,9 @@ def router(status: int, message: str, **metadata: Any) -> bytes:
 
 
 def minimax(code: int, message: str) -> bytes:
-    return orjson.dumps({"id": "7", "choices": None, "base_resp": {"status_code": code, "status_msg": message}})
+    return orjson.dumps(
+        {"id": "7", "choices": None, "base_resp": {"status_code": code, "status_msg": message}}
+    )
 
 
 def moonshot(kind: str, message: str) -> bytes:
@@ -701,127 +914,318 @@ def server(message: str, kind: str, code: int) -> bytes:
 
 def google(message: str, code: int, *quotas: str) -> bytes:
     """Gemini's error: a list of one object, with the quotas that are used up and a time to wait."""
-    violations = [{"quotaMetric": "requests", "quotaId": quota, "quotaValue": "10"} for quota in quotas]
+    violations = [
+        {"quotaMetric": "requests", "quotaId": quota, "quotaValue": "10"} for quota in quotas
+    ]
     failure = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": violations}
     wait = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "22.5s"}
-    error = {"code": code, "message": message, "status": "STATUS", "details": [failure, wait] if quotas else []}
+    error = {
+        "code": code,
+        "message": message,
+        "status": "STATUS",
+        "details": [failure, wait] if quotas else [],
+    }
     return orjson.dumps([{"error": error}])
 
 
 CURRENT_QUOTA = (
-    "You exceeded your current quota, please check your plan and billing details. " + "For more, read on. " * 20
+    "You exceeded your current quota, please check your plan and billing details. "
+    + "For more, read on. " * 20
 )
-MINUTE, DAY = (f"GenerateRequestsPer{time}PerProjectPerModel-FreeTier" for time in ("Minute", "Day"))
+MINUTE, DAY = (
+    f"GenerateRequestsPer{time}PerProjectPerModel-FreeTier" for time in ("Minute", "Day")
+)
 COUNTRY = (Denied, "does not serve the country")
-TOO_LARGE = "'max_tokens' or 'max_completion_tokens' is too large: {}. This model's maximum context length is 32768"
-RAW = orjson.dumps({"error": {"message": "maximum context length is 8192 tokens", "code": 400}}).decode()
+TOO_LARGE = (
+    "'max_tokens' or 'max_completion_tokens' is too large: {}. This model's maximum context length"
+    " is 32768"
+)
+RAW = orjson.dumps(
+    {"error": {"message": "maximum context length is 8192 tokens", "code": 400}}
+).decode()
 PROVIDERS = [
     # platform.openai.com/docs/guides/error-codes
-    ("openai", 429, openai("Rate limit reached for gpt-4o-mini in organization org-7", "rate_limit_exceeded"), BUSY),
-    ("openai", 429, openai("You exceeded your current quota, please check", "insufficient_quota"), QUOTA),
+    (
+        "openai",
+        429,
+        openai("Rate limit reached for gpt-4o-mini in organization org-7", "rate_limit_exceeded"),
+        BUSY,
+    ),
+    (
+        "openai",
+        429,
+        openai("You exceeded your current quota, please check", "insufficient_quota"),
+        QUOTA,
+    ),
     (
         "openai",
         400,
-        openai("Invalid prompt: flagged as potentially violating our usage policy", "invalid_prompt"),
+        openai(
+            "Invalid prompt: flagged as potentially violating our usage policy", "invalid_prompt"
+        ),
         FILTER,
     ),
-    ("openai", 400, openai("Invalid 'messages[1].content': string too long.", "string_above_max_length"), LONG),
+    (
+        "openai",
+        400,
+        openai("Invalid 'messages[1].content': string too long.", "string_above_max_length"),
+        LONG,
+    ),
     ("openai", 401, openai("Incorrect API key provided: sk-test-***", "invalid_api_key"), KEY),
-    ("openai", 404, openai("The model `gpt-9` does not exist or you do not have access", "model_not_found"), MODEL),
+    (
+        "openai",
+        404,
+        openai("The model `gpt-9` does not exist or you do not have access", "model_not_found"),
+        MODEL,
+    ),
     (
         "openai",
         403,
-        openai("Country, region, or territory not supported", "unsupported_country_region_territory"),
+        openai(
+            "Country, region, or territory not supported", "unsupported_country_region_territory"
+        ),
         (Denied, "does not serve the country"),
     ),
     ("openai", 503, openai("The engine is currently overloaded", "server_error"), BUSY),
     # github.com/BerriAI/litellm/issues/12273 (a wrong key, without a database), 14770, 4880
     ("litellm", 400, server("No connected db.", "no_db_connection", 400), KEY),
     ("litellm", 400, server("Authentication Error, No api key passed in.", "auth_error", 400), KEY),
-    ("litellm", 400, server("litellm.AuthenticationError: GeminiException - API key not valid.", "", 400), KEY),
-    ("litellm", 400, server("litellm.BadRequestError: top_k is not supported", "invalid_request_error", 400), REFUSED),
+    (
+        "litellm",
+        400,
+        server("litellm.AuthenticationError: GeminiException - API key not valid.", "", 400),
+        KEY,
+    ),
+    (
+        "litellm",
+        400,
+        server("litellm.BadRequestError: top_k is not supported", "invalid_request_error", 400),
+        REFUSED,
+    ),
     # api-docs.deepseek.com/quick_start/error_codes; github.com/evalstate/fast-agent/issues/621
     ("deepseek", 401, openai("Authentication Fails (no such user)", "invalid_request_error"), KEY),
     ("deepseek", 402, openai("Insufficient Balance", "invalid_request_error"), QUOTA),
     ("deepseek", 400, openai("Content Exists Risk", "invalid_request_error"), FILTER),
     ("deepseek", 400, openai("Model Not Exist", "invalid_request_error"), MODEL),
-    ("deepseek", 400, openai("maximum context length is 131072 tokens. However, you requested 131134", "x"), LONG),
+    (
+        "deepseek",
+        400,
+        openai("maximum context length is 131072 tokens. However, you requested 131134", "x"),
+        LONG,
+    ),
     ("deepseek", 429, openai("Rate limit reached", "rate_limit"), BUSY),
     ("deepseek", 503, openai("Service is too busy", "service_unavailable"), BUSY),
-    # help.aliyun.com/zh/model-studio/error-code; github.com/anomalyco/opencode/issues/23722 (#token-limit)
-    ("dashscope", 429, ds("You have exceeded your current request limit.", "limit_requests", "limit_requests"), BUSY),
+    # help.aliyun.com/zh/model-studio/error-code; github.com/anomalyco/opencode/issues/23722
+    # (#token-limit)
+    (
+        "dashscope",
+        429,
+        ds("You have exceeded your current request limit.", "limit_requests", "limit_requests"),
+        BUSY,
+    ),
     (
         "dashscope",
         429,
         ds(
-            "You exceeded your current quota, please check your plan and billing details. For details, see: "
-            "https://help.aliyun.com/zh/model-studio/error-code#token-limit",
+            "You exceeded your current quota, please check your plan and billing details. For"
+            " details, see: https://help.aliyun.com/zh/model-studio/error-code#token-limit",
             "insufficient_quota",
             "insufficient_quota",
         ),
         BUSY,
     ),
-    ("dashscope", 400, ds("Access denied, your account is not in good standing.", "Arrearage", "Arrearage"), QUOTA),
-    ("dashscope", 403, ds("The free tier has been exhausted.", "AllocationQuota.FreeTierOnly"), QUOTA),
     (
         "dashscope",
         400,
-        ds("may contain inappropriate content.", "data_inspection_failed", "data_inspection_failed"),
+        ds("Access denied, your account is not in good standing.", "Arrearage", "Arrearage"),
+        QUOTA,
+    ),
+    (
+        "dashscope",
+        403,
+        ds("The free tier has been exhausted.", "AllocationQuota.FreeTierOnly"),
+        QUOTA,
+    ),
+    (
+        "dashscope",
+        400,
+        ds(
+            "may contain inappropriate content.", "data_inspection_failed", "data_inspection_failed"
+        ),
         FILTER,
     ),
-    ("dashscope", 400, ds("<400> InvalidParameter: Range of input length should be [1, 9]", "invalid_parameter"), LONG),
-    ("dashscope", 404, ds("The model `qwen-9` does not exist or you do not have access", "model_not_found"), MODEL),
+    (
+        "dashscope",
+        400,
+        ds("<400> InvalidParameter: Range of input length should be [1, 9]", "invalid_parameter"),
+        LONG,
+    ),
+    (
+        "dashscope",
+        404,
+        ds("The model `qwen-9` does not exist or you do not have access", "model_not_found"),
+        MODEL,
+    ),
     ("dashscope", 401, ds("Incorrect API key provided.", "invalid_api_key"), KEY),
-    ("dashscope native", 429, native("Throttling.RateQuota", "Requests rate limit exceeded, try again later."), BUSY),
-    ("dashscope native", 429, native("Throttling.AllocationQuota", "Allocated quota exceeded, please increase"), BUSY),
-    ("dashscope native", 429, native("Throttling.AllocationQuota", "Free allocated quota exceeded."), QUOTA),
+    (
+        "dashscope native",
+        429,
+        native("Throttling.RateQuota", "Requests rate limit exceeded, try again later."),
+        BUSY,
+    ),
+    (
+        "dashscope native",
+        429,
+        native("Throttling.AllocationQuota", "Allocated quota exceeded, please increase"),
+        BUSY,
+    ),
+    (
+        "dashscope native",
+        429,
+        native("Throttling.AllocationQuota", "Free allocated quota exceeded."),
+        QUOTA,
+    ),
     ("dashscope native", 429, native("Throttling", "Requests throttling triggered."), BUSY),
     ("dashscope native", 400, native("Arrearage", "Access denied."), QUOTA),
-    ("dashscope native", 400, native("DataInspectionFailed", "Input data may contain inappropriate content."), FILTER),
-    ("dashscope native", 400, native("IPInfringementSuspect", "Input data is suspected of infringement"), FILTER),
-    ("dashscope native", 400, native("FaqRuleBlocked", "Input or output data is blocked by faq rule."), FILTER),
+    (
+        "dashscope native",
+        400,
+        native("DataInspectionFailed", "Input data may contain inappropriate content."),
+        FILTER,
+    ),
+    (
+        "dashscope native",
+        400,
+        native("IPInfringementSuspect", "Input data is suspected of infringement"),
+        FILTER,
+    ),
+    (
+        "dashscope native",
+        400,
+        native("FaqRuleBlocked", "Input or output data is blocked by faq rule."),
+        FILTER,
+    ),
     ("dashscope native", 404, native("ModelNotFound", "Model not exist."), MODEL),
     ("dashscope native", 401, native("InvalidApiKey", "Invalid API-key provided."), KEY),
     # docs.siliconflow.cn/faqs/error-code; github.com/FoundationAgents/OpenManus/issues/438;
     # github.com/Usagi-org/ai-goofish-monitor/issues/253
     ("siliconflow", 400, flow(20012, "Model does not exist. Please check it carefully."), MODEL),
     ("siliconflow", 403, flow(30001, "Sorry, your account balance is insufficient"), QUOTA),
-    ("siliconflow", 403, flow(30011, "requires paid balance. Your paid balance is insufficient."), QUOTA),
-    ("siliconflow", 400, flow(20015, "length of prompt_tokens (8192) must be less than max_seq_len (4096)."), LONG),
-    ("siliconflow", 429, flow(50603, "Request was rejected due to rate limiting. Details: TPM limit reached."), BUSY),
+    (
+        "siliconflow",
+        403,
+        flow(30011, "requires paid balance. Your paid balance is insufficient."),
+        QUOTA,
+    ),
+    (
+        "siliconflow",
+        400,
+        flow(20015, "length of prompt_tokens (8192) must be less than max_seq_len (4096)."),
+        LONG,
+    ),
+    (
+        "siliconflow",
+        429,
+        flow(50603, "Request was rejected due to rate limiting. Details: TPM limit reached."),
+        BUSY,
+    ),
     ("siliconflow", 503, flow(50505, "Model service overloaded. Please try again later."), BUSY),
     ("siliconflow", 401, b'"Invalid token"', KEY),
     ("siliconflow", 400, flow(20024, "Json mode is not supported for this model."), REFUSED),
-    # openrouter.ai/docs/api/reference/errors-and-debugging; github.com/truefoundry/models/pull/873 (raw)
-    ("openrouter", 402, router(402, "This request requires more credits, or fewer max_tokens."), PAYMENT),
-    ("openrouter", 402, router(402, "exceed your credits given your current in-flight requests. Retry"), BUSY),
-    ("openrouter", 403, router(403, "Blocked", reasons=["violence"], flagged_input="猫", provider_name="X"), FILTER),
+    # openrouter.ai/docs/api/reference/errors-and-debugging; github.com/truefoundry/models/pull/873
+    # (raw)
+    (
+        "openrouter",
+        402,
+        router(402, "This request requires more credits, or fewer max_tokens."),
+        PAYMENT,
+    ),
+    (
+        "openrouter",
+        402,
+        router(402, "exceed your credits given your current in-flight requests. Retry"),
+        BUSY,
+    ),
+    (
+        "openrouter",
+        403,
+        router(403, "Blocked", reasons=["violence"], flagged_input="猫", provider_name="X"),
+        FILTER,
+    ),
     ("openrouter", 403, router(403, "Key limit exceeded"), KEY),
     ("openrouter", 400, router(400, "Provider returned error", raw=RAW, provider_name="X"), LONG),
     ("openrouter", 400, router(400, "foo/bar is not a valid model ID"), MODEL),
     ("openrouter", 404, router(404, "No endpoints found for foo/bar."), MODEL),
     ("openrouter", 408, router(408, "Your request timed out"), BUSY),
-    ("openrouter", 429, router(429, "Provider returned error", raw="x is temporarily rate-limited upstream."), BUSY),
+    (
+        "openrouter",
+        429,
+        router(429, "Provider returned error", raw="x is temporarily rate-limited upstream."),
+        BUSY,
+    ),
     ("openrouter", 502, router(502, "Provider returned error", raw="{not json"), BUSY),
     ("openrouter", 503, router(503, "No allowed providers are available"), BUSY),
     ("openrouter", 200, router(429, "Rate limited"), BUSY),
     ("openrouter", 200, router(400, "Provider returned error", raw=RAW), LONG),
     # github.com/vllm-project/vllm/issues/20409 (the old form); docs.vllm.ai (the new one is nested)
-    ("vllm", 400, vllm("This model's maximum context length is 16384 tokens.", "BadRequestError", 400), LONG),
-    ("vllm", 400, server("This model's maximum context length is 16384 tokens.", "BadRequestError", 400), LONG),
+    (
+        "vllm",
+        400,
+        vllm("This model's maximum context length is 16384 tokens.", "BadRequestError", 400),
+        LONG,
+    ),
+    (
+        "vllm",
+        400,
+        server("This model's maximum context length is 16384 tokens.", "BadRequestError", 400),
+        LONG,
+    ),
     ("vllm", 400, server(TOO_LARGE.format(99999), "BadRequestError", 400), REFUSED),
-    ("vllm", 400, server(TOO_LARGE.format(8192) + " and your request has 30000", "BadRequestError", 400), LONG),
+    (
+        "vllm",
+        400,
+        server(TOO_LARGE.format(8192) + " and your request has 30000", "BadRequestError", 400),
+        LONG,
+    ),
     ("vllm", 400, server("max_tokens must be at least 1, got -186.", "BadRequestError", 400), LONG),
     ("vllm", 400, server("max_tokens must be at least 1, got 0.", "BadRequestError", 400), REFUSED),
     ("vllm", 404, server("The model `qwen` does not exist.", "NotFoundError", 404), MODEL),
     ("vllm", 401, b'{"error":"Unauthorized"}', KEY),
     # github.com/sgl-project/sglang: openai_api/adapter
-    ("sglang", 400, vllm("The input (9000 tokens) is longer than the model's context length", "BadRequest", 400), LONG),
-    ("sglang", 400, vllm("Requested token count exceeds the model's maximum context length", "BadRequest", 400), LONG),
-    # github.com/ggml-org/llama.cpp/pull/15780; github.com/rllm-team/rllm/issues/55 (llama-cpp-python)
-    ("llama.cpp", 400, server("exceeds the available context size", "exceed_context_size_error", 400), LONG),
-    ("llama.cpp", 500, server("exceeds the available context size", "exceed_context_size_error", 500), LONG),
-    ("llama.cpp", 200, server("exceeds the available context size", "exceed_context_size_error", 400), LONG),
+    (
+        "sglang",
+        400,
+        vllm(
+            "The input (9000 tokens) is longer than the model's context length", "BadRequest", 400
+        ),
+        LONG,
+    ),
+    (
+        "sglang",
+        400,
+        vllm("Requested token count exceeds the model's maximum context length", "BadRequest", 400),
+        LONG,
+    ),
+    # github.com/ggml-org/llama.cpp/pull/15780; github.com/rllm-team/rllm/issues/55
+    # (llama-cpp-python)
+    (
+        "llama.cpp",
+        400,
+        server("exceeds the available context size", "exceed_context_size_error", 400),
+        LONG,
+    ),
+    (
+        "llama.cpp",
+        500,
+        server("exceeds the available context size", "exceed_context_size_error", 500),
+        LONG,
+    ),
+    (
+        "llama.cpp",
+        200,
+        server("exceeds the available context size", "exceed_context_size_error", 400),
+        LONG,
+    ),
     # the cache that all requests of a llama.cpp server share may be full of the others
     ("llama.cpp", 500, server("Context size has been exceeded.", "server_error", 500), BUSY),
     ("llama.cpp", 503, server("Loading model", "unavailable_error", 503), BUSY),
@@ -829,9 +1233,19 @@ PROVIDERS = [
     ("llama-cpp-python", 500, openai("Requested tokens (516) exceed context window of 512"), LONG),
     # docs.z.ai/api-reference/api-code; github.com/zhayujie/CowAgent/issues/2910 (1113 in a 429)
     ("zhipu", 429, zhipu("1113", "余额不足或无可用资源包,请充值。"), QUOTA),
-    ("zhipu", 429, zhipu("1113", "Your account is in arrears, please recharge and try again"), QUOTA),
+    (
+        "zhipu",
+        429,
+        zhipu("1113", "Your account is in arrears, please recharge and try again"),
+        QUOTA,
+    ),
     ("zhipu", 400, zhipu("1301", "系统检测到输入或生成内容可能包含不安全或敏感内容。"), FILTER),
-    ("zhipu", 400, zhipu("1301", "System detected potentially unsafe or sensitive content in input"), FILTER),
+    (
+        "zhipu",
+        400,
+        zhipu("1301", "System detected potentially unsafe or sensitive content in input"),
+        FILTER,
+    ),
     ("zhipu", 429, zhipu("1302", "您当前使用该API的并发数过高，请降低并发"), BUSY),
     ("zhipu", 429, zhipu("1303", "您当前使用该API的频率过高，请降低频率"), BUSY),
     ("zhipu", 429, zhipu("1305", "当前API请求过多，请稍后重试"), BUSY),
@@ -839,19 +1253,50 @@ PROVIDERS = [
     ("zhipu", 400, zhipu("1261", "Prompt exceeds max length"), LONG),
     ("zhipu", 401, zhipu("1002", "Authorization Token非法"), KEY),
     # volcengine.com/docs/82379/1299023
-    ("volcengine", 403, openai("your account has an overdue balance", "AccountOverdueError", "Forbidden"), QUOTA),
+    (
+        "volcengine",
+        403,
+        openai("your account has an overdue balance", "AccountOverdueError", "Forbidden"),
+        QUOTA,
+    ),
     (
         "volcengine",
         429,
         openai("Requests Per Minute (RPM) limit exceeded", "RateLimitExceeded.EndpointRPMExceeded"),
         BUSY,
     ),
-    ("volcengine", 429, openai("exhausted its free trial quota for the doubao model", "QuotaExceeded"), QUOTA),
-    ("volcengine", 400, openai("may contain sensitive information", "SensitiveContentDetected"), FILTER),
-    ("volcengine", 404, openai("The model or endpoint x does not exist", "InvalidEndpointOrModel.NotFound"), MODEL),
-    ("volcengine", 404, openai("Your account 7 has not activated the model x.", "ModelNotOpen"), MODEL),
-    ("volcengine", 401, openai("The API key in the request is missing or invalid", "AuthenticationError"), KEY),
-    # platform.kimi.ai/docs/api/errors; github.com/anomalyco/opencode/issues/24462 (insufficient balance in a 429)
+    (
+        "volcengine",
+        429,
+        openai("exhausted its free trial quota for the doubao model", "QuotaExceeded"),
+        QUOTA,
+    ),
+    (
+        "volcengine",
+        400,
+        openai("may contain sensitive information", "SensitiveContentDetected"),
+        FILTER,
+    ),
+    (
+        "volcengine",
+        404,
+        openai("The model or endpoint x does not exist", "InvalidEndpointOrModel.NotFound"),
+        MODEL,
+    ),
+    (
+        "volcengine",
+        404,
+        openai("Your account 7 has not activated the model x.", "ModelNotOpen"),
+        MODEL,
+    ),
+    (
+        "volcengine",
+        401,
+        openai("The API key in the request is missing or invalid", "AuthenticationError"),
+        KEY,
+    ),
+    # platform.kimi.ai/docs/api/errors; github.com/anomalyco/opencode/issues/24462 (insufficient
+    # balance in a 429)
     (
         "moonshot",
         400,
@@ -859,14 +1304,45 @@ PROVIDERS = [
         FILTER,
     ),
     ("moonshot", 400, moonshot("invalid_request_error", "Input token length too long"), LONG),
-    ("moonshot", 400, moonshot("invalid_request_error", "Your request exceeded model token limit : 8192"), LONG),
-    ("moonshot", 400, moonshot("invalid_request_error", "total message size 9 exceeds limit 8"), LONG),
-    ("moonshot", 429, moonshot("exceeded_current_quota_error", "Your account is suspended, please recharge"), QUOTA),
-    ("moonshot", 429, moonshot("rate_limit_reached_error", "Your account reached max request: 3"), BUSY),
-    ("moonshot", 429, moonshot("engine_overloaded_error", "The engine is currently overloaded"), BUSY),
-    ("moonshot", 404, moonshot("resource_not_found_error", "Not found the model kimi-9 or Permission denied"), MODEL),
+    (
+        "moonshot",
+        400,
+        moonshot("invalid_request_error", "Your request exceeded model token limit : 8192"),
+        LONG,
+    ),
+    (
+        "moonshot",
+        400,
+        moonshot("invalid_request_error", "total message size 9 exceeds limit 8"),
+        LONG,
+    ),
+    (
+        "moonshot",
+        429,
+        moonshot("exceeded_current_quota_error", "Your account is suspended, please recharge"),
+        QUOTA,
+    ),
+    (
+        "moonshot",
+        429,
+        moonshot("rate_limit_reached_error", "Your account reached max request: 3"),
+        BUSY,
+    ),
+    (
+        "moonshot",
+        429,
+        moonshot("engine_overloaded_error", "The engine is currently overloaded"),
+        BUSY,
+    ),
+    (
+        "moonshot",
+        404,
+        moonshot("resource_not_found_error", "Not found the model kimi-9 or Permission denied"),
+        MODEL,
+    ),
     ("moonshot", 401, moonshot("invalid_authentication_error", "Invalid Authentication"), KEY),
-    # platform.minimax.io/docs/api-reference/errorcode; github.com/modelscope/modelscope/issues/1691 (429)
+    # platform.minimax.io/docs/api-reference/errorcode; github.com/modelscope/modelscope/issues/1691
+    # (429)
     ("minimax", 200, minimax(1002, "rate limit"), BUSY),
     ("minimax", 200, minimax(1000, "unknown error"), BUSY),
     ("minimax", 200, minimax(1008, "insufficient balance"), QUOTA),
@@ -877,23 +1353,54 @@ PROVIDERS = [
     ("minimax", 429, moonshot("insufficient_balance_error", "insufficient balance (1008)"), QUOTA),
     # docs.mistral.ai, ai.google.dev/gemini-api, docs.x.ai, ollama
     ("mistral", 400, vllm("Invalid model: mistral-9", "invalid_model", 1500), MODEL),
-    ("gemini", 400, openai("The input token count (9) exceeds the maximum number of tokens allowed (8)."), LONG),
-    ("gemini", 403, openai("This model is not available in your region."), (Denied, "does not serve the country")),
-    # discuss.ai.google.dev, github.com/google-gemini/gemini-cli/issues: its errors are a list of one
+    (
+        "gemini",
+        400,
+        openai("The input token count (9) exceeds the maximum number of tokens allowed (8)."),
+        LONG,
+    ),
+    (
+        "gemini",
+        403,
+        openai("This model is not available in your region."),
+        (Denied, "does not serve the country"),
+    ),
+    # discuss.ai.google.dev, github.com/google-gemini/gemini-cli/issues: its errors are a list of
+    # one
     ("gemini", 400, google("API key not valid. Please pass a valid API key.", 400), KEY),
     ("gemini", 400, google("User location is not supported for the API use.", 400), COUNTRY),
     ("gemini", 400, google('Unknown name "top_k": Cannot find field.', 400), REFUSED),
-    ("gemini", 400, google("The input token count (9) exceeds the maximum number of tokens allowed (8).", 400), LONG),
-    ("gemini", 403, google("Generative Language API has not been used in project 7 before", 403), KEY),
+    (
+        "gemini",
+        400,
+        google("The input token count (9) exceeds the maximum number of tokens allowed (8).", 400),
+        LONG,
+    ),
+    (
+        "gemini",
+        403,
+        google("Generative Language API has not been used in project 7 before", 403),
+        KEY,
+    ),
     ("gemini", 404, google("models/gemini-9 is not found for API version v1main", 404), MODEL),
     ("gemini", 429, google(CURRENT_QUOTA, 429, MINUTE), BUSY),
     ("gemini", 429, google(CURRENT_QUOTA, 429, MINUTE, DAY), QUOTA),
     ("gemini", 429, google(CURRENT_QUOTA, 429), QUOTA),
     ("gemini", 429, google("Resource has been exhausted (e.g. check quota).", 429), BUSY),
     ("gemini", 503, google("The model is overloaded. Please try again later.", 503), BUSY),
-    ("ollama", 404, openai('model "qwen9" not found, try pulling it first', None, "api_error"), MODEL),
+    (
+        "ollama",
+        404,
+        openai('model "qwen9" not found, try pulling it first', None, "api_error"),
+        MODEL,
+    ),
     # docs.aihubmix.com, and others that run new-api
-    ("a relay", 403, openai("令牌额度不足", "pre_consume_token_quota_failed", "new_api_error"), QUOTA),
+    (
+        "a relay",
+        403,
+        openai("令牌额度不足", "pre_consume_token_quota_failed", "new_api_error"),
+        QUOTA,
+    ),
     ("a relay", 403, openai("not enough", "insufficient_user_quota", "new_api_error"), QUOTA),
     ("a relay", 429, openai("您的账户已欠费", "x"), QUOTA),
     ("a relay", 429, openai("no more", "insufficient_quota"), QUOTA),
@@ -910,13 +1417,19 @@ PROVIDERS = [
     ("a relay", 400, openai("too long", "context_length_exceeded"), LONG),
     ("a relay", 403, openai("用户额度不足", "insufficient_user_quota", "new_api_error"), QUOTA),
     ("a relay", 400, openai("blocked", "sensitive_words_detected", "new_api_error"), FILTER),
-    ("a relay", 503, openai("当前分组下对于模型 x 无可用渠道", "model_not_found", "new_api_error"), BUSY),
+    (
+        "a relay",
+        503,
+        openai("当前分组下对于模型 x 无可用渠道", "model_not_found", "new_api_error"),
+        BUSY,
+    ),
 ]
 
 
 @pytest.mark.parametrize("provider", sorted({provider for provider, *_ in PROVIDERS}))
 def test_each_providers_errors_are_of_the_right_class(provider: str) -> None:
-    """Rate limit, empty account, filter, length, model and key are distinguished in everybody's words."""
+    """Rate limit, empty account, filter, length, model and key are distinguished in everybody's
+    words."""
     for name, status, body, expected in PROVIDERS:
         if name == provider:
             is_of_the_right_class(status, body, expected)
@@ -957,7 +1470,9 @@ def test_reply_without_choices_is_shown_in_the_endpoints_words() -> None:
 
 # What is not the endpoint's own word
 
-QUOTED = "username 敏感内容 content_filter context_length insufficient_quota model_not_found max_tokens"
+QUOTED = (
+    "username 敏感内容 content_filter context_length insufficient_quota model_not_found max_tokens"
+)
 FIELD = {"type": "missing", "loc": ["body", "x"], "msg": "Field required", "input": QUOTED}
 
 
@@ -970,18 +1485,31 @@ STATUSES = (400, 401, 403, 404, 422, 429, 500)
         orjson.dumps({"detail": [FIELD]}),
         orjson.dumps({"detail": {"input": QUOTED}}),
         orjson.dumps({"errors": [FIELD], "input": QUOTED}),
-        orjson.dumps({"error": {"message": "Field required", "input": QUOTED, "details": [FIELD], "param": QUOTED}}),
+        orjson.dumps(
+            {
+                "error": {
+                    "message": "Field required",
+                    "input": QUOTED,
+                    "details": [FIELD],
+                    "param": QUOTED,
+                }
+            }
+        ),
         orjson.dumps([QUOTED]),
         vllm(f"[{FIELD}]", "BadRequestError", 400),
         vllm(orjson.dumps([FIELD]).decode(), "BadRequestError", 400),
-        openai(f"1 validation error: x Field required [type=missing, input_value='{QUOTED}', input_type=str]"),
+        openai(
+            f"1 validation error: x Field required [type=missing, input_value='{QUOTED}',"
+            " input_type=str]"
+        ),
         f"<html><body>{QUOTED}</body></html>".encode(),
         QUOTED.encode(),
         orjson.dumps({"error": {"message": QUOTED}})[:-1],
     ],
 )
 def test_input_that_an_error_quotes_does_not_decide_what_it_means(body: bytes) -> None:
-    """A user's post may hold any of the words that are looked for: only the endpoint's own may settle or stop."""
+    """A user's post may hold any of the words that are looked for: only the endpoint's own may
+    settle or stop."""
     expected = {400: Rejected, 422: Rejected, 401: Denied, 403: Denied}
     for status in STATUSES:
         with pytest.raises((CallError, EndpointStopped)) as caught:
@@ -1006,16 +1534,25 @@ def test_body_without_known_words_is_still_shown() -> None:
         (vllm("no", "BadRequestError", 400), "400, BadRequestError, no"),
         (b'{"detail":"Not\\n  ready"}', "Not ready"),
         (b'{"error":"overloaded"}', "overloaded"),
-        (b'{"status":500,"error":"Server Error","message":"out of memory"}', "Server Error, out of memory"),
+        (
+            b'{"status":500,"error":"Server Error","message":"out of memory"}',
+            "Server Error, out of memory",
+        ),
         (b'{"error":{"message":"same","code":"same","type":null}}', "same"),
-        (b'{"error":{"message":"no","param":"messages[0].role","code":null}}', "messages[0].role, no"),
+        (
+            b'{"error":{"message":"no","param":"messages[0].role","code":null}}',
+            "messages[0].role, no",
+        ),
         (b'{"error":{"message":"no","param":"two words"}}', "no"),
         (b'{"error":{"message":"no","param":{"error":"inner"}}}', "no"),
         (
             orjson.dumps({"detail": [FIELD, FIELD | {"loc": ["body", "m", 0]}]}),
             "body.x: Field required, body.m.0: Field required",
         ),
-        (orjson.dumps({"object": "error", "message": {"detail": [FIELD]}, "code": None}), "body.x: Field required"),
+        (
+            orjson.dumps({"object": "error", "message": {"detail": [FIELD]}, "code": None}),
+            "body.x: Field required",
+        ),
         (b'{"errors":["odd shape"]}', '{"errors":["odd shape"]}'),
         (b"<h1>\n503</h1>", "<h1> 503</h1>"),
         (b" \n ", "no explanation"),
@@ -1023,14 +1560,16 @@ def test_body_without_known_words_is_still_shown() -> None:
     ],
 )
 def test_endpoints_words_are_shown_on_one_printable_line(body: bytes, shown: str) -> None:
-    """Each known shape of an error is reported with its code first; any other body as it is, and no terminal codes."""
+    """Each known shape of an error is reported with its code first; any other body as it is, and no
+    terminal codes."""
     with pytest.raises(TransportFault) as caught:
         settle(500, body)
     assert caught.value.detail == shown
 
 
 def test_long_words_are_cut_before_a_word_and_never_inside_one() -> None:
-    """Half of an echoed key could not be recognised as the key any more, so a cut word goes as a whole."""
+    """Half of an echoed key could not be recognised as the key any more, so a cut word goes as a
+    whole."""
     for filler in range(280, 300):
         with pytest.raises(TransportFault) as caught:
             settle(500, openai("长" * filler + "sk-0123456789abcdef" * 3, "x"))
@@ -1060,7 +1599,13 @@ def test_retry_info_of_google_counts_where_no_header_says_more(
 
 # Anything at all
 
-LEAVES = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=12)
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=12)
+)
 NAMES = st.sampled_from(
     [
         "choices",
@@ -1088,7 +1633,9 @@ NAMES = st.sampled_from(
         "reasoning_tokens",
     ]
 )
-WORDS = st.sampled_from(["", "404", "503", "content_filter", "context_length", "insufficient_quota", "model_not_found"])
+WORDS = st.sampled_from(
+    ["", "404", "503", "content_filter", "context_length", "insufficient_quota", "model_not_found"]
+)
 VALUES = st.recursive(
     LEAVES | WORDS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
@@ -1099,12 +1646,18 @@ DEEP = st.builds(
     st.sampled_from([b"message", b"code"]),
     st.integers(1, 1100),
 )
-BODIES = st.binary(max_size=60) | VALUES.map(orjson.dumps) | st.dictionaries(NAMES, VALUES).map(orjson.dumps) | DEEP
+BODIES = (
+    st.binary(max_size=60)
+    | VALUES.map(orjson.dumps)
+    | st.dictionaries(NAMES, VALUES).map(orjson.dumps)
+    | DEEP
+)
 
 
 @given(BODIES)
 def test_any_body_of_status_200_is_a_completion_or_an_error_of_ours(body: bytes) -> None:
-    """Whatever an endpoint sends, nothing but the two kinds of error that the engine knows comes out."""
+    """Whatever an endpoint sends, nothing but the two kinds of error that the engine knows comes
+    out."""
     try:
         assert type(completion(body)) is Completion
     except (CallError, EndpointStopped) as error:
@@ -1112,7 +1665,9 @@ def test_any_body_of_status_200_is_a_completion_or_an_error_of_ours(body: bytes)
 
 
 @given(st.integers(100, 999), BODIES, st.text(max_size=30), st.text(max_size=30))
-def test_any_other_reply_is_settled_or_an_error_of_ours(status: int, body: bytes, after: str, where: str) -> None:
+def test_any_other_reply_is_settled_or_an_error_of_ours(
+    status: int, body: bytes, after: str, where: str
+) -> None:
     """The same for every other status, with any headers; only filter and length settle a step."""
     try:
         found = refused(status, {"Retry-After": after, "Location": where}, body, NOW)
@@ -1124,8 +1679,11 @@ def test_any_other_reply_is_settled_or_an_error_of_ours(status: int, body: bytes
 
 
 def test_words_that_an_error_quotes_of_the_request_say_nothing_of_the_account() -> None:
-    """A post that speaks of an empty account must not stop the run as one; the same words unquoted do."""
-    asked = orjson.dumps({"messages": [{"role": "user", "content": "他说余额不足了，insufficient balance"}]})
+    """A post that speaks of an empty account must not stop the run as one; the same words unquoted
+    do."""
+    asked = orjson.dumps(
+        {"messages": [{"role": "user", "content": "他说余额不足了，insufficient balance"}]}
+    )
     for quoted in (
         "prompt rejected: '余额不足'",
         'prompt rejected: "insufficient balance"',
@@ -1137,21 +1695,28 @@ def test_words_that_an_error_quotes_of_the_request_say_nothing_of_the_account() 
     with pytest.raises(UsedUp):
         refused(400, {}, b'{"error":{"message":"insufficient balance"}}', datetime.now(UTC), asked)
     with pytest.raises(Denied):
-        refused(400, {}, b'{"error":{"message":"\'insufficient balance\'"}}', datetime.now(UTC), b"{}")
+        refused(
+            400, {}, b'{"error":{"message":"\'insufficient balance\'"}}', datetime.now(UTC), b"{}"
+        )
 
 
 # The lists of phrases
 
 
-@pytest.mark.parametrize("topic", [topic for topic, phrases in PHRASES.items() if type(phrases) is list])
+@pytest.mark.parametrize(
+    "topic", [topic for topic, phrases in PHRASES.items() if type(phrases) is list]
+)
 def test_phrases_are_as_they_are_looked_up(topic: str) -> None:
     """A phrase is text in lower case, once; an empty one would be found in every error."""
-    assert all(type(phrase) is str and phrase == phrase.lower().strip() != "" for phrase in PHRASES[topic])
+    assert all(
+        type(phrase) is str and phrase == phrase.lower().strip() != "" for phrase in PHRASES[topic]
+    )
     assert len(set(PHRASES[topic])) == len(PHRASES[topic])
 
 
 def test_a_providers_word_has_one_meaning() -> None:
-    """Finish reasons mean a word of OpenAI's, and codes of MiniMax a status; none is in two lists."""
+    """Finish reasons mean a word of OpenAI's, and codes of MiniMax a status; none is in two
+    lists."""
     reasons, codes = PHRASES["finish_reasons"], PHRASES["base_resp"]
     assert reasons.keys() == {"stop", "length", "content_filter"}
     assert len(FINISH_REASONS) == sum(map(len, reasons.values()))

@@ -49,12 +49,21 @@ SOON = "2025-03-01T12:00:20Z"
 def test_retry_after_is_read_as_seconds_or_date_and_nonsense_is_ignored(
     value: str | None, seconds: float | None
 ) -> None:
-    """Seconds and HTTP dates are obeyed up to an hour, the past is now, and anything else is as if not sent."""
+    """Seconds and HTTP dates are obeyed up to an hour, the past is now, and anything else is as if
+    not sent."""
     assert retry_after(value, NOW) == seconds
 
 
 DIGITS = st.text("0123456789", min_size=1, max_size=25)
-DATES = st.builds("Sun, {} Nov {} {}:{}:00 {}{}".format, DIGITS, DIGITS, DIGITS, DIGITS, st.sampled_from("+-"), DIGITS)
+DATES = st.builds(
+    "Sun, {} Nov {} {}:{}:00 {}{}".format,
+    DIGITS,
+    DIGITS,
+    DIGITS,
+    DIGITS,
+    st.sampled_from("+-"),
+    DIGITS,
+)
 
 
 @given(st.text(max_size=60) | DIGITS | DATES)
@@ -112,13 +121,17 @@ def left(
         ("9" * 400 + "s", 0.0),
     ],
 )
-def test_reset_is_read_in_the_words_of_the_headers_and_nonsense_is_no_time(reset: str, seconds: float) -> None:
-    """Hours to milliseconds or bare seconds, up to an hour; what is no duration makes nobody wait."""
+def test_reset_is_read_in_the_words_of_the_headers_and_nonsense_is_no_time(
+    reset: str, seconds: float
+) -> None:
+    """Hours to milliseconds or bare seconds, up to an hour; what is no duration makes nobody
+    wait."""
     assert exhausted(left("0", reset), NOW) == pytest.approx(seconds)
 
 
 def test_longest_reset_of_what_is_used_up_counts() -> None:
-    """Requests and tokens are counted apart: the wait is for whichever is used up, and for the later of both."""
+    """Requests and tokens are counted apart: the wait is for whichever is used up, and for the
+    later of both."""
     assert exhausted(left("0", "5s", "0", "20s"), NOW) == 20.0
     assert exhausted(left("0", "20s", "0", "5s"), NOW) == 20.0
     assert exhausted(left("0", "5s", "70", "20s"), NOW) == 5.0
@@ -128,12 +141,17 @@ def test_longest_reset_of_what_is_used_up_counts() -> None:
 
 @pytest.mark.parametrize("remaining", ["1", "59999", "", "none", "-1", "00x", None])
 def test_nothing_is_waited_for_while_something_is_left(remaining: str | None) -> None:
-    """Only a plain 0 means that nothing is left; no header, or one that makes no sense, means nothing."""
+    """Only a plain 0 means that nothing is left; no header, or one that makes no sense, means
+    nothing."""
     assert exhausted(left(remaining, "20s", remaining, "20s"), NOW) is None
     assert exhausted({}, NOW) is None
 
 
-@given(st.text(max_size=60) | DIGITS | st.from_regex(r"\A(?:[0-9]{1,30}(?:\.[0-9]{1,30})?(?:h|m|s|ms|d)?){1,6}\Z"))
+@given(
+    st.text(max_size=60)
+    | DIGITS
+    | st.from_regex(r"\A(?:[0-9]{1,30}(?:\.[0-9]{1,30})?(?:h|m|s|ms|d)?){1,6}\Z")
+)
 def test_any_reset_is_bearable(value: str) -> None:
     """No header can stop a run for longer than an hour, for less than nothing, or fail."""
     seconds = exhausted(left("0", value), NOW)
@@ -146,7 +164,10 @@ def test_any_reset_is_bearable(value: str) -> None:
 @pytest.mark.parametrize(
     ("words", "seconds"),
     [
-        ("Rate limit reached: Limit 3, Used 3, Requested 1. Please try again in 20s. Visit https://x", 20.0),
+        (
+            "Rate limit reached: Limit 3, Used 3, Requested 1. Please try again in 20s. Visit https://x",
+            20.0,
+        ),
         ("please try again in 2.5s.", 2.5),
         ("Please retry in 12.3s", 12.3),
         ("Please retry in 12.345678901s.", 12.345678901),
@@ -176,15 +197,35 @@ def test_wait_in_the_words_of_an_error_is_read(words: str, seconds: float | None
         ({"x-ratelimit-reset-requests": "1m2.5s"}, 62.5),
         ({"x-ratelimit-reset-requests": "1m2.5s", "x-ratelimit-remaining-requests": "7"}, None),
         ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1740830420000"}, 20.0),
-        ({"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-reset": SOON}, 20.0),
-        ({"anthropic-ratelimit-input-tokens-remaining": "0", "anthropic-ratelimit-input-tokens-reset": SOON}, 20.0),
-        ({"anthropic-ratelimit-tokens-remaining": "9", "anthropic-ratelimit-tokens-reset": SOON}, None),
+        (
+            {
+                "anthropic-ratelimit-requests-remaining": "0",
+                "anthropic-ratelimit-requests-reset": SOON,
+            },
+            20.0,
+        ),
+        (
+            {
+                "anthropic-ratelimit-input-tokens-remaining": "0",
+                "anthropic-ratelimit-input-tokens-reset": SOON,
+            },
+            20.0,
+        ),
+        (
+            {"anthropic-ratelimit-tokens-remaining": "9", "anthropic-ratelimit-tokens-reset": SOON},
+            None,
+        ),
         ({"x-ratelimit-reset-requests": "soon"}, None),
     ],
 )
-def test_wait_in_the_headers_of_a_refusal_is_read(headers: dict[str, str], seconds: float | None) -> None:
-    """The finest header counts; resets count for a 429 alone, of what is used up or whose rest is not stated."""
-    assert requested_wait(429, headers, NOW) == (None if seconds is None else pytest.approx(seconds))
+def test_wait_in_the_headers_of_a_refusal_is_read(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    """The finest header counts; resets count for a 429 alone, of what is used up or whose rest is
+    not stated."""
+    assert requested_wait(429, headers, NOW) == (
+        None if seconds is None else pytest.approx(seconds)
+    )
     if "retry-after-ms" not in headers:
         assert requested_wait(500, headers, NOW) is None
 
@@ -211,8 +252,14 @@ def test_any_words_are_none_or_bearable(before: str, phrase: str, after: str) ->
 
 
 def test_date_is_reckoned_by_the_clock_of_the_reply() -> None:
-    """A machine whose clock is an hour behind waits as long as the endpoint means, for an error and for a quota."""
+    """A machine whose clock is an hour behind waits as long as the endpoint means, for an error and
+    for a quota."""
     sent, until = "Sat, 01 Mar 2025 13:00:00 GMT", "Sat, 01 Mar 2025 13:00:07 GMT"
     assert requested_wait(429, {"Date": sent, "Retry-After": until}, NOW) == 7.0
     assert exhausted({"Date": sent, **left("0", "2025-03-01T13:00:09Z")}, NOW) == 9.0
-    assert requested_wait(429, {"Date": "yesterday", "Retry-After": "Sat, 01 Mar 2025 12:00:07 GMT"}, NOW) == 7.0
+    assert (
+        requested_wait(
+            429, {"Date": "yesterday", "Retry-After": "Sat, 01 Mar 2025 12:00:07 GMT"}, NOW
+        )
+        == 7.0
+    )

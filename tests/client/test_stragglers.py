@@ -25,11 +25,16 @@ class Slow:
 
 
 def test_stragglers_are_named_with_their_seconds() -> None:
-    """Those in flight far beyond the 99th percentile, the oldest first; none before enough replies are known."""
+    """Those in flight far beyond the 99th percentile, the oldest first; none before enough replies
+    are known."""
 
     async def main() -> None:
         caller = Caller(
-            Slow(), Limiter(Slots(FixedControl(4), virtual.now)), Limits(2, 900.0), probe=b"?", clock=virtual.now
+            Slow(),
+            Limiter(Slots(FixedControl(4), virtual.now)),
+            Limits(2, 900.0),
+            probe=b"?",
+            clock=virtual.now,
         )
 
         async def ask(user: str) -> None:

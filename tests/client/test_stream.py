@@ -25,7 +25,9 @@ def event(data: object) -> bytes:
 
 
 def chunk(reason: str | None = None, **delta: object) -> bytes:
-    return event({"model": "qwen", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
+    return event(
+        {"model": "qwen", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+    )
 
 
 def read(*blocks: bytes, largest: int = LARGEST, ended: bool = False) -> dict[str, Any]:
@@ -51,7 +53,10 @@ def events(*blocks: bytes) -> list[Event]:
 
 
 def cut(body: bytes, places: list[int]) -> list[bytes]:
-    return [body[start:end] for start, end in pairwise([0, *sorted(place % len(body) for place in places), len(body)])]
+    return [
+        body[start:end]
+        for start, end in pairwise([0, *sorted(place % len(body) for place in places), len(body)])
+    ]
 
 
 # Events
@@ -78,7 +83,8 @@ def cut(body: bytes, places: list[int]) -> list[bytes]:
 def test_events_are_those_of_the_standard_wherever_the_bytes_are_cut(
     text: bytes, found: list[Event], line_end: bytes
 ) -> None:
-    """With each of the three line ends, in one block, byte by byte, and in two blocks cut at every place."""
+    """With each of the three line ends, in one block, byte by byte, and in two blocks cut at every
+    place."""
     body = text.replace(b"\n", line_end)
     assert events(body) == found
     assert events(*[body[place : place + 1] for place in range(len(body))]) == found
@@ -97,12 +103,18 @@ def test_event_is_told_as_soon_as_its_blank_line_is_there() -> None:
     assert found.feed(b"\r") == [(b"", b"d")]
 
 
-LINES = st.sampled_from([b"data: a", b"data:", "data: 标签".encode(), b": c", b"event: e", b"", b"", b"id: 1", b"x"])
+LINES = st.sampled_from(
+    [b"data: a", b"data:", "data: 标签".encode(), b": c", b"event: e", b"", b"", b"id: 1", b"x"]
+)
 
 
-@given(st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n", b"\r"])), min_size=1), st.lists(st.integers(0)))
+@given(
+    st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n", b"\r"])), min_size=1),
+    st.lists(st.integers(0)),
+)
 def test_cuts_never_matter(lines: list[tuple[bytes, bytes]], places: list[int]) -> None:
-    """Any lines with any mixture of line ends, cut anywhere, are the events that they are in one block."""
+    """Any lines with any mixture of line ends, cut anywhere, are the events that they are in one
+    block."""
     body = b"".join(line + end for line, end in lines)
     assert events(*cut(body, places)) == events(body)
 
@@ -123,13 +135,20 @@ WHOLE = (
 MERGED = {
     "model": "qwen",
     "usage": {"prompt_tokens": 7, "completion_tokens": 3},
-    "choices": [{"index": 0, "message": {"reasoning_content": "想", "content": "标签😀"}, "finish_reason": "stop"}],
+    "choices": [
+        {
+            "index": 0,
+            "message": {"reasoning_content": "想", "content": "标签😀"},
+            "finish_reason": "stop",
+        }
+    ],
 }
 
 
 @given(st.lists(st.integers(0), max_size=30))
 def test_chunks_become_the_whole_reply_wherever_they_are_cut(places: list[int]) -> None:
-    """Text, thoughts, reason, model and usage, as one reply has them; cut within characters, lines and objects."""
+    """Text, thoughts, reason, model and usage, as one reply has them; cut within characters, lines
+    and objects."""
     assert read(*cut(WHOLE, places)) == MERGED
 
 
@@ -161,8 +180,15 @@ def test_each_text_of_a_message_is_joined_in_order(name: str) -> None:
 def test_parts_among_the_pieces_make_the_content_a_list_of_parts() -> None:
     """As in Mistral's thinking models: parts first, then plain text; the order stays."""
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": "想"}]}
-    found = message(chunk(content=[thought]), chunk(content="标"), chunk(content=[]), chunk("stop", content="签"))
-    assert found == {"content": [thought, {"type": "text", "text": "标"}, {"type": "text", "text": "签"}]}
+    found = message(
+        chunk(content=[thought]),
+        chunk(content="标"),
+        chunk(content=[]),
+        chunk("stop", content="签"),
+    )
+    assert found == {
+        "content": [thought, {"type": "text", "text": "标"}, {"type": "text", "text": "签"}]
+    }
 
 
 @pytest.mark.parametrize(
@@ -185,23 +211,36 @@ def test_usage_is_found_wherever_it_comes(last: object) -> None:
 def test_null_usage_of_every_chunk_does_not_forget_the_one_that_told() -> None:
     """`usage: null` says nothing."""
     told = event({"choices": [], "usage": {"prompt_tokens": 1}})
-    assert read(chunk("stop", content="a"), told, event({"choices": [], "usage": None}))["usage"] == {
-        "prompt_tokens": 1
-    }
+    assert read(chunk("stop", content="a"), told, event({"choices": [], "usage": None}))[
+        "usage"
+    ] == {"prompt_tokens": 1}
 
 
 def test_whole_message_at_the_end_stands_for_its_pieces() -> None:
-    """Servers that repeat the reply as a whole do not double it; one that sends nothing else is understood."""
-    last = event({"choices": [{"message": {"role": "assistant", "content": "标签"}, "finish_reason": "stop"}]})
+    """Servers that repeat the reply as a whole do not double it; one that sends nothing else is
+    understood."""
+    last = event(
+        {
+            "choices": [
+                {"message": {"role": "assistant", "content": "标签"}, "finish_reason": "stop"}
+            ]
+        }
+    )
     whole = {"role": "assistant", "content": "标签"}
     assert message(chunk(content="标"), chunk(content="签"), last, DONE) == message(last) == whole
 
 
 def test_who_answers_is_taken_from_the_first_chunk_that_says_it() -> None:
-    """Some servers name the model in the first chunk alone, or the provider and the fingerprint only in later ones."""
+    """Some servers name the model in the first chunk alone, or the provider and the fingerprint
+    only in later ones."""
     bare = {"choices": [{"index": 0, "delta": {"content": "a"}}]}
     later = {**bare, "model": "m", "provider": "P", "system_fingerprint": None}
-    found = read(event({**bare, "provider": ""}), event(later), event({**later, "system_fingerprint": "f"}), DONE)
+    found = read(
+        event({**bare, "provider": ""}),
+        event(later),
+        event({**later, "system_fingerprint": "f"}),
+        DONE,
+    )
     made = completion_of(found)
     assert (made.text, made.model, made.provider, made.system_fingerprint) == ("aaa", "m", "P", "f")
 
@@ -225,10 +264,17 @@ def test_choices_do_not_mix() -> None:
         ((1, 2), "a"),
     ],
 )
-def test_choice_of_a_stream_is_that_of_index_0_or_the_first_with_a_text(indices: tuple[Any, Any], text: str) -> None:
+def test_choice_of_a_stream_is_that_of_index_0_or_the_first_with_a_text(
+    indices: tuple[Any, Any], text: str
+) -> None:
     """In whatever order a chunk has them; pieces of the same index belong together."""
-    both = [{"index": index, "delta": {"content": text}} for index, text in zip(indices, "ab", strict=True)]
-    body = event({"id": "x", "choices": both}) + event({"choices": [{"index": 0, "finish_reason": "stop"}]})
+    both = [
+        {"index": index, "delta": {"content": text}}
+        for index, text in zip(indices, "ab", strict=True)
+    ]
+    body = event({"id": "x", "choices": both}) + event(
+        {"choices": [{"index": 0, "finish_reason": "stop"}]}
+    )
     assert completion_of(read(body, DONE)).text == text
 
 
@@ -241,14 +287,18 @@ def test_stream_has_not_ended_by_the_finish_reason_of_a_further_choice() -> None
 @pytest.mark.parametrize(
     "odd",
     [
-        '{"choices":[{"delta":{"content":"\\ud83d"}}]}\n\ndata: {"choices":[{"delta":{"content":"\\ude00"}}]}',
+        (
+            '{"choices":[{"delta":{"content":"\\ud83d"}}]}\n\ndata:'
+            ' {"choices":[{"delta":{"content":"\\ude00"}}]}'
+        ),
         '{"choices":[{"delta":{"content":"😀"},"logprobs":NaN}]}',
         '{"choices":[{"delta":{"content":"😀"}}]}\ndata: {"choices":[]}',
     ],
     ids=["halves", "nan", "no blank line"],
 )
 def test_json_that_does_no_harm_is_taken(odd: str) -> None:
-    """Half a surrogate pair in each of two chunks, a bare NaN, events that only a line end parts."""
+    """Half a surrogate pair in each of two chunks, a bare NaN, events that only a line end
+    parts."""
     found = message(chunk(content="a"), f"data: {odd}\n\n".encode(), chunk("stop"))
     assert found == {"content": "a😀"}
     orjson.dumps(found)
@@ -256,7 +306,9 @@ def test_json_that_does_no_harm_is_taken(odd: str) -> None:
 
 def test_half_a_pair_that_stays_alone_can_be_written() -> None:
     """It becomes U+FFFD, as in a whole reply."""
-    assert message(b'data: {"choices":[{"delta":{"content":"\\ud83d!"}}]}\n\n', chunk("stop")) == {"content": "�!"}
+    assert message(b'data: {"choices":[{"delta":{"content":"\\ud83d!"}}]}\n\n', chunk("stop")) == {
+        "content": "�!"
+    }
 
 
 # Ends
@@ -267,14 +319,20 @@ def test_done_ends_the_reply_and_what_follows_is_not_looked_at() -> None:
     reply = StreamedReply(LARGEST)
     reply.feed(chunk("stop", content="a") + DONE + b"data: {oops\n\n")
     assert reply.done
-    assert reply.whole(ended=False)["choices"] == [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]
+    assert reply.whole(ended=False)["choices"] == [
+        {"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}
+    ]
 
 
 @pytest.mark.parametrize("reason", [None, "null", "eos"])
-def test_done_or_the_body_s_proper_end_ends_a_reply_without_a_finish_reason(reason: str | None) -> None:
+def test_done_or_the_body_s_proper_end_ends_a_reply_without_a_finish_reason(
+    reason: str | None,
+) -> None:
     """A connection that merely closes does not, whatever the last chunk says."""
     body = chunk(content="a") + chunk(reason, content="b")
-    assert completion_of(read(body, DONE)).text == completion_of(read(body, ended=True)).text == "ab"
+    assert (
+        completion_of(read(body, DONE)).text == completion_of(read(body, ended=True)).text == "ab"
+    )
     assert fault_of(body) == "truncated"
     with pytest.raises(TransportFault):
         read(body, b'data: {"choices": [{"delta', ended=True)
@@ -296,7 +354,9 @@ def test_error_after_the_finish_reason_takes_nothing_back() -> None:
     }
 
 
-@pytest.mark.parametrize("end", [b"data: [DONE]", b"data:[DONE]\n", b"data: [DONE] \n\n", b'data: {"choices":[{"del'])
+@pytest.mark.parametrize(
+    "end", [b"data: [DONE]", b"data:[DONE]\n", b"data: [DONE] \n\n", b'data: {"choices":[{"del']
+)
 def test_reply_with_a_finish_reason_is_whole_however_it_ends(end: bytes) -> None:
     """Without a last blank line, and even with half an event after the last that matters."""
     assert read(chunk("stop", content="a"), end)["choices"][0]["message"] == {"content": "a"}
@@ -306,11 +366,20 @@ def test_last_event_counts_without_its_blank_line() -> None:
     """Even where it is the one that makes the reply whole."""
     for left_out in (1, 2):
         found = read(chunk(content="a"), chunk("stop", content="b")[:-left_out])
-        assert found["choices"] == [{"index": 0, "message": {"content": "ab"}, "finish_reason": "stop"}]
+        assert found["choices"] == [
+            {"index": 0, "message": {"content": "ab"}, "finish_reason": "stop"}
+        ]
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b": keep-alive\n\n", chunk(content="a"), chunk(content="a") + chunk("stop")[:-9], b"no events\n"]
+    "body",
+    [
+        b"",
+        b": keep-alive\n\n",
+        chunk(content="a"),
+        chunk(content="a") + chunk("stop")[:-9],
+        b"no events\n",
+    ],
 )
 def test_end_without_done_or_finish_reason_is_a_reply_that_broke_off(body: bytes) -> None:
     """Half a text is no answer."""
@@ -326,7 +395,9 @@ def test_data_that_is_no_json_is_a_fault(data: bytes) -> None:
 @pytest.mark.parametrize("data", [b"", b" ", b"null", b"7", b'{"type": "ping"}'])
 def test_data_that_says_nothing_is_passed_over(data: bytes) -> None:
     """Keep-alives in the form of events."""
-    assert message(chunk(content="a"), b"data: " + data + b"\n\n", chunk("stop")) == {"content": "a"}
+    assert message(chunk(content="a"), b"data: " + data + b"\n\n", chunk("stop")) == {
+        "content": "a"
+    }
 
 
 def test_reply_beyond_the_largest_is_left() -> None:
@@ -346,16 +417,23 @@ def test_reply_beyond_the_largest_is_left() -> None:
         (event({"error": "gone", "choices": [{"delta": {}, "finish_reason": "error"}]}), "gone"),
         (event({"choices": [{"delta": {}, "error": {"message": "gone"}}]}), {"message": "gone"}),
         (b"event: error\n" + event({"error": {"message": "gone"}}), {"message": "gone"}),
-        (b"event: error\n" + event({"code": 429, "message": "gone"}), {"code": 429, "message": "gone"}),
+        (
+            b"event: error\n" + event({"code": 429, "message": "gone"}),
+            {"code": 429, "message": "gone"},
+        ),
         (b"event: error\ndata: gone\n\n", "gone"),
         (b"event: error\ndata: {}\n\n", "no explanation"),
         (b'error: {"code": 400, "message": "gone"}\n\n', {"code": 400, "message": "gone"}),
         (event({"object": "error", "code": 400}), {"object": "error", "code": 400}),
-        (event({"code": 20012, "message": "gone", "data": None}), {"code": 20012, "message": "gone", "data": None}),
+        (
+            event({"code": 20012, "message": "gone", "data": None}),
+            {"code": 20012, "message": "gone", "data": None},
+        ),
     ],
 )
 def test_error_in_mid_stream_ends_it_and_is_all_that_is_left(body: bytes, error: object) -> None:
-    """In each form that servers give it; text before it and the server's own [DONE] do not make it an answer."""
+    """In each form that servers give it; text before it and the server's own [DONE] do not make it
+    an answer."""
     for before in (b"", chunk(content="a")):
         reply = StreamedReply(LARGEST)
         reply.feed(before + body + chunk("stop", content="b") + DONE)
@@ -374,7 +452,12 @@ def test_stream_without_any_choice_is_left_to_the_reader_of_whole_replies() -> N
 def test_reply_speaks_from_its_first_text_or_thought_on() -> None:
     """Not with comments, the role, or empty pieces."""
     reply = StreamedReply(LARGEST)
-    for block in (b": keep-alive\n\n", chunk(role="assistant", content=""), chunk(reasoning=None), event({})):
+    for block in (
+        b": keep-alive\n\n",
+        chunk(role="assistant", content=""),
+        chunk(reasoning=None),
+        event({}),
+    ):
         reply.feed(block)
         assert not reply.speaks
     reply.feed(chunk(reasoning="想"))
@@ -390,7 +473,11 @@ def test_stream_is_known_by_its_first_words(start: bytes) -> None:
     body = start + chunk("stop", content="a")
     assert looks_streamed(body)
     assert whole_stream(body, LARGEST, ended=False)["choices"][0]["message"] == {"content": "a"}
-    assert not looks_streamed(b'{"choices": []}') and not looks_streamed(b"") and not looks_streamed(b"<html>")
+    assert (
+        not looks_streamed(b'{"choices": []}')
+        and not looks_streamed(b"")
+        and not looks_streamed(b"<html>")
+    )
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])

@@ -1,4 +1,5 @@
-"""The JSON schema of a request: its bytes, what endpoints refuse of it, and what is sent instead."""
+"""The JSON schema of a request: its bytes, what endpoints refuse of it, and what is sent
+instead."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ MATH: JSON = {
     "required": ["steps", "final_answer"],
     "additionalProperties": False,
 }
-"""OpenAI's own example, https://platform.openai.com/docs/guides/structured-outputs (`math_reasoning`)."""
+"""OpenAI's own example, https://platform.openai.com/docs/guides/structured-outputs
+(`math_reasoning`)."""
 
 
 def encoded(schema: JSON | None, **more: Any) -> bytes:
@@ -58,10 +60,14 @@ def form(body: bytes) -> JSON:
 
 
 def test_body_has_the_form_of_openais_documented_example() -> None:
-    """`type`, and under `json_schema` the name, `strict` and the schema unchanged; nothing else differs."""
+    """`type`, and under `json_schema` the name, `strict` and the schema unchanged; nothing else
+    differs."""
     made = orjson.loads(encoded(MATH))
     documented = {"name": "math_reasoning", "schema": MATH, "strict": True}
-    assert made.pop("response_format") == {"type": "json_schema", "json_schema": documented | {"name": "answer"}}
+    assert made.pop("response_format") == {
+        "type": "json_schema",
+        "json_schema": documented | {"name": "answer"},
+    }
     plain = orjson.loads(encoded(None))
     assert plain.pop("response_format") == {"type": "json_object"}
     assert made == plain
@@ -70,7 +76,10 @@ def test_body_has_the_form_of_openais_documented_example() -> None:
 def test_strict_object_makes_the_objects_of_that_example() -> None:
     """All fields are required, and no others allowed."""
     step = strict_object(explanation={"type": "string"}, output={"type": "string"})
-    assert strict_object(steps={"type": "array", "items": step}, final_answer={"type": "string"}) == MATH
+    assert (
+        strict_object(steps={"type": "array", "items": step}, final_answer={"type": "string"})
+        == MATH
+    )
 
 
 def test_tags_are_in_the_schema_exactly_as_given() -> None:
@@ -135,7 +144,10 @@ def test_schemas_of_others_are_theirs_to_correct() -> None:
     """An agent's or user's schema is not changed by what is learned of the benchmark's."""
     theirs = {"type": "json_schema", "json_schema": {"name": "日", "strict": True, "schema": SHORT}}
     for foreign in (without_schema(response_format=theirs), without_schema(response_format=SCHEMA)):
-        assert adapt(foreign, frozenset({"no_array_length", "no_long_enum", "no_strict_schema"})) is foreign
+        assert (
+            adapt(foreign, frozenset({"no_array_length", "no_long_enum", "no_strict_schema"}))
+            is foreign
+        )
 
 
 class Endpoint:
@@ -160,12 +172,14 @@ def is_schema(asked: JSON) -> bool:
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("words", [REFUSED[-1][2], REFUSED[4][2]])
 def test_required_schema_that_is_refused_ends_the_run(words: str, moved: bool) -> None:
-    """At the first refusal, and whatever an earlier session or a providers file had learned; over another transport,
-    too."""
+    """At the first refusal, and whatever an earlier session or a providers file had learned; over
+    another transport, too."""
     endpoint = Endpoint(is_schema, words)
     sending = Adapted(endpoint, ["json_object", "no_seed"], needs_schema=True)
     if moved:
-        sending = Adapted(Endpoint(is_schema, ""), ["json_object", "no_seed"], needs_schema=True).over(endpoint)
+        sending = Adapted(
+            Endpoint(is_schema, ""), ["json_object", "no_seed"], needs_schema=True
+        ).over(endpoint)
     assert sending.quirks == {"no_seed"}
     with pytest.raises(ConfigurationRefused):
         asyncio.run(sending.send(encoded(SHORT)))
@@ -208,7 +222,9 @@ async def sender(name: str) -> AsyncIterator[Adapted]:
         ("deepseek", {"json_object"}, 1),
     ],
 )
-async def test_imitations_follow_a_schema_ignore_it_or_refuse_it(name: str, quirks: set[str], tags: int) -> None:
+async def test_imitations_follow_a_schema_ignore_it_or_refuse_it(
+    name: str, quirks: set[str], tags: int
+) -> None:
     """The baseline picks one tag; an answer under the schema has the three that it asks for."""
     schema = reply.schema(("狗", "猫", "鱼", "鸟"), 3)
     body = Sampling("m").encode(Request((Message("user", ASKED),), schema=schema))

@@ -27,7 +27,14 @@ def day(name: str, seed: int) -> Script:
 
 def play(root: Path, name: str, script: Script | None, *words: str) -> None:
     """One run of the scripted model, or of `baseline/recency`."""
-    where = ["--tasks-dir", str(root / "tasks"), "--results-dir", str(root / "results"), "--name", name]
+    where = [
+        "--tasks-dir",
+        str(root / "tasks"),
+        "--results-dir",
+        str(root / "results"),
+        "--name",
+        name,
+    ]
     if script is None:
         assert main(["run", *words, "--model", "baseline/recency", *where]) == 0
         return
@@ -38,7 +45,8 @@ def play(root: Path, name: str, script: Script | None, *words: str) -> None:
 
 @pytest.fixture(scope="session")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with tasks and runs of two platforms: `recency`, `random-1`, `random-2`. Nobody changes it."""
+    """A folder with tasks and runs of two platforms: `recency`, `random-1`, `random-2`. Nobody
+    changes it."""
     root = tmp_path_factory.mktemp("played")
     (root / "tasks").mkdir()
     for platform in PLATFORMS:

@@ -47,7 +47,17 @@ def finished(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return baseline(request)
 
     with serving(second_request_of_a_user_fails) as server:
-        words = ["run", "--model", "m", "--platform", "weibo", "--tasks-dir", str(tasks), "--budget", "1000000tok"]
+        words = [
+            "run",
+            "--model",
+            "m",
+            "--platform",
+            "weibo",
+            "--tasks-dir",
+            str(tasks),
+            "--budget",
+            "1000000tok",
+        ]
         assert main([*words, "--results-dir", str(folder), "--api-url", server.url]) == 1
     assert len(asked) == 2
     return folder
@@ -60,7 +70,15 @@ def results(finished: Path, tmp_path: Path) -> Path:
 
 def resume(results: Path) -> tuple[int, Server]:
     with serving(baseline) as server:
-        words = ["resume", "--results-dir", str(results), "--api-url", server.url, "--budget", "1000000tok"]
+        words = [
+            "resume",
+            "--results-dir",
+            str(results),
+            "--api-url",
+            server.url,
+            "--budget",
+            "1000000tok",
+        ]
         return main(words), server
 
 
@@ -76,13 +94,19 @@ def without_last_end(content: bytes) -> bytes:
     return windows(content).rstrip() + b"\r"
 
 
-@pytest.mark.parametrize("change", [windows, spaces, without_last_end], ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    "change", [windows, spaces, without_last_end], ids=lambda change: change.__name__
+)
 def test_white_space_at_the_ends_of_lines_costs_nothing(
     change: Change, tmp_path: Path, results: Path, finished: Path, capsys: Messages
 ) -> None:
-    """As version control changes them: nothing is set aside, nothing requested again, and all figures are the same."""
+    """As version control changes them: nothing is set aside, nothing requested again, and all
+    figures are the same."""
     undisturbed = Path(shutil.copytree(finished, tmp_path / "undisturbed"))
-    for path in [results / LEDGER, *(path for path in (results / "m").iterdir() if path.name != "run_weibo.lock")]:
+    for path in [
+        results / LEDGER,
+        *(path for path in (results / "m").iterdir() if path.name != "run_weibo.lock"),
+    ]:
         if not path.name.startswith("prompt"):
             path.write_bytes(change(path.read_bytes()))
     shown = []
@@ -91,7 +115,10 @@ def test_white_space_at_the_ends_of_lines_costs_nothing(
         assert main(["status", "--json", "--results-dir", str(folder)]) == 0
         shown.append(orjson.loads(capsys.readouterr().out))
     assert shown[0] == shown[1] and shown[0][0]["done"] == 5
-    assert main(["export", "m", "--results-dir", str(results), "--rows", "users", "--format", "csv"]) == 0
+    assert (
+        main(["export", "m", "--results-dir", str(results), "--rows", "users", "--format", "csv"])
+        == 0
+    )
     assert len((results / "m" / "export_users_weibo.csv").read_bytes().splitlines()) == 6
     (code, server), (_, expected) = resume(results), resume(undisturbed)
     assert code == 0 and sorted(server.bodies) == sorted(expected.bodies) and expected.bodies
@@ -115,12 +142,15 @@ def indented(content: bytes) -> bytes:
     return b"\n".join(b" " + line for line in content.splitlines()) + b"\n"
 
 
-@pytest.mark.parametrize("change", first_quick([spoilt, utf16, indented]), ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    "change", first_quick([spoilt, utf16, indented]), ids=lambda change: change.__name__
+)
 @pytest.mark.parametrize("name", LOGS)
 def test_file_that_is_damaged_as_a_whole_stops_the_run(
     name: str, change: Change, results: Path, capsys: Messages
 ) -> None:
-    """Nothing is paid for again; the message has the command after which the run goes on without the file."""
+    """Nothing is paid for again; the message has the command after which the run goes on without
+    the file."""
     path = results / "m" / name
     path.write_bytes(change(path.read_bytes()))
     before = path.read_bytes()

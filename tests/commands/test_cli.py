@@ -1,4 +1,5 @@
-"""The command line at its edges: output that fails, signals, arguments that cannot be meant, files that are spoilt."""
+"""The command line at its edges: output that fails, signals, arguments that cannot be meant, files
+that are spoilt."""
 
 from __future__ import annotations
 
@@ -117,11 +118,19 @@ def test_tables_that_cannot_be_written_are_no_error(
         assert main([command, "--results-dir", str(results)]) == 0
 
 
-@pytest.mark.parametrize(("output", "code", "told"), [(closed_pipe, 0, ""), (full_disk, 4, "No space left on device")])
+@pytest.mark.parametrize(
+    ("output", "code", "told"), [(closed_pipe, 0, ""), (full_disk, 4, "No space left on device")]
+)
 def test_json_that_is_lost_is_told_unless_its_reader_went_away(
-    output: Output, code: int, told: str, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+    output: Output,
+    code: int,
+    told: str,
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Told,
 ) -> None:
-    """What another program was to read must not vanish under exit code 0; `| head` has had what it wanted."""
+    """What another program was to read must not vanish under exit code 0; `| head` has had what it
+    wanted."""
     with output() as stream:
         monkeypatch.setattr("sys.stdout", stream)
         assert main(["status", "--json", "--results-dir", str(results)]) == code
@@ -129,8 +138,11 @@ def test_json_that_is_lost_is_told_unless_its_reader_went_away(
     assert told in shown and len(shown.splitlines()) == bool(told)
 
 
-def test_output_that_fails_at_the_very_end_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
-    """The help stays in a buffer until the command has ended; even then a full disk is one sentence."""
+def test_output_that_fails_at_the_very_end_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """The help stays in a buffer until the command has ended; even then a full disk is one
+    sentence."""
     with full_disk() as stream:
         monkeypatch.setattr("sys.stdout", stream)
         assert main(["--help"]) == 4
@@ -147,7 +159,9 @@ def test_error_that_cannot_be_told_keeps_its_exit_code(
         assert main(["resume", "--name", "none", "--results-dir", str(tmp_path)]) == 2
 
 
-def test_process_without_standard_streams_works(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_without_standard_streams_works(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both may be closed, as `>&- 2>&-` does."""
     monkeypatch.setattr("sys.stdout", None)
     monkeypatch.setattr("sys.stderr", None)
@@ -165,7 +179,9 @@ def test_characters_that_the_output_lacks_are_written_as_escapes(
     assert b"\\u4e2d\\u6587" in stream.buffer.getvalue()  # type: ignore[attr-defined]
 
 
-def test_console_falls_silent_and_says_so_once(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+def test_console_falls_silent_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
     """One word on stderr for a disk that is full, however much would have been shown."""
     with full_disk() as stream:
         monkeypatch.setattr("sys.stdout", stream)
@@ -183,7 +199,9 @@ class Hung(io.StringIO):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def test_console_without_a_descriptor_falls_silent_too(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+def test_console_without_a_descriptor_falls_silent_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
     """After the first failure nothing more is written."""
     monkeypatch.setattr("sys.stdout", Hung())
     screen = console()
@@ -192,7 +210,9 @@ def test_console_without_a_descriptor_falls_silent_too(monkeypatch: pytest.Monke
     assert capsys.readouterr().err.count("Input/output error") == 1
 
 
-def test_errors_never_stand_among_the_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Told) -> None:
+def test_errors_never_stand_among_the_results(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Told
+) -> None:
     """Without stderr a sentence is dropped: stdout may be read by another program."""
     monkeypatch.setattr("sys.stderr", None)
     assert main(["resume", "--name", "none", "--results-dir", str(tmp_path)]) == 2
@@ -214,17 +234,29 @@ def test_console_shows_names_as_they_are(capsys: Told) -> None:
     ids=str,
 )
 def test_signal_before_the_engine_listens_ends_the_command_in_words(
-    number: int, code: int, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+    number: int,
+    code: int,
+    tasks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Told,
 ) -> None:
-    """While the tasks are indexed too, a signal is an exit code and a word, and leaves no lock and no handler."""
-    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)}
+    """While the tasks are indexed too, a signal is an exit code and a word, and leaves no lock and
+    no handler."""
+    before = {
+        each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+    }
 
     def indexing(*_: object) -> None:
-        assert signal.getsignal(number) is not signal.SIG_DFL  # else this very process would be killed
+        assert (
+            signal.getsignal(number) is not signal.SIG_DFL
+        )  # else this very process would be killed
         try:
             signal.raise_signal(number)
         except Exception as error:
-            raise AssertionError("an ordinary handler of errors must not swallow a signal") from error
+            raise AssertionError(
+                "an ordinary handler of errors must not swallow a signal"
+            ) from error
 
     monkeypatch.setattr("harness.engine.files.open_index", indexing)
     assert run(tasks, tmp_path) == code
@@ -234,24 +266,35 @@ def test_signal_before_the_engine_listens_ends_the_command_in_words(
 
 def ended(at_exit: str) -> subprocess.CompletedProcess[str]:
     """Run a command as a process does that does nothing else, with a last step."""
-    program = f"import atexit, gc, signal, sys; from harness.cli import main; atexit.register(lambda: {at_exit})"
+    program = (
+        "import atexit, gc, signal, sys; from harness.cli import main; atexit.register(lambda:"
+        f" {at_exit})"
+    )
     command = [sys.executable, "-c", f"{program}; sys.exit(main())", "config", "--help"]
     environment = os.environ | {"PYTHONHASHSEED": "0"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def test_process_ends_without_another_collection_of_garbage_and_ctrl_c_then_shows_no_traceback() -> None:
-    """A collection would look at every object, and find nothing to close; Python that calls a command goes on, and
-    collects. Python's own handler of Ctrl-C would raise in whatever the interpreter's last steps are at."""
-    process = ended("(print(gc.get_freeze_count() > 0, flush=True), signal.raise_signal(signal.SIGINT))")
+def test_process_ends_without_another_collection_of_garbage_and_ctrl_c_then_shows_no_traceback() -> (
+    None
+):
+    """A collection would look at every object, and find nothing to close; Python that calls a
+    command goes on, and collects. Python's own handler of Ctrl-C would raise in whatever the
+    interpreter's last steps are at."""
+    process = ended(
+        "(print(gc.get_freeze_count() > 0, flush=True), signal.raise_signal(signal.SIGINT))"
+    )
     assert (process.returncode, process.stderr) == (-signal.SIGINT, "")
     assert process.stdout.startswith("usage: ") and process.stdout.endswith("\nTrue\n")
     before = gc.get_freeze_count()
     assert main(["config", "--help"]) == 0 and gc.get_freeze_count() == before
 
 
-def test_ignored_hangup_stays_ignored(tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under `nohup` a terminal that closes ends nothing, neither before the engine listens nor in it."""
+def test_ignored_hangup_stays_ignored(
+    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under `nohup` a terminal that closes ends nothing, neither before the engine listens nor in
+    it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     sent = []
 
@@ -267,7 +310,9 @@ def test_ignored_hangup_stays_ignored(tasks: Path, tmp_path: Path, monkeypatch: 
         signal.signal(signal.SIGHUP, before)
 
 
-def test_signal_during_one_run_begins_no_other(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_during_one_run_begins_no_other(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A signal is not an error of the run at hand, after which the others would have their turn."""
     shutil.copytree(results / "whole", results / "second")
     begun = []
@@ -359,7 +404,9 @@ def test_manifest_is_refused_by_file_and_field(field: str, value: Any, results: 
     assert str(refused.value).startswith(f"{path}: field {field}")
 
 
-@pytest.mark.parametrize("field", ["provenance.source", "counts.users", "times.updated", "identity.sampling.seed"])
+@pytest.mark.parametrize(
+    "field", ["provenance.source", "counts.users", "times.updated", "identity.sampling.seed"]
+)
 def test_manifest_may_lack_what_nobody_relies_on(field: str, results: Path) -> None:
     """Fields that come with time are no condition."""
     path = results / "whole" / "run_weibo.json"
@@ -368,8 +415,11 @@ def test_manifest_may_lack_what_nobody_relies_on(field: str, results: Path) -> N
 
 
 @pytest.mark.parametrize("command", ["status", "verify", "reeval", "resume"])
-def test_one_spoilt_manifest_keeps_no_other_run_from_its_turn(command: str, results: Path, capsys: Told) -> None:
-    """It is reported in one sentence, the other run is worked on, and the exit code says that not all was well."""
+def test_one_spoilt_manifest_keeps_no_other_run_from_its_turn(
+    command: str, results: Path, capsys: Told
+) -> None:
+    """It is reported in one sentence, the other run is worked on, and the exit code says that not
+    all was well."""
     shutil.copytree(results / "whole", results / "bad")
     changed(results / "whole" / "run_weibo.json", "state", "incomplete")
     changed(results / "bad" / "run_weibo.json", "provenance", {})
@@ -402,8 +452,12 @@ def test_run_that_cannot_be_read_keeps_no_other_from_the_table(results: Path, ca
     assert "bad, weibo: cannot read" in shown.err
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b'{"coverage": {"complete": true}, "metrics": []}'])
-def test_one_spoilt_report_keeps_no_other_from_the_tables(content: bytes, results: Path, capsys: Told) -> None:
+@pytest.mark.parametrize(
+    "content", [b"{", b"[]", b'{"coverage": {"complete": true}, "metrics": []}']
+)
+def test_one_spoilt_report_keeps_no_other_from_the_tables(
+    content: bytes, results: Path, capsys: Told
+) -> None:
     """It is reported, left out, and the exit code is that of a bad input."""
     (results / "bad").mkdir()
     (results / "bad" / "eval_report_weibo.json").write_bytes(content)
@@ -462,8 +516,15 @@ def test_argument_that_cannot_be_meant_is_a_usage_error(
     """The option is named, exit 2, and nothing has been begun."""
     monkeypatch.chdir(tmp_path)
     option = words.replace("=", " ").split(" ")[0]
-    assert main(["run", "--model", "baseline/recency", *words.split(" ", 1 if "= " not in words else 0)]) == 2
-    assert option in capsys.readouterr().err.partition("error: argument ")[2].partition(":")[0].split("/")
+    assert (
+        main(
+            ["run", "--model", "baseline/recency", *words.split(" ", 1 if "= " not in words else 0)]
+        )
+        == 2
+    )
+    assert option in capsys.readouterr().err.partition("error: argument ")[2].partition(":")[
+        0
+    ].split("/")
     assert not list(tmp_path.iterdir())
 
 
@@ -481,7 +542,9 @@ def test_argument_that_cannot_be_meant_is_a_usage_error(
         ("run --xyzzyx", None),
     ],
 )
-def test_unknown_option_is_answered_by_the_nearest_known_one(words: str, nearest: str | None, capsys: Told) -> None:
+def test_unknown_option_is_answered_by_the_nearest_known_one(
+    words: str, nearest: str | None, capsys: Told
+) -> None:
     """One line, without the list of all options, which `--help` has."""
     assert main(words.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -495,7 +558,10 @@ def test_unknown_option_is_answered_by_the_nearest_known_one(words: str, nearest
         ("staus", "did you mean status?"),
         ("config staus", "did you mean status?"),
         ("xyzzyx", "; there are run, resume, report, "),
-        ("run streamprofil --demo", "did you mean streamprofile? (others are named as FILE.py or package.module:Name)"),
+        (
+            "run streamprofil --demo",
+            "did you mean streamprofile? (others are named as FILE.py or package.module:Name)",
+        ),
         ("run xyzzyx --demo", "; there are streamprofile, dailymobility (others are "),
         ("run --demo --subset weibos", "did you mean weibo?"),
         ("fetch --subset Weibos", "did you mean weibo?"),
@@ -514,7 +580,8 @@ def test_unknown_option_is_answered_by_the_nearest_known_one(words: str, nearest
 def test_unknown_name_is_answered_by_the_nearest_known_one(
     words: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
-    """Without a near one by all of them; for a list with commas by how an option is given several values."""
+    """Without a near one by all of them; for a list with commas by how an option is given several
+    values."""
     monkeypatch.chdir(tmp_path)
     assert main(words.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -544,7 +611,9 @@ def test_arguments_at_their_bounds_are_taken(words: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "verify", "resume", "reeval"])
-@pytest.mark.parametrize("option", ["--name=", "--model=", "--platform=", "--name=/etc", "--name=a/../b"])
+@pytest.mark.parametrize(
+    "option", ["--name=", "--model=", "--platform=", "--name=/etc", "--name=a/../b"]
+)
 def test_empty_or_leading_names_are_refused_in_every_command(
     command: str, option: str, results: Path, capsys: Told
 ) -> None:
@@ -555,13 +624,29 @@ def test_empty_or_leading_names_are_refused_in_every_command(
     assert {path: path.stat().st_mtime_ns for path in results.rglob("*")} == before
 
 
-OF_RUNS = ("compare", "export", "merge", "reeval", "remove", "report", "resume", "stats", "status", "verify")
+OF_RUNS = (
+    "compare",
+    "export",
+    "merge",
+    "reeval",
+    "remove",
+    "report",
+    "resume",
+    "stats",
+    "status",
+    "verify",
+)
 
 
 @pytest.mark.parametrize("command", OF_RUNS)
 def test_every_command_takes_runs_by_position_and_by_name(command: str) -> None:
     """Both may be mixed and repeated; without either there are none."""
-    for words in (["a", "b"], ["--name", "a", "--name=b"], ["a", "--name", "b"], ["--name", "a", "b"]):
+    for words in (
+        ["a", "b"],
+        ["--name", "a", "--name=b"],
+        ["a", "--name", "b"],
+        ["--name", "a", "b"],
+    ):
         assert parsed([command, *words]).args.runs == ["a", "b"]
     assert not parsed([command]).args.runs
 
@@ -569,7 +654,9 @@ def test_every_command_takes_runs_by_position_and_by_name(command: str) -> None:
 def test_no_other_command_of_runs_has_its_own_way_to_name_them() -> None:
     """`run --name` alone names a run that may not exist yet."""
     named = {name for name in COMMANDS if any(one.name == "runs" for one in built(name, ()).every)}
-    flags = {name for name in COMMANDS if any("--name" in one.flags for one in built(name, ()).every)}
+    flags = {
+        name for name in COMMANDS if any("--name" in one.flags for one in built(name, ()).every)
+    }
     assert (named, flags - named) == (
         {name for name in OF_RUNS if name in COMMANDS or not os.environ.get("HARNESS_WITHOUT")},
         {"run"},
@@ -581,8 +668,12 @@ def test_command_that_needs_a_run_refuses_none(command: str) -> None:
     assert main([command]) == 2
 
 
-@pytest.mark.parametrize("command", ["export", "reeval", "report", "resume", "stats", "status", "verify"])
-def test_name_of_no_run_is_refused_with_those_that_exist(command: str, results: Path, capsys: Told) -> None:
+@pytest.mark.parametrize(
+    "command", ["export", "reeval", "report", "resume", "stats", "status", "verify"]
+)
+def test_name_of_no_run_is_refused_with_those_that_exist(
+    command: str, results: Path, capsys: Told
+) -> None:
     """Also beside a name that a run has: the command leaves nothing out."""
     assert main([command, "whole", "nobody", "--results-dir", str(results)]) == 2
     assert "nobody" in (told := capsys.readouterr().err) and "whole" in told
@@ -592,11 +683,18 @@ def theirs(folder: Path, tasks: Path) -> Path:
     """Results as the authors' runner writes them, of the first user's first step."""
     user = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])
     step = user["prediction_tasks"][0]
-    answer = {"step_id": step["step_id"], "prediction": [], "ground_truth": step["ground_truth"], "reasoning": "好"}
+    answer = {
+        "step_id": step["step_id"],
+        "prediction": [],
+        "ground_truth": step["ground_truth"],
+        "reasoning": "好",
+    }
     saved = {name: user[name] for name in ("user_id", "platform", "username")}
     folder.mkdir(parents=True)
     path = folder / "inference_results_weibo.jsonl"
-    path.write_bytes(orjson.dumps(saved | {"steps": [answer | {"metrics": {}, "persona_summary": ""}]}) + b"\n")
+    path.write_bytes(
+        orjson.dumps(saved | {"steps": [answer | {"metrics": {}, "persona_summary": ""}]}) + b"\n"
+    )
     return path
 
 
@@ -605,7 +703,10 @@ def test_name_is_no_pattern(name: str, code: int, tasks: Path, tmp_path: Path) -
     """`reeval --name '*'` is about the run of that very name: others are not scored again."""
     path = theirs(tmp_path / "whole", tasks)
     before = path.read_bytes()
-    assert main(["reeval", "--name", name, "--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]) == code
+    assert (
+        main(["reeval", "--name", name, "--tasks-dir", str(tasks), "--results-dir", str(tmp_path)])
+        == code
+    )
     assert (path.read_bytes() == before) == (code == 2)
 
 
@@ -616,7 +717,9 @@ def test_name_with_characters_of_patterns_is_found(results: Path) -> None:
     assert [run.name for run in selection.find(made)[0]] == ["[x]*"]
 
 
-@pytest.mark.parametrize("words", [["status", "--tasks-dir", "a\udcff"], ["run", "--model", "\udcff"], ["\udcff"]])
+@pytest.mark.parametrize(
+    "words", [["status", "--tasks-dir", "a\udcff"], ["run", "--model", "\udcff"], ["\udcff"]]
+)
 def test_argument_that_is_no_text_is_one_sentence(words: list[str], capsys: Told) -> None:
     """Bytes that are not UTF-8 cannot stand in a run's files."""
     assert main(words) == 2
@@ -663,22 +766,38 @@ def named(way: str, name: str, folder: Path) -> list[str]:
 def test_no_run_takes_a_name_that_the_results_folder_uses(
     name: str, way: str, tasks: Path, tmp_path: Path, capsys: Told
 ) -> None:
-    """In whatever letter case, since some file systems know none; one sentence, and nothing is made."""
-    given = [*named(way, name, tmp_path), "--platform", "weibo", "--api-url", "http://127.0.0.1:9/v1"]
-    assert main(["run", *given, "--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")]) == 2
+    """In whatever letter case, since some file systems know none; one sentence, and nothing is
+    made."""
+    given = [
+        *named(way, name, tmp_path),
+        "--platform",
+        "weibo",
+        "--api-url",
+        "http://127.0.0.1:9/v1",
+    ]
+    assert (
+        main(["run", *given, "--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")])
+        == 2
+    )
     told = capsys.readouterr().err
-    assert len(told.splitlines()) == 1 and repr(name) in told and "--name" in told and "queue" in told
+    assert (
+        len(told.splitlines()) == 1 and repr(name) in told and "--name" in told and "queue" in told
+    )
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["index", "index.html5", "metric", "new", "lock.v2", "before-noon", "索引.html"])
+@pytest.mark.parametrize(
+    "name", ["index", "index.html5", "metric", "new", "lock.v2", "before-noon", "索引.html"]
+)
 def test_names_like_those_of_the_results_folder_are_free(name: str) -> None:
     """Only the very names and endings are taken."""
     assert options.new_run_name(name, "") == name
     assert options.new_run_name(None, f"org/{name}") == name
 
 
-def test_run_of_an_older_version_under_a_reserved_name_can_still_be_looked_at(results: Path, capsys: Told) -> None:
+def test_run_of_an_older_version_under_a_reserved_name_can_still_be_looked_at(
+    results: Path, capsys: Told
+) -> None:
     """Only new runs are refused such a name."""
     (results / "whole").rename(results / "x.new")
     assert main(["status", "--name", "x.new", "--results-dir", str(results)]) == 0
@@ -704,7 +823,9 @@ def test_what_a_results_folder_gets_of_its_own_is_reserved(command: str, results
 
 @pytest.mark.parametrize("name", ["[red]y", "[b]x[]", ":smile:"])
 @pytest.mark.parametrize("command", ["status", "stats", "verify"])
-def test_run_is_shown_by_its_very_name(command: str, name: str, results: Path, capsys: Told) -> None:
+def test_run_is_shown_by_its_very_name(
+    command: str, name: str, results: Path, capsys: Told
+) -> None:
     """A name that looks like markup is not taken for it."""
     (results / "whole").rename(results / name)
     assert main([command, "--results-dir", str(results)]) == 0
@@ -717,26 +838,38 @@ def test_folders_are_shown_by_their_very_names(tasks: Path, tmp_path: Path, caps
     shutil.copytree(tasks, folder)
     assert main(["status", "--results-dir", str(folder)]) == 2
     assert f"no run under {folder}" in capsys.readouterr().err
-    assert main(["sample", "--ratio", "0.5", "--tasks-dir", str(folder), "--results-dir", str(folder)]) == 0
+    assert (
+        main(["sample", "--ratio", "0.5", "--tasks-dir", str(folder), "--results-dir", str(folder)])
+        == 0
+    )
     assert main(["synth", "--users", "1", "--platform", "zhihu", "--out", str(folder)]) == 0
-    assert [line.startswith(f"{folder}/") for line in capsys.readouterr().out.splitlines()] == [True, True]
+    assert [line.startswith(f"{folder}/") for line in capsys.readouterr().out.splitlines()] == [
+        True,
+        True,
+    ]
 
 
 # Folders and disks that cannot be written
 
 
 def test_archive_can_be_looked_at_and_proven(results: Path, capsys: Told) -> None:
-    """Folders that cannot be written are read without a lock, which is reported, and proven nevertheless."""
+    """Folders that cannot be written are read without a lock, which is reported, and proven
+    nevertheless."""
     shutil.rmtree(results / ".index")
     with read_only(results):
         assert main(["status", "--results-dir", str(results)]) == 0
         assert main(["verify", "--results-dir", str(results)]) == 0
     shown = capsys.readouterr()
     assert "sound" in shown.out
-    assert shown.err.startswith("harness: whole, weibo: read without a lock: ") and shown.err.count("\n") == 1
+    assert (
+        shown.err.startswith("harness: whole, weibo: read without a lock: ")
+        and shown.err.count("\n") == 1
+    )
 
 
-def test_archive_that_is_being_written_from_elsewhere_is_not_proven(results: Path, capsys: Told) -> None:
+def test_archive_that_is_being_written_from_elsewhere_is_not_proven(
+    results: Path, capsys: Told
+) -> None:
     """Who may not write may still see that another does."""
     lock = RunLock(results / "whole" / "run_weibo.lock", lambda: 0.0)
     try:
@@ -749,7 +882,8 @@ def test_archive_that_is_being_written_from_elsewhere_is_not_proven(results: Pat
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """The kernel lets no file grow beyond `size` bytes: a write fails in its middle, as on a full disk."""
+    """The kernel lets no file grow beyond `size` bytes: a write fails in its middle, as on a full
+    disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -759,7 +893,8 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 def test_tables_that_do_not_fit_on_the_disk_are_one_sentence(results: Path, capsys: Told) -> None:
-    """Exit 4 with the file's name; the library that writes workbooks adds no words, and half a file is not left."""
+    """Exit 4 with the file's name; the library that writes workbooks adds no words, and half a file
+    is not left."""
     with files_of_at_most(1000):
         assert main(["stats", "--excel", "--results-dir", str(results)]) == 4
     shown = capsys.readouterr().err
@@ -767,8 +902,11 @@ def test_tables_that_do_not_fit_on_the_disk_are_one_sentence(results: Path, caps
     assert not list((results / "metric_excels").iterdir())
 
 
-def test_package_that_is_not_installed_is_told_with_what_to_do(capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with a Python that is not the one of `make`: one sentence, and no defect of the harness."""
+def test_package_that_is_not_installed_is_told_with_what_to_do(
+    capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a Python that is not the one of `make`: one sentence, and no defect of the
+    harness."""
 
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'rich'", name="rich.console")
@@ -776,7 +914,11 @@ def test_package_that_is_not_installed_is_told_with_what_to_do(capsys: Told, mon
     monkeypatch.setattr("harness.commands.parser.module_of", missing)
     assert main(["status"]) == 4
     said = capsys.readouterr().err
-    assert "'rich.console' is not installed" in said and ".venv/bin/harness" in said and "defect" not in said
+    assert (
+        "'rich.console' is not installed" in said
+        and ".venv/bin/harness" in said
+        and "defect" not in said
+    )
 
 
 @pytest.mark.parametrize(
@@ -790,10 +932,16 @@ def test_package_that_is_not_installed_is_told_with_what_to_do(capsys: Told, mon
     ],
 )
 def test_command_to_resume_is_the_script_of_the_python_that_has_the_packages(
-    python: str, script: bool, found: str, told: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    python: str,
+    script: bool,
+    found: str,
+    told: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By its path, shortened where it lies below the working folder; by its name only where the shell finds that one.
-    Without it the Python, which then does not import from the working folder."""
+    """By its path, shortened where it lies below the working folder; by its name only where the
+    shell finds that one. Without it the Python, which then does not import from the working
+    folder."""
     (tmp_path / "here").mkdir()
     executable = tmp_path / python
     executable.parent.mkdir(parents=True)
@@ -801,7 +949,9 @@ def test_command_to_resume_is_the_script_of_the_python_that_has_the_packages(
         executable.with_name("harness").touch()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(sys, "executable", str(executable))
-    monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / found / name) if found else None)
+    monkeypatch.setattr(
+        "shutil.which", lambda name: str(tmp_path / found / name) if found else None
+    )
     assert notices._this_program() == [word.format(tmp_path) for word in told]
 
 
@@ -819,11 +969,14 @@ def test_details_of_a_defect_that_cannot_be_kept_are_no_second_defect(
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("signalled", "code"), [(KeyboardInterrupt(), 130), (_Signalled(143), 143)])
+@pytest.mark.parametrize(
+    ("signalled", "code"), [(KeyboardInterrupt(), 130), (_Signalled(143), 143)]
+)
 def test_signal_that_comes_while_a_class_is_made_is_one(
     signalled: KeyboardInterrupt, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
-    """Python 3.11 hands it on as the cause of a RuntimeError: an interruption, and no defect of the harness."""
+    """Python 3.11 hands it on as the cause of a RuntimeError: an interruption, and no defect of the
+    harness."""
 
     def executed(arguments: list[str], *, may_restart: bool) -> int:
         raise RuntimeError("Error calling __set_name__") from signalled
@@ -833,7 +986,9 @@ def test_signal_that_comes_while_a_class_is_made_is_one(
     assert capsys.readouterr().err == "harness: interrupted\n"
 
 
-def test_signal_that_breaks_the_end_of_an_event_loop_is_one(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+def test_signal_that_breaks_the_end_of_an_event_loop_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
     def executed(arguments: list[str], *, may_restart: bool) -> int:
         try:
             raise _Signalled(143)
@@ -864,22 +1019,40 @@ def of_another_class(*_: object, **__: object) -> None:
 @pytest.mark.parametrize("lacking", [more_than_there_is, bare, of_another_class])
 @pytest.mark.parametrize("where", ["finish", "write_report"])
 def test_score_that_no_memory_is_left_for_is_one_sentence_and_can_be_made_later(
-    where: str, lacking: Callable[..., None], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+    where: str,
+    lacking: Callable[..., None],
+    tasks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Told,
 ) -> None:
     """Exit 4, which says what was being done; `reeval` makes the report of the very records."""
     with monkeypatch.context() as patched:
         patched.setattr(session, where, lacking)
         assert run(tasks, tmp_path, "--name", "whole") == 4
     [told] = capsys.readouterr().err.splitlines()
-    assert "no memory left to score weibo" in told and "records are saved" in told and "`reeval`" in told
+    assert (
+        "no memory left to score weibo" in told
+        and "records are saved" in told
+        and "`reeval`" in told
+    )
     assert done(tmp_path / "whole") == USERS
-    assert main(["reeval", "--name", "whole", "--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]) == 0
+    assert (
+        main(
+            ["reeval", "--name", "whole", "--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]
+        )
+        == 0
+    )
     assert (tmp_path / "whole" / "eval_report_weibo.txt").exists()
 
 
 @pytest.mark.parametrize("lacking", [more_than_there_is, bare])
 def test_page_that_no_memory_is_left_for_changes_no_run(
-    lacking: Callable[..., None], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+    lacking: Callable[..., None],
+    tasks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Told,
 ) -> None:
     """A run's page is made last, and is reported as any that cannot be made."""
     from harness.reporting import pages
@@ -919,7 +1092,9 @@ def test_memory_that_runs_out_in_a_command_is_one_sentence(
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_memory_error_of_concurrent_tasks_is_one(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+def test_memory_error_of_concurrent_tasks_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
     """Task groups wrap what their tasks raise, more than once where they are nested."""
     lacking = ExceptionGroup("one", [ExceptionGroup("two", [ValueError("x"), MemoryError("8 GB")])])
     monkeypatch.setattr("harness.commands.status.execute", lambda args: raised(lacking))
@@ -947,9 +1122,12 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux how much memory is in use")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="asks Linux how much memory is in use"
+)
 def test_library_that_would_end_the_process_for_want_of_memory_does_not(tmp_path: Path) -> None:
-    """OpenBLAS calls `exit(1)` where it finds none, or tries for ever; the limit here is the system's own."""
+    """OpenBLAS calls `exit(1)` where it finds none, or tries for ever; the limit here is the
+    system's own."""
     words = [
         "run",
         "dailymobility",
@@ -963,7 +1141,11 @@ def test_library_that_would_end_the_process_for_want_of_memory_does_not(tmp_path
         tmp_path,
     ]
     process = subprocess.run(
-        [sys.executable, "-c", SHORT_OF_MEMORY, *words], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", SHORT_OF_MEMORY, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert process.returncode == 4, process.stderr
     [told] = process.stderr.splitlines()
@@ -984,5 +1166,8 @@ def test_unknown_baseline_is_refused_before_anything_is_opened(
 def test_stopped_run_of_which_everyone_is_done_is_not_called_incomplete() -> None:
     """Only its report is left to make."""
     benchmark = StreamProfile(StreamProfile.Settings())
-    some, everyone = (notices._left_open(events.LeftOpen("weibo", benchmark, done, 40, {}, 0)) for done in (39, 40))
+    some, everyone = (
+        notices._left_open(events.LeftOpen("weibo", benchmark, done, 40, {}, 0))
+        for done in (39, 40)
+    )
     assert "INCOMPLETE" in some and "INCOMPLETE" not in everyone

@@ -52,7 +52,8 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 def test_run_scores_every_user_and_says_so_when_called_again(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A complete run has a report over all users; the same command then only says that it is complete."""
+    """A complete run has a report over all users; the same command then only says that it is
+    complete."""
     assert run(tasks, tmp_path / "out") == 0
     assert report(tmp_path / "out")["coverage"] == {
         "expected_users": 12,
@@ -82,23 +83,44 @@ def test_demo_runs_all_five_platforms_in_one_schedule_and_verifies(tmp_path: Pat
 
 @pytest.mark.slow
 def test_recency_beats_random_with_intervals_apart(tmp_path: Path) -> None:
-    """On users like those of the shipped sample, but enough of them for intervals, the baseline that reads the posts is
-    above chance in what the posts tell."""
-    assert main(["synth", "--out", str(tmp_path / "tasks"), "--users", "80", "--seed", "2026", "--steps", "6"]) == 0
+    """On users like those of the shipped sample, but enough of them for intervals, the baseline
+    that reads the posts is above chance in what the posts tell."""
+    assert (
+        main(
+            [
+                "synth",
+                "--out",
+                str(tmp_path / "tasks"),
+                "--users",
+                "80",
+                "--seed",
+                "2026",
+                "--steps",
+                "6",
+            ]
+        )
+        == 0
+    )
     where = ["--no-html", "--tasks-dir", str(tmp_path / "tasks"), "--results-dir", str(tmp_path)]
     for model in ("baseline/recency", "baseline/random"):
         assert main(["run", "--model", model, *where]) == 0
     for subset in ("weibo", "xiaohongshu", "toutiao", "zhihu", "douban"):
-        recency, random = (report(tmp_path, name, subset)["metrics"] for name in ("recency", "random"))
+        recency, random = (
+            report(tmp_path, name, subset)["metrics"] for name in ("recency", "random")
+        )
         for metric in ("Recall", "Recall_Stability"):
             assert recency[metric]["ci95"][0] > random[metric]["ci95"][1], (subset, metric)
 
 
-@pytest.mark.parametrize(("words", "name"), [([], "demo-recency"), (["dailymobility"], "demo-dailymobility-commuter")])
+@pytest.mark.parametrize(
+    ("words", "name"), [([], "demo-recency"), (["dailymobility"], "demo-dailymobility-commuter")]
+)
 def test_demo_without_a_model_plays_a_baseline(words: list[str], name: str, tmp_path: Path) -> None:
     """Where an endpoint is named, its model has to be named too."""
     where = ["--demo", "--limit", "2", "--no-html", "--results-dir", str(tmp_path)]
-    assert main(["run", *words, *where, "--api-url", "http://127.0.0.1:1/v1"]) == 2 and not list(tmp_path.iterdir())
+    assert main(["run", *words, *where, "--api-url", "http://127.0.0.1:1/v1"]) == 2 and not list(
+        tmp_path.iterdir()
+    )
     assert main(["run", *words, *where]) == 0
     assert list((tmp_path / name).glob("eval_report_*.json"))
 
@@ -110,7 +132,9 @@ def test_demo_report_says_that_its_tasks_are_synthetic(tasks: Path, tmp_path: Pa
     assert "synthetic" in (tmp_path / "out/recency/eval_report_weibo.txt").read_text()
 
 
-def test_missing_endpoint_and_tasks_are_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_endpoint_and_tasks_are_said_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One sentence for the endpoint, then one for the tasks; exit 2, and nothing is written."""
     assert run(tmp_path / "none", tmp_path / "out", model="gpt-4o-mini") == 2
     first, second = capsys.readouterr().err.splitlines()
@@ -142,7 +166,9 @@ def test_another_configuration_under_the_same_name_is_refused_field_by_field(
     assert run(tasks, tmp_path / "out") == 0
     assert run(tasks, tmp_path / "out", "--temperature", "0.7") == 2
     assert "sampling.temperature was 0.0, is now 0.7" in capsys.readouterr().err
-    assert run(tasks, tmp_path / "out", "--temperature", "0.7", "--allow", "sampling.temperature") == 0
+    assert (
+        run(tasks, tmp_path / "out", "--temperature", "0.7", "--allow", "sampling.temperature") == 0
+    )
     assert run(tasks, tmp_path / "out", "--temperature", "0.7", "--name", "warm") == 0
     assert run(tasks, tmp_path / "out", "--temperature", "0.9", "--restart") == 0
     assert list((tmp_path / "out/recency").glob(f"{RESULTS}.before-*"))
@@ -151,25 +177,33 @@ def test_another_configuration_under_the_same_name_is_refused_field_by_field(
 def test_growing_the_share_pays_for_the_rest_only(tasks: Path, tmp_path: Path) -> None:
     """`--ratio 0.5`, then all: no request is sent twice, and the file is the same as of one run."""
     with serving(baseline) as server:
-        assert run(tasks, tmp_path / "grown", "--ratio", "0.5", "--api-url", server.url, model="m") == 0
+        assert (
+            run(tasks, tmp_path / "grown", "--ratio", "0.5", "--api-url", server.url, model="m")
+            == 0
+        )
         assert report(tmp_path / "grown", "m")["coverage"]["expected_users"] == 6
         assert run(tasks, tmp_path / "grown", "--api-url", server.url, model="m") == 0
         assert len(set(server.bodies)) == len(server.bodies)
         assert run(tasks, tmp_path / "whole", "--api-url", server.url, model="m") == 0
-    assert (tmp_path / "grown/m" / RESULTS).read_bytes() == (tmp_path / "whole/m" / RESULTS).read_bytes()
+    assert (tmp_path / "grown/m" / RESULTS).read_bytes() == (
+        tmp_path / "whole/m" / RESULTS
+    ).read_bytes()
 
 
 def test_limit_is_recorded_shown_like_a_share_and_grows(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Manifest, report and tables state it; a higher one plays the other users only; `resume` and `verify` keep it."""
+    """Manifest, report and tables state it; a higher one plays the other users only; `resume` and
+    `verify` keep it."""
     out = tmp_path / "out"
     folder, where = out / "recency", ["--results-dir", str(out)]
     assert run(tasks, out, "--limit", "3") == 0
     manifest = orjson.loads((folder / "run_weibo.json").read_bytes())
     assert manifest["selection"] == {"ratio": 1.0, "sample_seed": 42, "limit": 3}
     assert report(out)["run"]["limit"] == 3 and report(out)["coverage"]["expected_users"] == 3
-    assert "a limit of 3 of the 12 users" in " ".join((folder / "eval_report_weibo.txt").read_text().split())
+    assert "a limit of 3 of the 12 users" in " ".join(
+        (folder / "eval_report_weibo.txt").read_text().split()
+    )
     capsys.readouterr()
     assert main(["stats", "--format", "csv", *where]) == 0
     table = capsys.readouterr().out
@@ -182,7 +216,8 @@ def test_limit_is_recorded_shown_like_a_share_and_grows(
 
 
 def test_user_whose_task_changed_is_owed_again(tasks: Path, tmp_path: Path) -> None:
-    """After a changed line only that user is asked for, and its old record stays in a set-aside file."""
+    """After a changed line only that user is asked for, and its old record stays in a set-aside
+    file."""
     path = tasks / "weibo_inference_tasks.jsonl"
     with serving(baseline) as server:
         run(tasks, tmp_path / "out", "--api-url", server.url, model="m")
@@ -196,8 +231,11 @@ def test_user_whose_task_changed_is_owed_again(tasks: Path, tmp_path: Path) -> N
     assert main(["verify", "--results-dir", str(tmp_path / "out")]) == 0
 
 
-def test_from_its_first_request_on_a_grown_share_tells_of_all_its_users(tasks: Path, tmp_path: Path) -> None:
-    """Whoever looks while it runs, or after it was killed, takes no count or hash of the smaller share for its own."""
+def test_from_its_first_request_on_a_grown_share_tells_of_all_its_users(
+    tasks: Path, tmp_path: Path
+) -> None:
+    """Whoever looks while it runs, or after it was killed, takes no count or hash of the smaller
+    share for its own."""
     seen = []
 
     def look(body: dict[str, Any]) -> tuple[int, bytes]:
@@ -205,7 +243,9 @@ def test_from_its_first_request_on_a_grown_share_tells_of_all_its_users(tasks: P
         return baseline(body)
 
     with serving(baseline) as server:
-        assert run(tasks, tmp_path / "out", "--api-url", server.url, "--ratio", "0.5", model="m") == 0
+        assert (
+            run(tasks, tmp_path / "out", "--api-url", server.url, "--ratio", "0.5", model="m") == 0
+        )
         server.script = look
         assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 0
     assert seen and all(one["state"] == "running" and one["results_sha256"] is None for one in seen)
@@ -222,7 +262,10 @@ def test_a_run_that_got_no_reply_gives_its_name_to_another_configuration(
         where = ["--api-url", server.url]
         assert run(tasks, tmp_path / "out", *where, *words, model="mispelt") == 3
         assert "no run is kept" in capsys.readouterr().out
-        assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 2 and len(server.bodies) <= 48
+        assert (
+            main(["resume", "--results-dir", str(tmp_path / "out")]) == 2
+            and len(server.bodies) <= 48
+        )
         assert not (tmp_path / "out/n").exists()
         (tmp_path / "out/n").mkdir()
         assert run(tasks, tmp_path / "out", *where, *words, model="mispelt") == 3
@@ -246,7 +289,9 @@ def failing_for(name: str) -> Callable[[dict[str, Any]], tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize(("words", "pages"), [(["--no-html"], 0), ([], 1)])
-def test_resume_writes_a_page_where_the_run_did(words: list[str], pages: int, tasks: Path, tmp_path: Path) -> None:
+def test_resume_writes_a_page_where_the_run_did(
+    words: list[str], pages: int, tasks: Path, tmp_path: Path
+) -> None:
     """`--no-html` of the first command holds for the run."""
     with serving(lambda body: (503, b"{}")) as server:
         where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path), "--platform", "weibo"]
@@ -260,7 +305,8 @@ def test_resume_writes_a_page_where_the_run_did(words: list[str], pages: int, ta
 def test_failed_user_is_never_scored_and_resume_pays_only_for_it(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 1 and a report headed INCOMPLETE; once the endpoint is well, resume ends as an undisturbed run."""
+    """Exit 1 and a report headed INCOMPLETE; once the endpoint is well, resume ends as an
+    undisturbed run."""
     lines = (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()
     victim = orjson.loads(lines[4])
     out = tmp_path / "out"
@@ -268,10 +314,17 @@ def test_failed_user_is_never_scored_and_resume_pays_only_for_it(
         assert run(tasks, out, "--api-url", server.url, "--concurrency", "2", model="m") == 1
         assert "harness resume --name m" in capsys.readouterr().out
         coverage = report(out, "m")["coverage"]
-        assert (coverage["scored_users"], coverage["failed_users"], coverage["complete"]) == (11, 1, False)
+        assert (coverage["scored_users"], coverage["failed_users"], coverage["complete"]) == (
+            11,
+            1,
+            False,
+        )
         assert "INCOMPLETE" in (out / "m/eval_report_weibo.txt").read_text()
         (failure,) = lines_of(out / "m/failures_weibo.jsonl")
-        assert failure["user_id"] == victim["user_id"] and "this one I do not take" in failure["detail"]
+        assert (
+            failure["user_id"] == victim["user_id"]
+            and "this one I do not take" in failure["detail"]
+        )
         server.script = baseline
         before = len(server.bodies)
         assert main(["resume", "--results-dir", str(out)]) == 0
@@ -282,14 +335,21 @@ def test_failed_user_is_never_scored_and_resume_pays_only_for_it(
 
 
 def test_tries_of_an_earlier_process_are_numbered_on(tmp_path: Path) -> None:
-    """A request that failed once before its run was stopped is saved with its second try as the one that succeeded."""
+    """A request that failed once before its run was stopped is saved with its second try as the one
+    that succeeded."""
     write_tasks(tmp_path / "tasks", 1)
-    busy, denied = (503, b'{"error": {"message": "busy"}}'), (401, b'{"error": {"message": "bad key"}}')
+    busy, denied = (
+        (503, b'{"error": {"message": "busy"}}'),
+        (401, b'{"error": {"message": "bad key"}}'),
+    )
     with serving(lambda body: denied if len(server.bodies) > 1 else busy) as server:
         assert run(tmp_path / "tasks", tmp_path / "out", "--api-url", server.url, model="m") == 3
         server.script = baseline
         assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 0
-    tries = [unseal(line)["tries"] for line in (tmp_path / "out/m/responses_weibo.jsonl").read_bytes().splitlines()]
+    tries = [
+        unseal(line)["tries"]
+        for line in (tmp_path / "out/m/responses_weibo.jsonl").read_bytes().splitlines()
+    ]
     assert tries[0] == 2 and set(tries[1:]) == {1}
 
 
@@ -297,21 +357,31 @@ def test_tries_of_an_earlier_process_are_numbered_on(tmp_path: Path) -> None:
     ("status", "body", "told"),
     [
         (401, b'{"error": {"message": "bad key"}}', "refuses the key"),
-        (404, b'{"error": {"code": "model_not_found", "message": "no m"}}', "does not know this model"),
+        (
+            404,
+            b'{"error": {"code": "model_not_found", "message": "no m"}}',
+            "does not know this model",
+        ),
         (402, b'{"error": {"message": "Insufficient Balance"}}', "top it up"),
         (404, b"<html>nothing here</html>", "/v1"),
         (422, b'{"error": {"message": "no such parameter"}}', "has refused three users in a row"),
     ],
 )
 def test_endpoint_that_will_not_serve_stops_the_run(
-    status: int, body: bytes, told: str, tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    status: int,
+    body: bytes,
+    told: str,
+    tasks: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Exit 3 after a few requests, with the cause; no run is left behind, and the key is in no file."""
+    """Exit 3 after a few requests, with the cause; no run is left behind, and the key is in no
+    file."""
     with serving(lambda request: (status, body)) as server:
         options = ("--api-url", server.url, "--api-key", "sk-very-secret")
         assert run(tasks, tmp_path / "out", *options, "--concurrency", "3", model="m") == 3
-        # What ends a run closes the limit before the slot goes on; refusals end one only after three users had them,
-        # or after three tries of a request.
+        # What ends a run closes the limit before the slot goes on; refusals end one only after
+        # three users had them, or after three tries of a request.
         assert len(server.bodies) <= (6 if status == 422 else 24)
         assert set(server.keys) == {"Bearer sk-very-secret"}
     shown = capsys.readouterr()
@@ -320,14 +390,20 @@ def test_endpoint_that_will_not_serve_stops_the_run(
     assert not (tmp_path / "out/m").exists()
     assert "sk-very-secret" not in shown.out + shown.err
     assert not [
-        path for path in (tmp_path / "out").rglob("*") if path.is_file() and b"sk-very-secret" in path.read_bytes()
+        path
+        for path in (tmp_path / "out").rglob("*")
+        if path.is_file() and b"sk-very-secret" in path.read_bytes()
     ]
 
 
-def test_invalid_answers_are_counted_by_kind_and_scored_as_empty(tasks: Path, tmp_path: Path) -> None:
+def test_invalid_answers_are_counted_by_kind_and_scored_as_empty(
+    tasks: Path, tmp_path: Path
+) -> None:
     """A model that never writes JSON is asked again twice a step, then scores 0 under `no_json`."""
     with serving(lambda request: (200, completion("我不会"))) as server:
-        assert run(tasks, tmp_path / "out", "--allow-invalid", "--api-url", server.url, model="m") == 0
+        assert (
+            run(tasks, tmp_path / "out", "--allow-invalid", "--api-url", server.url, model="m") == 0
+        )
         found = report(tmp_path / "out", "m")
         steps = found["details"]["scored_steps"]
         assert len(server.bodies) == 3 * steps
@@ -377,9 +453,14 @@ def test_reparse_plays_from_saved_responses_and_keeps_users_that_diverge(
     assert report(out)["coverage"]["complete"]
 
 
-def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks: Path, tmp_path: Path) -> None:
+def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(
+    tasks: Path, tmp_path: Path
+) -> None:
     """Bare NaN is read, metrics are measured again, both kinds of `Error:` are distinguished."""
-    made = [orjson.loads(line) for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[:3]]
+    made = [
+        orjson.loads(line)
+        for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[:3]
+    ]
     reasons = ["fine", "Error: Connection error.", "Error: No JSON object found in response"]
     lines = []
     for user, reason in zip(made, reasons, strict=True):
@@ -393,7 +474,11 @@ def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks
             "reasoning": reason,
             "persona_summary": "",
         }
-        lines.append(json.dumps({key: user[key] for key in ("user_id", "platform", "username")} | {"steps": [saved]}))
+        lines.append(
+            json.dumps(
+                {key: user[key] for key in ("user_id", "platform", "username")} | {"steps": [saved]}
+            )
+        )
     (tasks / "weibo_inference_tasks.jsonl").write_bytes(b"\n".join(map(orjson.dumps, made)) + b"\n")
     folder = tmp_path / "out" / "Qwen3-8B"
     folder.mkdir(parents=True)
@@ -402,7 +487,11 @@ def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks
     assert main(["reeval", "--name", "Qwen3-8B", *where]) == 1
     found = report(tmp_path / "out", "Qwen3-8B")
     assert found["prompt"] == "authors"
-    assert found["metrics"]["Recall"] | {"ci95": None} == {"value": pytest.approx(1 / 2), "ci95": None, "users": 2}
+    assert found["metrics"]["Recall"] | {"ci95": None} == {
+        "value": pytest.approx(1 / 2),
+        "ci95": None,
+        "users": 2,
+    }
     assert found["details"]["with_failures"]["Recall"]["value"] == pytest.approx(1 / 3)
     assert any("1 of its steps were API failures" in note for note in found["notes"])
     assert any("1 of its steps were replies without JSON" in note for note in found["notes"])
@@ -410,8 +499,11 @@ def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks
     assert next(folder.glob(f"{RESULTS}.before-*")).read_text() == "\n".join(lines) + "\n"
 
 
-def test_a_list_with_commas_is_no_model(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A model's name may hold a comma, so only an endpoint that does not know it leads to the words on `--model`."""
+def test_a_list_with_commas_is_no_model(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model's name may hold a comma, so only an endpoint that does not know it leads to the words
+    on `--model`."""
     with serving(lambda request: (404, b'{"error": {"code": "model_not_found"}}')) as server:
         assert run(tasks, tmp_path / "out", "--api-url", server.url, model="a,b") == 3
         assert "check --model: give --model once for each" in capsys.readouterr().out
@@ -430,14 +522,18 @@ def test_a_key_that_was_never_sent_is_not_the_one_to_check(
         assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 3
         assert "none was sent" not in capsys.readouterr().out
         server.script = lambda request: (401, b"{}")
-        assert run(tasks, tmp_path / "out", "--api-url", server.url, "--api-key", "sk-test", model="m") == 3
+        assert (
+            run(tasks, tmp_path / "out", "--api-url", server.url, "--api-key", "sk-test", model="m")
+            == 3
+        )
         assert "none was sent" not in capsys.readouterr().out
 
 
 def test_resume_names_the_variable_that_held_the_key(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run keeps the name of its key's variable, never the key, and asks for it again by that name."""
+    """A run keeps the name of its key's variable, never the key, and asks for it again by that
+    name."""
     with serving(busy) as server:
         monkeypatch.setenv("LLM_API_BASE", server.url)
         monkeypatch.setenv("LLM_API_KEY", "sk-of-the-relay")
@@ -445,7 +541,10 @@ def test_resume_names_the_variable_that_held_the_key(
         monkeypatch.delenv("LLM_API_KEY")
         capsys.readouterr()
         assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 2
-        assert "m was run with a key (LLM_API_KEY), and nothing names one for" in capsys.readouterr().err
+        assert (
+            "m was run with a key (LLM_API_KEY), and nothing names one for"
+            in capsys.readouterr().err
+        )
         monkeypatch.setenv("LLM_API_KEY", "sk-of-the-relay")
         server.script = baseline
         assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 0
@@ -455,7 +554,8 @@ def test_resume_names_the_variable_that_held_the_key(
 def test_stats_leaves_the_average_blank_unless_all_five_are_complete(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One workbook a metric; an average over fewer platforms than five would compare with nothing."""
+    """One workbook a metric; an average over fewer platforms than five would compare with
+    nothing."""
     out = ["--results-dir", str(tmp_path)]
     for platform in PLATFORMS:
         write_tasks(tmp_path / "tasks", 3, platform)
@@ -467,13 +567,17 @@ def test_stats_leaves_the_average_blank_unless_all_five_are_complete(
     tables = json.loads(capsys.readouterr().out)
     assert tables["Recall"]["one"]["Avg."] is None
     five = tables["Recall"]["five"]
-    assert five["Avg."]["value"] == pytest.approx(sum(five[name]["value"] for name in five if name != "Avg.") / 5)
+    assert five["Avg."]["value"] == pytest.approx(
+        sum(five[name]["value"] for name in five if name != "Avg.") / 5
+    )
     assert {"Recall.xlsx", "F1^NS.xlsx", "Error_Viral.xlsx"} <= {
         path.name for path in (tmp_path / "metric_excels").iterdir()
     }
 
 
-def test_status_tells_where_a_run_stands(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_tells_where_a_run_stands(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Name, state and users of each run."""
     run(tasks, tmp_path / "out")
     capsys.readouterr()
@@ -487,7 +591,18 @@ def test_wait_of_the_command_line_is_the_run_s(
 ) -> None:
     """The stop names the seconds that are over."""
     monkeypatch.setattr(health, "PATIENCE_WITH_AN_ADDRESS", 0.0)
-    assert run(tasks, tmp_path / "out", "--api-url", "http://127.0.0.1:9/v1", "--wait", "0.05", model="away") == 3
+    assert (
+        run(
+            tasks,
+            tmp_path / "out",
+            "--api-url",
+            "http://127.0.0.1:9/v1",
+            "--wait",
+            "0.05",
+            model="away",
+        )
+        == 3
+    )
     assert "--wait 0.05 is over" in capsys.readouterr().out
 
 
@@ -514,20 +629,32 @@ def test_defect_of_the_harness_is_one_sentence_and_a_file(
 def test_parameter_that_no_body_can_carry_is_refused_at_once(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A body nested deeper than can be written is one sentence and exit 2, not a failure of every user."""
+    """A body nested deeper than can be written is one sentence and exit 2, not a failure of every
+    user."""
     assert run(tasks, tmp_path / "out", "--extra-body", '{"a": ' * 300 + "1" + "}" * 300) == 2
     assert "cannot be written as JSON" in capsys.readouterr().err
 
 
-def test_baseline_takes_the_parameters_of_the_models_in_its_table(tasks: Path, tmp_path: Path) -> None:
+def test_baseline_takes_the_parameters_of_the_models_in_its_table(
+    tasks: Path, tmp_path: Path
+) -> None:
     """Members that no OpenAI-compatible API needs to have do not stop a baseline."""
-    assert run(tasks, tmp_path / "out", "--extra-body", '{"top_k": 5, "logprobs": true, "temperature": -1}') == 0
+    assert (
+        run(
+            tasks,
+            tmp_path / "out",
+            "--extra-body",
+            '{"top_k": 5, "logprobs": true, "temperature": -1}',
+        )
+        == 0
+    )
 
 
 def test_one_name_is_one_configuration_on_all_platforms(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another temperature on another platform under the same name is refused; a restart takes all anew."""
+    """Another temperature on another platform under the same name is refused; a restart takes all
+    anew."""
     write_tasks(tasks, 4, "zhihu")
     both = ["run", "--model", "baseline/recency", "--platform", "weibo", "--platform", "zhihu"]
     where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")]
@@ -541,7 +668,8 @@ def test_one_name_is_one_configuration_on_all_platforms(
 def test_run_does_not_touch_results_of_another_program(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder of the authors' runner is for `reeval`; a run of that name is refused and leaves it as it is."""
+    """A folder of the authors' runner is for `reeval`; a run of that name is refused and leaves it
+    as it is."""
     folder = tmp_path / "out" / "recency"
     folder.mkdir(parents=True)
     (folder / RESULTS).write_text('{"user_id": "a", "steps": []}\n')
@@ -551,14 +679,21 @@ def test_run_does_not_touch_results_of_another_program(
 
 
 def test_report_tells_share_settings_and_accepted_differences(tasks: Path, tmp_path: Path) -> None:
-    """A number says what it covers: the share with its seed, the ablation, and a configuration changed on the way."""
+    """A number says what it covers: the share with its seed, the ablation, and a configuration
+    changed on the way."""
     out = tmp_path / "out"
     assert run(tasks, out, "--ratio", "0.5", "--no-persona") == 0
     text = (out / "recency/eval_report_weibo.txt").read_text()
     assert "a share of 0.5 of the 12 users" in " ".join(text.split())
     assert "Ablation without persona" in text
-    assert report(out)["run"] | {"endpoint": "embedded", "ratio": 0.5, "persona": False} == report(out)["run"]
-    assert run(tasks, out, "--no-persona", "--temperature", "0.5", "--allow", "sampling.temperature") == 0
+    assert (
+        report(out)["run"] | {"endpoint": "embedded", "ratio": 0.5, "persona": False}
+        == report(out)["run"]
+    )
+    assert (
+        run(tasks, out, "--no-persona", "--temperature", "0.5", "--allow", "sampling.temperature")
+        == 0
+    )
     (note,) = [note for note in report(out)["notes"] if "temperature" in note]
     assert "was 0.0, is now 0.5" in note
 
@@ -576,7 +711,8 @@ def test_report_of_a_run_that_goes_on_is_set_aside(tasks: Path, tmp_path: Path) 
 def test_reeval_of_a_damaged_run_says_that_it_is_not_complete_any_more(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A flipped byte costs one record: exit 1, unfinished again, and resume plays the user from its replies."""
+    """A flipped byte costs one record: exit 1, unfinished again, and resume plays the user from its
+    replies."""
     out = tmp_path / "out"
     run(tasks, out)
     path = out / "recency" / RESULTS
@@ -647,7 +783,8 @@ def test_restart_that_would_leave_two_configurations_moves_nothing(
 def test_stats_tells_what_each_run_was_and_which_it_leaves_out(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A share is marked as a run that fails is, an ablation is named, and a run without answers is reported below."""
+    """A share is marked as a run that fails is, an ablation is named, and a run without answers is
+    reported below."""
     out = tmp_path / "out"
     run(tasks, out, "--name", "part", "--ratio", "0.5")
     run(tasks, out, "--name", "ablation", "--no-persona")
@@ -681,6 +818,16 @@ def test_results_of_another_program_are_refused_before_a_run_is_opened(tmp_path:
     folder = tmp_path / "recency"
     folder.mkdir()
     (folder / "inference_results_weibo.jsonl").write_text("{}\n")
-    words = ["run", "--demo", "--platform", "weibo", "--platform", "zhihu", "--limit", "4", "--no-html"]
+    words = [
+        "run",
+        "--demo",
+        "--platform",
+        "weibo",
+        "--platform",
+        "zhihu",
+        "--limit",
+        "4",
+        "--no-html",
+    ]
     assert main([*words, "--name", "recency", "--results-dir", str(tmp_path)]) == 2
     assert not list(folder.glob("run_*.json"))

@@ -13,8 +13,11 @@ from tests.support.processes import wait_for
 RUN = ("run", "--demo", "--subset", "weibo", "--limit", "5", "--no-html", "--detach")
 
 
-def test_detached_run_goes_on_and_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints the run's name and returns; the run's own output is in a file next to its folder."""
+def test_detached_run_goes_on_and_is_complete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command prints the run's name and returns; the run's own output is in a file next to its
+    folder."""
     assert main([*RUN, "--results-dir", str(tmp_path)]) == 0
     assert "demo-recency: started as process" in capsys.readouterr().out
     report = tmp_path / "demo-recency/eval_report_weibo.json"
@@ -22,7 +25,9 @@ def test_detached_run_goes_on_and_is_complete(tmp_path: Path, capsys: pytest.Cap
     wait_for(lambda: report.exists() and "5 of 5 users" in log.read_text())
 
 
-def test_what_is_missing_is_said_before_anything_is_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_is_said_before_anything_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A command that cannot begin ends as it does without the flag."""
     assert main([*RUN, "--model", "m", "--results-dir", str(tmp_path)]) == 2
     assert "LLM_API_KEY" in capsys.readouterr().err

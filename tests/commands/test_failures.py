@@ -1,4 +1,5 @@
-"""What endpoints refuse, and what they fail at: from the command line, against endpoints that keep their own log."""
+"""What endpoints refuse, and what they fail at: from the command line, against endpoints that keep
+their own log."""
 
 from __future__ import annotations
 
@@ -24,13 +25,25 @@ Reply = tuple[int, bytes, Mapping[str, str]]
 Act = Callable[["Endpoint", Body, str], Reply | None]
 """From a request and its prompt to a reply of its own; None for the true answer."""
 
-RUN = ("run", "--demo", "--model", "m", "--platform", "weibo", "--name", "r", "--no-html", "--structured", "none")
+RUN = (
+    "run",
+    "--demo",
+    "--model",
+    "m",
+    "--platform",
+    "weibo",
+    "--name",
+    "r",
+    "--no-html",
+    "--structured",
+    "none",
+)
 
 
 @dataclass
 class Endpoint:
-    """Answers as the baseline does, unless `act` says otherwise. `tries` are those of each prompt, `probes` the times
-    of requests for one token."""
+    """Answers as the baseline does, unless `act` says otherwise. `tries` are those of each prompt,
+    `probes` the times of requests for one token."""
 
     act: Act
     tries: Counter[str] = field(default_factory=Counter)
@@ -53,8 +66,14 @@ class Endpoint:
 
 
 def baseline_of_one_token() -> bytes:
-    choice = {"index": 0, "message": {"role": "assistant", "content": "1"}, "finish_reason": "length"}
-    return orjson.dumps({"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "1"},
+        "finish_reason": "length",
+    }
+    return orjson.dumps(
+        {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+    )
 
 
 def error(status: int, words: str, **headers: str) -> Reply:
@@ -130,7 +149,9 @@ def test_user_whose_prompt_a_firewall_blocks_fails_alone_also_as_the_first(
 
 def test_wrong_key_stops_the_run_after_two_more_tries_with_its_own_words(harness: Commands) -> None:
     """A request for one token is refused, too."""
-    with serving(lambda endpoint, body, prompt: error(401, "Incorrect API key provided")) as endpoint:
+    with serving(
+        lambda endpoint, body, prompt: error(401, "Incorrect API key provided")
+    ) as endpoint:
         said = played(harness, endpoint, "--limit", 3, "--concurrency", 1, code=3)
     assert "Incorrect API key provided" in said and "check the key" in said
     assert (max(endpoint.tries.values()), len(endpoint.probes)) == (3, 1)
@@ -153,9 +174,13 @@ def test_key_that_is_revoked_in_the_middle_stops_the_run_resumably(harness: Comm
 def test_empty_account_stops_the_run_at_once(harness: Commands) -> None:
     """Also after answers; nothing else decides."""
     with serving(
-        lambda endpoint, body, prompt: error(402, "Insufficient Balance") if len(endpoint.times) > 3 else None
+        lambda endpoint, body, prompt: (
+            error(402, "Insufficient Balance") if len(endpoint.times) > 3 else None
+        )
     ) as endpoint:
-        assert "Insufficient Balance" in played(harness, endpoint, "--limit", 5, "--concurrency", 1, code=3)
+        assert "Insufficient Balance" in played(
+            harness, endpoint, "--limit", 5, "--concurrency", 1, code=3
+        )
     assert (len(endpoint.times), len(endpoint.probes)) == (4, 0)
 
 
@@ -211,14 +236,19 @@ def test_two_refused_users_and_an_answer_in_turn_stop_nothing(harness: Commands)
 def test_transient_failures_cost_no_user(harness: Commands, status: int, words: str) -> None:
     """Every third request fails."""
     with serving(
-        lambda endpoint, body, prompt: error(status, words) if len(endpoint.times) % 3 == 0 else None
+        lambda endpoint, body, prompt: (
+            error(status, words) if len(endpoint.times) % 3 == 0 else None
+        )
     ) as endpoint:
         played(harness, endpoint, "--limit", 3, "--concurrency", 1, code=0)
     assert coverage(harness)["complete"]
 
 
-def test_one_prompt_that_always_fails_ends_as_one_failed_user_at_one_slot(harness: Commands) -> None:
-    """A request for one token shows that the endpoint serves; it goes out at most once in ten seconds."""
+def test_one_prompt_that_always_fails_ends_as_one_failed_user_at_one_slot(
+    harness: Commands,
+) -> None:
+    """A request for one token shows that the endpoint serves; it goes out at most once in ten
+    seconds."""
     poisoned: list[str] = []
 
     def act(endpoint: Endpoint, body: Body, prompt: str) -> Reply | None:
@@ -233,11 +263,16 @@ def test_one_prompt_that_always_fails_ends_as_one_failed_user_at_one_slot(harnes
     assert failures(harness) == [("persistent_error", 4)]
     assert endpoint.tries[poisoned[0]] == 4
     assert 1 <= len(endpoint.probes) <= 2
-    assert all(later - earlier > 9.9 for earlier, later in zip(endpoint.probes, endpoint.probes[1:], strict=False))
+    assert all(
+        later - earlier > 9.9
+        for earlier, later in zip(endpoint.probes, endpoint.probes[1:], strict=False)
+    )
 
 
 @pytest.mark.slow
-def test_request_has_at_most_thirty_tries_that_may_be_billed_over_all_sessions(harness: Commands) -> None:
+def test_request_has_at_most_thirty_tries_that_may_be_billed_over_all_sessions(
+    harness: Commands,
+) -> None:
     """Whatever the number of its retries, and where the endpoint answers nothing at all."""
     patience = ("--max-outage", "2", "--max-retries", "100")
     with serving(lambda endpoint, body, prompt: error(500, "crashed")) as endpoint:
@@ -256,7 +291,8 @@ def test_request_has_at_most_thirty_tries_that_may_be_billed_over_all_sessions(h
 
 @pytest.mark.slow
 def test_wait_that_is_named_is_the_wait_however_often(harness: Commands) -> None:
-    """Eight times a second, by seconds or by a date on a clock that is an hour off; not one counts as a try."""
+    """Eight times a second, by seconds or by a date on a clock that is an hour off; not one counts
+    as a try."""
 
     def act(endpoint: Endpoint, body: Body, prompt: str) -> Reply | None:
         number = len(endpoint.times)
@@ -265,12 +301,17 @@ def test_wait_that_is_named_is_the_wait_however_often(harness: Commands) -> None
         if number % 2:
             return error(429, "slow down", Retry_After="1")
         hour_ago = time.time() - 3600.0
-        headers = {"Date": formatdate(hour_ago, usegmt=True), "Retry-After": formatdate(hour_ago + 1.0, usegmt=True)}
+        headers = {
+            "Date": formatdate(hour_ago, usegmt=True),
+            "Retry-After": formatdate(hour_ago + 1.0, usegmt=True),
+        }
         return 503, b"{}", headers
 
     with serving(act) as endpoint:
         played(harness, endpoint, "--limit", 1, "--concurrency", 1, "--max-retries", 0, code=0)
-    pauses = [later - earlier for earlier, later in zip(endpoint.times, endpoint.times[1:9], strict=False)]
+    pauses = [
+        later - earlier for earlier, later in zip(endpoint.times, endpoint.times[1:9], strict=False)
+    ]
     assert 8.0 <= sum(pauses) < 15.0
     assert endpoint.probes == []
 
@@ -282,7 +323,9 @@ def test_nothing_but_waits_stops_the_run_resumably(harness: Commands) -> None:
         return error(429, "slow down", Retry_After="1") if len(endpoint.times) > 2 else None
 
     with serving(act) as endpoint:
-        said = played(harness, endpoint, "--limit", 2, "--max-outage", 3, "--max-retries", 0, code=3)
+        said = played(
+            harness, endpoint, "--limit", 2, "--max-outage", 3, "--max-retries", 0, code=3
+        )
         assert "go on when it is back" in said and "resume with" in said
         endpoint.act = lambda endpoint, body, prompt: None
         harness("resume", "--name", "r")
@@ -301,12 +344,28 @@ def test_nothing_but_waits_stops_the_run_resumably(harness: Commands) -> None:
     ],
     ids=["404", "405", "HTML"],
 )
-def test_wrong_address_stops_at_once_and_wait_puts_that_off(harness: Commands, reply: Reply) -> None:
+def test_wrong_address_stops_at_once_and_wait_puts_that_off(
+    harness: Commands, reply: Reply
+) -> None:
     """A gateway may answer so while the endpoint behind it is loading."""
     with serving(lambda endpoint, body, prompt: reply) as endpoint:
         played(harness, endpoint, "--limit", 2, "--concurrency", 1, code=3)
         assert len(endpoint.times) == 1
 
-    with serving(lambda endpoint, body, prompt: reply if len(endpoint.times) < 3 else None) as endpoint:
-        played(harness, endpoint, "--limit", 2, "--concurrency", 1, "--wait", 60, "--max-retries", 0, code=0)
+    with serving(
+        lambda endpoint, body, prompt: reply if len(endpoint.times) < 3 else None
+    ) as endpoint:
+        played(
+            harness,
+            endpoint,
+            "--limit",
+            2,
+            "--concurrency",
+            1,
+            "--wait",
+            60,
+            "--max-retries",
+            0,
+            code=0,
+        )
     assert coverage(harness)["complete"]

@@ -18,8 +18,8 @@ RETRIES = 2
 
 
 def test_tries_before_a_user_was_given_up_are_not_counted_again(tmp_path: Path) -> None:
-    """Each `resume` tries as often as `--max-retries` says, and numbers its tries from 1. In the first session a try
-    may be more, since none counts before the endpoint has served anybody."""
+    """Each `resume` tries as often as `--max-retries` says, and numbers its tries from 1. In the
+    first session a try may be more, since none counts before the endpoint has served anybody."""
     users = list(generate("weibo", 6, 5, 2.0))
     (tmp_path / TASKS).write_bytes(b"".join(users))
     failing, asked = orjson.loads(users[2])["username"], list[object]()
@@ -31,7 +31,11 @@ def test_tries_before_a_user_was_given_up_are_not_counted_again(tmp_path: Path) 
             return 500, b'{"error": "no"}'
         return baseline(request) if len(content) > 100 else (200, completion("ok"))
 
-    counts, numbers, files = list[int](), list[list[int]](), RunFiles(tmp_path / "results" / "m", "weibo")
+    counts, numbers, files = (
+        list[int](),
+        list[list[int]](),
+        RunFiles(tmp_path / "results" / "m", "weibo"),
+    )
     with serving(script) as server:
         where = ["--results-dir", str(tmp_path / "results"), "--api-url", server.url]
         where += ["--max-retries", str(RETRIES), "--no-html"]

@@ -1,4 +1,5 @@
-"""Where nothing was received, and nothing sent that may be billed, a command leaves nothing behind."""
+"""Where nothing was received, and nothing sent that may be billed, a command leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tasks").mkdir()
     for subset in ("weibo", "zhihu"):
-        Path(f"tasks/{subset}_inference_tasks.jsonl").write_bytes(b"".join(generate(subset, 3, 5, 2.0)))
+        Path(f"tasks/{subset}_inference_tasks.jsonl").write_bytes(
+            b"".join(generate(subset, 3, 5, 2.0))
+        )
 
 
 def answering(status: int, body: bytes = b"{}") -> Script:
@@ -47,7 +50,8 @@ REASONS = {
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_run_that_received_nothing_leaves_nothing(reason: str, capsys: Told) -> None:
-    """Neither a folder nor a command to resume it; `resume` finds none, and the corrected command runs."""
+    """Neither a folder nor a command to resume it; `resume` finds none, and the corrected command
+    runs."""
     with serving(REASONS[reason]) as server:
         words = [*RUN, "--subset", "weibo", "--api-url", server.url]
         assert main(words) == 3
@@ -59,14 +63,18 @@ def test_run_that_received_nothing_leaves_nothing(reason: str, capsys: Told) -> 
         assert main(words) == 0
 
 
-def test_address_where_nobody_listens_leaves_nothing(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+def test_address_where_nobody_listens_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
     monkeypatch.setattr(health, "PATIENCE_WITH_AN_ADDRESS", 0.0)
     assert main([*RUN, "--subset", "weibo", "--api-url", "http://127.0.0.1:9/v1"]) == 3
     assert "resume with" not in capsys.readouterr().out
     assert not Path("results/m").exists()
 
 
-def test_signal_before_the_first_request_leaves_nothing(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+def test_signal_before_the_first_request_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
     """While the address is awaited: it could not be billed."""
 
     def interrupted(*_: Any) -> float:
@@ -74,7 +82,10 @@ def test_signal_before_the_first_request_leaves_nothing(monkeypatch: pytest.Monk
         return 0.0
 
     monkeypatch.setattr(caller, "pause_before", interrupted)
-    assert main([*RUN, "--subset", "weibo", "--api-url", "http://127.0.0.1:9/v1", "--wait", "60"]) == 143
+    assert (
+        main([*RUN, "--subset", "weibo", "--api-url", "http://127.0.0.1:9/v1", "--wait", "60"])
+        == 143
+    )
     assert "interrupted; nothing was received" in capsys.readouterr().out
     assert not Path("results/m").exists()
 
@@ -114,7 +125,17 @@ def test_subset_without_a_reply_stays_beside_one_with_replies() -> None:
         return baseline(body) if count[0] <= 2 else (401, b"{}")
 
     with serving(soon_denied) as server:
-        words = [*RUN, "--subset", "weibo", "--subset", "zhihu", "--api-url", server.url, "--concurrency", "1"]
+        words = [
+            *RUN,
+            "--subset",
+            "weibo",
+            "--subset",
+            "zhihu",
+            "--api-url",
+            server.url,
+            "--concurrency",
+            "1",
+        ]
         assert main([*words, "--max-retries", "0"]) == 3
         assert {"run_weibo.json", "run_zhihu.json"} <= files("results/m")
         server.script = baseline
@@ -130,9 +151,22 @@ def test_queue_keeps_the_runs_that_received_something(capsys: Told) -> None:
         return busy(body)
 
     with serving(known) as server:
-        words = ["run", "--model", "a", "--model", "b", "--subset", "weibo", "--api-url", server.url, *UNTIL_STOPPED]
+        words = [
+            "run",
+            "--model",
+            "a",
+            "--model",
+            "b",
+            "--subset",
+            "weibo",
+            "--api-url",
+            server.url,
+            *UNTIL_STOPPED,
+        ]
         assert main(words) == 3
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("resume with")]
+    (line,) = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("resume with")
+    ]
     assert "--name a" in line and "--name b" not in line
     assert Path("results/a").exists() and not Path("results/b").exists()
 
@@ -145,6 +179,10 @@ def test_restart_that_received_nothing_leaves_the_run_before_it_aside() -> None:
         saved = Path("results/m/inference_results_weibo.jsonl").read_bytes()
         server.script = answering(401)
         assert main([*words, "--restart"]) == 3
-    kept = [path for path in Path("results").rglob("inference_results_weibo.jsonl*") if path.read_bytes() == saved]
+    kept = [
+        path
+        for path in Path("results").rglob("inference_results_weibo.jsonl*")
+        if path.read_bytes() == saved
+    ]
     assert kept
     assert not Path("results/m/run_weibo.json").exists()

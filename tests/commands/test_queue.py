@@ -1,4 +1,5 @@
-"""Several models in one command: limits, keys and ends of each its own, against endpoints that look at all of it."""
+"""Several models in one command: limits, keys and ends of each its own, against endpoints that look
+at all of it."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ def endpoints(results: Path, name: str) -> Counter[str]:
 
 
 class Two:
-    """An imitated OpenAI and DashScope that hold no more than their limits, and take no key but their own."""
+    """An imitated OpenAI and DashScope that hold no more than their limits, and take no key but
+    their own."""
 
     def __init__(self, held: ExitStack) -> None:
         from tests.support.endpoint_double.app import Options
@@ -89,7 +91,9 @@ class Two:
             served(Options(imitate="openai", key=KEYS["OA_KEY"], max_concurrency=4, latency=0.002))
         )
         self.ds = held.enter_context(
-            served(Options(imitate="dashscope", key=KEYS["DS_KEY"], max_concurrency=2, latency=0.002))
+            served(
+                Options(imitate="dashscope", key=KEYS["DS_KEY"], max_concurrency=2, latency=0.002)
+            )
         )
 
     @property
@@ -100,7 +104,8 @@ class Two:
 def test_three_models_on_two_providers_keep_each_account_s_limit_and_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All three complete with the same answers; no server sees more at once than it takes, or another's key."""
+    """All three complete with the same answers; no server sees more at once than it takes, or
+    another's key."""
     results = tmp_path / "results"
     with ExitStack() as held:
         two = Two(held)
@@ -111,20 +116,27 @@ def test_three_models_on_two_providers_keep_each_account_s_limit_and_key(
     assert (oa["faults"], ds["faults"]) == ({}, {})
     assert oa["most_in_flight"] <= 4 and ds["most_in_flight"] <= 2
     assert ds["completed"] == 2 * oa["completed"]
-    assert [manifest(results, name)["state"] for name in ("gpt-5-mini", "qwq-plus", "plus")] == ["complete"] * 3
-    assert steps(results, "gpt-5-mini") == steps(results, "qwq-plus") == steps(results, "plus") != []
+    assert [manifest(results, name)["state"] for name in ("gpt-5-mini", "qwq-plus", "plus")] == [
+        "complete"
+    ] * 3
+    assert (
+        steps(results, "gpt-5-mini") == steps(results, "qwq-plus") == steps(results, "plus") != []
+    )
     assert manifest(results, "plus")["identity"]["sampling"]["extra_body"] == {"top_k": 1}
     shown = capsys.readouterr().out
     assert "plus, weibo: 8 of 8 users" in shown
     assert not any(key in shown for key in KEYS.values())
     for path in results.rglob("*"):
-        assert path.is_dir() or not any(key.encode() in path.read_bytes() for key in KEYS.values()), path
+        assert path.is_dir() or not any(
+            key.encode() in path.read_bytes() for key in KEYS.values()
+        ), path
 
 
 @pytest.mark.slow
 def test_rate_of_an_account_is_kept_by_all_its_models_together(tmp_path: Path) -> None:
-    """What has arrived at any time is no more than the rate allows since the beginning, and a second's worth at once. A
-    busy machine lets requests arrive later than they were sent, and so closer together, but no sooner."""
+    """What has arrived at any time is no more than the rate allows since the beginning, and a
+    second's worth at once. A busy machine lets requests arrive later than they were sent, and so
+    closer together, but no sooner."""
     results, times, began = tmp_path / "results", list[float](), time.monotonic()
 
     def noting(body: dict[str, Any]) -> tuple[int, bytes]:
@@ -133,7 +145,9 @@ def test_rate_of_an_account_is_kept_by_all_its_models_together(tmp_path: Path) -
 
     with serving(noting) as server:
         file = providers(tmp_path, server.url, server.url)
-        text = file.read_text(encoding="utf-8").replace("concurrency = 4", "concurrency = 8\nrpm = 1200")
+        text = file.read_text(encoding="utf-8").replace(
+            "concurrency = 4", "concurrency = 8\nrpm = 1200"
+        )
         file.write_text(text, encoding="utf-8")
         models = ("--model", "oa:one", "--model", "oa:other")
         assert run(results, "--providers", file, *models, users=0.3) == 0
@@ -143,30 +157,43 @@ def test_rate_of_an_account_is_kept_by_all_its_models_together(tmp_path: Path) -
 
 
 def test_what_is_learned_is_in_the_manifest_and_is_not_learned_again(tmp_path: Path) -> None:
-    """The first refusal teaches; a later process of the run begins with it, and the report says so."""
+    """The first refusal teaches; a later process of the run begins with it, and the report says
+    so."""
     results = tmp_path / "results"
     with ExitStack() as held:
         two = Two(held)
         file = providers(tmp_path, two.oa.url, two.ds.url)
         arguments = ("--providers", file, "--model", "oa:gpt-5-mini", "--max-tokens", "900")
         assert run(results, *arguments, users=0.05) == 0
-        assert manifest(results, "gpt-5-mini")["provenance"]["quirks"] == ["max_completion_tokens", "no_temperature"]
+        assert manifest(results, "gpt-5-mini")["provenance"]["quirks"] == [
+            "max_completion_tokens",
+            "no_temperature",
+        ]
         first = two.oa.stats()
         assert first["requests"] > first["completed"]
         assert run(results, *arguments, users=0.2) == 0
         second = two.oa.stats()
     assert second["requests"] - first["requests"] == second["completed"] - first["completed"]
-    assert "The endpoint takes no temperature" in (results / "gpt-5-mini" / "eval_report_weibo.txt").read_text()
+    assert (
+        "The endpoint takes no temperature"
+        in (results / "gpt-5-mini" / "eval_report_weibo.txt").read_text()
+    )
 
 
-def test_one_command_resumes_all_runs_that_can_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_command_resumes_all_runs_that_can_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It names none, and plays both to their ends once their provider is at servers that answer."""
     results = tmp_path / "results"
     both = ("--model", "oa:gpt-4o", "--model", "ds:qwen-plus")
     with ExitStack() as held, serving(busy) as server:
         file = providers(tmp_path, server.url, server.url)
         assert run(results, "--providers", file, *both, *UNTIL_STOPPED) == 3
-        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("resume with: ")]
+        (line,) = [
+            line
+            for line in capsys.readouterr().out.splitlines()
+            if line.startswith("resume with: ")
+        ]
         two = Two(held)
         providers(tmp_path, two.oa.url, two.ds.url)
         assert cli.main(shlex.split(line.removeprefix("resume with: "))[1:]) == 0
@@ -176,8 +203,8 @@ def test_one_command_resumes_all_runs_that_can_go_on(tmp_path: Path, capsys: pyt
 def test_run_that_cannot_go_on_keeps_no_other_from_its_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy server ends one provider's run with exit code 3 and the command that resumes it; `resume` then plays
-    it."""
+    """A busy server ends one provider's run with exit code 3 and the command that resumes it;
+    `resume` then plays it."""
     results = tmp_path / "results"
     with ExitStack() as held, serving(busy) as server:
         two = Two(held)
@@ -187,7 +214,11 @@ def test_run_that_cannot_go_on_keeps_no_other_from_its_end(
         shown = capsys.readouterr().out
         assert "qwen-plus: stopped: " in shown and "resume --name qwen-plus" in shown
         assert f"--providers {file}" in shown and shown.count("resume with: ") == 1
-        ends = {line.split()[0]: line.split()[2:6] for line in shown.splitlines() if line.split()[1:2] == ["weibo"]}
+        ends = {
+            line.split()[0]: line.split()[2:6]
+            for line in shown.splitlines()
+            if line.split()[1:2] == ["weibo"]
+        }
         assert ends["gpt-4o"][0] == "complete" and ends["gpt-4o"][1] == ends["gpt-4o"][2]
         assert ends["qwen-plus"][0] == "stopped" and ends["qwen-plus"][2:] == ["0", "0"]
         assert manifest(results, "gpt-4o")["state"] == "complete"
@@ -197,7 +228,9 @@ def test_run_that_cannot_go_on_keeps_no_other_from_its_end(
         assert harness(*again) == 2
         assert "set DS_KEY" in capsys.readouterr().err
         monkeypatch.setenv("DS_KEY", KEYS["DS_KEY"])
-        assert harness("resume", "--results-dir", results) == 2  # a run's folder alone does not say where keys go
+        assert (
+            harness("resume", "--results-dir", results) == 2
+        )  # a run's folder alone does not say where keys go
         assert f"name its file with --providers (it was {file})" in capsys.readouterr().err
         assert harness(*again) == 0
         assert two.oa.stats()["foreign_keys"] == 0
@@ -219,13 +252,18 @@ def test_command_that_resumes_is_shown_where_another_run_cannot_start(
     assert capsys.readouterr().out.count("resume with: ") == 1
 
 
-def test_unknown_model_is_the_end_of_its_own_run_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_model_is_the_end_of_its_own_run_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """On the same account, too."""
     results = tmp_path / "results"
     with ExitStack() as held:
         two = Two(held)
         file = providers(tmp_path, two.oa.url, two.ds.url)
-        assert run(results, "--providers", file, "--model", "oa:no-such-model", "--model", "oa:gpt-4o") == 3
+        assert (
+            run(results, "--providers", file, "--model", "oa:no-such-model", "--model", "oa:gpt-4o")
+            == 3
+        )
     assert "no-such-model: stopped: " in capsys.readouterr().out
     assert manifest(results, "gpt-4o")["state"] == "complete"
 
@@ -233,11 +271,14 @@ def test_unknown_model_is_the_end_of_its_own_run_only(tmp_path: Path, capsys: py
 def test_bare_resume_plays_every_unfinished_run_at_once_each_at_its_own_endpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both providers were busy; at other addresses by now, one command finishes all, and says where each goes on."""
+    """Both providers were busy; at other addresses by now, one command finishes all, and says where
+    each goes on."""
     results = tmp_path / "results"
     with serving(busy) as server:
         file = providers(tmp_path, server.url, server.url)
-        assert run(results, "--providers", file, "--queue", "three", *UNTIL_STOPPED, users=0.05) == 3
+        assert (
+            run(results, "--providers", file, "--queue", "three", *UNTIL_STOPPED, users=0.05) == 3
+        )
     capsys.readouterr()
     with ExitStack() as held:
         two = Two(held)
@@ -246,17 +287,21 @@ def test_bare_resume_plays_every_unfinished_run_at_once_each_at_its_own_endpoint
         assert [server.stats()["foreign_keys"] for server in two.both] == [0, 0]
         shown = capsys.readouterr().out
         assert shown.count(f"endpoint was {server.url}, is now {two.ds.url}") == 2
-    assert steps(results, "gpt-5-mini") == steps(results, "qwq-plus") == steps(results, "plus") != []
+    assert (
+        steps(results, "gpt-5-mini") == steps(results, "qwq-plus") == steps(results, "plus") != []
+    )
 
 
 def test_replicas_share_a_run(tmp_path: Path) -> None:
-    """Several addresses of one provider serve one run; each response says which of them answered."""
+    """Several addresses of one provider serve one run; each response says which of them
+    answered."""
     from tests.support.endpoint_double.app import Options
 
     results = tmp_path / "results"
     with ExitStack() as held:
         one, other = (
-            held.enter_context(served(Options(imitate="vllm", key=KEYS["OA_KEY"], latency=0.003))) for _ in range(2)
+            held.enter_context(served(Options(imitate="vllm", key=KEYS["OA_KEY"], latency=0.003)))
+            for _ in range(2)
         )
         file = providers(tmp_path, [one.url, other.url], one.url)
         assert run(results, "--providers", file, "--model", "oa:Qwen/Qwen2.5-7B-Instruct") == 0
@@ -264,7 +309,10 @@ def test_replicas_share_a_run(tmp_path: Path) -> None:
     found = endpoints(results, "Qwen2.5-7B-Instruct")
     assert dict(found) == {one.url: counts[0], other.url: counts[1]}
     assert min(counts) > 0.3 * sum(counts)
-    assert manifest(results, "Qwen2.5-7B-Instruct")["provenance"]["endpoint"] == f"{one.url} {other.url}"
+    assert (
+        manifest(results, "Qwen2.5-7B-Instruct")["provenance"]["endpoint"]
+        == f"{one.url} {other.url}"
+    )
 
 
 @pytest.mark.parametrize("stream", ["on", "off"])
@@ -278,8 +326,14 @@ def test_streamed_replies_make_the_same_results(tmp_path: Path, stream: str) -> 
         assert run(tmp_path / "auto", *arguments) == 0
         stats = server.stats()
     assert stats["streamed"] == (stats["completed"] / 2 if stream == "on" else 0)
-    assert records(tmp_path / stream, "deepseek-reasoner") == records(tmp_path / "auto", "deepseek-reasoner")
-    lines = (tmp_path / stream / "deepseek-reasoner" / "responses_weibo.jsonl").read_bytes().splitlines()
+    assert records(tmp_path / stream, "deepseek-reasoner") == records(
+        tmp_path / "auto", "deepseek-reasoner"
+    )
+    lines = (
+        (tmp_path / stream / "deepseek-reasoner" / "responses_weibo.jsonl")
+        .read_bytes()
+        .splitlines()
+    )
     assert all(("first_token" in orjson.loads(line)) == (stream == "on") for line in lines)
     assert all(orjson.loads(line)["completion"]["reasoning"] for line in lines)
 
@@ -291,7 +345,10 @@ def test_streamed_replies_make_the_same_results(tmp_path: Path, stream: str) -> 
         (("--model", "oa:m", "--provider", "nobody"), "no provider nobody"),
         (("--model", "oa:m", "--model", "ds:m"), "2 of the models would share the folder m"),
         (("--model", "oa:m", "--model", "ds:n", "--name", "x"), "--name is for one model"),
-        (("--model", "oa:m", "--model", "ds:n", "--api-key", "sk-test-x"), "--api-key is for one endpoint"),
+        (
+            ("--model", "oa:m", "--model", "ds:n", "--api-key", "sk-test-x"),
+            "--api-key is for one endpoint",
+        ),
         (("--queue", "three", "--extra-header", "X-A: b"), "--extra-header is for one endpoint"),
         (("--model", "oa:m", "--extra-header", "Authorization: x"), "Authorization"),
         (("--model", "oa:m", "--extra-header", "no colon"), "header"),
@@ -315,12 +372,26 @@ def test_what_a_queue_cannot_be_is_one_sentence(
 def test_provider_that_is_none_is_named_where_there_is_no_endpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The part before the colon belongs to the model's name then, which a misspelt provider was not meant to."""
+    """The part before the colon belongs to the model's name then, which a misspelt provider was not
+    meant to."""
     file = providers(tmp_path, "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1")
-    assert run(tmp_path / "results", "--providers", file, "--model", "goood:baseline/recency", "--model", "o:m") == 2
+    assert (
+        run(
+            tmp_path / "results",
+            "--providers",
+            file,
+            "--model",
+            "goood:baseline/recency",
+            "--model",
+            "o:m",
+        )
+        == 2
+    )
     missing, first, second = capsys.readouterr().err.splitlines()
     assert missing.startswith("harness: no endpoint: ")
-    assert first.startswith(f"harness: goood is no provider of {file}: known are ") and first.endswith(", oa, ds")
+    assert first.startswith(
+        f"harness: goood is no provider of {file}: known are "
+    ) and first.endswith(", oa, ds")
     assert second.startswith(f"harness: o is no provider of {file}: known are ")
     assert run(tmp_path / "results", "--model", "m") == 2
     assert "no provider" not in capsys.readouterr().err
@@ -329,14 +400,29 @@ def test_provider_that_is_none_is_named_where_there_is_no_endpoint(
 def test_model_that_looks_like_a_provider_and_its_model_is_told_once_and_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A name with a colon may be the endpoint's own, so the run goes on; one like no slip is not reported."""
+    """A name with a colon may be the endpoint's own, so the run goes on; one like no slip is not
+    reported."""
     with serving(baseline) as server:
         monkeypatch.setenv("LLM_API_BASE", server.url)
-        assert run(tmp_path / "results", "--model", "goood:baseline/recency", "--model", "qwen3:8b", users=0.05) == 0
-        assert {orjson.loads(body)["model"] for body in server.bodies} == {"goood:baseline/recency", "qwen3:8b"}
+        assert (
+            run(
+                tmp_path / "results",
+                "--model",
+                "goood:baseline/recency",
+                "--model",
+                "qwen3:8b",
+                users=0.05,
+            )
+            == 0
+        )
+        assert {orjson.loads(body)["model"] for body in server.bodies} == {
+            "goood:baseline/recency",
+            "qwen3:8b",
+        }
     (note,) = capsys.readouterr().err.splitlines()
     assert note.startswith(
-        f"harness: goood:baseline/recency as a whole is used as the name of a model of {server.url}: goood is"
+        "harness: goood:baseline/recency as a whole is used as the name of a model of"
+        f" {server.url}: goood is"
     )
 
 
@@ -344,7 +430,8 @@ def test_model_that_looks_like_a_provider_and_its_model_is_told_once_and_run(
 def test_misspelt_provider_is_never_sent_as_a_model(
     base: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is refused with the nearest known one, whatever endpoint there is; with --provider it is a model's name."""
+    """It is refused with the nearest known one, whatever endpoint there is; with --provider it is a
+    model's name."""
     name = "deepseak:deepseek-chat"
     with serving(baseline) as server:
         file = providers(tmp_path, server.url, server.url)
@@ -374,7 +461,19 @@ def test_run_that_is_done_has_its_report_while_others_go_on(tmp_path: Path) -> N
 
     with served(Options(imitate="vllm")) as quick, serving(slow) as other:
         file = providers(tmp_path, quick.url, other.url)
-        assert run(results, "--providers", file, "--model", "oa:quick", "--model", "ds:slow", users=0.05) == 0
+        assert (
+            run(
+                results,
+                "--providers",
+                file,
+                "--model",
+                "oa:quick",
+                "--model",
+                "ds:slow",
+                users=0.05,
+            )
+            == 0
+        )
     assert [manifest(results, name)["state"] for name in ("quick", "slow")] == ["complete"] * 2
 
 
@@ -404,28 +503,38 @@ def test_resumed_run_keeps_within_what_the_providers_file_says_now(tmp_path: Pat
         words = ("--model", "oa:gpt-4o", "--rpm", "7000", *UNTIL_STOPPED)
         assert run(results, "--providers", file, *words, users=0.05) == 3
         file = providers(tmp_path, server.url, server.url)
-        text = file.read_text(encoding="utf-8").replace("concurrency = 4", "concurrency = 3\nrpm = 9000\ntpm = 8e6")
+        text = file.read_text(encoding="utf-8").replace(
+            "concurrency = 4", "concurrency = 3\nrpm = 9000\ntpm = 8e6"
+        )
         file.write_text(text, encoding="utf-8")
         assert harness("resume", "--results-dir", results, "--providers", file) == 0
     tuning = manifest(results, "gpt-4o")["tuning"]
     assert (tuning["concurrency"], tuning["rpm"], tuning["tpm"]) == (3, 7000, 8e6)
 
 
-def test_unknown_habit_is_told_with_file_and_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_habit_is_told_with_file_and_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`adapt` takes the names that manifests have."""
     file = providers(tmp_path, "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1")
-    file.write_text(file.read_text(encoding="utf-8").replace("[queues]", 'adapt = ["no_manners"]\n[queues]'), "utf-8")
+    file.write_text(
+        file.read_text(encoding="utf-8").replace("[queues]", 'adapt = ["no_manners"]\n[queues]'),
+        "utf-8",
+    )
     assert run(tmp_path / "results", "--providers", file, "--model", "ds:m") == 2
     assert f"{file}: providers.ds.adapt: 'no_manners' is no known habit" in capsys.readouterr().err
 
 
 def test_server_that_two_providers_have_in_common_gets_one_limit(tmp_path: Path) -> None:
-    """Replicas [n1, n2] of one and n1 of the other are one account, so that n1 does not get both limits."""
+    """Replicas [n1, n2] of one and n1 of the other are one account, so that n1 does not get both
+    limits."""
     from tests.support.endpoint_double.app import Options
 
     results = tmp_path / "results"
     with ExitStack() as held:
-        one, other = (held.enter_context(served(Options(imitate="vllm", latency=0.005))) for _ in range(2))
+        one, other = (
+            held.enter_context(served(Options(imitate="vllm", latency=0.005))) for _ in range(2)
+        )
         file = tmp_path / "overlap.toml"
         file.write_text(
             f"""
@@ -438,7 +547,10 @@ concurrency = 3
 """,
             encoding="utf-8",
         )
-        assert run(results, "--providers", file, "--model", "two:a", "--model", "one:b", users=0.5) == 0
+        assert (
+            run(results, "--providers", file, "--model", "two:a", "--model", "one:b", users=0.5)
+            == 0
+        )
         assert one.stats()["most_in_flight"] <= 3
     assert [manifest(results, name)["state"] for name in "ab"] == ["complete"] * 2
 
@@ -446,8 +558,14 @@ concurrency = 3
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("[providers.x]\nbase_url = 'http://h/v1'\nrpm = 1" + "0" * 400, "providers.x.rpm: expected a number above 0"),
-        ("[providers.x]\nbase_url = 'http://h/v1'\nextra_body = {messages = [1]}", "the member messages of a request"),
+        (
+            "[providers.x]\nbase_url = 'http://h/v1'\nrpm = 1" + "0" * 400,
+            "providers.x.rpm: expected a number above 0",
+        ),
+        (
+            "[providers.x]\nbase_url = 'http://h/v1'\nextra_body = {messages = [1]}",
+            "the member messages of a request",
+        ),
     ],
 )
 def test_providers_file_that_no_request_can_be_made_of(
@@ -470,8 +588,12 @@ def test_pipe_for_a_providers_file_is_refused_and_not_waited_for(
     assert "it is not a regular file" in capsys.readouterr().err
 
 
-def test_header_without_its_name_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_header_without_its_name_is_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It may be the secret that should have stood behind a colon."""
-    assert run(tmp_path / "results", "--model", "m", "--extra-header", "X-Api-Key sk-test-secret") == 2
+    assert (
+        run(tmp_path / "results", "--model", "m", "--extra-header", "X-Api-Key sk-test-secret") == 2
+    )
     shown = capsys.readouterr().err
     assert "expected NAME:VALUE" in shown and "secret" not in shown

@@ -23,7 +23,9 @@ def test_quiet_run_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     assert printed.err == ""
 
 
-def test_quiet_run_of_two_models_prints_a_line_for_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_run_of_two_models_prints_a_line_for_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each line begins with the run's name."""
     models = ("--model", "baseline/recency", "--model", "baseline/random")
     assert main([*DEMO, *models, "--quiet", "--results-dir", str(tmp_path)]) == 0
@@ -31,7 +33,9 @@ def test_quiet_run_of_two_models_prints_a_line_for_each(tmp_path: Path, capsys: 
     assert sorted(line.partition(",")[0] for line in lines) == ["demo-random", "demo-recency"]
 
 
-def test_quiet_run_that_stops_says_why_and_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_run_that_stops_says_why_and_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Errors are printed whatever is asked for."""
     replies = iter(range(2))
 
@@ -45,21 +49,36 @@ def test_quiet_run_that_stops_says_why_and_how_to_go_on(tmp_path: Path, capsys: 
     assert "stopped: " in printed and "resume with: " in printed
 
 
-def test_json_of_a_run_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_a_run_is_all_that_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """State, users and figures of each run, also of one that was complete before."""
     for _ in range(2):
         assert main([*DEMO, "--json", "--results-dir", str(tmp_path)]) == 0
         [made] = orjson.loads(capsys.readouterr().out)
-        assert (made["name"], made["subset"], made["state"]) == ("demo-recency", "weibo", "complete")
+        assert (made["name"], made["subset"], made["state"]) == (
+            "demo-recency",
+            "weibo",
+            "complete",
+        )
         assert (made["users"], made["done"], made["failed"]) == (3, 3, 0)
         report = orjson.loads(Path(made["report"]).read_bytes())
         assert made["metrics"]["Recall"] == report["metrics"]["Recall"]
 
 
-def test_progress_in_python_replaces_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_in_python_replaces_all_that_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A caller that shows snapshots itself gets nothing else."""
     seen = []
-    run(model="baseline/recency", demo=True, subset="weibo", limit=3, results_dir=tmp_path, progress=seen.append)
+    run(
+        model="baseline/recency",
+        demo=True,
+        subset="weibo",
+        limit=3,
+        results_dir=tmp_path,
+        progress=seen.append,
+    )
     assert seen and capsys.readouterr() == ("", "")
 
 

@@ -31,7 +31,9 @@ def seeded(body: dict[str, Any]) -> tuple[int, bytes]:
 
 def unless(refused: Callable[[dict[str, Any]], bool], status: int, words: bytes) -> Script:
     """Answer as `seeded` does, but for some requests."""
-    return lambda body: (status, b'{"error":{"message":"%s"}}' % words) if refused(body) else seeded(body)
+    return lambda body: (
+        (status, b'{"error":{"message":"%s"}}' % words) if refused(body) else seeded(body)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,9 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+def finished(
+    tasks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[dict[str, Any]]]:
     """The results folder of a run with three repeats, and its requests in order."""
     results = tmp_path_factory.mktemp("finished")
     with serving(seeded) as server:
@@ -65,7 +69,8 @@ def contents(results: Path) -> bytes:
 def test_each_repeat_has_its_own_seed_and_the_first_repeats_come_first(
     finished: tuple[Path, list[dict[str, Any]]],
 ) -> None:
-    """The first repeat is the run without repeats; the others' seeds depend on the run's and on their number."""
+    """The first repeat is the run without repeats; the others' seeds depend on the run's and on
+    their number."""
     seeds = [body.get("seed") for _, bodies in [finished] for body in bodies]
     of = [None, *(Sampling("m").of_repeat(number).seed for number in (2, 3))]
     assert set(seeds) == set(of) and len(set(of)) == 3
@@ -77,8 +82,11 @@ def test_each_repeat_has_its_own_seed_and_the_first_repeats_come_first(
     assert Sampling("m", seed=3).of_repeat(1).seed == 3
 
 
-def test_records_and_responses_are_those_of_each_repeat(finished: tuple[Path, list[dict[str, Any]]]) -> None:
-    """A user's repeats follow one another in the results, numbered from the second on, and `verify` replays each."""
+def test_records_and_responses_are_those_of_each_repeat(
+    finished: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    """A user's repeats follow one another in the results, numbered from the second on, and `verify`
+    replays each."""
     results, bodies = finished
     records = lines_of(results / "m" / RESULTS)
     assert [record.get("repeat", 1) for record in records] == [1, 2, 3] * USERS
@@ -91,15 +99,24 @@ def test_records_and_responses_are_those_of_each_repeat(finished: tuple[Path, li
     assert command(results, "verify") == 0
 
 
-def test_report_has_means_over_repeats_and_their_variances(finished: tuple[Path, list[dict[str, Any]]]) -> None:
-    """A figure is the mean over users of the mean over their repeats; the parts are the analysis of variance."""
+def test_report_has_means_over_repeats_and_their_variances(
+    finished: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    """A figure is the mean over users of the mean over their repeats; the parts are the analysis of
+    variance."""
     made = report(finished[0], "m")
     values = [
-        [step["metrics"]["Precision"] for step in record["steps"]] for record in lines_of(finished[0] / "m" / RESULTS)
+        [step["metrics"]["Precision"] for step in record["steps"]]
+        for record in lines_of(finished[0] / "m" / RESULTS)
     ]
     plays = np.array([np.mean(of) for of in values]).reshape(USERS, 3)
     assert made["metrics"]["Precision"]["value"] == pytest.approx(plays.mean())
-    assert made["coverage"] == {"expected_users": USERS, "scored_users": USERS, "failed_users": 0, "complete": True}
+    assert made["coverage"] == {
+        "expected_users": USERS,
+        "scored_users": USERS,
+        "failed_users": 0,
+        "complete": True,
+    }
     of = made["repeats"]
     assert (of["repeats"], of["expected"], of["scored"]) == (3, 36, 36)
     within, among = plays.var(axis=1, ddof=1).mean(), 3 * plays.mean(axis=1).var(ddof=1)
@@ -107,7 +124,9 @@ def test_report_has_means_over_repeats_and_their_variances(finished: tuple[Path,
     between = max(0.0, (among - within) / 3)
     assert (found["within"], found["between"]) == pytest.approx((within, between))
     assert found["error"] == pytest.approx(np.sqrt((between + within / 3) / USERS))
-    assert found["doubled"] == pytest.approx(np.sqrt((between + within / 6) / (between + within / 3)))
+    assert found["doubled"] == pytest.approx(
+        np.sqrt((between + within / 6) / (between + within / 3))
+    )
     assert "Repeats" in (finished[0] / "m/eval_report_weibo.txt").read_text().splitlines()
     curve = made["details"]["learning_curve"]
     assert max(point["users"] for point in curve) == USERS  # users, not their repeats
@@ -116,7 +135,8 @@ def test_report_has_means_over_repeats_and_their_variances(finished: tuple[Path,
 def test_run_that_is_stopped_among_its_repeats_ends_with_the_same_bytes(
     tasks: Path, finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
-    """Wherever the endpoint denied it, `resume` ends in the bytes of the undisturbed run, and pays the rest."""
+    """Wherever the endpoint denied it, `resume` ends in the bytes of the undisturbed run, and pays
+    the rest."""
     count = [0]
 
     def few(body: dict[str, Any]) -> bool:
@@ -136,7 +156,8 @@ def test_run_that_is_stopped_among_its_repeats_ends_with_the_same_bytes(
 def test_more_repeats_later_go_on_from_fewer(
     tasks: Path, finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
-    """1, then 2, then 3 repeats: no request twice, and the bytes of a run with 3 at once; fewer again are refused."""
+    """1, then 2, then 3 repeats: no request twice, and the bytes of a run with 3 at once; fewer
+    again are refused."""
     with serving(seeded) as server:
         for repeats in (1, 2, 3):
             assert play(tasks, tmp_path, server.url, repeats) == 0
@@ -149,7 +170,8 @@ def test_more_repeats_later_go_on_from_fewer(
 
 
 def test_failed_repeat_leaves_its_user_incomplete(tasks: Path, tmp_path: Path) -> None:
-    """A user of whom one repeat failed is scored by the others, named as failed, and played again by `resume`."""
+    """A user of whom one repeat failed is scored by the others, named as failed, and played again
+    by `resume`."""
     seed = Sampling("m").of_repeat(3).seed
     first = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])
 
@@ -159,7 +181,9 @@ def test_failed_repeat_leaves_its_user_incomplete(tasks: Path, tmp_path: Path) -
     with serving(unless(refused, 422, b"no")) as server:
         assert play(tasks, tmp_path, server.url, 3) == 1
         made = report(tmp_path, "m")
-        failed = sum(1 for line in lines_of(tmp_path / "m/failures_weibo.jsonl") if line["repeat"] == 3)
+        failed = sum(
+            1 for line in lines_of(tmp_path / "m/failures_weibo.jsonl") if line["repeat"] == 3
+        )
         assert made["coverage"] == {
             "expected_users": USERS,
             "scored_users": USERS,
@@ -170,16 +194,24 @@ def test_failed_repeat_leaves_its_user_incomplete(tasks: Path, tmp_path: Path) -
         low, high = made["bounds"]["Precision"]
         assert low < made["metrics"]["Precision"]["value"] < high < low + (failed + 0.5) / 36
         counts = orjson.loads((tmp_path / "m/run_weibo.json").read_bytes())["counts"]
-        assert (counts["users"], counts["done"], counts["failed"]) == (USERS, USERS - failed, failed)
+        assert (counts["users"], counts["done"], counts["failed"]) == (
+            USERS,
+            USERS - failed,
+            failed,
+        )
         assert command(tmp_path, "verify") == 0
         server.script = seeded
         assert command(tmp_path, "resume", "--api-url", server.url) == 0
     assert report(tmp_path, "m")["coverage"]["complete"]
 
 
-def test_endpoint_that_takes_no_seed_gets_none_and_the_report_says_so(tasks: Path, tmp_path: Path) -> None:
+def test_endpoint_that_takes_no_seed_gets_none_and_the_report_says_so(
+    tasks: Path, tmp_path: Path
+) -> None:
     """The member is dropped as others are; saved responses are found all the same."""
-    with serving(unless(lambda body: "seed" in body, 400, b"Unsupported parameter: seed")) as server:
+    with serving(
+        unless(lambda body: "seed" in body, 400, b"Unsupported parameter: seed")
+    ) as server:
         assert play(tasks, tmp_path, server.url, 2) == 0
     assert any("takes no seed" in note for note in report(tmp_path, "m")["notes"])
     assert command(tmp_path, "verify") == 0
@@ -187,14 +219,31 @@ def test_endpoint_that_takes_no_seed_gets_none_and_the_report_says_so(tasks: Pat
 
 @pytest.mark.parametrize(
     ("words", "warned"),
-    [(["--repeats", "2"], True), (["--repeats", "2", "--temperature", "0.5"], False), (["--repeats", "1"], False)],
+    [
+        (["--repeats", "2"], True),
+        (["--repeats", "2", "--temperature", "0.5"], False),
+        (["--repeats", "1"], False),
+    ],
 )
 def test_repeats_at_temperature_0_are_warned_of(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], warned: bool
 ) -> None:
     """Once, and only where repeats would be alike."""
     with serving(seeded) as server:
-        assert run(tasks, tmp_path, "--api-url", server.url, "--limit", "2", "--no-html", *words, model="m") == 0
+        assert (
+            run(
+                tasks,
+                tmp_path,
+                "--api-url",
+                server.url,
+                "--limit",
+                "2",
+                "--no-html",
+                *words,
+                model="m",
+            )
+            == 0
+        )
     assert capsys.readouterr().out.count("at temperature 0") == warned
 
 
@@ -204,9 +253,13 @@ def test_seed_in_the_extra_body_is_refused_with_repeats(tasks: Path, tmp_path: P
 
 
 def test_runs_with_and_without_repeats_are_compared_by_users(
-    tasks: Path, finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tasks: Path,
+    finished: tuple[Path, list[dict[str, Any]]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each user counts once with its mean; notes of `compare` and `stats` name the repeats of each run."""
+    """Each user counts once with its mean; notes of `compare` and `stats` name the repeats of each
+    run."""
     shutil.copytree(finished[0] / "m", tmp_path / "m")
     assert run(tasks, tmp_path, "--no-html", "--name", "once") == 0
     capsys.readouterr()
@@ -223,9 +276,13 @@ def test_runs_with_and_without_repeats_are_compared_by_users(
 
 
 def test_unfinished_repeats_are_compared_wherever_their_lines_are(
-    tasks: Path, finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tasks: Path,
+    finished: tuple[Path, list[dict[str, Any]]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Of a run that is not finished a user's repeats are lines far apart: the figures are the same."""
+    """Of a run that is not finished a user's repeats are lines far apart: the figures are the
+    same."""
     found = []
     for name in ("in order", "reversed"):
         shutil.copytree(finished[0] / "m", tmp_path / name / "m")
@@ -234,14 +291,18 @@ def test_unfinished_repeats_are_compared_wherever_their_lines_are(
         path.write_bytes(b"".join(lines if name == "in order" else lines[::-1]))
         assert run(tasks, tmp_path / name, "--no-html", "--name", "once") == 0
         capsys.readouterr()
-        assert command(tmp_path / name, "compare", "m", "once", "--json", "--resamples", "1000") == 0
+        assert (
+            command(tmp_path / name, "compare", "m", "once", "--json", "--resamples", "1000") == 0
+        )
         figures = orjson.loads(capsys.readouterr().out)["pairs"][0]["figures"]
         found.append([(one["metric"], one["users"], one["a"]) for one in figures])
     assert [one[:2] for one in found[0]] == [one[:2] for one in found[1]]
     assert [one[2] for one in found[0]] == pytest.approx([one[2] for one in found[1]])
 
 
-def test_status_counts_users_and_their_repeats(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_counts_users_and_their_repeats(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A user is done once all its repeats are; the percentage is of repeats."""
     count = [0]
 
@@ -263,8 +324,11 @@ def test_status_counts_users_and_their_repeats(tasks: Path, tmp_path: Path, caps
     assert "repeats" in report(tmp_path, "m") and not report(tmp_path, "m")["coverage"]["complete"]
 
 
-def test_scoring_again_keeps_every_repeat(finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
-    """`reeval`, with and without parsing again, gives the same bytes; the page shows repeats by name."""
+def test_scoring_again_keeps_every_repeat(
+    finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    """`reeval`, with and without parsing again, gives the same bytes; the page shows repeats by
+    name."""
     shutil.copytree(finished[0] / "m", tmp_path / "m")
     for words in ([], ["--reparse"]):
         assert command(tmp_path, "reeval", *words) == 0
@@ -274,9 +338,12 @@ def test_scoring_again_keeps_every_repeat(finished: tuple[Path, list[dict[str, A
     assert "(repeat 2)" in (tmp_path / "m/eval_report_weibo.html").read_text()
 
 
-@pytest.mark.parametrize("words", [["--model", "baseline/random-day"], ["--agent", str(WALK)]], ids=["plan", "agent"])
+@pytest.mark.parametrize(
+    "words", [["--model", "baseline/random-day"], ["--agent", str(WALK)]], ids=["plan", "agent"]
+)
 def test_repeats_of_residents_are_days_of_their_own(tmp_path: Path, words: list[str]) -> None:
-    """A model's by its seed, an agent's by its own random numbers too; scored again they are the same."""
+    """A model's by its seed, an agent's by its own random numbers too; scored again they are the
+    same."""
     model = [] if "--model" in words else ["--model", "baseline/commuter"]
     options = ["--demo", "--limit", "3", "--repeats", "2", "--no-html", "--name", "m"]
     assert command(tmp_path, "run", "dailymobility", *words, *model, *options) == 0
@@ -319,7 +386,8 @@ def test_repeats_of_a_plug_in_need_none_of_its_code(tmp_path: Path) -> None:
 def test_plug_in_may_use_the_name_repeat_itself_without_repeats(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its record is found again, verified and shown as it is; with repeats the name is refused with a sentence."""
+    """Its record is found again, verified and shown as it is; with repeats the name is refused with
+    a sentence."""
     file = tmp_path / "stars.py"
     own = """
     class Repeated(__import__('harness').Records):
@@ -328,11 +396,28 @@ def test_plug_in_may_use_the_name_repeat_itself_without_repeats(
 
     records = Repeated()
 """
-    file.write_text(STARS.read_text().replace("    async def play(", f"{own}\n    async def play(", 1))
-    where = ["--model", FLOOR, "--name", "four-stars", "--tasks-dir", str(STARS.parent), "--limit", "3"]
+    file.write_text(
+        STARS.read_text().replace("    async def play(", f"{own}\n    async def play(", 1)
+    )
+    where = [
+        "--model",
+        FLOOR,
+        "--name",
+        "four-stars",
+        "--tasks-dir",
+        str(STARS.parent),
+        "--limit",
+        "3",
+    ]
     assert command(tmp_path, "run", str(file), *where, "--name", "a") == 0
-    assert {record["repeat"] for record in lines_of(tmp_path / "a/inference_results_yelp.jsonl")} == {7}
-    assert command(tmp_path, "verify", "--name", "a") == command(tmp_path, "reeval", "--name", "a") == 0
+    assert {
+        record["repeat"] for record in lines_of(tmp_path / "a/inference_results_yelp.jsonl")
+    } == {7}
+    assert (
+        command(tmp_path, "verify", "--name", "a")
+        == command(tmp_path, "reeval", "--name", "a")
+        == 0
+    )
     assert "(repeat 7)" not in (tmp_path / "a/eval_report_yelp.html").read_text()
     capsys.readouterr()
     assert command(tmp_path, "run", str(file), *where, "--name", "b", "--repeats", "2") == 2

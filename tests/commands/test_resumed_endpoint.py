@@ -1,4 +1,5 @@
-"""Where a run goes on, and with which key: as today names both, in the way that named them before."""
+"""Where a run goes on, and with which key: as today names both, in the way that named them
+before."""
 
 from __future__ import annotations
 
@@ -52,7 +53,10 @@ def variables(monkeypatch: pytest.MonkeyPatch, **values: str) -> Iterator[None]:
 
 
 def unfinished(*words: str, name: str = "m") -> None:
-    assert main(["run", "--name", name, "--model", "m", "--subset", "weibo", *words, *UNTIL_STOPPED]) == 3
+    assert (
+        main(["run", "--name", name, "--model", "m", "--subset", "weibo", *words, *UNTIL_STOPPED])
+        == 3
+    )
 
 
 def manifest(name: str = "m") -> dict[str, Any]:
@@ -81,7 +85,9 @@ def resume_with(text: str) -> list[str]:
 
 
 def providers_file(**urls: str) -> Path:
-    tables = [f'[providers.{name}]\nbase_url = "{url}"\nkey_env = "P_KEY"\n' for name, url in urls.items()]
+    tables = [
+        f'[providers.{name}]\nbase_url = "{url}"\nkey_env = "P_KEY"\n' for name, url in urls.items()
+    ]
     path = Path("own.toml")
     path.write_text("".join(tables), encoding="utf-8")
     return path.absolute()
@@ -93,7 +99,8 @@ def providers_file(**urls: str) -> Path:
 def test_variable_that_names_another_host_moves_no_run(
     first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
-    """It may be meant for something else. The command to type moves it, and a line says from where to where."""
+    """It may be meant for something else. The command to type moves it, and a line says from where
+    to where."""
     with variables(monkeypatch, LLM_API_BASE=first.url, LLM_API_KEY=KEY):
         unfinished()
     with variables(monkeypatch, LLM_API_BASE=other.url, LLM_API_KEY=OTHER_KEY):
@@ -110,8 +117,11 @@ def test_variable_that_names_another_host_moves_no_run(
     assert set(other.keys) == {f"Bearer {OTHER_KEY}"} and is_complete()
 
 
-def test_variable_with_the_same_host_has_todays_key(first: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key that was renewed meanwhile is taken; one that is gone is asked for, and nothing is sent."""
+def test_variable_with_the_same_host_has_todays_key(
+    first: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that was renewed meanwhile is taken; one that is gone is asked for, and nothing is
+    sent."""
     with variables(monkeypatch, LLM_API_BASE=first.url, LLM_API_KEY=KEY):
         unfinished()
     first.script = baseline
@@ -139,8 +149,8 @@ def test_variable_of_the_run_counts_beside_another_one(
 def test_all_runs_but_those_of_a_variable_go_on_where_a_stray_one_is_set(
     first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
-    """`make resume` continues all: one named by the variable is refused, one by a flag stays, one of a provider
-    follows it."""
+    """`make resume` continues all: one named by the variable is refused, one by a flag stays, one
+    of a provider follows it."""
     monkeypatch.setenv("P_KEY", KEY)
     file = str(providers_file(p=first.url))
     with variables(monkeypatch, LLM_API_BASE=first.url):
@@ -155,7 +165,11 @@ def test_all_runs_but_those_of_a_variable_go_on_where_a_stray_one_is_set(
             assert main(["resume", "--providers", file]) == 2
         assert set(moved.keys) == {f"Bearer {KEY}"}
     assert not other.bodies and first.keys[-1] is None
-    assert [is_complete(name) for name in ("by-variable", "by-flag", "by-provider")] == [False, True, True]
+    assert [is_complete(name) for name in ("by-variable", "by-flag", "by-provider")] == [
+        False,
+        True,
+        True,
+    ]
     shown = capsys.readouterr()
     assert shown.err.count("moves no run to another host") == 1
     assert f"endpoint was {first.url}, is now {moved.url}" in shown.out
@@ -178,7 +192,9 @@ def test_openai_base_url_moves_no_run_of_the_provider_openai(
 # Flags
 
 
-def test_command_that_is_printed_has_the_flags_that_named_address_and_key(first: Server, capsys: Told) -> None:
+def test_command_that_is_printed_has_the_flags_that_named_address_and_key(
+    first: Server, capsys: Told
+) -> None:
     """It works as it is, and so does the one that is printed after it."""
     Path("key").write_text(KEY, encoding="utf-8")
     unfinished("--api-url", first.url, "--api-key-file", "key")
@@ -192,7 +208,9 @@ def test_command_that_is_printed_has_the_flags_that_named_address_and_key(first:
     assert set(first.keys) == {f"Bearer {KEY}"}
 
 
-def test_runs_with_flags_of_one_command_are_resumed_by_one_command(first: Server, capsys: Told) -> None:
+def test_runs_with_flags_of_one_command_are_resumed_by_one_command(
+    first: Server, capsys: Told
+) -> None:
     """It names them, since the flags are not for others."""
     unfinished("--api-url", first.url, name="another")
     models = ["--model", "a", "--model", "b"]
@@ -204,13 +222,20 @@ def test_runs_with_flags_of_one_command_are_resumed_by_one_command(first: Server
     assert [is_complete(name) for name in ("a", "b", "another")] == [True, True, False]
 
 
-def test_key_of_a_flag_wants_its_address_again(first: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+def test_key_of_a_flag_wants_its_address_again(
+    first: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
     """Else the manifest would say where it goes, or which file holds it."""
     Path("key").write_text(KEY, encoding="utf-8")
     unfinished("--api-url", first.url, "--api-key-file", "key")
     first.script = baseline
     before = len(first.bodies)
-    for words in ([], ["--api-key-file", "key"], ["--api-key", KEY], ["--extra-header", f"X-Key: {KEY}"]):
+    for words in (
+        [],
+        ["--api-key-file", "key"],
+        ["--api-key", KEY],
+        ["--extra-header", f"X-Key: {KEY}"],
+    ):
         capsys.readouterr()
         assert main(["resume", *words]) == 2
         (command,) = commands(capsys.readouterr().err)
@@ -220,7 +245,9 @@ def test_key_of_a_flag_wants_its_address_again(first: Server, monkeypatch: pytes
     assert len(first.bodies) == before
 
 
-@pytest.mark.parametrize("url", ["http://192.0.2.1/v1", "https://relay.example/v1", "http://127.0.0.1.nip.example/v1"])
+@pytest.mark.parametrize(
+    "url", ["http://192.0.2.1/v1", "https://relay.example/v1", "http://127.0.0.1.nip.example/v1"]
+)
 def test_address_of_a_manifest_alone_is_used_on_loopback_alone(
     url: str, first: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
@@ -240,11 +267,15 @@ def test_address_of_a_manifest_alone_is_used_on_loopback_alone(
 def test_manifest_that_does_not_say_how_is_one_of_a_variable(
     first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
-    """As earlier versions wrote it, with a seal and a check of the key: no variable moves it, and its key file is not
-    read."""
+    """As earlier versions wrote it, with a seal and a check of the key: no variable moves it, and
+    its key file is not read."""
     Path("key").write_text(KEY, encoding="utf-8")
     unfinished("--api-url", first.url)
-    said = {"key_from": f"--api-key-file {Path('key').absolute()}", "key_check": "00:00", "origin": "0" * 64}
+    said = {
+        "key_from": f"--api-key-file {Path('key').absolute()}",
+        "key_check": "00:00",
+        "origin": "0" * 64,
+    }
     edit(lambda data: data["provenance"].update(said, address_from=None))
     first.script = baseline
     before = len(first.bodies)
@@ -258,7 +289,9 @@ def test_manifest_that_does_not_say_how_is_one_of_a_variable(
     assert manifest()["provenance"].keys().isdisjoint({"key_check", "origin"})
 
 
-def test_flag_for_runs_of_several_endpoints_is_refused(first: Server, other: Server, capsys: Told) -> None:
+def test_flag_for_runs_of_several_endpoints_is_refused(
+    first: Server, other: Server, capsys: Told
+) -> None:
     """It is for one; each run is named."""
     other.script = busy
     unfinished("--api-url", first.url, name="one")
@@ -317,8 +350,11 @@ def test_flag_goes_before_an_endpoint_file(first: Server, other: Server) -> None
     assert manifest()["provenance"]["address_from"] == "--api-url"
 
 
-def test_settings_file_is_followed(first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
-    """It names address and key for the runs that it named them for, and a stray variable does not."""
+def test_settings_file_is_followed(
+    first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """It names address and key for the runs that it named them for, and a stray variable does
+    not."""
     Path("key").write_text(KEY, encoding="utf-8")
     file = Path("own.toml")
     file.write_text(f'[run]\napi-url = "{first.url}"\napi-key-file = "key"\n', encoding="utf-8")
@@ -327,7 +363,9 @@ def test_settings_file_is_followed(first: Server, other: Server, monkeypatch: py
     file.write_text(f'[run]\napi-url = "{other.url}"\napi-key-file = "key"\n', encoding="utf-8")
     before = len(first.bodies)
     with variables(monkeypatch, LLM_API_BASE=first.url):
-        assert main(["resume"]) == 2  # no file names an address, and the key of the run is not the variable's
+        assert (
+            main(["resume"]) == 2
+        )  # no file names an address, and the key of the run is not the variable's
         assert len(first.bodies) == before
         assert main(words) == 0
     assert set(other.keys) == {f"Bearer {KEY}"}
@@ -337,7 +375,8 @@ def test_settings_file_is_followed(first: Server, other: Server, monkeypatch: py
 def test_provider_that_moved_has_the_price_of_its_new_address(
     first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
-    """A price belongs to address and model: the replies of the new address cost what the file of then says."""
+    """A price belongs to address and model: the replies of the new address cost what the file of
+    then says."""
     monkeypatch.setenv("P_KEY", KEY)
     file = providers_file(p=first.url)
 
@@ -353,7 +392,9 @@ def test_provider_that_moved_has_the_price_of_its_new_address(
     cost = manifest()["cost"]
     tokens = cost["prompt_tokens"] + cost["completion_tokens"]
     assert cost["amount"] is not None or cost["shares"]
-    by_price = {share["price"]["prompt"]: share for share in cost["shares"]} if cost.get("shares") else {}
+    by_price = (
+        {share["price"]["prompt"]: share for share in cost["shares"]} if cost.get("shares") else {}
+    )
     answered = by_price.get("3", cost)
     assert float(answered["amount"]) == pytest.approx(3e-6 * tokens)
     assert f"endpoint was {first.url}, is now {other.url}" in capsys.readouterr().out
@@ -362,7 +403,9 @@ def test_provider_that_moved_has_the_price_of_its_new_address(
 # Python and parts
 
 
-def test_python_interface_follows_the_same_rules(first: Server, other: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_interface_follows_the_same_rules(
+    first: Server, other: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stray variable raises; the keyword moves the run."""
     with variables(monkeypatch, LLM_API_BASE=first.url):
         unfinished()

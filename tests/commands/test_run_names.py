@@ -30,7 +30,8 @@ def users(name: str) -> int:
 
 
 def test_same_model_has_a_run_for_each_benchmark_and_kind_of_tasks() -> None:
-    """A second benchmark with the same model is another run, and so are the synthetic tasks that ship."""
+    """A second benchmark with the same model is another run, and so are the synthetic tasks that
+    ship."""
     with serving(baseline) as server:
         endpoint = ("--model", "org/big-model", "--api-url", server.url, "--max-retries", "0")
         assert main([*DEMO, *endpoint]) == 0
@@ -40,7 +41,8 @@ def test_same_model_has_a_run_for_each_benchmark_and_kind_of_tasks() -> None:
 
 
 def test_run_under_the_name_of_earlier_versions_is_continued() -> None:
-    """Nothing is paid for again where a run of the same benchmark, model and tasks is under the model's name alone."""
+    """Nothing is paid for again where a run of the same benchmark, model and tasks is under the
+    model's name alone."""
     with serving(baseline) as server:
         endpoint = ("--model", "m", "--api-url", server.url)
         assert main([*DEMO, *endpoint, "--name", "m"]) == 0
@@ -91,14 +93,19 @@ def test_refusal_names_what_to_type_and_every_difference_that_can_be_allowed(
     """Few differences are spelled out; the flags that accept them are all there."""
     words = ("run", "--model", "baseline/recency", "--subset", "weibo", "--no-html", "--limit", "3")
     assert main([*words]) == 0
-    assert main([*words, "--temperature", "0.5", "--top-p", "0.9", "--seed", "7", "--max-tokens", "9"]) == 2
+    assert (
+        main([*words, "--temperature", "0.5", "--top-p", "0.9", "--seed", "7", "--max-tokens", "9"])
+        == 2
+    )
     said = capsys.readouterr().err
     for name in ("temperature", "top_p", "seed", "max_tokens"):
         assert f"--allow sampling.{name}" in said
     assert "another name with --name" in said and "1 more" in said
 
 
-def test_another_benchmark_is_never_accepted_in_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_benchmark_is_never_accepted_in_a_folder(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Two benchmarks are two runs, whatever is allowed."""
     assert main([*DEMO, "--name", "both"]) == 0
     saved = Path("results/both/prompt_own.txt").read_bytes()
@@ -108,7 +115,9 @@ def test_another_benchmark_is_never_accepted_in_a_folder(capsys: pytest.CaptureF
     assert Path("results/both/prompt_own.txt").read_bytes() == saved
 
 
-def test_folder_without_runs_is_named_by_its_whole_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_without_runs_is_named_by_its_whole_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`status` and `resume` in the wrong folder are mistakes; nothing left to resume is none."""
     for command in ("status", "resume"):
         assert main([command]) == 2
@@ -120,7 +129,8 @@ def test_folder_without_runs_is_named_by_its_whole_path(tmp_path: Path, capsys: 
 
 
 def test_price_of_the_command_is_that_of_its_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a price one line says so, after the run; `--price` gives one, which the run keeps when it is resumed."""
+    """Without a price one line says so, after the run; `--price` gives one, which the run keeps
+    when it is resumed."""
     with serving(baseline) as server:
         words = [*DEMO, "--api-url", server.url, "--api-key", "k", "--model"]
         assert main([*words, "a", "--model", "b"]) == 0
@@ -144,7 +154,8 @@ def test_price_that_is_none_is_refused(price: str, capsys: pytest.CaptureFixture
 def test_key_of_another_address_is_said_not_to_be_sent(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`OPENAI_API_KEY` goes to OpenAI alone: at an address of one's own the command says so, and what to do."""
+    """`OPENAI_API_KEY` goes to OpenAI alone: at an address of one's own the command says so, and
+    what to do."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai-0123456789")
     with serving(baseline) as server:
         assert main([*DEMO, "--api-url", server.url, "--model", "m"]) == 0

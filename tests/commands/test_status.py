@@ -16,7 +16,18 @@ from tests.support import DATA, Terminal
 
 NAME = "基线-" + "一个很长的名字" * 8
 USAGE = ["requests", "prompt", "completion"]
-COLUMNS = ["name", "subset", "model", "state", "users", "done", "percent", "failed", *USAGE, "updated"]
+COLUMNS = [
+    "name",
+    "subset",
+    "model",
+    "state",
+    "users",
+    "done",
+    "percent",
+    "failed",
+    *USAGE,
+    "updated",
+]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +42,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_status_in_a_pipe_has_every_run_on_one_line(
     results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As wide as it needs: no name, platform or time is broken, so that `grep` and `awk` find them."""
+    """As wide as it needs: no name, platform or time is broken, so that `grep` and `awk` find
+    them."""
     monkeypatch.setenv("COLUMNS", "40")
     assert main(["status", "--results-dir", str(results)]) == 0
     head, _, row = capsys.readouterr().out.splitlines()
@@ -44,7 +56,8 @@ def test_status_in_a_pipe_has_every_run_on_one_line(
 def test_status_on_a_narrow_terminal_breaks_no_number_and_names_the_columns_that_it_leaves_out(
     results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
-    """It keeps to the width: columns that do not fit follow below, and a long name takes several lines."""
+    """It keeps to the width: columns that do not fit follow below, and a long name takes several
+    lines."""
     for name, value in {"COLUMNS": str(width), "TERM": "xterm", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout", screen := Terminal())
@@ -52,12 +65,25 @@ def test_status_on_a_narrow_terminal_breaks_no_number_and_names_the_columns_that
     *lines, note = Text.from_ansi(screen.getvalue()).plain.splitlines()
     assert max(map(cell_len, lines)) <= width
     words = {word for line in lines for word in line.split()}
-    assert words >= {"name", "subset", "state", "users", "done", "failed", "xiaohongshu", "complete"}
-    assert NAME in "".join(line[: width // 2].split()[0] for line in lines if "一" in line or "名字" in line)
+    assert words >= {
+        "name",
+        "subset",
+        "state",
+        "users",
+        "done",
+        "failed",
+        "xiaohongshu",
+        "complete",
+    }
+    assert NAME in "".join(
+        line[: width // 2].split()[0] for line in lines if "一" in line or "名字" in line
+    )
     assert all(name in words or name in note for name in COLUMNS)
 
 
-def test_status_suggests_the_subset_that_was_meant(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_suggests_the_subset_that_was_meant(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A name that no benchmark and no run has is not a table of nothing."""
     assert main(["status", "--subset", "weibos", "--results-dir", str(results)]) == 2
     assert "no subset 'weibos': did you mean weibo?" in capsys.readouterr().err
@@ -73,7 +99,9 @@ def usage(results: Path, name: str, capsys: pytest.CaptureFixture[str]) -> list[
     return [row[count] for count in COUNTS]
 
 
-def test_status_of_a_complete_run_has_the_usage_of_its_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_complete_run_has_the_usage_of_its_report(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Requests and tokens are those that the report counted."""
     report = orjson.loads((EARLIER / "whole" / "eval_report_weibo.json").read_bytes())["usage"]
     names = "requests", "prompt_tokens", "completion_tokens", "untold"
@@ -81,12 +109,18 @@ def test_status_of_a_complete_run_has_the_usage_of_its_report(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("name", ["killed", "failed"])
-def test_status_of_an_unfinished_run_counts_every_saved_reply(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_an_unfinished_run_counts_every_saved_reply(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Replies of users that are not done, or that failed, count too."""
     saved = [data["completion"] for _, data in objects(EARLIER / name / "responses_weibo.jsonl")]
     tokens = [sum(of[key] or 0 for of in saved) for key in ("prompt_tokens", "completion_tokens")]
-    done = {data["user_id"] for _, data in objects(EARLIER / name / "inference_results_weibo.jsonl")}
-    assert any(data["user_id"] not in done for _, data in objects(EARLIER / name / "responses_weibo.jsonl"))
+    done = {
+        data["user_id"] for _, data in objects(EARLIER / name / "inference_results_weibo.jsonl")
+    }
+    assert any(
+        data["user_id"] not in done for _, data in objects(EARLIER / name / "responses_weibo.jsonl")
+    )
     assert usage(EARLIER, name, capsys) == [len(saved), *tokens, 0]
 
 

@@ -1,4 +1,5 @@
-"""Signals to runs with many finished users: what job schedulers give is seconds, so nothing is scored at the end."""
+"""Signals to runs with many finished users: what job schedulers give is seconds, so nothing is
+scored at the end."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ WEIBO = registry.find("streamprofile").subsets["weibo"]
 
 
 def multiply(results: Path, tasks: Path, left: int) -> None:
-    """Give every user but the last ones the record of a user who has one; their own would take a run."""
+    """Give every user but the last ones the record of a user who has one; their own would take a
+    run."""
     files, benchmark = RunFiles(results / "run", "weibo"), registry.find("streamprofile")()
     with (
         closing(index_file(benchmark, "weibo", tasks / WEIBO, results)) as index,
@@ -54,8 +56,19 @@ def multiply(results: Path, tasks: Path, left: int) -> None:
 def folders(tmp_path: Path) -> tuple[Path, Path]:
     """Tasks, and results with a run of nearly all of them."""
     tasks, results = tmp_path / "tasks", tmp_path / "results"
-    assert not main(["synth", "--out", str(tasks), "--users", str(USERS), "--platform", "weibo", "--steps", "2"])
-    played = ["run", "--model", "baseline/recency", "--platform", "weibo", "--name", "run", "--no-html"]
+    assert not main(
+        ["synth", "--out", str(tasks), "--users", str(USERS), "--platform", "weibo", "--steps", "2"]
+    )
+    played = [
+        "run",
+        "--model",
+        "baseline/recency",
+        "--platform",
+        "weibo",
+        "--name",
+        "run",
+        "--no-html",
+    ]
     where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
     assert not main([*played, *where, "--limit", "3"])
     manifest = load(RunFiles(results / "run", "weibo").manifest)
@@ -69,9 +82,13 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def after(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Send the signal `number`, if one is set, with the first record; count the users scored and the lines of results
-    read from then on."""
-    counts, score, line_at = {"number": 0, "signalled": 0, "scored": 0, "lines": 0}, Scorer.score, log.line_at
+    """Send the signal `number`, if one is set, with the first record; count the users scored and
+    the lines of results read from then on."""
+    counts, score, line_at = (
+        {"number": 0, "signalled": 0, "scored": 0, "lines": 0},
+        Scorer.score,
+        log.line_at,
+    )
     save_record = RunStore.save_record
 
     def scored(self: Scorer, records: list[Record]) -> Any:
@@ -94,11 +111,18 @@ def after(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.parametrize(("number", "code"), first_quick([(signal.SIGTERM, 143), (signal.SIGINT, 130)]))
+@pytest.mark.parametrize(
+    ("number", "code"), first_quick([(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+)
 def test_signal_leaves_finished_users_as_they_are_and_report_makes_the_report(
-    folders: tuple[Path, Path], after: dict[str, int], number: int, code: int, capsys: pytest.CaptureFixture[str]
+    folders: tuple[Path, Path],
+    after: dict[str, int],
+    number: int,
+    code: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """No user is scored and no line read after it, however many there are; `report` and `resume` do that later."""
+    """No user is scored and no line read after it, however many there are; `report` and `resume` do
+    that later."""
     _, results = folders
     files, after["number"] = RunFiles(results / "run", "weibo"), number
     with pytest.raises(RunStopped) as left:
@@ -108,11 +132,15 @@ def test_signal_leaves_finished_users_as_they_are_and_report_makes_the_report(
     manifest = load(files.manifest)
     assert manifest and manifest.state == "stopped" and not held(files.lock, time.time)
     done = manifest.counts["done"]
-    assert USERS - LEFT <= done < USERS and manifest.counts["users"] == USERS and manifest.cost is None
+    assert (
+        USERS - LEFT <= done < USERS and manifest.counts["users"] == USERS and manifest.cost is None
+    )
     assert not any(path.exists() for path in files.reports)
     said = capsys.readouterr().out
     assert "resume with: " in said and f"{done} of {USERS}" in said
-    assert main(["stats", "run", "--results-dir", str(results)]) == 2  # nothing is shown of a run without a report
+    assert (
+        main(["stats", "run", "--results-dir", str(results)]) == 2
+    )  # nothing is shown of a run without a report
     assert not main(["report", "--name", "run", "--results-dir", str(results)])
     report = orjson.loads(files.report("json").read_bytes())
     assert report["coverage"] == {
@@ -130,10 +158,24 @@ def test_signal_leaves_finished_users_as_they_are_and_report_makes_the_report(
 
 @pytest.mark.parametrize("error", [MachineError("2 workers did not start"), KeyboardInterrupt()])
 def test_run_that_is_refused_while_workers_start_was_never_begun(
-    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: BaseException,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A new one leaves nothing to resume; one with replies is stopped as before, and its report can be made."""
-    words = ["run", *SHIPPED, "--model", "baseline/recency", "--platform", "weibo", "--limit", "3", "--no-html"]
+    """A new one leaves nothing to resume; one with replies is stopped as before, and its report can
+    be made."""
+    words = [
+        "run",
+        *SHIPPED,
+        "--model",
+        "baseline/recency",
+        "--platform",
+        "weibo",
+        "--limit",
+        "3",
+        "--no-html",
+    ]
     words += ["--name", "run", "--results-dir", str(tmp_path)]
     files = RunFiles(tmp_path / "run", "weibo")
 
@@ -147,7 +189,9 @@ def test_run_that_is_refused_while_workers_start_was_never_begun(
     assert not main(words)
     with monkeypatch.context() as patched:
         patched.setattr(playing, "openings", refused)
-        assert main([*words[:8], "4", *words[9:]]) == (4 if isinstance(error, MachineError) else 130)
+        assert main([*words[:8], "4", *words[9:]]) == (
+            4 if isinstance(error, MachineError) else 130
+        )
     capsys.readouterr()
     assert not main(["status", "--json", "--results-dir", str(tmp_path)])
     [row] = orjson.loads(capsys.readouterr().out)
@@ -160,8 +204,15 @@ def test_signal_ends_the_scoring_of_a_model_that_is_done_before_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its records are scored while others are played; the rest of that is left to `resume`, too."""
-    tasks, results, answered, ended = tmp_path / "tasks", tmp_path / "results", threading.Event(), threading.Event()
-    assert not main(["synth", "--out", str(tasks), "--users", "6", "--platform", "weibo", "--steps", "2"])
+    tasks, results, answered, ended = (
+        tmp_path / "tasks",
+        tmp_path / "results",
+        threading.Event(),
+        threading.Event(),
+    )
+    assert not main(
+        ["synth", "--out", str(tasks), "--users", "6", "--platform", "weibo", "--steps", "2"]
+    )
     scored, add, end = list[str](), ReportScores.add, RunningScores.end
 
     def reply(request: JSON) -> tuple[int, bytes]:
@@ -190,9 +241,21 @@ def test_signal_ends_the_scoring_of_a_model_that_is_done_before_others(
         answered.set()
     assert len(scored) == 1
     manifest = load(RunFiles(results / "first", "weibo").manifest)
-    assert manifest and (manifest.state, manifest.counts["done"], manifest.results_sha256) == ("stopped", 6, None)
+    assert manifest and (manifest.state, manifest.counts["done"], manifest.results_sha256) == (
+        "stopped",
+        6,
+        None,
+    )
     with serving(baseline) as server:
-        again = ["resume", "--name", "first", "--results-dir", str(results), "--api-url", server.url]
+        again = [
+            "resume",
+            "--name",
+            "first",
+            "--results-dir",
+            str(results),
+            "--api-url",
+            server.url,
+        ]
         assert not main(again)
     assert not main(["verify", "--name", "first", "--results-dir", str(results)])
 
@@ -201,9 +264,14 @@ def test_signal_ends_the_scoring_of_a_model_that_is_done_before_others(
 def test_second_signal_in_the_last_pass_of_a_model_decides_and_no_record_is_read(
     done: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No subset of a model that is done before others gets a report, whichever of them was being read; the results stay
-    as they grew, and the command ends as the last signal says."""
-    tasks, results, go, heard = tmp_path / "tasks", tmp_path / "results", threading.Event(), threading.Semaphore(0)
+    """No subset of a model that is done before others gets a report, whichever of them was being
+    read; the results stay as they grew, and the command ends as the last signal says."""
+    tasks, results, go, heard = (
+        tmp_path / "tasks",
+        tmp_path / "results",
+        threading.Event(),
+        threading.Semaphore(0),
+    )
     platforms = ("weibo", "zhihu")
     options = [word for platform in platforms for word in ("--platform", platform)]
     assert not main(["synth", "--out", str(tasks), "--users", "6", "--steps", "2", *options])
@@ -222,7 +290,9 @@ def test_second_signal_in_the_last_pass_of_a_model_decides_and_no_record_is_read
 
     def adding(self: ReportScores, record: Record) -> None:
         if not read:
-            grown.update({name: RunFiles(results / "first", name).results.read_bytes() for name in platforms})
+            grown.update(
+                {name: RunFiles(results / "first", name).results.read_bytes() for name in platforms}
+            )
             for number in (signal.SIGINT, signal.SIGTERM):
                 os.kill(os.getpid(), number)
                 for _ in range(4):  # the runs of both models
@@ -235,7 +305,17 @@ def test_second_signal_in_the_last_pass_of_a_model_decides_and_no_record_is_read
         end(self)
         heard.release()
 
-    words = ["run", "--model", "first", "--model", "second", *options, "--no-html", "--tasks-dir", str(tasks)]
+    words = [
+        "run",
+        "--model",
+        "first",
+        "--model",
+        "second",
+        *options,
+        "--no-html",
+        "--tasks-dir",
+        str(tasks),
+    ]
     with monkeypatch.context() as patched, serving(reply) as server:
         patched.setattr(ReportScores, "add", adding)
         patched.setattr(RunningScores, "end", ending)
@@ -251,4 +331,6 @@ def test_second_signal_in_the_last_pass_of_a_model_decides_and_no_record_is_read
             done,
             None,
         )
-        assert files.results.read_bytes() == grown[name] and not any(path.exists() for path in files.reports)
+        assert files.results.read_bytes() == grown[name] and not any(
+            path.exists() for path in files.reports
+        )

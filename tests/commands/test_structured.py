@@ -23,7 +23,14 @@ def tasks(tmp_path: Path) -> Path:
 
 
 def run(tasks: Path, url: str, structured: str, *options: str) -> int:
-    where = ["--tasks-dir", str(tasks), "--results-dir", str(tasks.parent / "out"), "--platform", "weibo"]
+    where = [
+        "--tasks-dir",
+        str(tasks),
+        "--results-dir",
+        str(tasks.parent / "out"),
+        "--platform",
+        "weibo",
+    ]
     endpoint = ["--model", "m", "--no-html", *(["--api-url", url] if url else [])]
     return main(["run", *where, *endpoint, "--structured", structured, *options])
 
@@ -49,7 +56,10 @@ def test_every_request_has_the_pool_of_its_step(tasks: Path) -> None:
     forms = [orjson.loads(body)["response_format"]["json_schema"] for body in server.bodies]
     tags = [form["schema"]["properties"]["predicted_tags"] for form in forms]
     assert {tuple(sorted(each["items"]["enum"])) for each in tags} == pools
-    assert all(each["minItems"] == each["maxItems"] == round(len(each["items"]["enum"]) / 4) for each in tags)
+    assert all(
+        each["minItems"] == each["maxItems"] == round(len(each["items"]["enum"]) / 4)
+        for each in tags
+    )
     assert manifest(tasks)["identity"]["settings"]["structured"] == "json_schema"
     where = ["--tasks-dir", str(tasks), "--results-dir", str(tasks.parent / "out")]
     assert main(["verify", *where]) == 0
@@ -81,35 +91,60 @@ def test_endpoint_that_refuses_a_required_schema_leaves_no_run(tasks: Path) -> N
     assert not (tasks.parent / "out/m/run_weibo.json").exists()
 
 
-def test_required_schema_is_sent_whatever_the_providers_file_says(tasks: Path, tmp_path: Path) -> None:
+def test_required_schema_is_sent_whatever_the_providers_file_says(
+    tasks: Path, tmp_path: Path
+) -> None:
     """`adapt` would leave it out, and so the report does not say that it was."""
     file = tmp_path / "providers.toml"
     with serving(baseline) as server:
         own = f'[providers.own]\nbase_url = "{server.url}"\nadapt = ["json_object"]\n'
         file.write_text(own, encoding="utf-8")
         assert run(tasks, "", "json_schema", "--providers", str(file), "--provider", "own") == 0
-    assert {orjson.loads(body)["response_format"]["type"] for body in server.bodies} == {"json_schema"}
+    assert {orjson.loads(body)["response_format"]["type"] for body in server.bodies} == {
+        "json_schema"
+    }
     assert manifest(tasks)["provenance"]["quirks_used"] == []
 
 
-def test_benchmark_without_a_schema_cannot_be_asked_for_one(tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_benchmark_without_a_schema_cannot_be_asked_for_one(
+    tasks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A plug-in that asks for any object stops the run before anything is sent; `auto` takes it."""
     plug_in = tasks.parent / "plain.py"
     plug_in.write_text(PLAIN, encoding="utf-8")
     (tasks / "one.jsonl").write_text('{"user_id": "甲"}\n', encoding="utf-8")
-    where = ["--tasks-dir", str(tasks), "--results-dir", str(tasks.parent / "out"), "--model", "m", "--no-html"]
+    where = [
+        "--tasks-dir",
+        str(tasks),
+        "--results-dir",
+        str(tasks.parent / "out"),
+        "--model",
+        "m",
+        "--no-html",
+    ]
     with serving(baseline_of_ones) as server:
         common = [str(plug_in), *where, "--api-url", server.url, "--structured"]
         assert main(["run", *common, "json_schema"]) == 2
         assert "--structured auto" in capsys.readouterr().out
         assert server.bodies == []
         assert main(["run", *common, "auto"]) == 0
-    assert [orjson.loads(body)["response_format"] for body in server.bodies] == [{"type": "json_object"}]
+    assert [orjson.loads(body)["response_format"] for body in server.bodies] == [
+        {"type": "json_object"}
+    ]
 
 
 def test_format_of_the_extra_body_and_a_schema_exclude_each_other(tasks: Path) -> None:
     """The report would name a form that no request had."""
-    assert run(tasks, "http://127.0.0.1:9/v1", "auto", "--extra-body", '{"response_format": {"type": "text"}}') == 2
+    assert (
+        run(
+            tasks,
+            "http://127.0.0.1:9/v1",
+            "auto",
+            "--extra-body",
+            '{"response_format": {"type": "text"}}',
+        )
+        == 2
+    )
 
 
 PLAIN = """
@@ -133,5 +168,9 @@ class Plain(Benchmark):
 
 
 def baseline_of_ones(body: dict[str, Any]) -> tuple[int, bytes]:
-    choice = {"index": 0, "message": {"role": "assistant", "content": "{}"}, "finish_reason": "stop"}
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "{}"},
+        "finish_reason": "stop",
+    }
     return 200, orjson.dumps({"choices": [choice]})

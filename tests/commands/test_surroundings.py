@@ -1,4 +1,5 @@
-"""What surrounds a command: the home folder, variables about terminals, signals that are ignored, files of keys."""
+"""What surrounds a command: the home folder, variables about terminals, signals that are ignored,
+files of keys."""
 
 from __future__ import annotations
 
@@ -24,13 +25,18 @@ Messages = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    assert main([*DEMO, "--model", "baseline/recency", "--results-dir", str(tmp_path / "results")]) == 0
+    assert (
+        main([*DEMO, "--model", "baseline/recency", "--results-dir", str(tmp_path / "results")])
+        == 0
+    )
     return tmp_path / "results"
 
 
 def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Execute a command in a process whose output goes to a pipe."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")
+    }
     return subprocess.run(
         [sys.executable, "-m", "harness", *words],
         capture_output=True,
@@ -39,7 +45,9 @@ def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_tilde_after_an_equals_sign_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tilde_after_an_equals_sign_is_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No shell replaces it there; a folder called `~` is never meant."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -55,7 +63,10 @@ def test_tilde_after_an_equals_sign_is_the_home_folder(tmp_path: Path, monkeypat
 def test_size_of_nothing_is_no_size(words: str, results: Path) -> None:
     """A terminal that does not know its size reports 0; the output is that without a size."""
     where = ("--results-dir", str(results))
-    shown, expected = command(*words.split(), *where, COLUMNS="0", LINES="0"), command(*words.split(), *where)
+    shown, expected = (
+        command(*words.split(), *where, COLUMNS="0", LINES="0"),
+        command(*words.split(), *where),
+    )
     assert (shown.returncode, shown.stdout) == (expected.returncode, expected.stdout)
     assert shown.stdout
 
@@ -106,6 +117,14 @@ def test_byte_order_mark_is_no_part_of_a_key(tmp_path: Path, capsys: Messages) -
     """Editors put one before what they save; it is no sign that a header can have."""
     (tmp_path / "key").write_text("sk-marked\r\n", encoding="utf-8-sig")
     with serving(baseline) as server:
-        words = [*DEMO, "--model", "m", "--api-url", server.url, "--api-key-file", str(tmp_path / "key")]
+        words = [
+            *DEMO,
+            "--model",
+            "m",
+            "--api-url",
+            server.url,
+            "--api-key-file",
+            str(tmp_path / "key"),
+        ]
         assert main([*words, "--results-dir", str(tmp_path / "results")]) == 0
     assert {*server.keys} == {"Bearer sk-marked"}

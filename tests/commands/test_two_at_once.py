@@ -1,4 +1,5 @@
-"""Two commands on one folder, folders that cannot be locked or written, and folders that were moved."""
+"""Two commands on one folder, folders that cannot be locked or written, and folders that were
+moved."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ from tests.support.disks import read_only
 from tests.support.scripted import baseline, completion, serving
 
 Told = pytest.CaptureFixture[str]
-RECORDS, RESPONSES, LOCK = "inference_results_weibo.jsonl", "responses_weibo.jsonl", "run_weibo.lock"
+RECORDS, RESPONSES, LOCK = (
+    "inference_results_weibo.jsonl",
+    "responses_weibo.jsonl",
+    "run_weibo.lock",
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +48,16 @@ def finished(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete run and one that lacks a user, in one results folder."""
     folder = tmp_path_factory.mktemp("finished")
     assert run(tasks, folder, "whole") == 0
-    one = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[3])["username"]
+    one = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[3])[
+        "username"
+    ]
 
     def one_user_fails(request: dict[str, Any]) -> tuple[int, bytes]:
-        return (400, b'{"error":"no"}') if one in request["messages"][-1]["content"] else baseline(request)
+        return (
+            (400, b'{"error":"no"}')
+            if one in request["messages"][-1]["content"]
+            else baseline(request)
+        )
 
     with serving(one_user_fails) as server:
         assert run(tasks, folder, "part", "--api-url", server.url) == 1
@@ -68,9 +79,14 @@ def command(what: str, results: Path, *more: str) -> int:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a run, by name, but its lock and its log, which the run itself writes on; a socket is none."""
+    """Every file of a run, by name, but its lock and its log, which the run itself writes on; a
+    socket is none."""
     beside = (LOCK, "run_weibo.log")
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name not in beside}
+    return {
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
+        if path.is_file() and path.name not in beside
+    }
 
 
 def answers(folder: Path) -> list[Any]:
@@ -83,7 +99,8 @@ def answers(folder: Path) -> list[Any]:
 
 @dataclass
 class Running:
-    """A run in a process of its own that waits for its endpoint: what is on file stays as it is until `go`."""
+    """A run in a process of its own that waits for its endpoint: what is on file stays as it is
+    until `go`."""
 
     tasks: Path
     results: Path
@@ -140,24 +157,47 @@ def running(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 
 @pytest.mark.parametrize(
-    "words", ["run", "run --restart", "run --reeval", "resume", "reeval", "reeval --reparse", "verify", "remove"]
+    "words",
+    [
+        "run",
+        "run --restart",
+        "run --reeval",
+        "resume",
+        "reeval",
+        "reeval --reparse",
+        "verify",
+        "remove",
+    ],
 )
-def test_command_that_writes_or_proves_is_refused_beside_a_run(words: str, running: Running, capsys: Told) -> None:
+def test_command_that_writes_or_proves_is_refused_beside_a_run(
+    words: str, running: Running, capsys: Told
+) -> None:
     """It says who holds the folder, exits with 4, and changes nothing."""
     before, lock = contents(running.folder), (running.folder / LOCK).read_bytes()
     more = ["m"] if words == "remove" else ["--name", "m"]
     if words.startswith("run"):
-        more += ["--model", "baseline/recency", "--platform", "weibo", "--tasks-dir", str(running.tasks)]
+        more += [
+            "--model",
+            "baseline/recency",
+            "--platform",
+            "weibo",
+            "--tasks-dir",
+            str(running.tasks),
+        ]
         more += ["--api-url", "http://127.0.0.1:9/v1"] if "reeval" not in words else []
     assert command(words, running.results, *more) == 4
-    assert f"{running.folder} is in use by process {running.process.pid} on " in capsys.readouterr().err
+    assert (
+        f"{running.folder} is in use by process {running.process.pid} on "
+        in capsys.readouterr().err
+    )
     assert contents(running.folder) == before
     assert (running.folder / LOCK).read_bytes() == lock
     assert running.process.poll() is None
 
 
 def test_other_runs_have_their_turn_beside_one_that_is_held(running: Running, capsys: Told) -> None:
-    """`verify` passes over the one in use with a line; `reeval` exits with 4 for the one that it cannot score."""
+    """`verify` passes over the one in use with a line; `reeval` exits with 4 for the one that it
+    cannot score."""
     assert command("verify", running.results) == 0
     shown = capsys.readouterr()
     assert shown.out.splitlines() == ["done, weibo: 6 of 6 users, complete: sound"]
@@ -179,7 +219,8 @@ def test_run_can_be_looked_at_while_it_runs(running: Running, capsys: Told) -> N
 
 
 def test_copy_of_a_folder_in_use_is_free(running: Running, tmp_path: Path, capsys: Told) -> None:
-    """A copy is another folder, whatever stands in the copied lock; it is proven and goes on by itself."""
+    """A copy is another folder, whatever stands in the copied lock; it is proven and goes on by
+    itself."""
     shutil.copytree(running.folder, tmp_path / "m", ignore=shutil.ignore_patterns("*.sock"))
     assert command("status --json", tmp_path) == 0
     assert orjson.loads(capsys.readouterr().out)[0]["state"] == "died (resume it)"
@@ -190,7 +231,8 @@ def test_copy_of_a_folder_in_use_is_free(running: Running, tmp_path: Path, capsy
 
 
 def test_run_that_others_wanted_ends_whole(running: Running) -> None:
-    """Nothing that was tried beside it has changed its results: they are those of a run by itself."""
+    """Nothing that was tried beside it has changed its results: they are those of a run by
+    itself."""
     running.go.set()
     shown, errors = running.process.communicate(timeout=60)
     assert running.process.returncode == 0, (shown, errors)
@@ -215,13 +257,25 @@ def test_lock_of_a_killed_run_is_free_at_once(tasks: Path, tmp_path: Path, capsy
 def test_models_of_a_queue_that_another_command_plays_keep_no_other_from_its_turn(
     tasks: Path, tmp_path: Path, capsys: Told
 ) -> None:
-    """Two queues share a model: the second plays the rest, says who has the shared one, and exits with 4."""
+    """Two queues share a model: the second plays the rest, says who has the shared one, and exits
+    with 4."""
     with serving(baseline) as server:
         file = tmp_path / "providers.toml"
-        file.write_text(f'[providers.p]\nbase_url = "{server.url}"\n[queues]\nq = ["p:shared", "p:own"]\n')
+        file.write_text(
+            f'[providers.p]\nbase_url = "{server.url}"\n[queues]\nq = ["p:shared", "p:own"]\n'
+        )
         (tmp_path / "shared").mkdir()
         lock = RunLock(tmp_path / "shared" / LOCK, time.time)
-        queue = ["--queue", "q", "--providers", str(file), "--platform", "weibo", "--tasks-dir", str(tasks)]
+        queue = [
+            "--queue",
+            "q",
+            "--providers",
+            str(file),
+            "--platform",
+            "weibo",
+            "--tasks-dir",
+            str(tasks),
+        ]
         try:
             assert command("run", tmp_path, *queue) == 4
             told = capsys.readouterr().err
@@ -252,15 +306,24 @@ for turn in range(30):
 
 
 def test_index_is_shared_by_processes_that_make_it_at_once(tasks: Path, tmp_path: Path) -> None:
-    """Whoever finds none makes one, also while another does or takes it away; each reads a whole one."""
-    words = [sys.executable, "-c", INDEXING, str(tasks / "weibo_inference_tasks.jsonl"), str(tmp_path)]
+    """Whoever finds none makes one, also while another does or takes it away; each reads a whole
+    one."""
+    words = [
+        sys.executable,
+        "-c",
+        INDEXING,
+        str(tasks / "weibo_inference_tasks.jsonl"),
+        str(tmp_path),
+    ]
     both = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     told = [one.communicate(timeout=60)[1] for one in both]
     assert [one.returncode for one in both] == [0, 0], told
     assert [path.suffix for path in (tmp_path / ".index").iterdir()] == [".npz"]
 
 
-def test_index_that_another_process_replaces_or_spoils_is_made_again(tasks: Path, results: Path) -> None:
+def test_index_that_another_process_replaces_or_spoils_is_made_again(
+    tasks: Path, results: Path
+) -> None:
     """Half an index, none, or another's: it is only a cache."""
     (cache,) = (results / ".index").iterdir()
     for content in (cache.read_bytes()[:100], b"", b"PK\x03\x04"):
@@ -282,7 +345,9 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_locks")
-def test_runs_work_where_the_file_system_has_no_locks(tasks: Path, tmp_path: Path, capsys: Told) -> None:
+def test_runs_work_where_the_file_system_has_no_locks(
+    tasks: Path, tmp_path: Path, capsys: Told
+) -> None:
     """A run, its proof and its second scoring; each leaves the folder free at once."""
     assert run(tasks, tmp_path, "m") == 0
     assert command("verify", tmp_path) == 0
@@ -292,7 +357,9 @@ def test_runs_work_where_the_file_system_has_no_locks(tasks: Path, tmp_path: Pat
 
 @pytest.mark.usefixtures("without_locks")
 @pytest.mark.parametrize("words", ["resume", "reeval", "verify"])
-def test_lease_keeps_others_out_where_there_are_no_locks(words: str, results: Path, capsys: Told) -> None:
+def test_lease_keeps_others_out_where_there_are_no_locks(
+    words: str, results: Path, capsys: Told
+) -> None:
     """As long as it is renewed; one that was left counts for nothing once its time is over."""
     folder = results / "part"
     before, more = contents(folder), ["--name", "part"]
@@ -324,12 +391,21 @@ def test_status_goes_by_the_lease_where_there_are_no_locks(results: Path, capsys
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [("status", 0), ("verify", 0), ("stats", 0), ("reeval", 4), ("resume", 4), ("run", 4), ("run --restart", 4)],
+    [
+        ("status", 0),
+        ("verify", 0),
+        ("stats", 0),
+        ("reeval", 4),
+        ("resume", 4),
+        ("run", 4),
+        ("run --restart", 4),
+    ],
 )
 def test_folder_that_cannot_be_written_is_read_or_named(
     words: str, code: int, tasks: Path, results: Path, capsys: Told
 ) -> None:
-    """What only looks shows what it finds; what has to write says so in a sentence. Nothing changes either way."""
+    """What only looks shows what it finds; what has to write says so in a sentence. Nothing changes
+    either way."""
     before = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
     more = ["--name", "part"] if words != "stats" else []
     if words.startswith("run"):
@@ -345,7 +421,9 @@ def test_folder_that_cannot_be_written_is_read_or_named(
     assert {path: path.read_bytes() for path in results.rglob("*") if path.is_file()} == before
 
 
-def test_tables_of_an_archive_can_be_written_elsewhere(results: Path, tmp_path: Path, capsys: Told) -> None:
+def test_tables_of_an_archive_can_be_written_elsewhere(
+    results: Path, tmp_path: Path, capsys: Told
+) -> None:
     """`stats` says how, after it has shown them."""
     with read_only(results):
         assert command("stats", results, "--excel") == 4
@@ -357,7 +435,9 @@ def test_tables_of_an_archive_can_be_written_elsewhere(results: Path, tmp_path: 
 # Folders that were moved
 
 
-def test_results_that_were_moved_are_proven_and_go_on_there(tasks: Path, results: Path, tmp_path: Path) -> None:
+def test_results_that_were_moved_are_proven_and_go_on_there(
+    tasks: Path, results: Path, tmp_path: Path
+) -> None:
     """A results folder holds nothing that ties it to its place."""
     moved = tmp_path / "elsewhere" / "结果"
     moved.parent.mkdir()
@@ -374,7 +454,8 @@ def test_results_that_were_moved_are_proven_and_go_on_there(tasks: Path, results
 def test_tasks_that_were_moved_are_asked_for_by_name(
     tasks: Path, tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the run began with a path relative to another folder; nothing of the run is touched meanwhile."""
+    """Also where the run began with a path relative to another folder; nothing of the run is
+    touched meanwhile."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     shutil.copytree(tasks, "tasks")
@@ -384,18 +465,31 @@ def test_tasks_that_were_moved_are_asked_for_by_name(
     before = contents(Path("results/m"))
     for words in ("verify", "reeval"):
         assert command(words, Path("results")) == 2
-        assert "does not exist: name the folder that has it with --tasks-dir" in capsys.readouterr().err
+        assert (
+            "does not exist: name the folder that has it with --tasks-dir"
+            in capsys.readouterr().err
+        )
         assert contents(Path("results/m")) == before
         assert command(words, Path("results"), "--tasks-dir", "here/tasks") == 0
 
 
-def test_two_models_answers_in_one_folder_are_refused(results: Path, tasks: Path, capsys: Told) -> None:
+def test_two_models_answers_in_one_folder_are_refused(
+    results: Path, tasks: Path, capsys: Told
+) -> None:
     """A copy under the name of another configuration is not gone on with."""
     shutil.copytree(results / "part", results / "random")
     with serving(lambda request: (200, completion("{}"))) as server:
         code = main(
             [
-                *("run", "--model", "baseline/random", "--platform", "weibo", "--api-url", server.url),
+                *(
+                    "run",
+                    "--model",
+                    "baseline/random",
+                    "--platform",
+                    "weibo",
+                    "--api-url",
+                    server.url,
+                ),
                 *("--tasks-dir", str(tasks), "--results-dir", str(results)),
             ]
         )

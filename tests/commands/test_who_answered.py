@@ -1,4 +1,5 @@
-"""Who answered a run's requests: kept with each reply, counted, reported, and a warning where it is another model."""
+"""Who answered a run's requests: kept with each reply, counted, reported, and a warning where it is
+another model."""
 
 from __future__ import annotations
 
@@ -21,11 +22,25 @@ from tests.support.scripted import answerer_of, baseline, by_turns, serving
 
 ASKED = "big-model"
 TWO_MODELS = {"model": "vendor/big-model"}, {"model": "vendor/big-model-fp4"}
-RUN = ("run", "--demo", "--platform", "weibo", "--limit", "8", "--no-html", "--model", ASKED, "--name", "r")
+RUN = (
+    "run",
+    "--demo",
+    "--platform",
+    "weibo",
+    "--limit",
+    "8",
+    "--no-html",
+    "--model",
+    ASKED,
+    "--name",
+    "r",
+)
 WARNING = f"warning: {ASKED} was asked for, and several models answered: "
 
 
-def expected(bodies: Sequence[bytes], answerers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def expected(
+    bodies: Sequence[bytes], answerers: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """What a report has of replies to these requests."""
     counts = Counter(orjson.dumps(answerer_of(orjson.loads(body), answerers)) for body in bodies)
     found = [{**orjson.loads(answerer), "replies": replies} for answerer, replies in counts.items()]
@@ -33,22 +48,31 @@ def expected(bodies: Sequence[bytes], answerers: Sequence[Mapping[str, Any]]) ->
 
 
 def answered_by(commands: Commands) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = commands.report("r", "weibo").get("replies", {}).get("answered_by", [])
+    found: list[dict[str, Any]] = (
+        commands.report("r", "weibo").get("replies", {}).get("answered_by", [])
+    )
     return found
 
 
-def test_report_says_who_answered_and_the_run_warns_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two models by turns: shares in text and JSON, the same in the manifest, and one line at the end of the run."""
+def test_report_says_who_answered_and_the_run_warns_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two models by turns: shares in text and JSON, the same in the manifest, and one line at the
+    end of the run."""
     commands = Commands(tmp_path, capsys)
     with serving(by_turns(*TWO_MODELS)) as server:
         shown = commands(*RUN, "--api-url", server.url)
     found, total = answered_by(commands), len(server.bodies)
     assert found == expected(server.bodies, TWO_MODELS) and len(found) == 2
     assert shown.count(WARNING) == 1
-    first, second = [f"{one['model']} {100 * one['replies'] / total:.0f} % ({one['replies']})" for one in found]
+    first, second = [
+        f"{one['model']} {100 * one['replies'] / total:.0f} % ({one['replies']})" for one in found
+    ]
     text = " ".join(commands.text("r", "eval_report_weibo.txt").split())
     assert f"Answered by: {first}, {second} of {total} replies." in text
-    assert orjson.loads((tmp_path / "r/run_weibo.json").read_bytes())["replies"] == {"answered_by": found}
+    assert orjson.loads((tmp_path / "r/run_weibo.json").read_bytes())["replies"] == {
+        "answered_by": found
+    }
     assert "several models" not in commands(*RUN, "--api-url", server.url)  # it is complete
 
 
@@ -57,7 +81,10 @@ def test_report_says_who_answered_and_the_run_warns_once(tmp_path: Path, capsys:
     [
         ([{"model": ASKED}], ""),
         ([{"model": f"{ASKED}-2026-07-18"}], ""),
-        ([{"model": f"{ASKED}-2026-07-18"}, {"model": f"{ASKED}-2026-09-01"}], "several models answered: "),
+        (
+            [{"model": f"{ASKED}-2026-07-18"}, {"model": f"{ASKED}-2026-09-01"}],
+            "several models answered: ",
+        ),
         ([{"model": ASKED}, {"model": f"{ASKED}-2026-07-18"}], "several models answered: "),
         ([{"model": "small-model"}], "and small-model answered"),
         ([{"model": f"{ASKED}-fp4"}], f"and {ASKED}-fp4 answered"),
@@ -82,14 +109,17 @@ def test_another_model_is_warned_of_and_a_dated_snapshot_is_not(
 def test_provider_and_fingerprint_are_shown_where_they_differ(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both are saved with each reply as they were sent; one that is the same for all is in the JSON alone."""
+    """Both are saved with each reply as they were sent; one that is the same for all is in the JSON
+    alone."""
     commands = Commands(tmp_path, capsys)
     two = [{"model": ASKED, "provider": name, "system_fingerprint": "fp_1"} for name in "AB"]
     with serving(by_turns(*two)) as server:
         commands(*RUN, "--api-url", server.url)
     assert answered_by(commands) == expected(server.bodies, two)
     text = " ".join(commands.text("r", "eval_report_weibo.txt").split())
-    assert f"{ASKED} (provider A)" in text and f"{ASKED} (provider B)" in text and "fp_1" not in text
+    assert (
+        f"{ASKED} (provider A)" in text and f"{ASKED} (provider B)" in text and "fp_1" not in text
+    )
     for line in sound_lines(tmp_path / "r/responses_weibo.jsonl"):
         saved = unseal(line.text)["completion"]
         assert saved["provider"] in "AB" and saved["system_fingerprint"] == "fp_1"
@@ -98,7 +128,8 @@ def test_provider_and_fingerprint_are_shown_where_they_differ(
 def test_run_that_was_killed_reports_what_the_whole_run_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """SIGKILL in the middle, then `resume`: replies of both processes are counted, and it warns once."""
+    """SIGKILL in the middle, then `resume`: replies of both processes are counted, and it warns
+    once."""
     commands, is_dead = Commands(tmp_path, capsys), Event()
     answer = by_turns(*TWO_MODELS)
     with serving(answer) as server:
@@ -112,7 +143,16 @@ def test_run_that_was_killed_reports_what_the_whole_run_does(
         return answer(body)
 
     with serving(until_killed) as server:
-        words = [*HARNESS, *RUN, "--api-url", server.url, "--results-dir", str(tmp_path), "--concurrency", "4"]
+        words = [
+            *HARNESS,
+            *RUN,
+            "--api-url",
+            server.url,
+            "--results-dir",
+            str(tmp_path),
+            "--concurrency",
+            "4",
+        ]
         with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
             wait_for(lambda: len(list(sound_lines(responses))) >= 12)
             process.send_signal(signal.SIGKILL)
@@ -136,7 +176,8 @@ def rewritten(path: Path, which: int) -> None:
 def test_replies_that_do_not_say_who_answered_are_not_known(
     which: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """That is said where some are known. Where none is, nothing is said, and the manifest is as before."""
+    """That is said where some are known. Where none is, nothing is said, and the manifest is as
+    before."""
     commands = Commands(tmp_path, capsys)
     with serving(by_turns({"model": ASKED})) as server:
         commands(*RUN, "--api-url", server.url)
@@ -151,9 +192,13 @@ def test_replies_that_do_not_say_who_answered_are_not_known(
     total = len(server.bodies)
     unknown = -(-total // which)
     known = [{"replies": total - unknown, "model": ASKED}] if unknown < total else []
-    assert sorted(answered_by(commands), key=str) == sorted([*known, {"replies": unknown}] if known else [], key=str)
+    assert sorted(answered_by(commands), key=str) == sorted(
+        [*known, {"replies": unknown}] if known else [], key=str
+    )
     text = commands.text("r", "eval_report_weibo.txt")
-    assert (f"not known {100 * unknown / total:.0f} % ({unknown})" in " ".join(text.split())) == bool(known)
+    assert (
+        f"not known {100 * unknown / total:.0f} % ({unknown})" in " ".join(text.split())
+    ) == bool(known)
     assert ("replies" in orjson.loads(manifest.read_bytes())) == bool(known)
 
 
@@ -175,7 +220,9 @@ def test_endless_fingerprints_neither_fill_the_report_nor_lose_a_reply(
 
     def script(body: dict[str, Any]) -> tuple[int, bytes]:
         status, reply = baseline(body)
-        return status, orjson.dumps(orjson.loads(reply) | {"system_fingerprint": f"fp_{len(server.bodies)}"})
+        return status, orjson.dumps(
+            orjson.loads(reply) | {"system_fingerprint": f"fp_{len(server.bodies)}"}
+        )
 
     words = ["40" if word == "8" else word for word in RUN]
     with serving(script) as server:

@@ -1,6 +1,8 @@
-"""Bad input, made when it is asked for: what a user, another program or a broken disk may put where a file is read.
+"""Bad input, made when it is asked for: what a user, another program or a broken disk may put where
+a file is read.
 
-A case is a name, the bytes of the file, and the words that the complaint must have (file, line and field first of all).
+A case is a name, the bytes of the file, and the words that the complaint must have (file, line and
+field first of all).
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ RUN = ("run", *MODEL, "--platform", "weibo")
 
 
 class Commands:
-    """Calls the command and looks at what it leaves: `said` is what the last call wrote to both streams."""
+    """Calls the command and looks at what it leaves: `said` is what the last call wrote to both
+    streams."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._folder = folder
@@ -36,7 +37,8 @@ class Commands:
         return code
 
     def refuses(self, case: Case, *words: object) -> None:
-        """The command ends with exit 2 and a short complaint that has the case's words; no file is made or changed."""
+        """The command ends with exit 2 and a short complaint that has the case's words; no file is
+        made or changed."""
         before = tree(self._folder)
         assert self(*words) == BAD_INPUT, f"{case.name}: {self.said}"
         for word in case.words:

@@ -19,7 +19,11 @@ FILES = synth.files(RESIDENTS, 1)
 PROFILES: list[dict[str, Any]] = orjson.loads(FILES["profiles.json"])
 MAP = FILES["beijing.pb"]
 GOOD_LISTS: dict[str, Any] = dict(
-    zip(METRICS, ([10.5, 0.0], [2, 1.5], [[1] * 48, [7] * 48], [[1, 0, 0, 0, 0, 0, 0]] * 2), strict=True)
+    zip(
+        METRICS,
+        ([10.5, 0.0], [2, 1.5], [[1] * 48, [7] * 48], [[1, 0, 0, 0, 0, 0, 0]] * 2),
+        strict=True,
+    )
 )
 
 
@@ -39,7 +43,11 @@ BAD_PROFILES = (
     Case("no residents", b"[]", ("holds no tasks",)),
     Case("an object", b'{"id": 1}', ("line 1", "a JSON array")),
     Case("cut off", FILES["profiles.json"][:-10], ("line", "expected")),
-    Case("something behind it", FILES["profiles.json"] + b"[]", ("line", "a JSON array", "trailing characters")),
+    Case(
+        "something behind it",
+        FILES["profiles.json"] + b"[]",
+        ("line", "a JSON array", "trailing characters"),
+    ),
     Case("depth", b"[" * 1_000_000, ("line 1", "JSON")),
     Case("depth in a field", put_raw(PROFILES, "1.age", RAW[-1]), ("line", "JSON")),
     Case("NaN", put_raw(PROFILES, "1.age", b"NaN"), ("line", "JSON")),
@@ -81,13 +89,19 @@ BAD_ARRAYS = (
     Case("all nought", saved(np.zeros(RESIDENTS)), ("a radius above 0",)),
     Case("rows too few", saved(np.ones(RESIDENTS - 1)), ("residents",)),
     Case("cut off", saved(np.ones(RESIDENTS))[:-1], ("NumPy array",)),
-    Case("a version to come", b"\x93NUMPY\x09\x00" + saved(np.ones(RESIDENTS))[8:], ("NumPy array",)),
+    Case(
+        "a version to come", b"\x93NUMPY\x09\x00" + saved(np.ones(RESIDENTS))[8:], ("NumPy array",)
+    ),
     Case(
         "a shape that no memory holds",
         saved(np.ones(RESIDENTS)).replace(b"(3,), }" + b" " * 16, b"(9999999999999999,), }" + b" "),
         ("NumPy array",),
     ),
-    Case("a header of 60,000 brackets", b"\x93NUMPY\x01\x00\x60\xea" + b"(" * 60_000, ("NumPy array",)),
+    Case(
+        "a header of 60,000 brackets",
+        b"\x93NUMPY\x01\x00\x60\xea" + b"(" * 60_000,
+        ("NumPy array",),
+    ),
     Case("an archive", b"PK\x05\x06" + b"\x00" * 18, ("NumPy array",)),
 )
 
@@ -113,23 +127,49 @@ BAD_LISTS = (
     Case("cut off", orjson.dumps(GOOD_LISTS)[:-1], ("JSON",)),
     Case("depth", b'{"a":' * 100_000, ("JSON",)),
     Case("depth in a list", put_raw(GOOD_LISTS, "gyration_radius.0", RAW[-1]), ("JSON",)),
-    Case("NaN", put_raw(GOOD_LISTS, "gyration_radius.1", b"NaN"), ("gyration_radius", "row 2", "nan")),
-    Case("infinity", put_raw(GOOD_LISTS, "gyration_radius.1", b"-Infinity"), ("gyration_radius", "row 2", "inf")),
-    Case("400 digits", put_raw(GOOD_LISTS, "gyration_radius.1", RAW[3]), ("gyration_radius", "row 2")),
+    Case(
+        "NaN", put_raw(GOOD_LISTS, "gyration_radius.1", b"NaN"), ("gyration_radius", "row 2", "nan")
+    ),
+    Case(
+        "infinity",
+        put_raw(GOOD_LISTS, "gyration_radius.1", b"-Infinity"),
+        ("gyration_radius", "row 2", "inf"),
+    ),
+    Case(
+        "400 digits", put_raw(GOOD_LISTS, "gyration_radius.1", RAW[3]), ("gyration_radius", "row 2")
+    ),
     Case("5,000 digits", put_raw(GOOD_LISTS, "gyration_radius.1", b"9" * 5000), ("JSON",)),
     Case("text", _lists("daily_location_numbers.0", "2"), ("daily_location_numbers", "row 1")),
     Case("true", _lists("daily_location_numbers.0", True), ("daily_location_numbers", "row 1")),
-    Case("47 slots", _lists("intention_sequences.1", [1] * 47), ("intention_sequences", "row 2", "48")),
-    Case("an intention of 8", _lists("intention_sequences.1.3", 8), ("intention_sequences", "row 2, slot 4")),
-    Case("shares that sum to 2", _lists("intention_proportions.0.1", 1), ("intention_proportions", "row 1", "sum")),
+    Case(
+        "47 slots",
+        _lists("intention_sequences.1", [1] * 47),
+        ("intention_sequences", "row 2", "48"),
+    ),
+    Case(
+        "an intention of 8",
+        _lists("intention_sequences.1.3", 8),
+        ("intention_sequences", "row 2, slot 4"),
+    ),
+    Case(
+        "shares that sum to 2",
+        _lists("intention_proportions.0.1", 1),
+        ("intention_proportions", "row 1", "sum"),
+    ),
     Case("one row less", _lists("gyration_radius", [1.0]), ("as many rows",)),
 )
 
 BAD_PICKLES = (
     Case("cut off", pickle.dumps(GOOD_LISTS)[:-2], ("pickle",)),
     Case("harm", pickle.dumps({**GOOD_LISTS, "x": _Harm()}), ("pickle", "open")),
-    Case("all memory for one object", b"\x80\x04]r\xff\xff\xff\x7f.", ("pickle", "numbers an object")),
-    Case("all memory for bytes", b"\x80\x05\x96" + (1 << 60).to_bytes(8, "little") + b".", ("pickle",)),
+    Case(
+        "all memory for one object", b"\x80\x04]r\xff\xff\xff\x7f.", ("pickle", "numbers an object")
+    ),
+    Case(
+        "all memory for bytes",
+        b"\x80\x05\x96" + (1 << 60).to_bytes(8, "little") + b".",
+        ("pickle",),
+    ),
     Case("depth", b"\x80\x04" + b"]" * 3000 + b"a" * 2999 + b".", ("an object", "got [")),
     Case("a list that holds itself", b"\x80\x04]\x94h\x00a.", ("an object", "got [")),
     Case("a letter of old", b"\x80\x02cnumpy\ndtype\nX\x02\x00\x00\x00U3\x85R.", ("pickle",)),

@@ -47,16 +47,38 @@ BAD_PROVIDERS = (
     Case("providers that are a list", b"providers = []", ("field providers",)),
     Case("a name with a path", b'[providers."../a"]\n', ("'../a'",)),
     Case("no address", b"[providers.a]\n", ("providers.a.base_url",)),
-    Case("an address without a scheme", b'[providers.a]\nbase_url = "localhost/v1"', ("providers.a.base_url",)),
-    Case("an address with a line end", b'[providers.a]\nbase_url = "http://h/\\nv1"', ("providers.a.base_url",)),
-    Case("a port beyond", b'[providers.a]\nbase_url = "http://h:99999/v1"', ("providers.a.base_url",)),
+    Case(
+        "an address without a scheme",
+        b'[providers.a]\nbase_url = "localhost/v1"',
+        ("providers.a.base_url",),
+    ),
+    Case(
+        "an address with a line end",
+        b'[providers.a]\nbase_url = "http://h/\\nv1"',
+        ("providers.a.base_url",),
+    ),
+    Case(
+        "a port beyond", b'[providers.a]\nbase_url = "http://h:99999/v1"', ("providers.a.base_url",)
+    ),
     Case("nan", b'[providers.a]\nbase_url = "http://h/v1"\nrpm = nan', ("providers.a.rpm",)),
-    Case("a date in a body", b"[providers.a]\nextra_body = {a = 2001-01-01}", ("providers.a.extra_body",)),
-    Case("a header with a line end", b'[providers.a]\nextra_headers = {X = "a\\r\\nb"}', ("extra_headers",)),
+    Case(
+        "a date in a body",
+        b"[providers.a]\nextra_body = {a = 2001-01-01}",
+        ("providers.a.extra_body",),
+    ),
+    Case(
+        "a header with a line end",
+        b'[providers.a]\nextra_headers = {X = "a\\r\\nb"}',
+        ("extra_headers",),
+    ),
     Case("a key", b'[providers.a]\napi_key = "sk-test-0"', ("providers.a.api_key", "key_env")),
     Case("an empty queue", b"[queues]\nq = []", ("queues.q",)),
     Case("a model that is a number", b"[queues]\nq = [1]", ("queues.q[0]",)),
-    Case("a name with a path in a queue", b'[queues]\nq = [{model = "m", name = "../x"}]', ("queues.q[0].name",)),
+    Case(
+        "a name with a path in a queue",
+        b'[queues]\nq = [{model = "m", name = "../x"}]',
+        ("queues.q[0].name",),
+    ),
     Case("a model with NUL", b'[queues]\nq = ["a\\u0000b"]', ("queues.q[0].model",)),
 )
 
@@ -69,9 +91,17 @@ BAD_CONFIGS = (
     Case("laughs", b"a: &a [x, x]\nb: &b [*a, *a]\nllm: {c: [*b, *b]}\n", ("llm",)),
     Case("an alias of itself", b"llm: &a [*a]", ("llm[0]",)),
     Case("a date that is none", b"llm: 2001-13-41", ("YAML",)),
-    Case("a key in no text", b"llm: [{model: m, base_url: 'http://h/v1', api_key: 1}]", ("llm[0].api_key",)),
+    Case(
+        "a key in no text",
+        b"llm: [{model: m, base_url: 'http://h/v1', api_key: 1}]",
+        ("llm[0].api_key",),
+    ),
     Case("no model", b"llm: [{base_url: 'http://h/v1'}]", ("llm[0].model",)),
-    Case("infinity", b"llm: [{model: m, base_url: 'http://h/v1', timeout: .inf}]", ("llm[0].timeout",)),
+    Case(
+        "infinity",
+        b"llm: [{model: m, base_url: 'http://h/v1', timeout: .inf}]",
+        ("llm[0].timeout",),
+    ),
     Case("nan", b"llm: [{model: m, base_url: 'http://h/v1', timeout: .nan}]", ("llm[0].timeout",)),
     Case("a host that is none", b"llm: [{model: m, base_url: 'http://[::1/v1'}]", ()),
     Case("a model with NUL", b'llm: [{model: "a\\0b", base_url: "http://h/v1"}]', ()),

@@ -17,7 +17,14 @@ STEP: dict[str, Any] = {
     "posts_text": "[1] Content: 早\nTags: 猫",
     "candidate_pool": ["猫", "狗", "茶", "书"],
     "ground_truth": {"all_tags": ["狗", "猫"], "new_tags": ["狗"], "keep_tags": ["猫"]},
-    "meta": {"T_keep": ["猫"], "T_new": ["狗"], "D_decay": ["茶"], "D_cluster": ["书"], "D_viral": [], "D_random": []},
+    "meta": {
+        "T_keep": ["猫"],
+        "T_new": ["狗"],
+        "D_decay": ["茶"],
+        "D_cluster": ["书"],
+        "D_viral": [],
+        "D_random": [],
+    },
 }
 USER: dict[str, Any] = {
     "user_id": "u1",
@@ -79,11 +86,23 @@ BAD = (
     Case("a hole of a power loss", GOOD + b"\x00" * 4096, ("line 2", "JSON")),
     Case("UTF-16", line(USER).decode().encode("utf-16"), ("line 1", "UTF-16", "iconv -f UTF-16")),
     Case("UTF-16 without a mark", line(USER).decode().encode("utf-16-be"), ("line 1", "UTF-16")),
-    Case("GBK", _second(line(USER).decode().encode("gbk").strip()), ("line 2", "GBK", "iconv -f GB18030")),
-    Case("Latin-1", _second(line(put(USER, "bio", "")).replace(b'"bio":""', b'"bio":"caf\xe9"')), ("not UTF-8",)),
+    Case(
+        "GBK",
+        _second(line(USER).decode().encode("gbk").strip()),
+        ("line 2", "GBK", "iconv -f GB18030"),
+    ),
+    Case(
+        "Latin-1",
+        _second(line(put(USER, "bio", "")).replace(b'"bio":""', b'"bio":"caf\xe9"')),
+        ("not UTF-8",),
+    ),
     Case("gzip", gzip.compress(GOOD), ("line 1", "compressed", "gunzip")),
     Case("zstd", b"\x28\xb5\x2f\xfd" + bytes(range(256)), ("line 1", "compressed", "unzstd")),
-    Case("a number of 65 bits", put_raw({**USER, "bio": 0}, "bio", b"%d" % 2**64), ("line 1", "field bio", "64 bits")),
+    Case(
+        "a number of 65 bits",
+        put_raw({**USER, "bio": 0}, "bio", b"%d" % 2**64),
+        ("line 1", "field bio", "64 bits"),
+    ),
     Case(
         "a number of 65 bits that the prompt shows",
         put_raw(USER, f"{FIRST}.candidate_pool.1", b"-%d" % 2**64),
@@ -91,23 +110,64 @@ BAD = (
     ),
     Case("depth of lists", _second(b"[" * 1_000_000), ("line 2", "JSON")),
     Case("depth of objects", _second(b'{"a":' * 200_000), ("line 2", "JSON")),
-    Case("depth in a field nobody reads", _second(put_raw({**USER, "x": 0}, "x", RAW[-1])), ("line 2", "JSON")),
-    Case("steps out of order", line(put(USER, "prediction_tasks.1.step_id", 1)), ("line 1", "[1].step_id", "above 1")),
-    Case("a step beyond", line(put(USER, "prediction_tasks.1.step_id", 2**31)), ("line 1", "[1].step_id", "214748")),
-    Case("a step number of 64 bits", line(put(USER, "prediction_tasks.1.step_id", 2**64 - 1)), ("[1].step_id",)),
-    Case("a step number of 70 bits", put_raw(USER, f"{FIRST}.step_id", b"9" * 21), ("line 1", "[0].step_id")),
-    Case("neither meta nor its substitute", without_lists(), ("line 1", "[0].ground_truth.keep_tags", "missing")),
+    Case(
+        "depth in a field nobody reads",
+        _second(put_raw({**USER, "x": 0}, "x", RAW[-1])),
+        ("line 2", "JSON"),
+    ),
+    Case(
+        "steps out of order",
+        line(put(USER, "prediction_tasks.1.step_id", 1)),
+        ("line 1", "[1].step_id", "above 1"),
+    ),
+    Case(
+        "a step beyond",
+        line(put(USER, "prediction_tasks.1.step_id", 2**31)),
+        ("line 1", "[1].step_id", "214748"),
+    ),
+    Case(
+        "a step number of 64 bits",
+        line(put(USER, "prediction_tasks.1.step_id", 2**64 - 1)),
+        ("[1].step_id",),
+    ),
+    Case(
+        "a step number of 70 bits",
+        put_raw(USER, f"{FIRST}.step_id", b"9" * 21),
+        ("line 1", "[0].step_id"),
+    ),
+    Case(
+        "neither meta nor its substitute",
+        without_lists(),
+        ("line 1", "[0].ground_truth.keep_tags", "missing"),
+    ),
     Case("a user twice", GOOD + line(USER) + GOOD, ("line 3", "user_id", "line 1")),
-    Case("a number and its text are one user", line(user(7)) + line(user("7")), ("line 2", "user_id", "line 1")),
+    Case(
+        "a number and its text are one user",
+        line(user(7)) + line(user("7")),
+        ("line 2", "user_id", "line 1"),
+    ),
     Case("another platform", line(put(USER, "platform", "zhihu")), ("line 1", "platform", "weibo")),
-    Case("a platform with a path in it", line(put(USER, "platform", "../weibo")), ("line 1", "platform", "weibo")),
-    Case("a name that is half a surrogate pair", put_raw(USER, "username", RAW[5]), ("line 1", "JSON")),
+    Case(
+        "a platform with a path in it",
+        line(put(USER, "platform", "../weibo")),
+        ("line 1", "platform", "weibo"),
+    ),
+    Case(
+        "a name that is half a surrogate pair",
+        put_raw(USER, "username", RAW[5]),
+        ("line 1", "JSON"),
+    ),
 )
 
 USED = (
     Case("byte order mark", b"\xef\xbb\xbf" + GOOD),
-    Case("byte order marks of joined files", b"\xef\xbb\xbf" + GOOD + b"\xef\xbb\xbf" + line(user("other"))),
-    Case("numbers of many digits", line(put(put(USER, "bio", "9" * 30), f"{FIRST}.date", 2**64 - 1))),
+    Case(
+        "byte order marks of joined files",
+        b"\xef\xbb\xbf" + GOOD + b"\xef\xbb\xbf" + line(user("other")),
+    ),
+    Case(
+        "numbers of many digits", line(put(put(USER, "bio", "9" * 30), f"{FIRST}.date", 2**64 - 1))
+    ),
     Case("CRLF", GOOD.replace(b"\n", b"\r\n") + b"\r\n"),
     Case("blank lines and margins", b"\n \n  " + GOOD + b"\t\n\n"),
     Case("no last line end", GOOD.strip()),
@@ -118,16 +178,23 @@ USED = (
     Case("an empty pool", line(put(USER, f"{FIRST}.candidate_pool", []))),
     Case("no truth at all", line(put(USER, f"{FIRST}.meta", {"T_keep": [], "T_new": []}))),
     Case("the last step there can be", line(put(USER, "prediction_tasks.1.step_id", 2**31 - 1))),
-    Case("numbers of steps of 64 bits", line(put(put(USER, "total_steps", 2**64 - 1), f"{FIRST}.total_steps", 2**63))),
+    Case(
+        "numbers of steps of 64 bits",
+        line(put(put(USER, "total_steps", 2**64 - 1), f"{FIRST}.total_steps", 2**63)),
+    ),
     Case("a user of 64 bits", line(user(2**64 - 1))),
     Case("a user below nought", line(user(-(2**63)))),
     Case("a user with signs of control", line(user("../\x00\n\x1b[2J\u202e"))),
-    Case("places of a prompt in what users wrote", line(put(USER, f"{FIRST}.posts_text", "${pool} {0} %s [user]\n"))),
+    Case(
+        "places of a prompt in what users wrote",
+        line(put(USER, f"{FIRST}.posts_text", "${pool} {0} %s [user]\n")),
+    ),
 )
 
 
 def odd(path: str) -> Iterator[Case]:
-    """Lines with each odd value in one field, some of them good there; users differ unless they are the field."""
+    """Lines with each odd value in one field, some of them good there; users differ unless they are
+    the field."""
     for number, value in enumerate(ODD):
         yield Case(f"{path} = {value!r}", orjson.dumps(put(user(f"odd {number}"), path, value)))
     for number, raw in enumerate(RAW):
@@ -136,4 +203,6 @@ def odd(path: str) -> Iterator[Case]:
 
 def fifty_megabytes(end: bytes) -> bytes:
     """One line whose text goes on and on; the field behind it, in which it is bad, is the last."""
-    return GOOD + put_raw({**put(USER, "username", ...), "username": 0}, "username", b'"' + b"x" * MEGABYTES + end)
+    return GOOD + put_raw(
+        {**put(USER, "username", ...), "username": 0}, "username", b'"' + b"x" * MEGABYTES + end
+    )

@@ -1,4 +1,5 @@
-"""Inputs that the fuzzer found something with (`python -m bench.fuzz`), each read again by its target."""
+"""Inputs that the fuzzer found something with (`python -m bench.fuzz`), each read again by its
+target."""
 
 from __future__ import annotations
 
@@ -26,10 +27,15 @@ except target.EXPECTED as error:
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.name)
 def test_what_the_fuzzer_found_is_read_or_refused(path: Path, tmp_path: Path) -> None:
-    """In a process of its own, whose temporary folder and memory are bounded: some of these asked for all of it."""
+    """In a process of its own, whose temporary folder and memory are bounded: some of these asked
+    for all of it."""
     root = str(ROOT)
     command = [sys.executable, "-c", READ, path.name.partition("-")[0], str(path)]
     done = subprocess.run(
-        command, env={"TMPDIR": str(tmp_path), "PYTHONPATH": root}, capture_output=True, text=True, timeout=120
+        command,
+        env={"TMPDIR": str(tmp_path), "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr

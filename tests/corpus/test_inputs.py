@@ -1,6 +1,8 @@
-"""Bad input through the real command: one sentence with file, line and field, exit 2, nothing written, no traceback.
+"""Bad input through the real command: one sentence with file, line and field, exit 2, nothing
+written, no traceback.
 
-What is put where a file is read is made by the modules beside; docs/design.md, section 6, says what becomes of it.
+What is put where a file is read is made by the modules beside; docs/design.md, section 6, says what
+becomes of it.
 """
 
 from __future__ import annotations
@@ -19,8 +21,11 @@ from tests.support.scripted import baseline, serving
 
 
 @pytest.mark.parametrize("case", tasks.BAD, ids=lambda case: case.name)
-def test_bad_tasks_file_is_refused_before_anything_is_written(command: Commands, case: Case) -> None:
-    """Whatever is wrong with a line, the complaint names file, line and field; good tasks then run."""
+def test_bad_tasks_file_is_refused_before_anything_is_written(
+    command: Commands, case: Case
+) -> None:
+    """Whatever is wrong with a line, the complaint names file, line and field; good tasks then
+    run."""
     put(TASKS, case.content)
     command.refuses(case, *RUN)
     assert TASKS.name in command.said
@@ -41,12 +46,17 @@ def test_odd_tasks_file_runs_and_verifies(command: Commands, case: Case) -> None
     assert command(*RUN) == 0, command.said
     assert command("verify") == 0, command.said
     assert command("reeval") == 0, command.said
-    assert orjson.loads(Path("results/recency/eval_report_weibo.json").read_bytes())["coverage"]["complete"]
+    assert orjson.loads(Path("results/recency/eval_report_weibo.json").read_bytes())["coverage"][
+        "complete"
+    ]
 
 
 @pytest.mark.parametrize("field", tasks.FIELDS)
-def test_a_wrong_value_in_any_field_is_refused_with_its_place_or_means_something(command: Commands, field: str) -> None:
-    """Of each odd value in a field the command either names line and field, or makes a whole run."""
+def test_a_wrong_value_in_any_field_is_refused_with_its_place_or_means_something(
+    command: Commands, field: str
+) -> None:
+    """Of each odd value in a field the command either names line and field, or makes a whole
+    run."""
     taken = []
     for case in tasks.odd(field):
         put(TASKS, tasks.GOOD + case.content)
@@ -64,13 +74,19 @@ def test_a_wrong_value_in_any_field_is_refused_with_its_place_or_means_something
 def test_the_same_user_in_files_of_two_platforms_is_two_users(command: Commands) -> None:
     """Keys are a platform's own."""
     put(TASKS, tasks.GOOD)
-    put("tasks/zhihu_inference_tasks.jsonl", tasks.line({**tasks.user("good"), "platform": "zhihu"}))
+    put(
+        "tasks/zhihu_inference_tasks.jsonl", tasks.line({**tasks.user("good"), "platform": "zhihu"})
+    )
     assert command(*RUN, "--platform", "zhihu") == 0
     assert command("verify") == 0
 
 
-@pytest.mark.parametrize("end", [b'", "x"}\n', b"}\n"], ids=["a field that is bad", "a text without end"])
-def test_a_line_of_50_megabytes_is_refused_in_a_short_sentence(command: Commands, end: bytes) -> None:
+@pytest.mark.parametrize(
+    "end", [b'", "x"}\n', b"}\n"], ids=["a field that is bad", "a text without end"]
+)
+def test_a_line_of_50_megabytes_is_refused_in_a_short_sentence(
+    command: Commands, end: bytes
+) -> None:
     """The complaint names the line and repeats nothing of it."""
     put(TASKS, tasks.fifty_megabytes(end))
     command.refuses(Case("50 MB", b"", ("line 2", "JSON")), *RUN)
@@ -103,12 +119,15 @@ def refuses_what_is_no_file(command: Commands, path: Path, *words: object) -> No
 
 
 def test_what_is_no_file_is_refused_as_tasks(command: Commands) -> None:
-    """A folder, a pipe that nobody writes to, a link to nowhere: said at once, and nothing waits."""
+    """A folder, a pipe that nobody writes to, a link to nowhere: said at once, and nothing
+    waits."""
     refuses_what_is_no_file(command, TASKS, *RUN)
     works_afterwards(command)
 
 
-@pytest.mark.parametrize("name", ["../up", "a/b", "a\x00b", "a\nb", "..", ".", "", "/abs", "a\x1b[2J", "x" * 300])
+@pytest.mark.parametrize(
+    "name", ["../up", "a/b", "a\x00b", "a\nb", "..", ".", "", "/abs", "a\x1b[2J", "x" * 300]
+)
 def test_a_name_that_is_no_folder_of_the_results_is_refused(command: Commands, name: str) -> None:
     """A run's name cannot lead elsewhere, nor hold what a terminal obeys."""
     put(TASKS, tasks.GOOD)
@@ -116,7 +135,8 @@ def test_a_name_that_is_no_folder_of_the_results_is_refused(command: Commands, n
 
 
 @pytest.mark.parametrize(
-    "name", ["../weibo", "weibo/../zhihu", "weibo\x00", "weibo\n", "", "*", "微博", "we[i]bo", "beijing"]
+    "name",
+    ["../weibo", "weibo/../zhihu", "weibo\x00", "weibo\n", "", "*", "微博", "we[i]bo", "beijing"],
 )
 def test_an_unknown_platform_is_refused(command: Commands, name: str) -> None:
     """A platform is one of the five, whatever path or pattern it looks like."""
@@ -125,15 +145,29 @@ def test_an_unknown_platform_is_refused(command: Commands, name: str) -> None:
     assert command("sample", "--ratio", "0.5", "--platform", name) == BAD_INPUT
 
 
-@pytest.mark.parametrize("model", ["a/..", "..", "a\x00b", "a\nb", "/", "", " ", "a/.hidden", "\x1b[2J"])
+@pytest.mark.parametrize(
+    "model", ["a/..", "..", "a\x00b", "a\nb", "/", "", " ", "a/.hidden", "\x1b[2J"]
+)
 def test_a_model_whose_name_makes_no_folder_is_refused(command: Commands, model: str) -> None:
     """A model whose last part is no name needs --name, and one with signs of control is none."""
     put(TASKS, tasks.GOOD)
-    words = ("run", "--model", model, "--platform", "weibo", "--api-url", "http://127.0.0.1:9/v1", "--api-key", "x")
+    words = (
+        "run",
+        "--model",
+        model,
+        "--platform",
+        "weibo",
+        "--api-url",
+        "http://127.0.0.1:9/v1",
+        "--api-key",
+        "x",
+    )
     command.refuses(Case(model, b""), *words)
 
 
-def test_a_model_called_like_a_path_has_its_run_below_the_results(command: Commands, folder: Path) -> None:
+def test_a_model_called_like_a_path_has_its_run_below_the_results(
+    command: Commands, folder: Path
+) -> None:
     """Only the last part of a model's name is its folder's."""
     put(TASKS, tasks.GOOD)
     with serving(baseline) as server:
@@ -163,7 +197,8 @@ def put_city() -> None:
     ],
 )
 def test_bad_data_of_a_city_is_refused(command: Commands, name: str, cases: Iterable[Case]) -> None:
-    """Profiles, map and ground truth: the complaint names the file and what was expected; good ones then run."""
+    """Profiles, map and ground truth: the complaint names the file and what was expected; good ones
+    then run."""
     put_city()
     for case in cases:
         put(DATA / name, case.content)
@@ -184,8 +219,12 @@ def test_what_is_no_file_is_refused_in_a_city(command: Commands, name: str) -> N
 SCORE = ("score-mobility", "--data", DATA)
 
 
-@pytest.mark.parametrize(("name", "cases"), [("a.json", mobility.BAD_LISTS), ("a.pkl", mobility.BAD_PICKLES)])
-def test_bad_lists_to_score_are_refused(command: Commands, name: str, cases: Iterable[Case]) -> None:
+@pytest.mark.parametrize(
+    ("name", "cases"), [("a.json", mobility.BAD_LISTS), ("a.pkl", mobility.BAD_PICKLES)]
+)
+def test_bad_lists_to_score_are_refused(
+    command: Commands, name: str, cases: Iterable[Case]
+) -> None:
     """The complaint names the list and the row; what a pickle wants to run is not run."""
     put_city()
     for case in cases:
@@ -247,7 +286,9 @@ def test_a_bad_file_of_settings_is_refused(
     ],
     ids=lambda value: value if type(value) is str else "",
 )
-def test_what_is_no_file_is_refused_as_settings(command: Commands, name: str, words: tuple[str, ...]) -> None:
+def test_what_is_no_file_is_refused_as_settings(
+    command: Commands, name: str, words: tuple[str, ...]
+) -> None:
     """A folder, a pipe or a dead link that an option names is reported at once."""
     put(TASKS, tasks.GOOD)
     put_city()

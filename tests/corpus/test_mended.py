@@ -23,8 +23,11 @@ NO_JSON = b'%b,"crc":"%08x"}\n' % (PAYLOAD, crc32(PAYLOAD))
 
 
 @pytest.mark.parametrize("path", [RESULTS, RESPONSES, FAILURES], ids=lambda path: path.name)
-def test_a_line_that_is_no_json_for_all_its_checksum_stops_nothing(command: Commands, path: Path) -> None:
-    """It is passed over and reported by `verify`, and a run goes on to the same results; they leave it in a copy."""
+def test_a_line_that_is_no_json_for_all_its_checksum_stops_nothing(
+    command: Commands, path: Path
+) -> None:
+    """It is passed over and reported by `verify`, and a run goes on to the same results; they leave
+    it in a copy."""
     put(TASKS, b"".join(generate("weibo", 3, 5, 2.0)))
     assert command(*RUN) == 0, command.said
     whole = RESULTS.read_bytes()
@@ -39,7 +42,8 @@ def test_a_line_that_is_no_json_for_all_its_checksum_stops_nothing(command: Comm
 
 
 def test_a_reply_on_which_the_repair_itself_fails_holds_no_json() -> None:
-    """A fence within a name breaks an assertion of the repair; the answer is invalid, and the run goes on."""
+    """A fence within a name breaks an assertion of the repair; the answer is invalid, and the run
+    goes on."""
     with pytest.raises(InvalidReply) as caught:
         json_object(Completion('{"```json0```'), [])
     assert caught.value.kind == "no_json"

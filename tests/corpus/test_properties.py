@@ -1,4 +1,5 @@
-"""Whatever bytes stand in a file, each parser lets them in or refuses them with its own error, and nothing else."""
+"""Whatever bytes stand in a file, each parser lets them in or refuses them with its own error, and
+nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from bench.fuzz.mutate import mutated
 
 TARGETS = (authors, bodies, cities, plan_replies, replies, residents, streams, tasks)
 ONES = settings(
-    max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
 )
 
 
@@ -29,7 +34,9 @@ def test_any_change_of_a_good_input_is_read_or_refused(target: ModuleType) -> No
     """Bytes put into it anywhere, and its JSON changed at a place or two."""
 
     @ONES
-    @given(st.sampled_from(target.SEEDS), st.floats(0, 1), st.binary(max_size=8), st.integers(0, 2**32))
+    @given(
+        st.sampled_from(target.SEEDS), st.floats(0, 1), st.binary(max_size=8), st.integers(0, 2**32)
+    )
     def reads(seed: bytes, at: float, junk: bytes, number: int) -> None:
         for data in (cut(seed, at, junk), junk, mutated(seed, Random(number)) or b""):
             try:

@@ -25,13 +25,29 @@ from tests.corpus.values import put as changed
 CASES = 15
 """Of each file; there are thousands."""
 
-VALUES: tuple[Any, ...] = (..., None, True, -1, 0, 0.5, 2**62, 1e308, "", "x", "猫" * 2000, "\x1b[2J\n<b>", [], {})
+VALUES: tuple[Any, ...] = (
+    ...,
+    None,
+    True,
+    -1,
+    0,
+    0.5,
+    2**62,
+    1e308,
+    "",
+    "x",
+    "猫" * 2000,
+    "\x1b[2J\n<b>",
+    [],
+    {},
+)
 VALUES += ([None], [[[]]], {"a": 1})
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Two runs of a benchmark: the first is written into, the other is beside it in tables and comparisons."""
+    """Two runs of a benchmark: the first is written into, the other is beside it in tables and
+    comparisons."""
 
     subset: str
     options: tuple[str, ...]
@@ -52,19 +68,30 @@ class Kind:
             assert command("run", *self.options, "--model", model, *named) == 0, command.said
 
     def few(self) -> Iterator[tuple[str, ...]]:
-        """The commands of each way to read a manifest: for a table, a proof, a page, new scores, and to go on."""
+        """The commands of each way to read a manifest: for a table, a proof, a page, new scores,
+        and to go on."""
         one, other = (model.removeprefix("baseline/") for model in self.models)
         named = ("--name", one)
-        yield from (("status",), ("verify", *named), ("report", *named), ("compare", one, other, "--resamples", "1000"))
+        yield from (
+            ("status",),
+            ("verify", *named),
+            ("report", *named),
+            ("compare", one, other, "--resamples", "1000"),
+        )
         yield from (("reeval", *named), ("resume",))
 
     def commands(self) -> Iterator[tuple[str, ...]]:
-        """Only the last three write into the runs. What reads one run alone reads the one that is written into."""
+        """Only the last three write into the runs. What reads one run alone reads the one that is
+        written into."""
         one, other = (model.removeprefix("baseline/") for model in self.models)
         named = ("--name", one)
         yield from (("status",), ("verify", *named), ("verify", "--without-tasks"), ("report",))
         yield ("report", *named, "--users", "all", "--with-posts")
-        yield from (("stats", "--format", "csv"), ("stats", "--json"), ("compare", one, other, "--resamples", "1000"))
+        yield from (
+            ("stats", "--format", "csv"),
+            ("stats", "--json"),
+            ("compare", one, other, "--resamples", "1000"),
+        )
         yield from (("reeval", *named), ("reeval", *named, "--reparse", "--no-html"), ("resume",))
 
 
@@ -76,7 +103,13 @@ FILES = ("inference_results_{}.jsonl", "responses_{}.jsonl", "run_{}.json", "eva
 
 def places(data: Any, above: str = "") -> Iterator[str]:
     """Dotted names of everything in an object, of lists the first item."""
-    items = data.items() if type(data) is dict else [("0", data[0])] if type(data) is list and data else ()
+    items = (
+        data.items()
+        if type(data) is dict
+        else [("0", data[0])]
+        if type(data) is list and data
+        else ()
+    )
     for name, value in items:
         if "." not in name:
             yield f"{above}{name}"
@@ -84,10 +117,11 @@ def places(data: Any, above: str = "") -> Iterator[str]:
 
 
 def odd(path: Path, rng: random.Random) -> Iterator[tuple[str, bytes, bool]]:
-    """A file with one value odd, of lines the first, under a right checksum; with words for what was done, and whether
-    it was drawn.
+    """A file with one value odd, of lines the first, under a right checksum; with words for what
+    was done, and whether it was drawn.
 
-    A manifest lacks each of its fields in turn, those that all benchmarks have only in the first one's run.
+    A manifest lacks each of its fields in turn, those that all benchmarks have only in the first
+    one's run.
     """
     whole = path.read_bytes()
     first, _, others = whole.partition(b"\n")
@@ -107,7 +141,9 @@ def odd(path: Path, rng: random.Random) -> Iterator[tuple[str, bytes, bool]]:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.subset)
 @pytest.mark.parametrize("name", FILES)
-def test_an_odd_value_anywhere_is_refused_or_harms_nothing(command: Commands, kind: Kind, name: str) -> None:
+def test_an_odd_value_anywhere_is_refused_or_harms_nothing(
+    command: Commands, kind: Kind, name: str
+) -> None:
     """No traceback, no defect, and no sentence longer than a screen, whichever command meets it."""
     kind.make(command)
     shutil.copytree("results", "kept")
@@ -161,7 +197,10 @@ def test_a_record_that_cannot_be_counted_is_named_and_kept(
     before = tree(kind.folder)
     user = unseal(path.read_bytes().splitlines()[0])["user_id"]
     assert command("reeval", "--name", kind.folder.name) == 2
-    assert f"{kind.folder.name}, {kind.subset}: user {user}" in command.said and len(command.said) < 600
+    assert (
+        f"{kind.folder.name}, {kind.subset}: user {user}" in command.said
+        and len(command.said) < 600
+    )
     assert tree(kind.folder) == before
 
 
@@ -178,7 +217,8 @@ def test_a_record_nested_deeper_than_can_be_written_is_named(command: Commands) 
 
 
 def test_a_step_that_is_missing_or_doubled_is_no_score_of_its_user(command: Commands) -> None:
-    """Of our own records it is named; the authors' users without all their steps are left out of what is covered."""
+    """Of our own records it is named; the authors' users without all their steps are left out of
+    what is covered."""
     WEIBO.make(command)
     path = WEIBO.folder / "inference_results_weibo.jsonl"
     records = [unseal(line) for line in path.read_bytes().splitlines()]
@@ -200,9 +240,16 @@ def test_a_step_that_is_missing_or_doubled_is_no_score_of_its_user(command: Comm
     put(theirs, b"\n".join(map(orjson.dumps, bare)))
     report = theirs.with_name("eval_report_weibo.json")
     assert command("reeval", "--name", "theirs") == 1, command.said
-    assert "1 of its users lack steps of their tasks, or have one twice, and are not scored" in command.said
+    assert (
+        "1 of its users lack steps of their tasks, or have one twice, and are not scored"
+        in command.said
+    )
     coverage = orjson.loads(report.read_bytes())["coverage"]
-    assert (coverage["scored_users"], coverage["expected_users"], coverage["complete"]) == (2, 3, False)
+    assert (coverage["scored_users"], coverage["expected_users"], coverage["complete"]) == (
+        2,
+        3,
+        False,
+    )
     bare[1]["steps"] *= 2
     put(theirs, b"\n".join(map(orjson.dumps, bare)))
     assert command("reeval", "--name", "theirs") == 1, command.said
@@ -214,10 +261,14 @@ def test_a_step_that_is_missing_or_doubled_is_no_score_of_its_user(command: Comm
 
 
 def test_what_compare_cannot_use_is_named_with_its_file(command: Commands) -> None:
-    """Both runs have the user; a metric that is none ends in a sentence, and in no warning of a library."""
+    """Both runs have the user; a metric that is none ends in a sentence, and in no warning of a
+    library."""
     WEIBO.make(command)
     whole = (WEIBO.folder / "inference_results_weibo.jsonl").read_bytes()
-    for place, value in (("steps.0.metrics.Recall", "x" * 5000), ("steps.0.metrics.Recall_Novelty", 1e308)):
+    for place, value in (
+        ("steps.0.metrics.Recall", "x" * 5000),
+        ("steps.0.metrics.Recall_Novelty", 1e308),
+    ):
         first_line(put(WEIBO.folder / "inference_results_weibo.jsonl", whole), place, value)
         assert command("compare", "recency", "random") == 2
         assert f"{WEIBO.folder}/inference_results_weibo.jsonl: user synth-weibo-" in command.said
@@ -241,23 +292,39 @@ def test_a_response_of_another_shape_takes_no_page_away(command: Commands, kind:
 def test_counts_that_no_endpoint_sends_overflow_nothing(command: Commands) -> None:
     """A response that says so is none of ours, and is requested again."""
     WEIBO.make(command)
-    first_line(WEIBO.folder / "responses_weibo.jsonl", "completion.prompt_tokens", 2**63, every=True)
+    first_line(
+        WEIBO.folder / "responses_weibo.jsonl", "completion.prompt_tokens", 2**63, every=True
+    )
     assert command("reeval", "--reparse", "--name", "random") == 0, command.said
     assert "could not be played again" in command.said
 
 
 MANIFEST_FIELDS = (
     *(("times.schedule", value) for value in ("x", 1e308, {"a": 1})),
-    *((f"times.schedule.{name}", value) for name in ("seconds", "lower_bound_seconds", "slots") for value in ("", [])),
+    *(
+        (f"times.schedule.{name}", value)
+        for name in ("seconds", "lower_bound_seconds", "slots")
+        for value in ("", [])
+    ),
     *((f"times.schedule.{name}", value) for name in ("ratio", "seconds") for value in ("x", ...)),
     *((f"times.schedule.{name}", "x") for name in ("runs", "event_loop")),
-    *((f"tuning.{name}", value) for name in ("concurrency", "floor", "ceiling", "rpm") for value in ("x", [None], 0)),
-    *((f"tuning.{name}", value) for name in ("timeout", "stall", "max_outage", "max_retries") for value in (None, "x")),
+    *(
+        (f"tuning.{name}", value)
+        for name in ("concurrency", "floor", "ceiling", "rpm")
+        for value in ("x", [None], 0)
+    ),
+    *(
+        (f"tuning.{name}", value)
+        for name in ("timeout", "stall", "max_outage", "max_retries")
+        for value in (None, "x")
+    ),
     *(("tuning.stream", ""), ("tuning.durability", 3), ("provenance.endpoint", "")),
 )
 
 
-def test_fields_that_only_resume_or_a_report_reads_are_checked_with_the_others(command: Commands) -> None:
+def test_fields_that_only_resume_or_a_report_reads_are_checked_with_the_others(
+    command: Commands,
+) -> None:
     """File and field, before anything is opened."""
     WEIBO.make(command)
     path = WEIBO.folder / "run_weibo.json"
@@ -265,14 +332,17 @@ def test_fields_that_only_resume_or_a_report_reads_are_checked_with_the_others(c
     for field, value in MANIFEST_FIELDS:
         put(path, orjson.dumps(changed(manifest, field, value)))
         assert command("resume") == 2, (field, value)
-        named = re.escape(f"{path}: field {'.'.join(field.split('.')[:2])}") + r"[.\w\[\]]*: expected "
+        named = (
+            re.escape(f"{path}: field {'.'.join(field.split('.')[:2])}") + r"[.\w\[\]]*: expected "
+        )
         assert re.search(named, command.said), (field, value)
     put(path, orjson.dumps(manifest))
     assert command("resume") == 0
 
 
 def test_a_report_of_another_name_or_format_is_drawn_by_nobody(command: Commands) -> None:
-    """What `stats` refuses `report` does, too: it would stand there under a name that is not its own."""
+    """What `stats` refuses `report` does, too: it would stand there under a name that is not its
+    own."""
     WEIBO.make(command)
     report = WEIBO.folder / "eval_report_weibo.json"
     whole = orjson.loads(report.read_bytes())
@@ -290,7 +360,12 @@ def test_a_report_of_another_name_or_format_is_drawn_by_nobody(command: Commands
     BEIJING.make(command)
     put(report, orjson.dumps(whole))
     report = BEIJING.folder / "eval_report_beijing.json"
-    put(report, orjson.dumps(changed(orjson.loads(report.read_bytes()), "secondary.Score (asbench).ci95", True)))
+    put(
+        report,
+        orjson.dumps(
+            changed(orjson.loads(report.read_bytes()), "secondary.Score (asbench).ci95", True)
+        ),
+    )
     assert command("report") == 2
     assert str(report) in command.said and "recency" in Path("results/index.html").read_text()
 
@@ -308,14 +383,24 @@ def test_a_pipe_in_place_of_a_report_keeps_nobody_waiting(command: Commands, nam
 
 
 @pytest.mark.parametrize("name", ["random", "recency"])
-def test_a_folder_whose_name_is_no_text_is_named_and_keeps_no_other_out(command: Commands, name: str) -> None:
+def test_a_folder_whose_name_is_no_text_is_named_and_keeps_no_other_out(
+    command: Commands, name: str
+) -> None:
     """Manifests and reports hold text: another name helps."""
     WEIBO.make(command)
     os.rename(os.fsencode(f"results/{name}"), b"results/\xff\xfe")  # noqa: PTH104, a Path has no bytes
-    for words in (("status", "--json"), ("verify", "--json"), ("reeval",), ("reeval", "--reparse"), ("resume",)):
+    for words in (
+        ("status", "--json"),
+        ("verify", "--json"),
+        ("reeval",),
+        ("reeval", "--reparse"),
+        ("resume",),
+    ):
         assert command(*words) == 2, command.said
         assert "the name of this folder is not text in UTF-8" in command.said
-        assert command(*words, "--name", "recency" if name == "random" else "random") == 0, command.said
+        assert command(*words, "--name", "recency" if name == "random" else "random") == 0, (
+            command.said
+        )
 
 
 def test_a_prompt_that_cannot_be_read_is_named(command: Commands) -> None:
@@ -343,8 +428,11 @@ def test_a_prompt_that_cannot_be_read_is_named(command: Commands) -> None:
         ("synth", "--users", "1", "--out", "tasks"),
     ],
 )
-def test_no_output_takes_the_place_of_tasks_or_records(command: Commands, words: tuple[str, ...]) -> None:
-    """Nor of anything else: what is refused writes nothing, also where only one of its files is there."""
+def test_no_output_takes_the_place_of_tasks_or_records(
+    command: Commands, words: tuple[str, ...]
+) -> None:
+    """Nor of anything else: what is refused writes nothing, also where only one of its files is
+    there."""
     WEIBO.make(command)
     before = tree(Path())
     assert command(*words) == 2

@@ -1,4 +1,5 @@
-"""A run's folder that somebody wrote into: a damaged file is named or set aside, and nothing else is lost."""
+"""A run's folder that somebody wrote into: a damaged file is named or set aside, and nothing else
+is lost."""
 
 from __future__ import annotations
 
@@ -57,8 +58,11 @@ BAD_MANIFESTS = (
 )
 
 
-def test_a_bad_manifest_is_named_by_every_command(command: Commands, whole: dict[Path, bytes]) -> None:
-    """File and field are named with exit 2, nothing is changed, and a good copy put back works again."""
+def test_a_bad_manifest_is_named_by_every_command(
+    command: Commands, whole: dict[Path, bytes]
+) -> None:
+    """File and field are named with exit 2, nothing is changed, and a good copy put back works
+    again."""
     for case in BAD_MANIFESTS:
         put(MANIFEST, case.content)
         for words in READERS:
@@ -71,7 +75,8 @@ def test_a_bad_manifest_is_named_by_every_command(command: Commands, whole: dict
 def test_an_odd_value_in_any_field_of_a_manifest_is_refused_or_of_no_account(
     command: Commands, whole: dict[Path, bytes]
 ) -> None:
-    """Wherever it stands, `status` either works or names file and field; no value ends in a traceback."""
+    """Wherever it stands, `status` either works or names file and field; no value ends in a
+    traceback."""
     manifest = orjson.loads(whole[MANIFEST])
     refused = 0
     for field in sections(manifest):
@@ -99,15 +104,27 @@ def test_odd_values_of_a_manifest_end_no_command_in_a_traceback(
 ) -> None:
     """What only some commands read is checked by them."""
     manifest = orjson.loads(whole[MANIFEST])
-    for value in ("", "../../x", "a\x00b", "x" * 5000, {}, {"a": {"b": []}}, {"../../x": "0"}, {"prompt": 3}):
+    for value in (
+        "",
+        "../../x",
+        "a\x00b",
+        "x" * 5000,
+        {},
+        {"a": {"b": []}},
+        {"../../x": "0"},
+        {"prompt": 3},
+    ):
         put(MANIFEST, orjson.dumps(changed(manifest, field, value)))
         for words in READERS:
             command(*words)
         restore(whole)
 
 
-def test_what_is_no_file_in_a_runs_folder_is_refused(command: Commands, whole: dict[Path, bytes]) -> None:
-    """A folder, a pipe or a dead link in place of manifest, results, responses or failures: said, and no waiting."""
+def test_what_is_no_file_in_a_runs_folder_is_refused(
+    command: Commands, whole: dict[Path, bytes]
+) -> None:
+    """A folder, a pipe or a dead link in place of manifest, results, responses or failures: said,
+    and no waiting."""
     for path in (MANIFEST, RESULTS, RESPONSES, FAILURES):
         for words in (("status",), ("verify",), ("reeval",), RUN):
             for name in unreadable(path):
@@ -133,9 +150,17 @@ def test_damaged_lines_are_set_aside_and_what_they_held_is_owed_again(
 ) -> None:
     """Whatever stands between the good lines, the run goes on to the same results, and verifies."""
     task = unseal(whole[RESULTS].splitlines()[0])
-    failure = {"user_id": task["user_id"], "boundary": "endpoint", "kind": "x", "detail": "", "tries": 1}
+    failure = {
+        "user_id": task["user_id"],
+        "boundary": "endpoint",
+        "kind": "x",
+        "detail": "",
+        "tries": 1,
+    }
     for damage in DAMAGES:
-        first, *others = whole[path].splitlines(keepends=True) or [seal({**failure, "task": task["task"], "time": 0})]
+        first, *others = whole[path].splitlines(keepends=True) or [
+            seal({**failure, "task": task["task"], "time": 0})
+        ]
         put(path, first + first[: len(first) // 2] + b"\n" + damage + b"\n" + b"".join(others))
         assert command("verify") == 1
         assert command(*RUN) == 0, command.said
@@ -145,7 +170,8 @@ def test_damaged_lines_are_set_aside_and_what_they_held_is_owed_again(
 
 
 def odd_lines(line: bytes) -> Iterator[bytes]:
-    """A sound line with each of its fields odd in turn: another program, or another version, knew the checksum."""
+    """A sound line with each of its fields odd in turn: another program, or another version, knew
+    the checksum."""
     data = unseal(line)
     for name in data:
         for value in (..., None, "", -1, 2**63, [[None]], {"a": 1}):
@@ -158,10 +184,25 @@ def test_a_sound_line_of_another_shape_ends_no_command_in_a_traceback(
 ) -> None:
     """A checksum says that nothing happened to a line, and not that it is one of ours."""
     task = unseal(whole[RESULTS].splitlines()[0])
-    failure = {"user_id": task["user_id"], "boundary": "endpoint", "kind": "x", "detail": "", "tries": 1}
-    line = whole[path].splitlines()[0] if whole[path] else seal({**failure, "task": task["task"], "time": 0}).strip()
+    failure = {
+        "user_id": task["user_id"],
+        "boundary": "endpoint",
+        "kind": "x",
+        "detail": "",
+        "tries": 1,
+    }
+    line = (
+        whole[path].splitlines()[0]
+        if whole[path]
+        else seal({**failure, "task": task["task"], "time": 0}).strip()
+    )
     for odd in odd_lines(line):
-        for words in (("status",), ("verify",), ("reeval", "--no-html"), ("reeval", "--reparse", "--no-html")):
+        for words in (
+            ("status",),
+            ("verify",),
+            ("reeval", "--no-html"),
+            ("reeval", "--reparse", "--no-html"),
+        ):
             put(path, odd)
             command(*words)
         restore(whole)
@@ -170,7 +211,14 @@ def test_a_sound_line_of_another_shape_ends_no_command_in_a_traceback(
 def test_a_damaged_report_is_named_by_stats(command: Commands, whole: dict[Path, bytes]) -> None:
     """The others are shown, and this one is named."""
     report = orjson.loads(whole[REPORT])
-    for content in (b"", b"[]", b"{}", b"\x00", orjson.dumps(changed(report, "metrics", [])), b"[" * 100_000):
+    for content in (
+        b"",
+        b"[]",
+        b"{}",
+        b"\x00",
+        orjson.dumps(changed(report, "metrics", [])),
+        b"[" * 100_000,
+    ):
         put(REPORT, content)
         assert command("stats") == BAD_INPUT
         assert REPORT.name in command.said
@@ -182,7 +230,11 @@ def test_bad_results_of_the_authors_runner_are_named(command: Commands) -> None:
     path = Path("results/theirs/inference_results_weibo.jsonl")
     good: dict[str, Any] = {"user_id": "good", "steps": [{"step_id": 1, "prediction": ["猫"]}]}
     bad = [
-        *(orjson.dumps(changed(good, name, value)) for name in good for value in (None, {}, "", 0.5, [[]], [None])),
+        *(
+            orjson.dumps(changed(good, name, value))
+            for name in good
+            for value in (None, {}, "", 0.5, [[]], [None])
+        ),
         *(put_raw(good, "steps.0.step_id", raw) for raw in RAW),
         orjson.dumps(changed(good, "steps.0.step_id", 9)),
         put_raw({**good, "x": 0}, "x", b"[" * 300 + b"]" * 300),
@@ -201,8 +253,11 @@ def test_bad_results_of_the_authors_runner_are_named(command: Commands) -> None:
 
 
 @pytest.mark.parametrize("how", ["grown", "truncated", "replaced", "rewritten", "gone"])
-def test_a_tasks_file_that_changes_in_mid_run_costs_no_saved_user(command: Commands, how: str) -> None:
-    """The run ends with what it indexed or stops saying so; the next one takes up the file as it is then."""
+def test_a_tasks_file_that_changes_in_mid_run_costs_no_saved_user(
+    command: Commands, how: str
+) -> None:
+    """The run ends with what it indexed or stops saying so; the next one takes up the file as it is
+    then."""
     lines = list(generate("weibo", 6, 5, 2.0))
     put(TASKS, b"".join(lines))
     whole, asked = TASKS.stat().st_size, 0
@@ -215,7 +270,17 @@ def test_a_tasks_file_that_changes_in_mid_run_costs_no_saved_user(command: Comma
         return baseline(body)
 
     with serving(script) as server:
-        words = ("run", "--model", "m", "--platform", "weibo", "--api-url", server.url, "--api-key", "sk-test")
+        words = (
+            "run",
+            "--model",
+            "m",
+            "--platform",
+            "weibo",
+            "--api-url",
+            server.url,
+            "--api-key",
+            "sk-test",
+        )
         first = command(*words, "--concurrency", "1")
         assert first in (0, 4), command.said
         assert first == 0 or "has changed" in command.said

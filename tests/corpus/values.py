@@ -6,7 +6,22 @@ from typing import Any
 
 import orjson
 
-ODD: tuple[Any, ...] = (None, True, -1, 0, 0.5, 2**63 - 1, "", "猫", [], [None], [[]], {}, {"": None}, ["a", 1])
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    0.5,
+    2**63 - 1,
+    "",
+    "猫",
+    [],
+    [None],
+    [[]],
+    {},
+    {"": None},
+    ["a", 1],
+)
 
 RAW: tuple[bytes, ...] = (
     b"NaN",
@@ -25,7 +40,8 @@ MARK = "<here>"
 
 
 def put(document: Any, path: str, value: Any) -> Any:
-    """A copy of a document with one place set; names and numbers in `path` are joined by dots, `...` takes it out."""
+    """A copy of a document with one place set; names and numbers in `path` are joined by dots,
+    `...` takes it out."""
     copy = orjson.loads(orjson.dumps(document))
     *above, last = (int(name) if name.isdigit() else name for name in path.split("."))
     holder = copy

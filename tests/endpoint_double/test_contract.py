@@ -1,7 +1,8 @@
-"""The client's contract with each provider: every reply and every error body of its imitation means the right thing.
+"""The client's contract with each provider: every reply and every error body of its imitation means
+the right thing.
 
-The bodies are in tests/support/endpoint_double/imitations, after public documentation; whole and streamed replies are
-judged alike.
+The bodies are in tests/support/endpoint_double/imitations, after public documentation; whole and
+streamed replies are judged alike.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ MEANS: dict[str, tuple[type[HarnessError], type[HarnessError] | None] | str] = {
     "input_filter": "content_filter",
     "context_length": "context_length",
 }
-"""What an error of a kind becomes: an error of a class (and not of another), or a completion that ended so."""
+"""What an error of a kind becomes: an error of a class (and not of another), or a completion that
+ended so."""
 
 STREAMS = pytest.mark.parametrize("stream", ["off", "on"])
 KINDS = [(name, kind) for name in imitate.NAMES for kind in imitate.load(name).errors]
@@ -118,7 +120,8 @@ async def test_reply_is_read_whole_and_streamed(name: str, stream: str) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", imitate.NAMES)
 async def test_thoughts_stay_out_of_the_answer(name: str, stream: str) -> None:
-    """A thinking model's text is its answer; its thoughts stand beside it where the provider hands them out."""
+    """A thinking model's text is its answer; its thoughts stand beside it where the provider hands
+    them out."""
     model, handed_out = THINKING[name]
     async with sender(Options(imitate=name), "auto" if stream == "off" else stream) as (sending, _):
         found = await completion(sending, model)
@@ -131,7 +134,10 @@ async def test_thoughts_stay_out_of_the_answer(name: str, stream: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), KINDS)
 async def test_error_means_what_it_says(name: str, kind: str, stream: str) -> None:
     """Each error body of each provider becomes what docs/design.md, section 6, has for it."""
-    async with sender(Options(imitate=name, faults=FaultPlan(1.0, (kind,))), stream) as (sending, learned):
+    async with sender(Options(imitate=name, faults=FaultPlan(1.0, (kind,))), stream) as (
+        sending,
+        learned,
+    ):
         match MEANS[kind]:
             case str(reason):
                 found = await completion(sending, PLAIN[name])
@@ -162,12 +168,19 @@ async def test_reply_that_only_thought_is_a_kind_of_its_own(name: str, stream: s
     [
         ("openai", "gpt-5-mini", {}, {"no_temperature"}),
         ("openai", "o3-mini", {"max_tokens": 900}, {"no_temperature", "max_completion_tokens"}),
-        ("deepseek", "deepseek-chat", {"response_format": {"type": "json_schema"}}, {"json_object"}),
+        (
+            "deepseek",
+            "deepseek-chat",
+            {"response_format": {"type": "json_schema"}},
+            {"json_object"},
+        ),
         ("dashscope", "qwq-plus", {}, {"stream"}),
         ("dashscope", "qwen3-8b", {}, {"stream"}),
     ],
 )
-async def test_refused_parameter_is_learned_once(name: str, model: str, more: dict[str, Any], quirks: set[str]) -> None:
+async def test_refused_parameter_is_learned_once(
+    name: str, model: str, more: dict[str, Any], quirks: set[str]
+) -> None:
     """One request finds out what the next ones are sent with."""
     async with sender(Options(imitate=name), "auto") as (sending, learned):
         first = await completion(sending, model, **more)

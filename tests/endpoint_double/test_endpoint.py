@@ -31,7 +31,9 @@ from tests.support.endpoint_double.stream import pauses, pieces, slices
 from tests.support.plugins import FLOOR, STARS
 from tests.support.scripted import answer
 
-MESSAGES = [{"role": "user", "content": '[1] Content: 早\nTags: 猫\n从 ["狗", "猫", "鸟", "鱼"] 里选'}]
+MESSAGES = [
+    {"role": "user", "content": '[1] Content: 早\nTags: 猫\n从 ["狗", "猫", "鸟", "鱼"] 里选'}
+]
 TEXT = answer("baseline/recency", MESSAGES, 0)
 HANGS = 60  # seconds; reached only by a test that would wait for ever
 
@@ -44,7 +46,9 @@ def always(kind: str) -> Options:
     return Options(faults=FaultPlan(1.0, (kind,)))
 
 
-async def post(endpoint: Embedded, session: aiohttp.ClientSession, body: bytes) -> tuple[int, bytes, dict[str, str]]:
+async def post(
+    endpoint: Embedded, session: aiohttp.ClientSession, body: bytes
+) -> tuple[int, bytes, dict[str, str]]:
     async with session.post(f"{endpoint.url}/chat/completions", data=body) as response:
         return response.status, await response.read(), dict(response.headers)
 
@@ -78,7 +82,8 @@ def test_unknown_fault_is_refused_listing_groups_and_kinds() -> None:
 
 
 def test_faults_of_streams_are_drawn_anew_and_have_a_group_of_their_own() -> None:
-    """The group `stream` is no part of `transport`, and its faults come and go with the tries of a body."""
+    """The group `stream` is no part of `transport`, and its faults come and go with the tries of a
+    body."""
     plan = FaultPlan(0.5, ("stream",))
     assert plan.kinds == STREAM and not set(STREAM) & set(TRANSPORT)
     assert {plan.draw(b"body", attempt) for attempt in range(100)} == {None, *STREAM}
@@ -105,13 +110,16 @@ def test_rate_zero_draws_nothing_and_rate_one_always() -> None:
 
 
 def test_transport_faults_are_drawn_anew_at_each_try_evenly_at_the_given_rate() -> None:
-    """Over 4,000 tries of one body 30 % fail, each of nine kinds in its share; the plan repeats itself."""
+    """Over 4,000 tries of one body 30 % fail, each of nine kinds in its share; the plan repeats
+    itself."""
     plan = FaultPlan(0.3, ("transport",), seed=5)
     drawn = [plan.draw(b"body", attempt) for attempt in range(1, 4001)]
     assert drawn == [plan.draw(b"body", attempt) for attempt in range(1, 4001)]
     counts = Counter(kind for kind in drawn if kind)
     assert set(counts) == set(TRANSPORT)
-    assert sum(counts.values()) == pytest.approx(1200, abs=90)  # 3 standard deviations: 3 * sqrt(4000 * .3 * .7) = 87
+    assert sum(counts.values()) == pytest.approx(
+        1200, abs=90
+    )  # 3 standard deviations: 3 * sqrt(4000 * .3 * .7) = 87
     assert all(count == pytest.approx(133, abs=45) for count in counts.values())
 
 
@@ -124,7 +132,8 @@ def test_content_faults_stay_with_the_body_at_every_try() -> None:
 
 
 def test_transport_faults_leave_the_content_faults_of_a_plan_where_they_were() -> None:
-    """With both groups, each gets its part of the rate, and tries that pass show one completion per body."""
+    """With both groups, each gets its part of the rate, and tries that pass show one completion per
+    body."""
     plan = FaultPlan(0.6, ("transport", "content"))
     transport = content = 0
     for n in range(1000):
@@ -139,7 +148,10 @@ def test_transport_faults_leave_the_content_faults_of_a_plan_where_they_were() -
 
 def test_another_seed_draws_other_faults() -> None:
     """The seed is part of every draw."""
-    drawn = [[FaultPlan(0.5, ("transport",), seed).draw(bytes([n]), 1) for n in range(100)] for seed in (1, 2)]
+    drawn = [
+        [FaultPlan(0.5, ("transport",), seed).draw(bytes([n]), 1) for n in range(100)]
+        for seed in (1, 2)
+    ]
     assert drawn[0] != drawn[1]
 
 
@@ -162,7 +174,8 @@ def test_latency_has_the_given_mean_and_repeats() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"latency": -1.0}, {"latency": float("inf")}, {"jitter": -1.0}, {"max_concurrency": 0}]
+    "wrong",
+    [{"latency": -1.0}, {"latency": float("inf")}, {"jitter": -1.0}, {"max_concurrency": 0}],
 )
 def test_impossible_options_are_refused(wrong: dict[str, Any]) -> None:
     """Options that nothing could obey are the user's error."""
@@ -175,7 +188,8 @@ def test_impossible_options_are_refused(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.anyio
 async def test_completion_is_openai_shaped_and_byte_identical_each_time() -> None:
-    """The reply holds the baseline's text and a usage, and a second asking brings the same bytes."""
+    """The reply holds the baseline's text and a usage, and a second asking brings the same
+    bytes."""
     async with session_with(Options()) as (endpoint, session):
         status, body, headers = await post(endpoint, session, chat())
         assert (await post(endpoint, session, chat()))[1] == body
@@ -201,7 +215,12 @@ async def test_completion_is_openai_shaped_and_byte_identical_each_time() -> Non
         {"max_tokens": 4},
         {"stop": ["猫", "tags"]},
         {"response_format": {"type": "json_object"}},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": {"type": "object"}},
+            }
+        },
     ],
 )
 async def test_reply_is_what_a_run_gets_in_its_own_process(members: dict[str, Any]) -> None:
@@ -224,7 +243,9 @@ async def test_seed_of_a_request_goes_before_that_of_the_endpoint() -> None:
     for own in (1, 2):
         async with session_with(Options(seed=own)) as (endpoint, session):
             for more in ({}, {"seed": 7}):
-                body = chat(model="baseline/random", messages=[{"role": "user", "content": pool}], **more)
+                body = chat(
+                    model="baseline/random", messages=[{"role": "user", "content": pool}], **more
+                )
                 replies.append(orjson.loads((await post(endpoint, session, body))[1])["choices"])
     assert replies[0] != replies[2] and replies[1] == replies[3] != replies[0]
 
@@ -232,7 +253,10 @@ async def test_seed_of_a_request_goes_before_that_of_the_endpoint() -> None:
 @pytest.mark.anyio
 async def test_models_lists_the_baselines() -> None:
     """GET /v1/models names every model that can be asked."""
-    async with session_with(Options()) as (endpoint, session), session.get(f"{endpoint.url}/models") as response:
+    async with (
+        session_with(Options()) as (endpoint, session),
+        session.get(f"{endpoint.url}/models") as response,
+    ):
         listed = await response.json()
     assert [model["id"] for model in listed["data"]] == list(MODELS)
 
@@ -250,8 +274,11 @@ async def test_models_lists_the_baselines() -> None:
         (chat(model=["x"]), 400, "model"),
     ],
 )
-async def test_malformed_request_gets_an_openai_error(body: bytes, status: int, param: str | None) -> None:
-    """What cannot be answered is refused as OpenAI does, naming the field, and is no body of the count."""
+async def test_malformed_request_gets_an_openai_error(
+    body: bytes, status: int, param: str | None
+) -> None:
+    """What cannot be answered is refused as OpenAI does, naming the field, and is no body of the
+    count."""
     async with session_with(always("500")) as (endpoint, session):
         got, reply, headers = await post(endpoint, session, body)
         counts = await stats(endpoint, session)
@@ -345,7 +372,8 @@ async def test_resets_are_true_resets(kind: str) -> None:
 
 @pytest.mark.anyio
 async def test_stall_never_answers_and_ends_with_its_client() -> None:
-    """A stalled request holds its slot until its client gives up; then the next one stalls in it."""
+    """A stalled request holds its slot until its client gives up; then the next one stalls in
+    it."""
     options = Options(faults=FaultPlan(1.0, ("stall",)), max_concurrency=1)
     async with asyncio.timeout(HANGS), session_with(options) as (endpoint, session):
         first = asyncio.create_task(post(endpoint, session, chat()))
@@ -411,7 +439,11 @@ async def test_content_faults_are_whole_replies_with_spoilt_content(
         assert (await post(endpoint, session, chat()))[1] == body
         counts = await stats(endpoint, session)
     choice = orjson.loads(body)["choices"][0]
-    assert (status, choice["message"]["content"], choice["finish_reason"]) == (200, content, finish_reason)
+    assert (status, choice["message"]["content"], choice["finish_reason"]) == (
+        200,
+        content,
+        finish_reason,
+    )
     assert bool(choice["message"]["refusal"]) == (kind == "refusal")
     assert (counts["completed"], counts["faults"]) == (2, {kind: 2})
 
@@ -420,13 +452,16 @@ async def test_content_faults_are_whole_replies_with_spoilt_content(
 async def test_no_json_reply_is_prose_without_braces() -> None:
     """Nothing in it could be repaired into an object."""
     async with session_with(always("no-json")) as (endpoint, session):
-        content = orjson.loads((await post(endpoint, session, chat()))[1])["choices"][0]["message"]["content"]
+        content = orjson.loads((await post(endpoint, session, chat()))[1])["choices"][0]["message"][
+            "content"
+        ]
     assert content and not set("{}[]") & set(content)
 
 
 @pytest.mark.anyio
 async def test_repeated_tries_come_through_to_the_fault_free_reply() -> None:
-    """Under transport faults a body that is sent again and again gets the very bytes of a calm endpoint."""
+    """Under transport faults a body that is sent again and again gets the very bytes of a calm
+    endpoint."""
     async with session_with(Options()) as (calm, session):
         expected = (await post(calm, session, chat()))[1]
         plan = FaultPlan(0.6, ("429", "500", "truncated", "reset"), seed=2)
@@ -463,7 +498,8 @@ async def test_faults_of_a_body_do_not_depend_on_what_else_is_asked() -> None:
 
 @pytest.mark.anyio
 async def test_requests_beyond_max_concurrency_get_429_at_once_and_are_no_try() -> None:
-    """Two stall in their slots; the third is refused, counted apart, and does not use up a draw of its body."""
+    """Two stall in their slots; the third is refused, counted apart, and does not use up a draw of
+    its body."""
     options = Options(faults=FaultPlan(1.0, ("stall",)), max_concurrency=2)
     async with session_with(options) as (endpoint, session):
         held = [asyncio.create_task(post(endpoint, session, chat(seed=n))) for n in range(2)]
@@ -511,12 +547,23 @@ async def events(endpoint: Embedded, session: aiohttp.ClientSession, body: bytes
 
 
 def data_of(stream: bytes) -> list[Any]:
-    lines = [block.removeprefix(b"data: ") for block in stream.split(b"\n\n") if block.startswith(b"data: ")]
-    return [orjson.loads(line) if line.endswith(b"}") else line.decode(errors="replace") for line in lines]
+    lines = [
+        block.removeprefix(b"data: ")
+        for block in stream.split(b"\n\n")
+        if block.startswith(b"data: ")
+    ]
+    return [
+        orjson.loads(line) if line.endswith(b"}") else line.decode(errors="replace")
+        for line in lines
+    ]
 
 
 def said(chunks: list[Any]) -> str:
-    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if type(chunk) is dict and chunk.get("choices")]
+    deltas = [
+        chunk["choices"][0]["delta"]
+        for chunk in chunks
+        if type(chunk) is dict and chunk.get("choices")
+    ]
     return "".join([delta.get("content") or "" for delta in deltas])
 
 
@@ -524,12 +571,14 @@ def said(chunks: list[Any]) -> str:
 @BOTH_LOOPS
 @pytest.mark.parametrize("kind", [None, *CONTENT])
 async def test_stream_says_what_the_whole_reply_says(kind: str | None) -> None:
-    """Text, finish reason and usage, also where the content is spoilt; a body that differs in `stream` alone has the
-    same prompt, and the stream ends with [DONE]."""
+    """Text, finish reason and usage, also where the content is spoilt; a body that differs in
+    `stream` alone has the same prompt, and the stream ends with [DONE]."""
     options = always(kind) if kind else Options()
     async with session_with(options) as (endpoint, session):
         whole = orjson.loads((await post(endpoint, session, chat()))[1])
-        chunks = await events(endpoint, session, chat(stream=True, stream_options={"include_usage": True}))
+        chunks = await events(
+            endpoint, session, chat(stream=True, stream_options={"include_usage": True})
+        )
         counts = await stats(endpoint, session)
     *chunks, finish, usage, done = chunks
     message = whole["choices"][0]["message"]
@@ -539,7 +588,9 @@ async def test_stream_says_what_the_whole_reply_says(kind: str | None) -> None:
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
     assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks)
     finish_reason = whole["choices"][0]["finish_reason"]
-    assert finish["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": finish_reason}]
+    assert finish["choices"] == [
+        {"index": 0, "delta": {}, "logprobs": None, "finish_reason": finish_reason}
+    ]
     assert (usage["choices"], usage["usage"], done) == ([], whole["usage"], "[DONE]")
     assert (counts["completed"], counts["streamed"]) == (2, 1)
     assert all(chunk["object"] == "chat.completion.chunk" for chunk in [*chunks, finish, usage])
@@ -575,10 +626,13 @@ def test_what_is_written_at_once_ends_anywhere() -> None:
 @BOTH_LOOPS
 @pytest.mark.parametrize("kind", ["stream-cut", "stream-error", "truncated"])
 async def test_stream_that_ends_too_soon(kind: str) -> None:
-    """Part of the text arrives, no finish reason, no [DONE]; an error is the last event, a cut breaks the body off."""
+    """Part of the text arrives, no finish reason, no [DONE]; an error is the last event, a cut
+    breaks the body off."""
     found, broken = b"", False
     async with session_with(always(kind)) as (endpoint, session):
-        async with session.post(f"{endpoint.url}/chat/completions", data=chat(stream=True)) as response:
+        async with session.post(
+            f"{endpoint.url}/chat/completions", data=chat(stream=True)
+        ) as response:
             try:
                 while block := await response.content.readany():
                     found += block
@@ -625,17 +679,29 @@ async def test_stalled_stream_stops_between_its_chunks() -> None:
 async def test_transport_faults_come_before_a_stream(kind: str) -> None:
     """They are what they are without streaming, to the byte."""
     async with session_with(always(kind)) as (endpoint, session):
-        streamed, whole = [(await post(endpoint, session, chat(stream=flag)))[:2] for flag in (True, False)]
+        streamed, whole = [
+            (await post(endpoint, session, chat(stream=flag)))[:2] for flag in (True, False)
+        ]
         assert streamed == whole
         assert (await stats(endpoint, session))["faults"] == {kind: 2}
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("kind", "nearest"), [("stream-cut", "truncated"), ("stream-error", "500")])
-async def test_whole_replies_get_the_fault_nearest_to_that_of_a_stream(kind: str, nearest: str) -> None:
-    """A fault that only streams can have does not spare those who ask for none; it is counted as what it became."""
-    async with session_with(always(kind)) as (endpoint, session), session_with(always(nearest)) as (other, _):
-        assert (await post(endpoint, session, chat()))[:2] == (await post(other, session, chat()))[:2]
+@pytest.mark.parametrize(
+    ("kind", "nearest"), [("stream-cut", "truncated"), ("stream-error", "500")]
+)
+async def test_whole_replies_get_the_fault_nearest_to_that_of_a_stream(
+    kind: str, nearest: str
+) -> None:
+    """A fault that only streams can have does not spare those who ask for none; it is counted as
+    what it became."""
+    async with (
+        session_with(always(kind)) as (endpoint, session),
+        session_with(always(nearest)) as (other, _),
+    ):
+        assert (await post(endpoint, session, chat()))[:2] == (await post(other, session, chat()))[
+            :2
+        ]
         assert (await stats(endpoint, session))["faults"] == {nearest: 1}
 
 
@@ -680,13 +746,20 @@ async def test_stream_with_latency_comes_whole() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("given", [None, "Bearer sk-test-other", "sk-test-own", "Bearer sk-test-own2", "bearer 钥匙"])
+@pytest.mark.parametrize(
+    "given", [None, "Bearer sk-test-other", "sk-test-own", "Bearer sk-test-own2", "bearer 钥匙"]
+)
 async def test_requests_without_the_key_are_refused_and_counted(given: str | None) -> None:
     """Another key, none, or another form: 401 as OpenAI has it, before the body is looked at."""
     headers = {} if given is None else {"Authorization": given}
     async with session_with(Options(key="sk-test-own")) as (endpoint, session):
-        async with session.post(f"{endpoint.url}/chat/completions", data=b"{", headers=headers) as response:
-            assert (response.status, (await response.json())["error"]["code"]) == (401, "invalid_api_key")
+        async with session.post(
+            f"{endpoint.url}/chat/completions", data=b"{", headers=headers
+        ) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (
+                401,
+                "invalid_api_key",
+            )
         async with session.get(f"{endpoint.url}/models", headers=headers) as response:
             assert response.status == 401
         counts = await stats(endpoint, session)
@@ -710,28 +783,38 @@ async def test_requests_with_the_key_are_answered() -> None:
 @pytest.mark.anyio
 async def test_baselines_of_a_benchmark_are_served_too() -> None:
     """Next to those that ship."""
-    async with session_with(Options(baselines=registry.served(registry.find(str(STARS))))) as (endpoint, session):
+    async with session_with(Options(baselines=registry.served(registry.find(str(STARS))))) as (
+        endpoint,
+        session,
+    ):
         status, reply, _ = await post(endpoint, session, chat(model=FLOOR))
         assert status == 200 and orjson.loads(reply)["model"] == FLOOR
         assert (await post(endpoint, session, chat()))[0] == 200
 
 
 def posted(path: str, headers: str, body: bytes) -> bytes:
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{headers}\r\n\r\n".encode() + body
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{headers}\r\n\r\n".encode()
+        + body
+    )
 
 
 BROKEN = {
     "gzip": posted("/v1/chat/completions", "Content-Encoding: gzip", b"abcd"),
     "no form": posted("/v1/files", "Content-Type: text/plain", b"ab"),
     "no boundary": posted("/v1/files", "Content-Type: multipart/form-data", b"ab"),
-    "long boundary": posted("/v1/files", f"Content-Type: multipart/form-data; boundary={'y' * 100}", b"ab"),
+    "long boundary": posted(
+        "/v1/files", f"Content-Type: multipart/form-data; boundary={'y' * 100}", b"ab"
+    ),
     "no parts": posted("/v1/files", "Content-Type: multipart/form-data; boundary=x", b"abcd"),
-    "half a part": posted("/v1/files", "Content-Type: multipart/form-data; boundary=x", b"--x\r\nabcd"),
+    "half a part": posted(
+        "/v1/files", "Content-Type: multipart/form-data; boundary=x", b"--x\r\nabcd"
+    ),
     "charset": posted(
         "/v1/files",
         "Content-Type: multipart/form-data; boundary=x",
-        b'--x\r\nContent-Disposition: form-data; name="purpose"\r\nContent-Type: text/plain; charset=z\r\n\r\na\r\n'
-        b"--x--\r\n",
+        b'--x\r\nContent-Disposition: form-data; name="purpose"\r\nContent-Type: text/plain;'
+        b" charset=z\r\n\r\na\r\n--x--\r\n",
     ),
 }
 """Requests whose body cannot be read."""
@@ -769,7 +852,9 @@ async def answered(port: int, data: bytes) -> bytes:
 def test_process_prints_its_url_and_serves_until_a_signal(stop: signal.Signals) -> None:
     """The one line says where it listens; a signal ends it with exit code 0, quietly."""
     command = [sys.executable, "-m", "tests.support.endpoint_double", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("listening on http://127.0.0.1:") and line.endswith("/v1\n")

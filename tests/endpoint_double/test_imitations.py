@@ -1,4 +1,5 @@
-"""Imitations of providers: each data file, its replies, streams, refusals and errors, over real connections."""
+"""Imitations of providers: each data file, its replies, streams, refusals and errors, over real
+connections."""
 
 from __future__ import annotations
 
@@ -41,8 +42,12 @@ def call(model: str = "some-model", **changes: Any) -> dict[str, Any]:
     return {"model": model, "messages": MESSAGES, **changes}
 
 
-async def post(endpoint: Embedded, session: aiohttp.ClientSession, body: dict[str, Any]) -> tuple[int, bytes, Any]:
-    async with session.post(f"{endpoint.url}/chat/completions", data=orjson.dumps(body)) as response:
+async def post(
+    endpoint: Embedded, session: aiohttp.ClientSession, body: dict[str, Any]
+) -> tuple[int, bytes, Any]:
+    async with session.post(
+        f"{endpoint.url}/chat/completions", data=orjson.dumps(body)
+    ) as response:
         return response.status, await response.read(), response.headers
 
 
@@ -67,7 +72,8 @@ def chunks_of(stream: bytes) -> list[dict[str, Any]]:
 
 @EACH
 def test_each_data_file_names_public_sources_and_what_it_has(name: str) -> None:
-    """A file that loads is a valid one; its sources are public addresses, its errors JSON with a status."""
+    """A file that loads is a valid one; its sources are public addresses, its errors JSON with a
+    status."""
     imitation = imitate.load(name)
     assert imitation.sources and all(source.startswith("https://") for source in imitation.sources)
     for kind, error in imitation.errors.items():
@@ -100,11 +106,20 @@ VALID = 'sources = ["https://example.org"]\n'
             r"regular expression .* at `\$\.thinking\[0\]\.models`",
         ),
         (VALID + "[[refused]]\nstatus = 400", r"`body` - at `\$\.refused\[0\]`"),
-        (VALID + "[[refused]]\nstatus = 400\nbody = '{'", r"JSON as text .* at `\$\.refused\[0\]\.body`"),
+        (
+            VALID + "[[refused]]\nstatus = 400\nbody = '{'",
+            r"JSON as text .* at `\$\.refused\[0\]\.body`",
+        ),
         (VALID + "[errors.fire]\nstatus = 400", "errors.fire: expected one of rate_limit"),
         (VALID + "[errors.quota]\nstatus = 200\nbody = '{}'", r"errors.quota: .* at `\$\.status`"),
-        (VALID + "[errors.quota]\nstatus = 400\nbody = '{}'\nheaders = {x = 1}", r"errors.quota: .* at `\$\.headers"),
-        (VALID + "[errors.quota]\nstatus = 400\nbody = '{}'\nextra = 1", "errors.quota: .*unknown field `extra`"),
+        (
+            VALID + "[errors.quota]\nstatus = 400\nbody = '{}'\nheaders = {x = 1}",
+            r"errors.quota: .* at `\$\.headers",
+        ),
+        (
+            VALID + "[errors.quota]\nstatus = 400\nbody = '{}'\nextra = 1",
+            "errors.quota: .*unknown field `extra`",
+        ),
     ],
 )
 def test_mistake_in_a_data_file_is_named(tmp_path: Path, content: str, said: str) -> None:
@@ -145,7 +160,8 @@ def test_content_can_be_a_list_of_parts_and_usage_missing(tmp_path: Path) -> Non
 
 
 def test_members_of_the_usage_can_name_a_count(tmp_path: Path) -> None:
-    """A member that stands for a count takes it, at any depth, and ours win over members of their name."""
+    """A member that stands for a count takes it, at any depth, and ours win over members of their
+    name."""
     usage = '{"miss": "{prompt_tokens}", "details": {"all": "{prompt_tokens}"}, "prompt_tokens": 1}'
     shaped = own(tmp_path, f"usage = '{usage}'").shape(whole(), call())
     assert shaped["usage"] == {**whole()["usage"], "miss": 7, "details": {"all": 7}}
@@ -157,14 +173,21 @@ def test_members_of_the_usage_can_name_a_count(tmp_path: Path) -> None:
 @pytest.mark.anyio
 @EACH
 @pytest.mark.parametrize("models", [PLAIN, THINKER], ids=["plain", "thinking"])
-async def test_reply_is_the_baselines_under_the_name_asked_for(name: str, models: dict[str, str]) -> None:
-    """Any model is answered, the same bytes each time; the content is the answer, wherever the thoughts are."""
+async def test_reply_is_the_baselines_under_the_name_asked_for(
+    name: str, models: dict[str, str]
+) -> None:
+    """Any model is answered, the same bytes each time; the content is the answer, wherever the
+    thoughts are."""
     async with session_with(Options(imitate=name)) as (endpoint, session):
         status, body, headers = await post(endpoint, session, call(models[name]))
         assert (await post(endpoint, session, call(models[name])))[1] == body
     reply = orjson.loads(body)
     choice = reply["choices"][0]
-    assert (status, headers["Content-Type"], reply["model"]) == (200, "application/json", models[name])
+    assert (status, headers["Content-Type"], reply["model"]) == (
+        200,
+        "application/json",
+        models[name],
+    )
     assert (text_of(choice["message"]), choice["finish_reason"]) == (TEXT, "stop")
     usage = reply["usage"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
@@ -206,9 +229,13 @@ WHERE = {
 
 @EACH
 def test_thoughts_stand_where_the_provider_has_them(name: str) -> None:
-    """Beside the content, or nowhere, and then the usage alone tells of them; other models have none."""
+    """Beside the content, or nowhere, and then the usage alone tells of them; other models have
+    none."""
     imitation = imitate.load(name)
-    thinking, plain = imitation.shape(whole(), call(THINKER[name])), imitation.shape(whole(), call())
+    thinking, plain = (
+        imitation.shape(whole(), call(THINKER[name])),
+        imitation.shape(whole(), call()),
+    )
     message = thinking["choices"][0]["message"]
     assert [member for member in ("reasoning_content", "reasoning") if message.get(member)] == (
         [WHERE[name]] if WHERE[name] else []
@@ -217,7 +244,9 @@ def test_thoughts_stand_where_the_provider_has_them(name: str) -> None:
     assert thinking["usage"]["completion_tokens"] - 2 == len(THOUGHTS) // 2
     assert plain["usage"]["completion_tokens"] == 2
     if name not in ("vllm", "sglang", "llamacpp"):
-        assert thinking["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(THOUGHTS) // 2
+        assert (
+            thinking["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(THOUGHTS) // 2
+        )
     assert not plain["choices"][0]["message"].get("reasoning_content")
 
 
@@ -317,11 +346,14 @@ async def test_error_in_mid_stream_has_the_providers_form() -> None:
 
 
 def test_prompts_are_answered_by_the_baseline_that_reads_them() -> None:
-    """Tags by recency, days by the commuter, baselines by their name, anything else by a fixed JSON object."""
+    """Tags by recency, days by the commuter, baselines by their name, anything else by a fixed JSON
+    object."""
     day = [{"role": "user", "content": "家在 AOI 7，坐标 (0, 0) 米"}]
     greeting = [{"role": "user", "content": "你好"}]
     assert imitate.answer(call(), 0) == TEXT
-    assert imitate.answer(call("baseline/frequency"), 0) == answer("baseline/frequency", MESSAGES, 0)
+    assert imitate.answer(call("baseline/frequency"), 0) == answer(
+        "baseline/frequency", MESSAGES, 0
+    )
     assert orjson.loads(imitate.answer(call(messages=day), 0))["segments"][0]["place"] == 7
     assert imitate.answer(call(messages=greeting), 0) == FIXED and orjson.loads(FIXED)
     assert "segments" in imitate.answer(call("baseline/random-day", messages=greeting), 0)
@@ -331,7 +363,9 @@ def test_prompts_are_answered_by_the_baseline_that_reads_them() -> None:
 
 JSON_OBJECT: dict[str, Any] = {"response_format": {"type": "json_object"}}
 NO_JSON: dict[str, Any] = {**JSON_OBJECT, "messages": [{"role": "user", "content": "你好"}]}
-SCHEMA: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}}
+SCHEMA: dict[str, Any] = {
+    "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+}
 
 
 @pytest.mark.anyio
@@ -346,11 +380,23 @@ SCHEMA: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schem
         ("deepseek", call(**SCHEMA), "response_format type is unavailable"),
         ("deepseek", call(**NO_JSON), "must contain the word 'json'"),
         ("dashscope", call("qwq-plus"), "only support stream mode"),
-        ("dashscope", call("qwen3-235b-a22b-thinking-2507", stream=False), "only support stream mode"),
+        (
+            "dashscope",
+            call("qwen3-235b-a22b-thinking-2507", stream=False),
+            "only support stream mode",
+        ),
         ("dashscope", call("qwen3-32b"), "enable_thinking must be set to false"),
-        ("dashscope", call("qwen3-30b-a3b", enable_thinking=True), "enable_thinking must be set to false"),
+        (
+            "dashscope",
+            call("qwen3-30b-a3b", enable_thinking=True),
+            "enable_thinking must be set to false",
+        ),
         ("dashscope", call("qwen-plus", **NO_JSON), "must contain the word 'json'"),
-        ("siliconflow", call("Qwen/Qwen2.5-7B-Instruct", enable_thinking=False), "does not support parameter"),
+        (
+            "siliconflow",
+            call("Qwen/Qwen2.5-7B-Instruct", enable_thinking=False),
+            "does not support parameter",
+        ),
         ("llamacpp", call(response_format={"type": "grammar"}), "but got: grammar"),
     ],
 )
@@ -405,9 +451,13 @@ def test_values_are_quoted_as_they_stand_in_json() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize(("name", "kind"), EVERY_ERROR)
 async def test_each_error_comes_with_its_status_and_body(name: str, kind: str) -> None:
-    """As a fault it comes in place of the completion, streamed or not, with the provider's headers."""
+    """As a fault it comes in place of the completion, streamed or not, with the provider's
+    headers."""
     error = imitate.load(name).errors[kind]
-    async with session_with(Options(imitate=name, faults=FaultPlan(1.0, (kind,)))) as (endpoint, session):
+    async with session_with(Options(imitate=name, faults=FaultPlan(1.0, (kind,)))) as (
+        endpoint,
+        session,
+    ):
         for streamed in (False, True):
             status, body, headers = await post(endpoint, session, call(stream=streamed))
             assert (status, body) == (error.status, error.reply("some-model").body)
@@ -418,11 +468,16 @@ async def test_each_error_comes_with_its_status_and_body(name: str, kind: str) -
 @pytest.mark.anyio
 @EACH
 async def test_unknown_model_is_not_answered(name: str) -> None:
-    """One name gets the error of an unknown model, where the provider has one; the others take any name."""
+    """One name gets the error of an unknown model, where the provider has one; the others take any
+    name."""
     error = imitate.load(name).errors.get("unknown_model")
     async with session_with(Options(imitate=name)) as (endpoint, session):
         status, body, _ = await post(endpoint, session, call(NO_SUCH_MODEL))
-    assert (status, body) == (error.status, error.reply(NO_SUCH_MODEL).body) if error else status == 200
+    assert (
+        (status, body) == (error.status, error.reply(NO_SUCH_MODEL).body)
+        if error
+        else status == 200
+    )
 
 
 @pytest.mark.anyio
@@ -444,7 +499,10 @@ def test_refusals_of_a_plan_are_those_of_the_provider() -> None:
         "bad_parameter",
         "500",
     )
-    with pytest.raises(BadInput, match="the imitated vllm has context_length, unknown_model, bad_key, bad_parameter"):
+    with pytest.raises(
+        BadInput,
+        match="the imitated vllm has context_length, unknown_model, bad_key, bad_parameter",
+    ):
         Options(imitate="vllm", faults=FaultPlan(0.5, ("rate_limit",)))
 
 

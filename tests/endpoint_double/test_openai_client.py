@@ -1,7 +1,8 @@
 """What the `openai` client sends in chat calls, and what its caller gets: as from OpenAI's API.
 
-The requests in `tests/data/openai_calls.jsonl` were captured from that client by `bench/clients/openai_calls.py`; what
-its callers got was read and compared with OpenAI's API reference and with error bodies that its users reported.
+The requests in `tests/data/openai_calls.jsonl` were captured from that client by
+`bench/clients/openai_calls.py`; what its callers got was read and compared with OpenAI's API
+reference and with error bodies that its users reported.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ THINKERS = {"vllm": "Qwen/Qwen3-8B", "sglang": "deepseek-ai/DeepSeek-R1", "opena
 
 
 async def ask(
-    endpoint: Embedded, session: aiohttp.ClientSession, path: str, method: str = "GET", body: Any = None
+    endpoint: Embedded,
+    session: aiohttp.ClientSession,
+    path: str,
+    method: str = "GET",
+    body: Any = None,
 ) -> tuple[int, Any]:
     """Return the status, and the JSON of a reply or of each event of a stream."""
     url = URL(endpoint.url.removesuffix("/v1") + path, encoded=True)
@@ -54,7 +59,10 @@ async def chat(endpoint: Embedded, session: aiohttp.ClientSession, **members: An
 def outcome(status: int, reply: Any) -> dict[str, Any]:
     """What a caller of the client sees of a reply, as the file has it."""
     if status != 200:
-        return {"status": status, **{name: reply["error"][name] for name in ("type", "param", "code")}}
+        return {
+            "status": status,
+            **{name: reply["error"][name] for name in ("type", "param", "code")},
+        }
     if "object" in reply and reply["object"] in ("list", "model"):
         return {"status": 200, "value": reply.get("id") or [model["id"] for model in reply["data"]]}
     chunks = reply if isinstance(reply, list) else [reply]
@@ -65,14 +73,22 @@ def outcome(status: int, reply: Any) -> dict[str, Any]:
         texts[choice["index"]] = texts.get(choice["index"], "") + (message.get("content") or "")
         reasons[choice["index"]] = choice["finish_reason"]
     usage = chunks[-1].get("usage")
-    tokens = [usage[f"{kind}_tokens"] for kind in ("prompt", "completion", "total")] if usage else None
-    return {"status": 200, "texts": list(texts.values()), "reasons": list(reasons.values()), "usage": tokens}
+    tokens = (
+        [usage[f"{kind}_tokens"] for kind in ("prompt", "completion", "total")] if usage else None
+    )
+    return {
+        "status": 200,
+        "texts": list(texts.values()),
+        "reasons": list(reasons.values()),
+        "usage": tokens,
+    }
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("call", CALLS, ids=[call["name"] for call in CALLS])
 async def test_captured_request_is_answered_as_openai_would(call: dict[str, Any]) -> None:
-    """Texts, finish reasons and usage, or status, type, param and code of the error; every error has a message."""
+    """Texts, finish reasons and usage, or status, type, param and code of the error; every error
+    has a message."""
     async with session_with(Options()) as (endpoint, session):
         status, reply = await ask(endpoint, session, call["path"], call["method"], call["body"])
     assert outcome(status, reply) == call["got"]
@@ -82,7 +98,9 @@ async def test_captured_request_is_answered_as_openai_would(call: dict[str, Any]
 def test_every_member_that_the_client_can_send_is_known() -> None:
     """A new member of the client needs a type here."""
     assert set(OpenAICall.__struct_fields__) == {*HEAD["members"]}
-    assert f"openai[aiohttp]=={HEAD['version']}" in (ROOT / "requirements/peer-openai.in").read_text()
+    assert (
+        f"openai[aiohttp]=={HEAD['version']}" in (ROOT / "requirements/peer-openai.in").read_text()
+    )
 
 
 @pytest.mark.slow
@@ -111,9 +129,16 @@ async def test_choices_share_no_more_tokens_than_each_may_have() -> None:
 async def test_every_chunk_of_a_stream_with_usage_has_a_usage() -> None:
     """It is null but in the last chunk, which has no choices."""
     async with session_with(Options()) as (endpoint, session):
-        *chunks, last = await chat(endpoint, session, stream=True, stream_options={"include_usage": True}, n=2)
+        *chunks, last = await chat(
+            endpoint, session, stream=True, stream_options={"include_usage": True}, n=2
+        )
     assert all(chunk["usage"] is None for chunk in chunks) and last["usage"] and not last["choices"]
-    ends = [choice["index"] for chunk in chunks for choice in chunk["choices"] if choice["finish_reason"]]
+    ends = [
+        choice["index"]
+        for chunk in chunks
+        for choice in chunk["choices"]
+        if choice["finish_reason"]
+    ]
     assert ends == [0, 1]
 
 
@@ -121,11 +146,14 @@ async def test_every_chunk_of_a_stream_with_usage_has_a_usage() -> None:
 @pytest.mark.parametrize(("name", "model"), THINKERS.items())
 @pytest.mark.parametrize("limit", [1, 22, 30, 1000])
 async def test_limit_holds_thoughts_and_answer(name: str, model: str, limit: int) -> None:
-    """What is left after the thoughts is for the answer; a length that is reached is the usage, exactly."""
+    """What is left after the thoughts is for the answer; a length that is reached is the usage,
+    exactly."""
     async with session_with(Options(imitate=name)) as (endpoint, session):
         members = {"model": model, "max_completion_tokens": limit, "n": 2}
         reply = await chat(endpoint, session, **members)
-        streamed = await chat(endpoint, session, **members, stream=True, stream_options={"include_usage": True})
+        streamed = await chat(
+            endpoint, session, **members, stream=True, stream_options={"include_usage": True}
+        )
     used = reply["usage"]["completion_tokens"]
     cut_off = {choice["finish_reason"] for choice in reply["choices"]} == {"length"}
     assert (used == 2 * limit) if cut_off else (limit == 1000 and used < 2000)
@@ -154,12 +182,24 @@ async def test_other_providers_take_members_that_openai_does_not(name: str) -> N
 
 @pytest.mark.anyio
 async def test_runs_can_send_baselines_what_their_models_need() -> None:
-    """A table's models and baselines share `--extra-body`; a wrong type of what decides an answer is refused still."""
-    members = {"top_k": 5, "logprobs": True, "response_format": {"type": "json_object"}, "temperature": -1}
-    body = {"model": "baseline/recency", "messages": [{"role": "user", "content": "你好"}], **members}
+    """A table's models and baselines share `--extra-body`; a wrong type of what decides an answer
+    is refused still."""
+    members = {
+        "top_k": 5,
+        "logprobs": True,
+        "response_format": {"type": "json_object"},
+        "temperature": -1,
+    }
+    body = {
+        "model": "baseline/recency",
+        "messages": [{"role": "user", "content": "你好"}],
+        **members,
+    }
     async with session_with(Options(strict=False)) as (endpoint, session):
         assert (await ask(endpoint, session, "/v1/chat/completions", "POST", body))[0] == 200
-        assert (await ask(endpoint, session, "/v1/chat/completions", "POST", {**body, "n": "2"}))[0] == 400
+        assert (await ask(endpoint, session, "/v1/chat/completions", "POST", {**body, "n": "2"}))[
+            0
+        ] == 400
     async with session_with(Options()) as (endpoint, session):
         assert (await ask(endpoint, session, "/v1/chat/completions", "POST", body))[0] == 400
 
@@ -202,7 +242,9 @@ async def test_body_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch)
     """With 413, as JSON."""
     monkeypatch.setattr(app, "BODY_LIMIT", 1000)
     async with session_with(Options()) as (endpoint, session):
-        status, reply = await ask(endpoint, session, "/v1/chat/completions", "POST", {"model": "x" * 1000})
+        status, reply = await ask(
+            endpoint, session, "/v1/chat/completions", "POST", {"model": "x" * 1000}
+        )
     assert (status, reply["error"]["type"]) == (413, "invalid_request_error")
 
 

@@ -13,7 +13,9 @@ from tests.support.endpoint_double.app import Options
 from tests.support.endpoint_double.schemas import complaint
 
 TEXT = {"type": "string"}
-TAGS = strict_object(tags={"type": "array", "items": {**TEXT, "enum": ["猫", "狗"]}, "minItems": 2, "maxItems": 2})
+TAGS = strict_object(
+    tags={"type": "array", "items": {**TEXT, "enum": ["猫", "狗"]}, "minItems": 2, "maxItems": 2}
+)
 
 
 def enum(count: int, length: int) -> dict[str, Any]:
@@ -32,7 +34,12 @@ def test_strict_schemas_within_openais_rules_are_taken(schema: dict[str, Any]) -
         None,
         {"type": "array", "items": TEXT},
         {"type": "object", "properties": {"a": TEXT}, "required": ["a"]},
-        {"type": "object", "properties": {"a": TEXT}, "required": [], "additionalProperties": False},
+        {
+            "type": "object",
+            "properties": {"a": TEXT},
+            "required": [],
+            "additionalProperties": False,
+        },
         strict_object(tags={"type": "array", "items": TEXT, "uniqueItems": True}),
         strict_object(tags={"type": "array"}),
         strict_object(tag={**TEXT, "enum": []}),
@@ -64,7 +71,8 @@ def test_strict_schemas_beyond_them_are_refused(schema: Any) -> None:
 async def test_endpoint_refuses_what_it_cannot_follow(
     name: str | None, schema: dict[str, Any], strict: bool, status: int
 ) -> None:
-    """OpenAI by its rules for strict schemas, others what no answer fits, and one that ignores schemas nothing."""
+    """OpenAI by its rules for strict schemas, others what no answer fits, and one that ignores
+    schemas nothing."""
     form = {"type": "json_schema", "json_schema": {"name": "x", "strict": strict, "schema": schema}}
     messages = [{"role": "user", "content": 'Tags: 猫\n从 ["狗", "猫"] 里选，输出 JSON'}]
     body = {"model": "baseline/recency", "messages": messages, "response_format": form}

@@ -92,7 +92,9 @@ def test_later_answers_do_not() -> None:
         ("no_day", "stop", "{}", "responses_*.jsonl"),
     ],
 )
-def test_reason_names_an_example_and_what_to_do(kind: str, finish_reason: str, text: str, hint: str) -> None:
+def test_reason_names_an_example_and_what_to_do(
+    kind: str, finish_reason: str, text: str, hint: str
+) -> None:
     """By the most frequent kind."""
     answers = Answers(False)
     completion, error = unusable(kind, finish_reason, text)
@@ -121,7 +123,11 @@ async def test_only_new_replies_are_judged() -> None:
 
     for _ in range(2):
         talk = Conversation(
-            Sampling("m"), dict(saved), 1, settle, lambda reply, error: found.append(error and error.kind)
+            Sampling("m"),
+            dict(saved),
+            1,
+            settle,
+            lambda reply, error: found.append(error and error.kind),
         )
         with pytest.raises(InvalidReply):
             await Chat(talk.ask, judged=talk.judge).json("?")
@@ -142,7 +148,11 @@ def scripted(model: str) -> tuple[Script, str | None]:
     }
     message, reason = scripts[model]
     choice = {"index": 0, "message": message, "finish_reason": reason}
-    usage = {"prompt_tokens": 9, "completion_tokens": 4096, "completion_tokens_details": {"reasoning_tokens": 4096}}
+    usage = {
+        "prompt_tokens": 9,
+        "completion_tokens": 4096,
+        "completion_tokens_details": {"reasoning_tokens": 4096},
+    }
     return lambda body: (200, orjson.dumps({"choices": [choice], "usage": usage}))
 
 
@@ -165,7 +175,8 @@ def call(command: str, url: str, *more: str) -> int:
 def test_run_whose_answers_cannot_be_used_stops_and_can_go_on(
     model: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 6 after few requests, again by a resume; with --allow-invalid the run goes to its end."""
+    """Exit code 6 after few requests, again by a resume; with --allow-invalid the run goes to its
+    end."""
     with serving(scripted(model)) as server:
         assert call("run", server.url) == 6
         sent = len(server.bodies)
@@ -182,7 +193,9 @@ def test_answers_in_tool_calls_are_read(folder: Path) -> None:
     with serving(scripted("calls")) as server:
         assert call("run", server.url) == 0
         assert len(server.bodies) == 2 * USERS
-    lines = (folder / "results" / "m" / "inference_results_all_of_them.jsonl").read_bytes().splitlines()
+    lines = (
+        (folder / "results" / "m" / "inference_results_all_of_them.jsonl").read_bytes().splitlines()
+    )
     assert [orjson.loads(line)["repairs"] for line in lines] == [["tool_call"]] * USERS
 
 

@@ -38,7 +38,8 @@ class Endpoint:
 
 @pytest.mark.anyio
 async def test_saved_response_is_returned_and_not_asked_for() -> None:
-    """What the endpoint has answered once costs nothing a second time; the first new request goes out."""
+    """What the endpoint has answered once costs nothing a second time; the first new request goes
+    out."""
     endpoint = Endpoint()
     conversation = endpoint.conversation({(key("一"), 0): Completion("saved")})
     answers = [(await conversation.ask(request(text))).text for text in ("一", "二")]
@@ -49,9 +50,12 @@ async def test_saved_response_is_returned_and_not_asked_for() -> None:
 
 @pytest.mark.anyio
 async def test_same_request_asked_again_is_another_response() -> None:
-    """The first, second and third asking of one request each have their own response, saved or new."""
+    """The first, second and third asking of one request each have their own response, saved or
+    new."""
     endpoint = Endpoint()
-    conversation = endpoint.conversation({(key("一"), 0): Completion("first"), (key("一"), 2): Completion("third")})
+    conversation = endpoint.conversation(
+        {(key("一"), 0): Completion("first"), (key("一"), 2): Completion("third")}
+    )
     answers = [(await conversation.ask(request("一"))).text for _ in range(4)]
     assert answers == ["first", "reply 1", "third", "reply 2"]
     assert endpoint.saved == [(key("一"), 1, "reply 1"), (key("一"), 3, "reply 2")]
@@ -81,7 +85,8 @@ async def test_error_of_a_request_reaches_the_play() -> None:
 
 @pytest.mark.anyio
 async def test_rank_is_the_steps_that_are_left() -> None:
-    """A replayed step counts as done, and a chain that is longer than expected still has one step left."""
+    """A replayed step counts as done, and a chain that is longer than expected still has one step
+    left."""
     endpoint = Endpoint()
     conversation = endpoint.conversation({(key("0"), 0): Completion("saved")}, steps=4)
     for step in range(6):
@@ -91,7 +96,8 @@ async def test_rank_is_the_steps_that_are_left() -> None:
 
 @pytest.mark.anyio
 async def test_replay_diverges_where_a_response_is_missing() -> None:
-    """A play from saved responses alone never reaches an endpoint: it says that it would have to."""
+    """A play from saved responses alone never reaches an endpoint: it says that it would have
+    to."""
     conversation = replaying(SAMPLING, {(key("一"), 0): Completion("saved")})
     assert (await conversation.ask(request("一"))).text == "saved"
     with pytest.raises(ReplayMiss):
@@ -101,7 +107,9 @@ async def test_replay_diverges_where_a_response_is_missing() -> None:
 @pytest.mark.anyio
 async def test_saved_responses_that_nothing_asked_for_are_counted() -> None:
     """A play that goes another way than before leaves some behind."""
-    conversation = Endpoint().conversation({(key("一"), 0): Completion("a"), (key("二"), 0): Completion("b")})
+    conversation = Endpoint().conversation(
+        {(key("一"), 0): Completion("a"), (key("二"), 0): Completion("b")}
+    )
     await conversation.ask(request("一"))
     await conversation.ask(request("三"))
     assert conversation.unused == 1

@@ -27,26 +27,34 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(tmp_path: Path) -> None:
-    """SIGKILL at random moments: the same results file, and only requests on the wire are asked for again.
+    """SIGKILL at random moments: the same results file, and only requests on the wire are asked for
+    again.
 
-    Users are played three times each. Campaigns of all other kinds of runs: tests/bench/test_campaign.py.
+    Users are played three times each. Campaigns of all other kinds of runs:
+    tests/bench/test_campaign.py.
     """
-    found = campaign(4, 10, 6.0, concurrency=4, seed=3, folder=tmp_path, durability="power", repeats=3)
+    found = campaign(
+        4, 10, 6.0, concurrency=4, seed=3, folder=tmp_path, durability="power", repeats=3
+    )
     assert (found.kills, found.identical) == (4, found.runs)
     assert found.extra <= found.allowed
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGHUP, 129)],
 )
 def test_signal_stops_cleanly_and_resume_goes_on(
     tasks: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    """Requests on the wire are answered and saved, the resume command is printed and works, nothing is paid twice."""
+    """Requests on the wire are answered and saved, the resume command is printed and works, nothing
+    is paid twice."""
     results = tmp_path / "results"
     with endpoint("--latency", "0.2") as url:
         options = ("--platform", "weibo", "--concurrency", "4", "--name", "run")
-        process = subprocess.Popen(run_command(url, tasks, results, *options), stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            run_command(url, tasks, results, *options), stdout=subprocess.PIPE, text=True
+        )
         wait_for_responses(results / "run" / "responses_weibo.jsonl", 8)
         process.send_signal(number)
         shown, _ = process.communicate(timeout=30)
@@ -65,7 +73,9 @@ def test_second_run_on_a_folder_in_use_is_refused(tasks: Path, tmp_path: Path) -
     """One writer: the second says who holds the folder, exits with 4, and changes nothing."""
     results = tmp_path / "results"
     with endpoint("--latency", "0.3") as url:
-        command = run_command(url, tasks, results, "--platform", "weibo", "--concurrency", "2", "--name", "run")
+        command = run_command(
+            url, tasks, results, "--platform", "weibo", "--concurrency", "2", "--name", "run"
+        )
         first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             wait_for_responses(results / "run" / "responses_weibo.jsonl", 2)
@@ -83,7 +93,9 @@ def test_signal_during_resume_ends_all_runs(tasks: Path, tmp_path: Path) -> None
     with endpoint("--latency", "0.3") as url:
         for name in ("a", "b"):
             options = ("--platform", "weibo", "--concurrency", "2", "--name", name)
-            with subprocess.Popen(run_command(url, tasks, results, *options), stdout=subprocess.DEVNULL) as process:
+            with subprocess.Popen(
+                run_command(url, tasks, results, *options), stdout=subprocess.DEVNULL
+            ) as process:
                 wait_for_responses(results / name / "responses_weibo.jsonl", 2)
                 process.send_signal(signal.SIGINT)
         more = sum(1 for _ in sound_lines(results / "a/responses_weibo.jsonl")) + 2
@@ -92,5 +104,7 @@ def test_signal_during_resume_ends_all_runs(tasks: Path, tmp_path: Path) -> None
             wait_for_responses(results / "a/responses_weibo.jsonl", more)
             process.send_signal(signal.SIGINT)
         assert process.returncode == 130
-    manifests = [orjson.loads((results / name / "run_weibo.json").read_bytes()) for name in ("a", "b")]
+    manifests = [
+        orjson.loads((results / name / "run_weibo.json").read_bytes()) for name in ("a", "b")
+    ]
     assert [manifest["state"] for manifest in manifests] == ["stopped", "stopped"]

@@ -80,7 +80,8 @@ async def for_ever(user: str, before: int) -> None:
 
 @pytest.mark.anyio
 async def test_every_user_is_recorded(run: Run) -> None:
-    """Each user of the tasks file is played once, each request goes out once, and the run is complete."""
+    """Each user of the tasks file is played once, each request goes out once, and the run is
+    complete."""
     endpoint = Endpoint()
     assert await run.play(endpoint) is None
     assert run.recorded == list(USERS)
@@ -101,7 +102,8 @@ async def test_no_more_than_the_limit_is_on_the_wire_or_in_play(run: Run) -> Non
 
 @pytest.mark.anyio
 async def test_users_that_back_off_are_replaced_but_by_no_crowd(tmp_path: Path) -> None:
-    """While they hold no slot others are played; where everybody fails, twice the limit is all that is in play."""
+    """While they hold no slot others are played; where everybody fails, twice the limit is all that
+    is in play."""
 
     async def fails_first(user: str, before: int) -> None:
         if not before:
@@ -114,7 +116,11 @@ async def test_users_that_back_off_are_replaced_but_by_no_crowd(tmp_path: Path) 
         if len(run.snapshots) == 20:
             looked_at_often.set()
 
-    run, endpoint, looked_at_often = Run(tmp_path, {str(n): 1 for n in range(60)}), Endpoint(fails_first), anyio.Event()
+    run, endpoint, looked_at_often = (
+        Run(tmp_path, {str(n): 1 for n in range(60)}),
+        Endpoint(fails_first),
+        anyio.Event(),
+    )
     assert await run.play(endpoint, limit=3, sleep=until_looked_at_often, observe=observe) is None
     assert endpoint.most_on_the_wire == 3
     assert run.benchmark.most_in_play == 6
@@ -128,13 +134,20 @@ async def test_snapshots_count_up_to_the_whole(run: Run) -> None:
     progress = last.subsets[0]
     assert (progress.users, progress.done, progress.failed) == (12, 12, 0)
     assert (progress.steps, progress.steps_done) == (STEPS, STEPS)
-    assert (last.requests, last.retries, last.in_flight, last.waiting, last.replayed) == (STEPS, 0, 0, 0, 0)
+    assert (last.requests, last.retries, last.in_flight, last.waiting, last.replayed) == (
+        STEPS,
+        0,
+        0,
+        0,
+        0,
+    )
     assert (last.prompt_tokens, last.completion_tokens) == (3 * STEPS, 2 * STEPS)
 
 
 @pytest.mark.anyio
 async def test_snapshots_tell_what_fails_by_kind(run: Run) -> None:
-    """Tries that failed and users given up on, the last of these in its own words, and how long the replies took."""
+    """Tries that failed and users given up on, the last of these in its own words, and how long the
+    replies took."""
 
     async def script(user: str, before: int) -> None:
         if user == "用户3":
@@ -148,7 +161,11 @@ async def test_snapshots_tell_what_fails_by_kind(run: Run) -> None:
     assert often == "http_503" and tries >= 3 and once == ("timeout", 1)
     assert last.failures == (("persistent_error", 1),)
     [warned] = last.warnings
-    assert warned.text in ("timeout: late", "http_503: busy", "用户3: persistent_error: http_503: busy")
+    assert warned.text in (
+        "timeout: late",
+        "http_503: busy",
+        "用户3: persistent_error: http_503: busy",
+    )
     assert last.latency is not None and 0.0 <= last.latency[0] <= last.latency[1]
     assert last.at_risk == AtRisk(0, 0.0)
     assert last.over and last.eta == 0.0
@@ -156,7 +173,8 @@ async def test_snapshots_tell_what_fails_by_kind(run: Run) -> None:
 
 @pytest.mark.anyio
 async def test_what_was_found_out_stays_on_the_display_while_tries_and_users_fail(run: Run) -> None:
-    """However many different faults follow: of those the last one is reported, and all are counted by kind."""
+    """However many different faults follow: of those the last one is reported, and all are counted
+    by kind."""
 
     async def script(user: str, before: int) -> None:
         if run.job.warnings == []:
@@ -180,8 +198,11 @@ class Residents(Chains):
 
 
 @pytest.mark.anyio
-async def test_tokens_and_time_to_go_are_those_of_the_requests_that_users_make(tmp_path: Path) -> None:
-    """Not of those that were counted for them: after ten of 16 agents, the rest will take as many tokens each."""
+async def test_tokens_and_time_to_go_are_those_of_the_requests_that_users_make(
+    tmp_path: Path,
+) -> None:
+    """Not of those that were counted for them: after ten of 16 agents, the rest will take as many
+    tokens each."""
     run = Run(tmp_path, {f"居民{number}": 100 for number in range(16)})
     run.benchmark = Residents()
     served: set[str] = set()
@@ -199,9 +220,14 @@ async def test_tokens_and_time_to_go_are_those_of_the_requests_that_users_make(t
             release.set()
 
     await run.play(Endpoint(script), limit=3, observe=observe)
-    assert seen[0].projected_tokens == (run.snapshots[-1].prompt_tokens, run.snapshots[-1].completion_tokens)
+    assert seen[0].projected_tokens == (
+        run.snapshots[-1].prompt_tokens,
+        run.snapshots[-1].completion_tokens,
+    )
     assert run.snapshots[-1].prompt_tokens == 16 * 5 * 3
-    assert not seen[0].chain_bound  # on three slots so far 50 replies took 16 times one's time: six more take ten
+    assert not seen[
+        0
+    ].chain_bound  # on three slots so far 50 replies took 16 times one's time: six more take ten
 
 
 @pytest.mark.anyio
@@ -220,8 +246,11 @@ async def test_a_run_that_does_not_sync_says_what_a_power_loss_could_take(run: R
 
 
 @pytest.mark.anyio
-async def test_display_and_log_tell_the_true_concurrency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was asked for, what is admitted, what is on the wire, and that nothing holds more back."""
+async def test_display_and_log_tell_the_true_concurrency(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked for, what is admitted, what is on the wire, and that nothing holds more
+    back."""
     monkeypatch.setattr(local, "NOTE_SECONDS", 0.0)
     run, release = Run(tmp_path), anyio.Event()
 
@@ -234,15 +263,27 @@ async def test_display_and_log_tell_the_true_concurrency(tmp_path: Path, monkeyp
 
     assert await run.play(Endpoint(held), limit=3, observe=observe) is None
     seen = run.snapshots[2]
-    assert (seen.requested, seen.limit, seen.in_flight, seen.held_by, seen.backing_off) == (3, 3, 3, None, 0)
+    assert (seen.requested, seen.limit, seen.in_flight, seen.held_by, seen.backing_off) == (
+        3,
+        3,
+        3,
+        None,
+        0,
+    )
     noted = [log.unseal(line.text) for line in log.sound_lines(run.files.events)]
     first = next(event for event in noted if event["what"] == "concurrency")
-    assert (first["requested"], first["admitted"], first["on_the_wire"], first["held_by"]) == (3, 3, 3, None)
+    assert (first["requested"], first["admitted"], first["on_the_wire"], first["held_by"]) == (
+        3,
+        3,
+        3,
+        None,
+    )
 
 
 @pytest.mark.anyio
 async def test_results_are_the_same_bytes_whatever_happens_on_the_way(tmp_path: Path) -> None:
-    """One, three or sixteen at a time, with faults, or in two goes: the final file does not differ."""
+    """One, three or sixteen at a time, with faults, or in two goes: the final file does not
+    differ."""
 
     async def flaky(user: str, before: int) -> None:
         if before % 3 == 1:
@@ -277,7 +318,13 @@ async def test_jobs_of_one_engine_are_played_in_one_schedule(tmp_path: Path) -> 
     a, b = Run(tmp_path / "a", {"甲": 3, "乙": 1}), Run(tmp_path / "b", {"丙": 2, "甲": 1})
     with a.open() as first, b.open() as second:
         clock = anyio.current_time
-        caller = Caller(Endpoint(), Limiter(Slots(FixedControl(2), clock)), Limits(0, 900.0), probe=b"?", clock=clock)
+        caller = Caller(
+            Endpoint(),
+            Limiter(Slots(FixedControl(2), clock)),
+            Limits(0, 900.0),
+            probe=b"?",
+            clock=clock,
+        )
         jobs = [first, second]
         lane = Lane(LanePlan("run", 0, 2, False), Findings(jobs, clock), caller)
         await LocalEngine([lane], seed=0, clock=clock, observe=a.snapshots.extend).run()
@@ -305,9 +352,17 @@ async def test_event_loop_that_held_the_run_up_is_in_the_schedule(
         return now[0]
 
     with run.open() as job:
-        caller = Caller(Endpoint(), Limiter(Slots(FixedControl(1), clock)), Limits(0, 900.0), probe=b"?", clock=clock)
+        caller = Caller(
+            Endpoint(),
+            Limiter(Slots(FixedControl(1), clock)),
+            Limits(0, 900.0),
+            probe=b"?",
+            clock=clock,
+        )
         lane = Lane(LanePlan("run", 0, 1, False), Findings([job], clock), caller)
-        engine = LocalEngine([lane], seed=0, clock=clock, observe=lambda snapshots: None, cpu=lambda: used[0])
+        engine = LocalEngine(
+            [lane], seed=0, clock=clock, observe=lambda snapshots: None, cpu=lambda: used[0]
+        )
         now[0] += seconds
         used[0] += cpu
         took = engine.schedule(lane)
@@ -315,11 +370,14 @@ async def test_event_loop_that_held_the_run_up_is_in_the_schedule(
 
 
 def test_signal_after_the_last_user_ends_the_command_after_the_event_loop() -> None:
-    """Within the loop's last steps the exception of a handler could come between any two lines of a library."""
+    """Within the loop's last steps the exception of a handler could come between any two lines of a
+    library."""
     reached = []
 
     async def played(signals: Signals) -> None:
-        await LocalEngine([], seed=0, clock=anyio.current_time, observe=lambda snapshots: None, signals=signals).run()
+        await LocalEngine(
+            [], seed=0, clock=anyio.current_time, observe=lambda snapshots: None, signals=signals
+        ).run()
         signal.raise_signal(signal.SIGINT)
         await anyio.lowlevel.checkpoint()
         reached.append("the end")
@@ -335,7 +393,8 @@ def test_signal_after_the_last_user_ends_the_command_after_the_event_loop() -> N
 
 @pytest.mark.anyio
 async def test_user_whose_request_keeps_failing_does_not_keep_the_others(run: Run) -> None:
-    """It becomes a failure with its tries; everyone else is recorded, and a later run owes that user alone."""
+    """It becomes a failure with its tries; everyone else is recorded, and a later run owes that
+    user alone."""
 
     async def one_fails(user: str, before: int) -> None:
         if user == "用户2" and before:  # its second request
@@ -362,7 +421,9 @@ async def test_user_whose_request_keeps_failing_does_not_keep_the_others(run: Ru
 
 
 @pytest.mark.anyio
-async def test_three_users_in_a_row_that_are_refused_stop_the_run_after_a_success_too(run: Run) -> None:
+async def test_three_users_in_a_row_that_are_refused_stop_the_run_after_a_success_too(
+    run: Run,
+) -> None:
     """Nobody was served in between: an endpoint may change its mind about the configuration."""
 
     async def refuses(user: str, before: int) -> None:
@@ -394,7 +455,8 @@ async def test_refusals_before_any_success_stop_the_run(run: Run) -> None:
 
 @pytest.mark.anyio
 async def test_endpoint_that_stops_the_run_loses_no_reply(run: Run) -> None:
-    """Nothing new goes out, what was on the wire is saved, and a later run asks for none of it again."""
+    """Nothing new goes out, what was on the wire is saved, and a later run asks for none of it
+    again."""
     gate = Gate()
 
     async def stops(user: str, before: int) -> None:
@@ -434,7 +496,9 @@ async def test_no_user_starts_in_a_run_that_is_stopping(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_request_that_outlasts_the_grace_is_given_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_that_outlasts_the_grace_is_given_up(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the wire owes when the grace ends is owed; what it gave before is saved."""
     monkeypatch.setattr(lane_module, "GRACE_SECONDS", 0.01)
 
@@ -495,9 +559,11 @@ class BreakingStore(RunStore):
 
 
 @pytest.mark.anyio
-async def test_disk_that_is_full_at_any_write_ends_the_run_with_everything_saved_intact(tmp_path: Path) -> None:
-    """Responses, records, failures and events: whichever write is the first to fail, the run ends with the
-    reason, and goes on from what was saved to the same results."""
+async def test_disk_that_is_full_at_any_write_ends_the_run_with_everything_saved_intact(
+    tmp_path: Path,
+) -> None:
+    """Responses, records, failures and events: whichever write is the first to fail, the run ends
+    with the reason, and goes on from what was saved to the same results."""
     users = {"甲": 2, "乙": 1, "丙": 2}
 
     async def one_fault(user: str, before: int) -> None:
@@ -511,7 +577,9 @@ async def test_disk_that_is_full_at_any_write_ends_the_run_with_everything_saved
     while ending is not None:
         folder = tmp_path / str(write)
         folder.mkdir()
-        ending = await Run(folder, users, partial(BreakingStore, write)).play(Endpoint(one_fault), limit=2)
+        ending = await Run(folder, users, partial(BreakingStore, write)).play(
+            Endpoint(one_fault), limit=2
+        )
         assert ending is None or str(ending) == "disk full"
         run, again = Run(folder, users), Endpoint()
         before = run.saved
@@ -519,7 +587,9 @@ async def test_disk_that_is_full_at_any_write_ends_the_run_with_everything_saved
         assert not before & again.answered
         results.add(run.files.results.read_bytes())
         write += 1
-    assert write - 1 == 4 + 2 + 1 + 1 + 3  # responses, records, a failure, a retry, and what is in flight
+    assert (
+        write - 1 == 4 + 2 + 1 + 1 + 3
+    )  # responses, records, a failure, a retry, and what is in flight
     assert len(results) == 1
 
 
@@ -533,12 +603,17 @@ async def test_error_of_the_machine_waits_for_nobody(tmp_path: Path) -> None:
 
     endpoint = Endpoint(one_answers)
     with anyio.fail_after(5):
-        assert isinstance(await Run(tmp_path, store=partial(BreakingStore, 0)).play(endpoint), MachineError)
+        assert isinstance(
+            await Run(tmp_path, store=partial(BreakingStore, 0)).play(endpoint), MachineError
+        )
 
 
 @pytest.mark.anyio
-async def test_disk_that_fills_while_the_run_is_stopping_is_the_reason_that_is_told(tmp_path: Path) -> None:
-    """That the end itself cannot be noted in the log is no reason to crash, and the one that needs a remedy first."""
+async def test_disk_that_fills_while_the_run_is_stopping_is_the_reason_that_is_told(
+    tmp_path: Path,
+) -> None:
+    """That the end itself cannot be noted in the log is no reason to crash, and the one that needs
+    a remedy first."""
 
     async def stops(user: str, before: int) -> None:
         if len(endpoint.sent) == 3:
@@ -547,7 +622,9 @@ async def test_disk_that_fills_while_the_run_is_stopping_is_the_reason_that_is_t
 
     endpoint = Endpoint(stops)
     with anyio.fail_after(5):
-        assert str(await Run(tmp_path, store=partial(BreakingStore, 0)).play(endpoint)) == "disk full"
+        assert (
+            str(await Run(tmp_path, store=partial(BreakingStore, 0)).play(endpoint)) == "disk full"
+        )
 
 
 @pytest.mark.anyio
@@ -584,7 +661,11 @@ async def test_signal_lets_the_wire_answer_and_saves_it(run: Run, number: int, c
     endpoint = Endpoint(signalled)
     ending = await run.play(endpoint, observe=gate.observe)
     assert isinstance(ending, RunStopped) and ending.exit_code == code
-    assert len(endpoint.sent) == 7 and run.saved == endpoint.answered and endpoint.answered.total() == 7
+    assert (
+        len(endpoint.sent) == 7
+        and run.saved == endpoint.answered
+        and endpoint.answered.total() == 7
+    )
     assert run.manifest.state == STOPPED
     assert run.snapshots[-1].stopping == "stopped by a signal"
     again = Endpoint()
@@ -594,7 +675,8 @@ async def test_signal_lets_the_wire_answer_and_saves_it(run: Run, number: int, c
 
 @pytest.mark.anyio
 async def test_hangup_after_a_signal_leaves_the_grace(run: Run) -> None:
-    """A terminal that closes sends one, and its shell another: what is in flight is answered and saved all the same."""
+    """A terminal that closes sends one, and its shell another: what is in flight is answered and
+    saved all the same."""
     gate, hung_up = Gate(), list[Snapshot]()
 
     async def signalled(user: str, before: int) -> None:
@@ -698,10 +780,14 @@ async def test_power_durability_shows_no_reply_before_it_is_on_the_disk(
 
 
 @pytest.mark.anyio
-async def test_power_durability_syncs_for_many_at_once(tmp_path: Path, stores: list[WatchedStore]) -> None:
+async def test_power_durability_syncs_for_many_at_once(
+    tmp_path: Path, stores: list[WatchedStore]
+) -> None:
     """Lines that come while a sync is under way share the next one."""
     users = {str(n): 2 for n in range(64)}
-    assert await Run(tmp_path, users, watching(stores)).play(Endpoint(), limit=64, power=True) is None
+    assert (
+        await Run(tmp_path, users, watching(stores)).play(Endpoint(), limit=64, power=True) is None
+    )
     assert 0 < stores[0].syncs < 3 * 64 / 2  # 128 responses and 64 records
 
 
@@ -709,7 +795,8 @@ async def test_power_durability_syncs_for_many_at_once(tmp_path: Path, stores: l
 async def test_power_durability_leaves_nothing_unsynced_when_it_is_stopped(
     tmp_path: Path, stores: list[WatchedStore]
 ) -> None:
-    """A reply that came while the last sync was under way, and waited for another, is on the disk at the end."""
+    """A reply that came while the last sync was under way, and waited for another, is on the disk
+    at the end."""
     syncing, paced, cancelled = anyio.Event(), threading.Event(), anyio.get_cancelled_exc_class()
 
     class Slow(WatchedStore):
@@ -727,11 +814,16 @@ async def test_power_durability_leaves_nothing_unsynced_when_it_is_stopped(
         if number > 1:
             await syncing.wait()
         if number == 3:
-            while endpoint.answered.total() < 2:  # then the second reply is saved, and waits for another sync
+            while (
+                endpoint.answered.total() < 2
+            ):  # then the second reply is saved, and waits for another sync
                 await anyio.lowlevel.checkpoint()
             raise EndpointStopped("quota exhausted")
 
-    run, endpoint = Run(tmp_path, {"甲": 1, "乙": 1, "丙": 1}, partial(Slow, stores)), Endpoint(stops)
+    run, endpoint = (
+        Run(tmp_path, {"甲": 1, "乙": 1, "丙": 1}, partial(Slow, stores)),
+        Endpoint(stops),
+    )
     assert isinstance(await run.play(endpoint, power=True), EndpointStopped)
     assert run.saved == endpoint.answered and endpoint.answered.total() == 2
     assert stores[0].durable[run.files.responses] == run.files.responses.read_bytes()
@@ -752,7 +844,9 @@ async def test_failed_sync_ends_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_process_durability_never_waits_for_the_disk(tmp_path: Path, stores: list[WatchedStore]) -> None:
+async def test_process_durability_never_waits_for_the_disk(
+    tmp_path: Path, stores: list[WatchedStore]
+) -> None:
     """Without `power` a line in the kernel is enough."""
     assert await Run(tmp_path, store=watching(stores)).play(Endpoint()) is None
     assert stores[0].syncs == 0
@@ -762,7 +856,8 @@ async def test_process_durability_never_waits_for_the_disk(tmp_path: Path, store
 
 
 class Together:
-    """Runs of several models in one engine. Each has a caller of its own; `slots` says whose they are."""
+    """Runs of several models in one engine. Each has a caller of its own; `slots` says whose they
+    are."""
 
     def __init__(self, folder: Path, users: Mapping[str, int] = USERS) -> None:
         self._folder = folder
@@ -789,7 +884,13 @@ class Together:
         job = self._opened[-1].__enter__()
         clock, limits = self.clock, Limits(2, 900.0, self.wait)
         caller = Caller(
-            endpoint, Limiter(slots), limits, probe=b"?", clock=clock, sleep=self.sleep, rng=random.Random(0)
+            endpoint,
+            Limiter(slots),
+            limits,
+            probe=b"?",
+            clock=clock,
+            sleep=self.sleep,
+            rng=random.Random(0),
         )
         made = Lane(
             LanePlan(name, 1, None, False),
@@ -800,12 +901,16 @@ class Together:
         self.lanes[name] = made
         return made
 
-    async def play(self, observe: Callable[[tuple[Snapshot, ...]], None] = lambda snapshots: None) -> None:
+    async def play(
+        self, observe: Callable[[tuple[Snapshot, ...]], None] = lambda snapshots: None
+    ) -> None:
         try:
             lanes = list(self.lanes.values())
             with Signals() as signals:
                 signals.listen()
-                await LocalEngine(lanes, seed=1, clock=anyio.current_time, observe=observe, signals=signals).run()
+                await LocalEngine(
+                    lanes, seed=1, clock=anyio.current_time, observe=observe, signals=signals
+                ).run()
         finally:
             for opened in self._opened:
                 opened.__exit__()
@@ -817,7 +922,8 @@ def slots(limit: int) -> Slots:
 
 @pytest.mark.anyio
 async def test_runs_on_one_account_share_its_slots_and_places(tmp_path: Path) -> None:
-    """Both complete with the records that each would have alone, and together they keep the limit, in play too."""
+    """Both complete with the records that each would have alone, and together they keep the limit,
+    in play too."""
     together, shared, endpoint = Together(tmp_path), slots(3), Endpoint()
     for name in ("甲", "乙"):
         together.add(name, endpoint, shared)
@@ -847,7 +953,9 @@ async def test_accounts_of_different_size_keep_each_its_own_limit(tmp_path: Path
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("same_account", [True, False])
-async def test_run_that_its_endpoint_stops_takes_no_other_with_it(tmp_path: Path, same_account: bool) -> None:
+async def test_run_that_its_endpoint_stops_takes_no_other_with_it(
+    tmp_path: Path, same_account: bool
+) -> None:
     """An unknown model ends its own run with its reason; the other is complete."""
 
     async def unknown(user: str, before: int) -> None:
@@ -865,7 +973,8 @@ async def test_run_that_its_endpoint_stops_takes_no_other_with_it(tmp_path: Path
 
 @pytest.mark.anyio
 async def test_outage_of_one_run_leaves_the_slots_to_the_other(tmp_path: Path) -> None:
-    """While one only probes, the other on the same account is played to its end; then the first goes on."""
+    """While one only probes, the other on the same account is played to its end; then the first
+    goes on."""
     together, shared = Together(tmp_path), slots(3)
     down = together.add("down", Endpoint(), shared)
     together.add("up", Endpoint(), shared)
@@ -885,8 +994,11 @@ async def test_outage_of_one_run_leaves_the_slots_to_the_other(tmp_path: Path) -
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("same_account", [True, False])
-async def test_model_that_loads_late_does_not_hold_the_other(tmp_path: Path, same_account: bool) -> None:
-    """With --wait the other is played to its end meanwhile, and the display says for how long more it waits."""
+async def test_model_that_loads_late_does_not_hold_the_other(
+    tmp_path: Path, same_account: bool
+) -> None:
+    """With --wait the other is played to its end meanwhile, and the display says for how long more
+    it waits."""
     together, shared, loaded = Together(tmp_path), slots(3), anyio.Event()
 
     async def loading(user: str, before: int) -> None:
@@ -937,7 +1049,9 @@ async def test_endpoint_that_never_answers_is_warned_of_within_a_minute(
             warned.set()
 
     await together.play(observe)
-    events = [log.unseal(line.text) for line in log.sound_lines(together.runs["useless"].files.events)]
+    events = [
+        log.unseal(line.text) for line in log.sound_lines(together.runs["useless"].files.events)
+    ]
     [event] = [event for event in events if event["what"] == "no_answer"]
     assert (fault or "no reply") in event["detail"] and "http://x/models" in event["detail"]
     assert capsys.readouterr().err.count("http://x/models") == 1
@@ -945,8 +1059,11 @@ async def test_endpoint_that_never_answers_is_warned_of_within_a_minute(
 
 
 @pytest.mark.anyio
-async def test_time_to_go_is_at_least_that_of_the_request_in_flight_for_longest(tmp_path: Path) -> None:
-    """It has taken longer than every reply so far, and is no straggler yet: it may take as long again."""
+async def test_time_to_go_is_at_least_that_of_the_request_in_flight_for_longest(
+    tmp_path: Path,
+) -> None:
+    """It has taken longer than every reply so far, and is no straggler yet: it may take as long
+    again."""
     together, released, seen = Together(tmp_path), anyio.Event(), list[Snapshot]()
 
     async def slow(user: str, before: int) -> None:
@@ -967,10 +1084,19 @@ async def test_time_to_go_is_at_least_that_of_the_request_in_flight_for_longest(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("limit", "chain_bound"), [(3, False), (6, True)], ids=["some wait", "all in play"])
-async def test_last_users_take_as_long_as_the_longest_of_them(tmp_path: Path, limit: int, chain_bound: bool) -> None:
-    """Once the six users left are all in play: not as long as the rate says, which was low before the first reply."""
-    together, released, seen = Together(tmp_path, {f"居民{n}": 5 for n in range(16)}), anyio.Event(), list[Snapshot]()
+@pytest.mark.parametrize(
+    ("limit", "chain_bound"), [(3, False), (6, True)], ids=["some wait", "all in play"]
+)
+async def test_last_users_take_as_long_as_the_longest_of_them(
+    tmp_path: Path, limit: int, chain_bound: bool
+) -> None:
+    """Once the six users left are all in play: not as long as the rate says, which was low before
+    the first reply."""
+    together, released, seen = (
+        Together(tmp_path, {f"居民{n}": 5 for n in range(16)}),
+        anyio.Event(),
+        list[Snapshot](),
+    )
     served: set[str] = set()
 
     async def script(user: str, before: int) -> None:
@@ -984,7 +1110,11 @@ async def test_last_users_take_as_long_as_the_longest_of_them(tmp_path: Path, li
     together.ahead += 1000.0
 
     def observe(snapshots: tuple[Snapshot, ...]) -> None:
-        if snapshots[0].subsets[0].done == 10 and snapshots[0].in_flight == limit and not released.is_set():
+        if (
+            snapshots[0].subsets[0].done == 10
+            and snapshots[0].in_flight == limit
+            and not released.is_set()
+        ):
             seen.append(snapshots[0])
             released.set()
 
@@ -995,7 +1125,8 @@ async def test_last_users_take_as_long_as_the_longest_of_them(tmp_path: Path, li
 
 @pytest.mark.anyio
 async def test_request_that_hangs_is_named_and_determines_the_time_to_go(tmp_path: Path) -> None:
-    """User, seconds and endpoint in a warning and, once, in the log; the ETA is the end of its time-out at most."""
+    """User, seconds and endpoint in a warning and, once, in the log; the ETA is the end of its
+    time-out at most."""
     together, released, seen = Together(tmp_path), anyio.Event(), list[Snapshot]()
 
     async def hangs(user: str, before: int) -> None:
@@ -1022,7 +1153,11 @@ async def test_request_that_hangs_is_named_and_determines_the_time_to_go(tmp_pat
     run = together.runs["hangs"]
     events = [log.unseal(line.text) for line in log.sound_lines(run.files.events)]
     [event] = [event for event in events if event["what"] == "straggler"]
-    assert (event["user_id"], event["endpoint"], event["seconds"] > 99.0) == ("用户5", "http://用户5/v1", True)
+    assert (event["user_id"], event["endpoint"], event["seconds"] > 99.0) == (
+        "用户5",
+        "http://用户5/v1",
+        True,
+    )
     assert sorted(run.recorded) == sorted(USERS)
 
 
@@ -1062,7 +1197,8 @@ async def test_machine_error_of_one_run_is_the_end_of_all(tmp_path: Path) -> Non
 
 @pytest.mark.anyio
 async def test_runs_that_share_an_account_end_together(tmp_path: Path) -> None:
-    """Users start in proportion to what is left of each, so that neither run waits for the other's end."""
+    """Users start in proportion to what is left of each, so that neither run waits for the other's
+    end."""
     together, shared = Together(tmp_path, {f"u{n}": 1 for n in range(60)}), slots(2)
     for name in ("a", "b"):
         together.add(name, Endpoint(), shared)
@@ -1079,8 +1215,13 @@ async def test_runs_that_share_an_account_end_together(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_chain_that_could_outlast_all_runs_of_its_account_goes_first(tmp_path: Path) -> None:
-    """Whichever run it is of: their users share the slots, so one of 30 steps among 60 of one is the longest way."""
-    together, shared, endpoint = Together(tmp_path, {f"u{n}": 1 for n in range(60)}), slots(2), Endpoint()
+    """Whichever run it is of: their users share the slots, so one of 30 steps among 60 of one is
+    the longest way."""
+    together, shared, endpoint = (
+        Together(tmp_path, {f"u{n}": 1 for n in range(60)}),
+        slots(2),
+        Endpoint(),
+    )
     together.add("short", endpoint, shared)
     together.replace_users({"long": 30})
     together.add("long", endpoint, shared)
@@ -1090,7 +1231,8 @@ async def test_chain_that_could_outlast_all_runs_of_its_account_goes_first(tmp_p
 
 @pytest.mark.anyio
 async def test_run_in_an_outage_starts_a_user_to_probe_with(tmp_path: Path) -> None:
-    """Where none of its users is in play, somebody has to find out that the endpoint is back: one at a time."""
+    """Where none of its users is in play, somebody has to find out that the endpoint is back: one
+    at a time."""
     together, shared, endpoint = Together(tmp_path), slots(3), Endpoint()
     together.add("up", Endpoint(), shared)
     down = together.add("down", endpoint, shared)
@@ -1101,7 +1243,8 @@ async def test_run_in_an_outage_starts_a_user_to_probe_with(tmp_path: Path) -> N
 
 @pytest.mark.anyio
 async def test_users_that_back_off_take_no_place_of_another_run(tmp_path: Path) -> None:
-    """A run whose requests are refused for a while leaves the slots to the other, which goes on at its full rate."""
+    """A run whose requests are refused for a while leaves the slots to the other, which goes on at
+    its full rate."""
 
     async def refused(user: str, before: int) -> None:
         if not released.is_set():
@@ -1111,7 +1254,11 @@ async def test_users_that_back_off_take_no_place_of_another_run(tmp_path: Path) 
         await released.wait()
 
     released = anyio.Event()
-    together, shared, served = Together(tmp_path, {f"u{n}": 1 for n in range(160)}), slots(4), Endpoint()
+    together, shared, served = (
+        Together(tmp_path, {f"u{n}": 1 for n in range(160)}),
+        slots(4),
+        Endpoint(),
+    )
     together.sleep = until_the_other_is_done
     together.add("refused", Endpoint(refused), shared)
     together.sleep = no_wait
@@ -1127,8 +1274,11 @@ async def test_users_that_back_off_take_no_place_of_another_run(tmp_path: Path) 
 
 
 @pytest.mark.anyio
-async def test_first_signal_leaves_its_grace_to_a_run_that_was_stopping_already(tmp_path: Path) -> None:
-    """One model was denied and its last replies are on the wire; Ctrl-C for the others does not throw them away."""
+async def test_first_signal_leaves_its_grace_to_a_run_that_was_stopping_already(
+    tmp_path: Path,
+) -> None:
+    """One model was denied and its last replies are on the wire; Ctrl-C for the others does not
+    throw them away."""
     gate = Gate()
 
     async def denied(user: str, before: int) -> None:

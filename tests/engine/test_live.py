@@ -23,10 +23,18 @@ from tests.support import examples
 
 
 def shown(
-    benchmark: Benchmark, records: Sequence[Record], repeats: int, sizes: Iterator[int], saved: int = 0
+    benchmark: Benchmark,
+    records: Sequence[Record],
+    repeats: int,
+    sizes: Iterator[int],
+    saved: int = 0,
 ) -> RunningScores:
-    """Return running scores of records that end in this order, so many between two looks; the first are `saved`."""
-    live, left = RunningScores(Scorer(benchmark, "all"), repeats, records[:saved]), list(records[saved:])
+    """Return running scores of records that end in this order, so many between two looks; the first
+    are `saved`."""
+    live, left = (
+        RunningScores(Scorer(benchmark, "all"), repeats, records[:saved]),
+        list(records[saved:]),
+    )
 
     async def scene() -> None:
         while live.is_behind or left:
@@ -50,7 +58,8 @@ plays = st.lists(st.tuples(values, values), min_size=1, max_size=3)
 def test_figures_are_those_of_the_report_in_any_order(
     users: list[list[tuple[float | None, float | None]]], seed: int, saved: int
 ) -> None:
-    """Whatever repeats end together, or in another session, and whichever are missing at the end."""
+    """Whatever repeats end together, or in another session, and whichever are missing at the
+    end."""
     rng, records = random.Random(seed), of_values(users)
     report = reported(Means(), records, len(users), 3, 3 * len(users))
     mixed = rng.sample(records, len(records))
@@ -64,8 +73,14 @@ def test_figures_are_those_of_the_report_in_any_order(
 def test_statistics_of_a_user_are_the_mean_of_its_repeats() -> None:
     """Of a ratio of sums, in which no user with more repeats done than others weighs more."""
     rng = random.Random(1)
-    rows = {(user, repeat): [rng.random(), 1 + rng.random()] for user in range(30) for repeat in range(1, 4)}
-    records = [record(user, repeat, row=row) for (user, repeat), row in rows.items() if (user + repeat) % 4]
+    rows = {
+        (user, repeat): [rng.random(), 1 + rng.random()]
+        for user in range(30)
+        for repeat in range(1, 4)
+    }
+    records = [
+        record(user, repeat, row=row) for (user, repeat), row in rows.items() if (user + repeat) % 4
+    ]
     report = reported(Ratio(), records, 30, 3, 90)
     live = shown(Ratio(), rng.sample(records, len(records)), 3, iter(lambda: 7, -1))
     assert live.figures == pytest.approx({"Rate": report.metrics["Rate"].value})
@@ -96,8 +111,8 @@ class Tallied(Means):
 
 @pytest.mark.parametrize("users", [1, SHARD_USERS, 3 * SHARD_USERS + 1])
 def test_nothing_is_kept_of_users_that_are_scored(users: int) -> None:
-    """However many users finish between two looks, they are scored and condensed by shards; without repeats nothing is
-    kept of one."""
+    """However many users finish between two looks, they are scored and condensed by shards; without
+    repeats nothing is kept of one."""
     benchmark, records = Tallied(), of_values([[[0.5, 1.0]]] * users)
     live = shown(benchmark, records, 1, iter(lambda: users, -1))
     assert (live.users, live.figures) == (users, {"First": 0.5, "Second": 1.0})

@@ -1,4 +1,5 @@
-"""One user's conversation, its record, and the record measured again (docs/design.md, sections 2, 6 and 8)."""
+"""One user's conversation, its record, and the record measured again (docs/design.md, sections 2, 6
+and 8)."""
 
 from __future__ import annotations
 
@@ -39,7 +40,12 @@ TASK: JSON = {
             "posts_text": f"[1] Content: 第{number}批\nTags: 标签0",
             "candidate_pool": POOL,
             "ground_truth": {"all_tags": POOL[:3], "new_tags": POOL[1:3], "keep_tags": POOL[:1]},
-            "meta": {"T_keep": POOL[:1], "T_new": POOL[1:3], "D_cluster": POOL[3:6], "D_viral": POOL[6:8]},
+            "meta": {
+                "T_keep": POOL[:1],
+                "T_new": POOL[1:3],
+                "D_cluster": POOL[3:6],
+                "D_viral": POOL[6:8],
+            },
         }
         for number in (1, 2, 3)
     ],
@@ -47,8 +53,12 @@ TASK: JSON = {
 BROKEN = Completion("没有")
 
 
-def configure(*, structured: Structured = "json_object", parse_retries: int = 2, **settings: Any) -> StreamProfile:
-    return StreamProfile(StreamProfile.Settings(**settings), asking=Asking(structured, parse_retries))
+def configure(
+    *, structured: Structured = "json_object", parse_retries: int = 2, **settings: Any
+) -> StreamProfile:
+    return StreamProfile(
+        StreamProfile.Settings(**settings), asking=Asking(structured, parse_retries)
+    )
 
 
 def parsed(data: JSON) -> Task:
@@ -56,7 +66,9 @@ def parsed(data: JSON) -> Task:
 
 
 def reply(persona: Any = "画像", tags: Sequence[str] = POOL[:3], **more: Any) -> Completion:
-    text = orjson.dumps({"persona_summary": persona, "predicted_tags": list(tags), "reasoning": "依据"}).decode()
+    text = orjson.dumps(
+        {"persona_summary": persona, "predicted_tags": list(tags), "reasoning": "依据"}
+    ).decode()
     return Completion(text, **more)
 
 
@@ -77,7 +89,9 @@ class Script:
 
     def personas(self) -> list[str]:
         """What stands in each prompt as the persona so far."""
-        return [text.partition("## 此前的画像\n")[2].partition("\n\n## ")[0] for text in self.prompts]
+        return [
+            text.partition("## 此前的画像\n")[2].partition("\n\n## ")[0] for text in self.prompts
+        ]
 
 
 def played(script: Script, data: JSON = TASK, **settings: Any) -> Played:
@@ -104,12 +118,22 @@ def test_the_persona_of_a_step_goes_into_the_next_prompt() -> None:
     answer = play(script)
     assert script.personas() == [prompts.NOTHING_YET, "一", "二"]
     assert [step.persona for step in answer] == ["一", "二", "三"]
-    assert ["第1批" in script.prompts[0], "第2批" in script.prompts[1], "第3批" in script.prompts[2]] == [True] * 3
+    assert [
+        "第1批" in script.prompts[0],
+        "第2批" in script.prompts[1],
+        "第3批" in script.prompts[2],
+    ] == [True] * 3
 
 
 @pytest.mark.parametrize(
     "second",
-    [reply(""), reply(" \n"), reply(None), Completion("", "length"), Completion("{}", "content_filter")],
+    [
+        reply(""),
+        reply(" \n"),
+        reply(None),
+        Completion("", "length"),
+        Completion("{}", "content_filter"),
+    ],
     ids=["empty", "blank", "null", "length", "content_filter"],
 )
 def test_an_empty_persona_or_an_invalid_answer_keeps_the_previous_one(second: Completion) -> None:
@@ -129,7 +153,8 @@ def test_an_invalid_first_answer_leaves_no_persona() -> None:
 
 
 def test_without_persona_none_is_ever_sent() -> None:
-    """The ablation: each prompt is that of a first step, while records still show what the model wrote."""
+    """The ablation: each prompt is that of a first step, while records still show what the model
+    wrote."""
     script = Script(reply("一"), Completion("", "length"), reply("三"))
     answer = play(script, persona=False)
     assert script.personas() == [prompts.NOTHING_YET] * 3
@@ -175,7 +200,12 @@ def test_tries_end_after_as_many_as_were_allowed(retries: int) -> None:
     script = Script(*[BROKEN] * retries, Completion("[]"), reply("二"), reply("三"))
     answer = play(script, parse_retries=retries)
     invalid = answer[0]
-    assert (invalid.outcome, invalid.tags, invalid.reasoning, invalid.repairs) == ("not_object", (), "", ())
+    assert (invalid.outcome, invalid.tags, invalid.reasoning, invalid.repairs) == (
+        "not_object",
+        (),
+        "",
+        (),
+    )
     assert [step.outcome for step in answer[1:]] == ["valid", "valid"]
     assert len(script.asked) == retries + 3
 
@@ -195,19 +225,27 @@ def test_a_final_reason_is_asked_once(reason: str) -> None:
 
 
 def test_usage_counts_every_completion_that_was_asked_for() -> None:
-    """Parse retries and invalid answers cost too; a request whose tokens the endpoint does not tell is counted."""
+    """Parse retries and invalid answers cost too; a request whose tokens the endpoint does not tell
+    is counted."""
     script = Script(
         Completion("没有", prompt_tokens=100, completion_tokens=7),
         reply(prompt_tokens=120, completion_tokens=30),
         Completion("", "length", prompt_tokens=5, completion_tokens=1000),
         reply(prompt_tokens=None, completion_tokens=None),
     )
-    assert played(script).chat.usage == Usage(prompt_tokens=225, completion_tokens=1037, requests=4, untold=1)
+    assert played(script).chat.usage == Usage(
+        prompt_tokens=225, completion_tokens=1037, requests=4, untold=1
+    )
 
 
 def test_json_mode_is_asked_for_in_every_request_or_in_none() -> None:
     """`structured` none leaves `response_format` out of first and further tries alike."""
-    modes: dict[Structured, bool] = {"json_object": True, "json_schema": True, "auto": True, "none": False}
+    modes: dict[Structured, bool] = {
+        "json_object": True,
+        "json_schema": True,
+        "auto": True,
+        "none": False,
+    }
     for structured, wanted in modes.items():
         script = Script(BROKEN, reply())
         one_step(script, structured=structured)
@@ -216,11 +254,18 @@ def test_json_mode_is_asked_for_in_every_request_or_in_none() -> None:
 
 def test_schema_is_sent_where_the_run_asks_for_it_and_nowhere_else() -> None:
     """The pool as it stands and the asked number of tags, in first and further tries alike."""
-    modes: dict[Structured, bool] = {"json_object": False, "json_schema": True, "auto": True, "none": False}
+    modes: dict[Structured, bool] = {
+        "json_object": False,
+        "json_schema": True,
+        "auto": True,
+        "none": False,
+    }
     for structured, sent in modes.items():
         script = Script(BROKEN, reply())
         one_step(script, structured=structured)
-        assert [request.schema for request in script.asked] == [schema(tuple(POOL), 3) if sent else None] * 2
+        assert [request.schema for request in script.asked] == [
+            schema(tuple(POOL), 3) if sent else None
+        ] * 2
 
 
 def test_repairs_are_told_with_the_step() -> None:
@@ -237,13 +282,17 @@ GIVEN_REPLIES = (reply("一", POOL[4:8]), BROKEN, reply("二"), Completion("", "
 def asked_for(data: JSON, settings: dict[str, Any]) -> bytes:
     script = Script(*GIVEN_REPLIES)
     play(script, data, **settings)
-    return orjson.dumps([[(m.role, m.content) for m in request.messages] for request in script.asked])
+    return orjson.dumps(
+        [[(m.role, m.content) for m in request.messages] for request in script.asked]
+    )
 
 
 @pytest.mark.parametrize("whose", ["own", "template", "authors"])
 def test_ground_truth_and_meta_reach_no_prompt(whose: str, tmp_path: Path) -> None:
     """Other truth, other distractors, other dates: every request stays the same bytes."""
-    path = {"own": None, "template": tmp_path / "t.txt", "authors": tmp_path / "bench_task.py"}[whose]
+    path = {"own": None, "template": tmp_path / "t.txt", "authors": tmp_path / "bench_task.py"}[
+        whose
+    ]
     (tmp_path / "t.txt").write_text(" ".join(f"${{{name}}}" for name in sorted(prompts.PLACES)))
     (tmp_path / "bench_task.py").write_text(
         "class BenchTaskBuilder:\n"
@@ -253,8 +302,17 @@ def test_ground_truth_and_meta_reach_no_prompt(whose: str, tmp_path: Path) -> No
     before = asked_for(TASK, {"prompt": path})
     other = deepcopy(TASK)
     for number, step in enumerate(other["prediction_tasks"]):
-        step["ground_truth"] = {"all_tags": ["秘密"], "new_tags": ["秘密"], "keep_tags": [POOL[number]]}
-        step["meta"] = {"T_keep": ["秘密"], "T_new": [], "D_random": ["秘密"], "D_decay": [POOL[-1]]}
+        step["ground_truth"] = {
+            "all_tags": ["秘密"],
+            "new_tags": ["秘密"],
+            "keep_tags": [POOL[number]],
+        }
+        step["meta"] = {
+            "T_keep": ["秘密"],
+            "T_new": [],
+            "D_random": ["秘密"],
+            "D_decay": [POOL[-1]],
+        }
         step["date_input"] = step["date_target"] = "2099-01-01"
     assert asked_for(other, {"prompt": path}) == before
     assert "秘密".encode() not in before
@@ -263,7 +321,8 @@ def test_ground_truth_and_meta_reach_no_prompt(whose: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("size", "asked"), [(1, 1), (2, 1), (5, 1), (6, 2), (10, 2), (12, 3), (14, 4), (18, 4), (22, 6), (50, 12)]
+    ("size", "asked"),
+    [(1, 1), (2, 1), (5, 1), (6, 2), (10, 2), (12, 3), (14, 4), (18, 4), (22, 6), (50, 12)],
 )
 def test_the_number_asked_for_is_rounded_half_to_even(size: int, asked: int) -> None:
     """A quarter of the pool, at least one: 2.5 -> 2, 3.5 -> 4, 4.5 -> 4, 5.5 -> 6, 12.5 -> 12."""
@@ -281,7 +340,9 @@ def test_the_number_asked_for_is_rounded_half_to_even(size: int, asked: int) -> 
 
 def record_of(benchmark: StreamProfile, *completions: Completion, data: JSON = TASK) -> JSON:
     made = parsed(data)
-    return recorded(benchmark, made, asyncio.run(play_user(benchmark, made, Script(*completions).ask)))
+    return recorded(
+        benchmark, made, asyncio.run(play_user(benchmark, made, Script(*completions).ask))
+    )
 
 
 MIXED = (
@@ -301,16 +362,27 @@ def test_a_record_has_the_keys_of_the_authors_first() -> None:
     step = record["steps"][0]
     assert list(step["prediction"]) == [*POOL[:2], "外", *POOL[3:6]]
     assert list(step["ground_truth"]) == [POOL[1], POOL[2], POOL[0]]
-    assert (step["reasoning"], step["persona_summary"], step["outcome"], step["asked"]) == ("依据", "一", "valid", 3)
+    assert (step["reasoning"], step["persona_summary"], step["outcome"], step["asked"]) == (
+        "依据",
+        "一",
+        "valid",
+        3,
+    )
     assert (step["metrics"]["Recall"], step["metrics"]["Error_Peer"]) == (2 / 3, 1.0)
     assert (step["out_of_pool"], step["metrics_at_asked"]["Error_Peer"]) == (1, 0.0)
     assert [one["outcome"] for one in record["steps"]] == ["valid", "content_filter", "valid"]
     assert list(record["steps"][2]["repairs"]) == ["fence", "duplicate_tags"]
-    assert record["usage"] == {"prompt_tokens": 9, "completion_tokens": 0, "requests": 3, "untold": 2}
+    assert record["usage"] == {
+        "prompt_tokens": 9,
+        "completion_tokens": 0,
+        "requests": 3,
+        "untold": 2,
+    }
 
 
 def test_a_record_measured_again_is_the_same_bytes() -> None:
-    """Through JSON and back, with an unscored step, an invalid one, a long one and a repeated tag."""
+    """Through JSON and back, with an unscored step, an invalid one, a long one and a repeated
+    tag."""
     data = deepcopy(TASK)
     data["prediction_tasks"][0]["meta"] = {"T_keep": [], "T_new": []}
     for settings in ({}, {"persona": False}):
@@ -324,10 +396,14 @@ def test_a_record_measured_again_is_the_same_bytes() -> None:
 def test_measuring_again_follows_the_task_and_forgets_old_values() -> None:
     """With another truth the metrics change; fields of ours, also unknown ones, stay."""
     benchmark = configure()
-    saved = orjson.loads(orjson.dumps(record_of(benchmark, *MIXED) | {"format": 1, "task": "0" * 32}))
+    saved = orjson.loads(
+        orjson.dumps(record_of(benchmark, *MIXED) | {"format": 1, "task": "0" * 32})
+    )
     other = deepcopy(TASK)
     other["prediction_tasks"][0]["meta"] = {"T_keep": ["外"], "T_new": []}
-    other["prediction_tasks"][0]["candidate_pool"] = POOL * 2  # twelve tags, twenty-four entries: six are asked for
+    other["prediction_tasks"][0]["candidate_pool"] = (
+        POOL * 2
+    )  # twelve tags, twenty-four entries: six are asked for
     again = rescored(benchmark, parsed(other), saved)
     step = again["steps"][0]
     assert (step["metrics"]["Recall"], step["metrics"]["Recall_Novelty"]) == (1.0, None)
@@ -341,7 +417,9 @@ def test_a_step_that_the_tasks_file_lacks_is_refused() -> None:
     benchmark = configure()
     saved = orjson.loads(orjson.dumps(record_of(benchmark, *MIXED)))
     fewer = TASK | {"prediction_tasks": TASK["prediction_tasks"][:2]}
-    with pytest.raises(BadInput, match="user we_1: step_id 3 of the results is not in the tasks file"):
+    with pytest.raises(
+        BadInput, match="user we_1: step_id 3 of the results is not in the tasks file"
+    ):
         rescored(benchmark, parsed(fewer), saved)
 
 
@@ -358,7 +436,8 @@ def authors_step(number: int, reasoning: Any, prediction: Sequence[str] = ()) ->
 
 
 def test_a_record_of_the_authors_runner_is_measured_anew() -> None:
-    """Repeated tags count once, errors of both kinds are distinguished, NaN is gone; a second time changes nothing."""
+    """Repeated tags count once, errors of both kinds are distinguished, NaN is gone; a second time
+    changes nothing."""
     steps = [
         authors_step(1, "选这些", [POOL[0], POOL[0], POOL[3]]),
         authors_step(2, "Error: Connection error."),
@@ -369,7 +448,11 @@ def test_a_record_of_the_authors_runner_is_measured_anew() -> None:
     again = rescored(benchmark, parsed(TASK), saved)
     written = orjson.dumps(again)
     found = orjson.loads(written)
-    assert [step["outcome"] for step in found["steps"]] == ["valid", "authors_api_failure", "authors_no_json"]
+    assert [step["outcome"] for step in found["steps"]] == [
+        "valid",
+        "authors_api_failure",
+        "authors_no_json",
+    ]
     assert found["steps"][0]["prediction"] == [POOL[0], POOL[3]]
     assert found["steps"][0]["metrics"]["Precision"] == 1 / 2
     assert found["steps"][0]["metrics"]["Recall_Stability"] == 1.0
@@ -389,9 +472,18 @@ def test_a_record_of_the_authors_runner_is_measured_anew() -> None:
         ("Error: expected string or bytes-like object, got 'NoneType'", "authors_no_json"),
         ("Error: Connection error.", "authors_api_failure"),
         ("Error: Request timed out.", "authors_api_failure"),
-        ("Error: Error code: 429 - {'error': {'message': 'Rate limit reached'}}", "authors_api_failure"),
-        ("Error: Error code: 400 - {'error': \"'messages' must contain the word 'json'\"}", "authors_api_failure"),
-        ("Error: Error code: 500 - {'error': 'failed to parse, expecting a value'}", "authors_api_failure"),
+        (
+            "Error: Error code: 429 - {'error': {'message': 'Rate limit reached'}}",
+            "authors_api_failure",
+        ),
+        (
+            "Error: Error code: 400 - {'error': \"'messages' must contain the word 'json'\"}",
+            "authors_api_failure",
+        ),
+        (
+            "Error: Error code: 500 - {'error': 'failed to parse, expecting a value'}",
+            "authors_api_failure",
+        ),
         ("Error: 'NoneType' object is not subscriptable", "authors_api_failure"),
         ("选这些", "valid"),
         ("", "valid"),
@@ -400,12 +492,17 @@ def test_a_record_of_the_authors_runner_is_measured_anew() -> None:
         ("说明 Error: Connection error.", "valid"),
     ],
 )
-def test_how_a_step_of_the_authors_runner_ended_is_told_by_its_reasoning(reasoning: Any, outcome: str) -> None:
-    """The texts are those of Python's `json` and of the `openai` package; an API's own message may speak of JSON."""
+def test_how_a_step_of_the_authors_runner_ended_is_told_by_its_reasoning(
+    reasoning: Any, outcome: str
+) -> None:
+    """The texts are those of Python's `json` and of the `openai` package; an API's own message may
+    speak of JSON."""
     line = json.dumps({"user_id": "u", "steps": [authors_step(1, reasoning)]}).encode()
     (step,) = authors.record(line, Where("results", 1))["steps"]
     assert authors_outcome(step) == outcome
-    assert authors_outcome(authors_step(1, reasoning, POOL[:1])) == "valid", "it predicted something"
+    assert authors_outcome(authors_step(1, reasoning, POOL[:1])) == "valid", (
+        "it predicted something"
+    )
 
 
 def test_settings_that_change_answers_are_identity() -> None:
@@ -418,5 +515,10 @@ def test_settings_that_change_answers_are_identity() -> None:
         {"parse_retries": 0},
     ]
     identities = [configure(**settings).configuration.identity for settings in made]
-    assert identities[0] == {"prompt": "own", "persona": True, "structured": "json_object", "parse_retries": 2}
+    assert identities[0] == {
+        "prompt": "own",
+        "persona": True,
+        "structured": "json_object",
+        "parse_retries": 2,
+    }
     assert len({orjson.dumps(identity) for identity in identities}) == len(made)

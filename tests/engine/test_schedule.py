@@ -14,7 +14,9 @@ from harness.engine.schedule import SLACK, Schedule
 from tests.support import examples
 
 SEEDS = range(3)
-chains = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(lambda lengths: np.array(lengths, np.int32))
+chains = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(
+    lambda lengths: np.array(lengths, np.int32)
+)
 
 
 class Order(Protocol):
@@ -46,8 +48,9 @@ def heavy_tailed(users: int, seed: int) -> NDArray[np.int32]:
 
 
 def played(order: Order, steps: NDArray[np.int32], slots: int) -> tuple[int, list[int]]:
-    """Plays a schedule with steps of one unit of time, as the engine does: at most 2 x slots users in play,
-    and whoever has most steps left goes first. Returns the makespan, and who is done when half the steps are."""
+    """Plays a schedule with steps of one unit of time, as the engine does: at most 2 x slots users
+    in play, and whoever has most steps left goes first. Returns the makespan, and who is done when
+    half the steps are."""
     left, in_play, time, half = steps.copy(), list[int](), 0, list[int]()
     while order or in_play:
         while order and len(in_play) < 2 * slots:
@@ -65,7 +68,8 @@ def played(order: Order, steps: NDArray[np.int32], slots: int) -> tuple[int, lis
 @given(chains, st.integers(1, 20), st.integers(0, 5))
 @settings(max_examples=examples(50))
 def test_every_user_starts_exactly_once(steps: NDArray[np.int32], slots: int, seed: int) -> None:
-    """Whatever the chains and slots, a schedule hands out each user once, and then says that it is empty."""
+    """Whatever the chains and slots, a schedule hands out each user once, and then says that it is
+    empty."""
     schedule = Schedule(steps, seed)
     started = []
     while schedule:
@@ -77,8 +81,11 @@ def test_every_user_starts_exactly_once(steps: NDArray[np.int32], slots: int, se
 
 @given(chains, st.integers(1, 20), st.integers(0, 5))
 @settings(max_examples=examples(50))
-def test_chain_that_could_outlast_the_rest_starts_at_once(steps: NDArray[np.int32], slots: int, seed: int) -> None:
-    """No user waits whose steps, with slack, reach what is left for each slot, unless a longer one goes first."""
+def test_chain_that_could_outlast_the_rest_starts_at_once(
+    steps: NDArray[np.int32], slots: int, seed: int
+) -> None:
+    """No user waits whose steps, with slack, reach what is left for each slot, unless a longer one
+    goes first."""
     schedule, waiting = Schedule(steps, seed), set(range(len(steps)))
     while schedule:
         due = schedule.remaining_steps / slots
@@ -92,8 +99,8 @@ def test_chain_that_could_outlast_the_rest_starts_at_once(steps: NDArray[np.int3
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("users", "slots"), [(300, 32), (1000, 64)])
 def test_makespan_is_within_6_percent_of_its_lower_bound(users: int, slots: int, seed: int) -> None:
-    """With heavy-tailed chains no schedule can end before max(work / slots, longest chain); file order is
-    a fifth above that, ours next to it."""
+    """With heavy-tailed chains no schedule can end before max(work / slots, longest chain); file
+    order is a fifth above that, ours next to it."""
     steps = heavy_tailed(users, seed)
     bound = max(steps.sum() / slots, steps.max())
     assert played(Schedule(steps, seed), steps, slots)[0] <= 1.06 * bound
@@ -102,7 +109,8 @@ def test_makespan_is_within_6_percent_of_its_lower_bound(users: int, slots: int,
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_done_at_half_time_is_a_fair_sample(seed: int) -> None:
-    """The users done when half of the work is have chains as long as all; longest-first would more than double it."""
+    """The users done when half of the work is have chains as long as all; longest-first would more
+    than double it."""
     steps = heavy_tailed(2000, seed)
     half = played(Schedule(steps, seed), steps, 50)[1]
     assert len(half) > 800
@@ -112,7 +120,8 @@ def test_what_is_done_at_half_time_is_a_fair_sample(seed: int) -> None:
 
 
 def test_order_hangs_on_the_seed_alone() -> None:
-    """The same seed gives the same order, another one another, and none is the order of the file."""
+    """The same seed gives the same order, another one another, and none is the order of the
+    file."""
     steps = np.full(200, 3, np.int32)
 
     def order(seed: int) -> list[int]:
@@ -130,7 +139,8 @@ def test_schedule_of_nobody_is_empty() -> None:
 
 
 def test_all_first_repeats_start_before_any_second_one() -> None:
-    """So that a run that is interrupted has every user once first; within a repeat the order is a fair draw."""
+    """So that a run that is interrupted has every user once first; within a repeat the order is a
+    fair draw."""
     repeats = np.tile([0, 1, 2], 40)
     schedule = Schedule(np.ones(120, np.int32), 5, repeats)
     order = [schedule.next(4) for _ in range(100)]  # the last ones go by length

@@ -70,11 +70,15 @@ def test_soft_limit_is_raised_to_what_the_connections_take_and_never_lowered(
     assert files.limits == (raised, hard)
 
 
-def test_more_connections_than_this_machine_allows_are_refused_with_what_it_does(allowing: type[Files]) -> None:
-    """Before anything is sent, and in one sentence: how many are needed and allowed, and what to do about it."""
+def test_more_connections_than_this_machine_allows_are_refused_with_what_it_does(
+    allowing: type[Files],
+) -> None:
+    """Before anything is sent, and in one sentence: how many are needed and allowed, and what to do
+    about it."""
     files = allowing(256, 1024)
     with pytest.raises(
-        MachineError, match=rf"need {2000 + MORE} .* allows 1024 .* --concurrency {1024 - MORE} .*ulimit"
+        MachineError,
+        match=rf"need {2000 + MORE} .* allows 1024 .* --concurrency {1024 - MORE} .*ulimit",
     ):
         accounts.admit_sockets(2000, 2000)
     assert files.limits == (256, 1024)
@@ -83,17 +87,21 @@ def test_more_connections_than_this_machine_allows_are_refused_with_what_it_does
 
 
 def test_advice_of_several_accounts_is_a_share_of_what_there_is(allowing: type[Files]) -> None:
-    """Three servers of 500 requests each need 1,500 connections; a third of what there is goes for each."""
+    """Three servers of 500 requests each need 1,500 connections; a third of what there is goes for
+    each."""
     allowing(256, 600 + MORE)
     with pytest.raises(MachineError, match=r"1500 requests at once .* --concurrency 200 "):
         accounts.admit_sockets(1500, 500)
 
 
-@pytest.mark.parametrize(("connections", "most", "hard"), [(16, 16, 64), (1, 1, 64), (16, 16, 3), (6, 2, MORE + 2)])
+@pytest.mark.parametrize(
+    ("connections", "most", "hard"), [(16, 16, 64), (1, 1, 64), (16, 16, 3), (6, 2, MORE + 2)]
+)
 def test_where_no_concurrency_fits_the_limit_is_the_only_advice(
     allowing: type[Files], connections: int, most: int, hard: int
 ) -> None:
-    """A lower --concurrency would be refused in its turn; with the limit that the sentence names the run begins."""
+    """A lower --concurrency would be refused in its turn; with the limit that the sentence names
+    the run begins."""
     files = allowing(hard, hard)
     with pytest.raises(MachineError, match="no --concurrency fits") as refused:
         accounts.admit_sockets(connections, most)
@@ -106,17 +114,39 @@ def test_where_no_concurrency_fits_the_limit_is_the_only_advice(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("limit", "concurrency", "fits"), [(64, 1, False), (64, 16, False), (65, 16, True), (80, 16, None)]
+    ("limit", "concurrency", "fits"),
+    [(64, 1, False), (64, 16, False), (65, 16, True), (80, 16, None)],
 )
 def test_advice_of_a_shell_with_few_files_is_one_that_helps(
     limit: int, concurrency: int, fits: bool | None, tmp_path: Path
 ) -> None:
     """The same in a process of its own, whose shell has called `ulimit -n`."""
-    command = [sys.executable, "-m", "harness", "run", *SHIPPED, "--model", "baseline/recency", "--ratio", "0.1"]
-    more = ["--platform", "weibo", "--no-html", "--concurrency", str(concurrency), "--results-dir", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "harness",
+        "run",
+        *SHIPPED,
+        "--model",
+        "baseline/recency",
+        "--ratio",
+        "0.1",
+    ]
+    more = [
+        "--platform",
+        "weibo",
+        "--no-html",
+        "--concurrency",
+        str(concurrency),
+        "--results-dir",
+        str(tmp_path),
+    ]
     shell = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(limit), *command, *more]
     done = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    advice = {True: "take --concurrency 1 ", False: f"no --concurrency fits: raise .*ulimit -n {concurrency + MORE}`"}
+    advice = {
+        True: "take --concurrency 1 ",
+        False: f"no --concurrency fits: raise .*ulimit -n {concurrency + MORE}`",
+    }
     assert done.returncode == (0 if fits is None else MachineError.exit_code), done.stderr
     assert re.search(advice[fits] if fits is not None else r"\A\Z", done.stderr), done.stderr
     assert len(done.stderr.splitlines()) <= 1

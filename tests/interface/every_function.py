@@ -1,4 +1,5 @@
-"""Every public function, as a user writes it. `mypy --strict` checks this file, and a test executes it."""
+"""Every public function, as a user writes it. `mypy --strict` checks this file, and a test executes
+it."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def blocking() -> list[LoadedRun]:
 
 
 async def awaited() -> list[LoadedRun]:
-    made: list[LoadedRun] = await arun(model="baseline/random", subset="weibo", demo=True, limit=2, html=False)
+    made: list[LoadedRun] = await arun(
+        model="baseline/random", subset="weibo", demo=True, limit=2, html=False
+    )
     return [*made, *await aresume(results_dir=RESULTS)]
 
 
@@ -79,4 +82,13 @@ if __name__ == "__main__":
     findings = compare(one, "demo-frequency", results_dir=RESULTS, resamples=1000)
     table, proofs = leaderboard(metric="Recall"), verify("demo-recency")
     export("demo-recency", format="jsonl", rows="users")
-    print(harness.__version__, len(runs), one.complete, findings, len(table), len(proofs), len(list_runs()), told())
+    print(
+        harness.__version__,
+        len(runs),
+        one.complete,
+        findings,
+        len(table),
+        len(proofs),
+        len(list_runs()),
+        told(),
+    )

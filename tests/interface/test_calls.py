@@ -1,4 +1,5 @@
-"""The Python interface: typed signatures, the same bytes as the command, errors that say what the command says."""
+"""The Python interface: typed signatures, the same bytes as the command, errors that say what the
+command says."""
 
 from __future__ import annotations
 
@@ -48,14 +49,19 @@ WORDS = ["--subset", "weibo", *SHIPPED, "--limit", "3", "--concurrency", "1"]
 
 
 @pytest.mark.parametrize(
-    "name", ["run", "arun", "resume", "aresume", "reeval", "compare", "leaderboard", "export", "verify"]
+    "name",
+    ["run", "arun", "resume", "aresume", "reeval", "compare", "leaderboard", "export", "verify"],
 )
 def test_signature_has_a_type_for_each_argument(name: str) -> None:
     """No `**` and no `Any`: an editor completes and checks a call."""
     found = inspect.signature(getattr(harness, name))
     assert inspect.getdoc(getattr(harness, name)) and "Any" not in str(found.return_annotation)
     for one in found.parameters.values():
-        assert one.kind is not one.VAR_KEYWORD and one.annotation is not one.empty and "Any" not in one.annotation, one
+        assert (
+            one.kind is not one.VAR_KEYWORD
+            and one.annotation is not one.empty
+            and "Any" not in one.annotation
+        ), one
 
 
 @pytest.mark.parametrize(
@@ -73,7 +79,9 @@ def test_every_option_of_the_core_is_a_keyword(function: Any, cls: type, beside:
         "json",
         "detach",
     } == parameters.keys() - beside
-    given = {name: one.default for name, one in parameters.items() if name not in (*beside, "benchmark")}
+    given = {
+        name: one.default for name, one in parameters.items() if name not in (*beside, "benchmark")
+    }
     assert set(given.values()) == {None}
 
 
@@ -94,10 +102,15 @@ def test_error_about_a_key_does_not_show_it() -> None:
 def test_file_that_uses_every_function_is_typed_and_runs(tmp_path: Path) -> None:
     """By mypy's strict rules, and from beginning to end."""
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", str(EVERY)], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "mypy", "--strict", str(EVERY)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     assert checked.returncode == 0, checked.stdout
-    done = subprocess.run([sys.executable, str(EVERY)], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(EVERY)], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -106,7 +119,11 @@ def test_file_that_uses_every_function_is_typed_and_runs(tmp_path: Path) -> None
 
 def contents(results: Path) -> dict[str, bytes]:
     files = RunFiles(results / "recency", "weibo")
-    return {path.name: path.read_bytes() for path in (files.results, files.report("txt")) if path.exists()}
+    return {
+        path.name: path.read_bytes()
+        for path in (files.results, files.report("txt"))
+        if path.exists()
+    }
 
 
 def test_command_function_and_coroutine_write_the_same_bytes(tmp_path: Path) -> None:
@@ -121,7 +138,9 @@ def test_command_function_and_coroutine_write_the_same_bytes(tmp_path: Path) -> 
 
     async def notebook() -> list[LoadedRun]:
         others = asyncio.ensure_future(beat())
-        made = await arun(model="baseline/recency", results_dir=tmp_path / "c", progress=in_loop, **THREE)
+        made = await arun(
+            model="baseline/recency", results_dir=tmp_path / "c", progress=in_loop, **THREE
+        )
         others.cancel()
         return made
 
@@ -130,18 +149,34 @@ def test_command_function_and_coroutine_write_the_same_bytes(tmp_path: Path) -> 
     def in_loop(snapshots: Snapshots) -> None:
         loops.add(asyncio.get_running_loop())
 
-    assert main(["run", "--model", "baseline/recency", "--results-dir", str(tmp_path / "a"), *WORDS]) == 0
+    assert (
+        main(["run", "--model", "baseline/recency", "--results-dir", str(tmp_path / "a"), *WORDS])
+        == 0
+    )
     run(model="baseline/recency", results_dir=tmp_path / "b", **THREE)
     [made] = asyncio.run(notebook())
     assert made == load_run(tmp_path / "c/recency") and beats > 1 and len(loops) == 1
-    kept = [{name: data for name, data in contents(tmp_path / name).items() if name[-4:] != ".txt"} for name in "abc"]
+    kept = [
+        {name: data for name, data in contents(tmp_path / name).items() if name[-4:] != ".txt"}
+        for name in "abc"
+    ]
     assert kept[0] and kept[0] == kept[1] == kept[2]
 
 
 def test_values_of_python_are_those_of_the_command(tmp_path: Path) -> None:
-    """Numbers, texts, mappings and settings of the benchmark end in the same identity and tuning."""
+    """Numbers, texts, mappings and settings of the benchmark end in the same identity and
+    tuning."""
     with serving(baseline) as server:
-        more = ["--model", "m", "--api-url", server.url, "--temperature", "0.5", "--extra-body", '{"top_k": 2}']
+        more = [
+            "--model",
+            "m",
+            "--api-url",
+            server.url,
+            "--temperature",
+            "0.5",
+            "--extra-body",
+            '{"top_k": 2}',
+        ]
         more += ["--no-persona", "--rpm", "90000", "--extra-header", "X-Team:blue"]
         assert main(["run", "--results-dir", str(tmp_path / "a"), *WORDS, *more]) == 0
         [made] = run(
@@ -156,7 +191,11 @@ def test_values_of_python_are_those_of_the_command(tmp_path: Path) -> None:
             **THREE,
         )
     manifest, other = made.manifest, load_run(tmp_path / "a/m").manifest
-    assert (manifest.identity, manifest.tuning, manifest.selection) == (other.identity, other.tuning, other.selection)
+    assert (manifest.identity, manifest.tuning, manifest.selection) == (
+        other.identity,
+        other.tuning,
+        other.selection,
+    )
     assert manifest.provenance["headers"] == ["X-Team"]
 
 
@@ -164,8 +203,11 @@ def test_values_of_python_are_those_of_the_command(tmp_path: Path) -> None:
 
 
 @contextmanager
-def both(results: Path, capsys: pytest.CaptureFixture[str], *words: str) -> Iterator[list[HarnessError]]:
-    """Yield a list for the error of the function; the command must end with its exit code and print its sentence."""
+def both(
+    results: Path, capsys: pytest.CaptureFixture[str], *words: str
+) -> Iterator[list[HarnessError]]:
+    """Yield a list for the error of the function; the command must end with its exit code and print
+    its sentence."""
     raised: list[HarnessError] = []
     capsys.readouterr()
     yield raised
@@ -205,13 +247,31 @@ def test_error_of_each_kind_has_the_commands_sentence_and_exit_code(
     """A bad option, missing tasks, a refused key, and an endpoint that is down."""
     results = tmp_path / "results"
     refused = failed(model="baseline/recency", parse_retries=-1, results_dir=results)
-    assert type(refused) is BadInput and str(refused).startswith("parse_retries: ") and refused.runs == ()
+    assert (
+        type(refused) is BadInput
+        and str(refused).startswith("parse_retries: ")
+        and refused.runs == ()
+    )
     with pytest.raises(SystemExit) as left:
         parsed(["run", "--parse-retries", "-1"])
     expected = str(refused).removeprefix("parse_retries: ").partition(", got")[0]
     assert left.value.code == refused.exit_code and expected in capsys.readouterr().err
     tasks = ["--tasks-dir", str(tmp_path)]
-    assert main(["run", "--model", "baseline/recency", "--results-dir", str(results), "--subset", "weibo", *tasks]) == 2
+    assert (
+        main(
+            [
+                "run",
+                "--model",
+                "baseline/recency",
+                "--results-dir",
+                str(results),
+                "--subset",
+                "weibo",
+                *tasks,
+            ]
+        )
+        == 2
+    )
     missing = failed(model="baseline/recency", demo=False, tasks_dir=tmp_path, results_dir=results)
     assert type(missing) is BadInput and "no tasks" in str(missing)
     with serving(lambda _: (401, b'{"error": {"message": "no such key"}}')) as server:
@@ -220,7 +280,9 @@ def test_error_of_each_kind_has_the_commands_sentence_and_exit_code(
             raised.append(failed(model="m", api_url=server.url, results_dir=results))
     assert isinstance(raised[0], EndpointStopped) and not raised[0].runs
     with both(results, capsys, *to_it, "--max-outage", "0.1", "--name", "down") as raised:
-        raised.append(failed(model="m", api_url=server.url, name="down", max_outage=0.1, results_dir=results))
+        raised.append(
+            failed(model="m", api_url=server.url, name="down", max_outage=0.1, results_dir=results)
+        )
     assert isinstance(raised[0], EndpointStopped)
 
 
@@ -229,7 +291,12 @@ def test_budget_that_is_reached_is_an_error_with_the_runs_so_far(tmp_path: Path)
     budget = pytest.importorskip("harness.extensions.budget")
     long = completion('{"choice": 1}').replace(b'"prompt_tokens":10', b'"prompt_tokens":3000')
     with serving(lambda _: (200, long)) as server:
-        keywords: dict[str, Any] = {"model": "m", "api_url": server.url, "results_dir": tmp_path, "parse_retries": 0}
+        keywords: dict[str, Any] = {
+            "model": "m",
+            "api_url": server.url,
+            "results_dir": tmp_path,
+            "parse_retries": 0,
+        }
         reached = failed(**keywords, max_tokens=5, extensions=[budget.Budget("4ktok")])
     assert type(reached) is budget.BudgetReached is harness.BudgetReached and reached.exit_code == 5
     assert [made.complete for made in reached.runs] == [False]
@@ -249,7 +316,9 @@ def test_mistake_of_a_plug_in_is_its_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("awaits", [False, True])
-def test_error_of_the_progress_function_is_raised_and_the_run_can_be_resumed(tmp_path: Path, awaits: bool) -> None:
+def test_error_of_the_progress_function_is_raised_and_the_run_can_be_resumed(
+    tmp_path: Path, awaits: bool
+) -> None:
     """As itself, not within another."""
 
     def fails(snapshots: Snapshots) -> None:
@@ -276,7 +345,9 @@ def test_cancelled_play_keeps_its_replies_and_can_be_resumed(tmp_path: Path) -> 
 
             loop, server.script = asyncio.get_running_loop(), script
             keywords: dict[str, Any] = {**THREE, "limit": 12}
-            task = asyncio.ensure_future(arun(model="m", api_url=server.url, results_dir=tmp_path, **keywords))
+            task = asyncio.ensure_future(
+                arun(model="m", api_url=server.url, results_dir=tmp_path, **keywords)
+            )
             await begun.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -290,7 +361,8 @@ def test_cancelled_play_keeps_its_replies_and_can_be_resumed(tmp_path: Path) -> 
 
 
 def test_signal_stops_a_play_in_the_users_loop_and_handlers_are_as_before(tmp_path: Path) -> None:
-    """As the command does: requests in flight are awaited, the error has the run, and the loop goes on."""
+    """As the command does: requests in flight are awaited, the error has the run, and the loop goes
+    on."""
 
     def interrupts(body: dict[str, Any]) -> tuple[int, bytes]:
         if len(server.bodies) == 4:
@@ -300,13 +372,17 @@ def test_signal_stops_a_play_in_the_users_loop_and_handlers_are_as_before(tmp_pa
     async def cell() -> RunStopped:
         inside = signal.getsignal(signal.SIGINT)
         with pytest.raises(RunStopped) as raised:
-            await arun(model="m", api_url=server.url, results_dir=tmp_path, **{**THREE, "limit": 30})
+            await arun(
+                model="m", api_url=server.url, results_dir=tmp_path, **{**THREE, "limit": 30}
+            )
         assert signal.getsignal(signal.SIGINT) == inside
         return raised.value
 
     with serving(interrupts) as server:
         stopped = asyncio.run(cell())
-    assert stopped.exit_code == 130 and [made.manifest.state for made in stopped.runs] == ["stopped"]
+    assert stopped.exit_code == 130 and [made.manifest.state for made in stopped.runs] == [
+        "stopped"
+    ]
 
 
 def test_play_that_is_cancelled_while_files_are_opened_does_not_begin(tmp_path: Path) -> None:
@@ -314,7 +390,9 @@ def test_play_that_is_cancelled_while_files_are_opened_does_not_begin(tmp_path: 
     with serving(baseline) as server:
 
         async def cancelled() -> None:
-            task = asyncio.ensure_future(arun(model="m", api_url=server.url, results_dir=tmp_path, **THREE))
+            task = asyncio.ensure_future(
+                arun(model="m", api_url=server.url, results_dir=tmp_path, **THREE)
+            )
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -24,7 +24,12 @@ from tests.support import ROOT, SHIPPED
 
 def small(results: Path, **options: Any) -> list[LoadedRun]:
     """Run a baseline on a few synthetic users."""
-    made: dict[str, Any] = {"model": "baseline/recency", "subset": "weibo", "tasks_dir": SHIPPED[1], "limit": 3}
+    made: dict[str, Any] = {
+        "model": "baseline/recency",
+        "subset": "weibo",
+        "tasks_dir": SHIPPED[1],
+        "limit": 3,
+    }
     return run(results_dir=results, **{**made, "html": False, **options})
 
 
@@ -43,7 +48,8 @@ def test_demo_without_a_model_returns_its_run(tmp_path: Path) -> None:
 
 
 def test_run_returns_no_run_of_another_name(tmp_path: Path) -> None:
-    """Of the same model, from before or from another thread meanwhile: figures of two runs are never mixed."""
+    """Of the same model, from before or from another thread meanwhile: figures of two runs are
+    never mixed."""
     small(tmp_path, name="earlier")
 
     def meanwhile(snapshots: Snapshots) -> None:
@@ -54,8 +60,12 @@ def test_run_returns_no_run_of_another_name(tmp_path: Path) -> None:
         return await asyncio.to_thread(small, tmp_path, progress=meanwhile)
 
     assert [made.name for made in asyncio.run(main())] == ["recency"]
-    assert [made.name for made in small(tmp_path, name="x", html=False, part="1/2")] == ["x.part1of2"]
-    assert [made.name for made in small(tmp_path, name="x", html=False, part="1/2")] == ["x.part1of2"]
+    assert [made.name for made in small(tmp_path, name="x", html=False, part="1/2")] == [
+        "x.part1of2"
+    ]
+    assert [made.name for made in small(tmp_path, name="x", html=False, part="1/2")] == [
+        "x.part1of2"
+    ]
 
 
 def test_progress_gets_frozen_snapshots_to_the_end(tmp_path: Path) -> None:
@@ -87,7 +97,8 @@ def test_folder_of_several_subsets_needs_the_name_of_one(tmp_path: Path) -> None
 
 
 def test_run_shows_its_scores(tmp_path: Path) -> None:
-    """As the last line of a run does; one without a report, or with a damaged one, is shown without."""
+    """As the last line of a run does; one without a report, or with a damaged one, is shown
+    without."""
     [made] = small(tmp_path)
     assert all(part in repr(made) for part in ("recency", "weibo", "3 of 3 users"))
     recall = 100 * (made.report.metrics["Recall"].value or 0)
@@ -118,7 +129,9 @@ def test_failures_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         load_run(tmp_path / "nothing")
 
 
-def test_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_runs_from_its_first_cell_to_its_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its code cells, in one namespace and within a running loop, as a kernel executes them."""
     monkeypatch.chdir(tmp_path)
     cells = orjson.loads((ROOT / "examples" / "notebook.ipynb").read_bytes())["cells"]
@@ -173,12 +186,20 @@ def check_runs(results: Path) -> None:
 def test_runs_of_one_loop_begin_a_results_folder_together(
     tmp_path: Path, write_together: Callable[[str], None], runs: list[Kwargs], shared_file: str
 ) -> None:
-    """The files that they share are whole, whoever replaces them last, and nothing half-written stays."""
+    """The files that they share are whole, whoever replaces them last, and nothing half-written
+    stays."""
     write_together(shared_file)
-    options: Kwargs = {"model": "baseline/recency", "subset": "weibo", "tasks_dir": SHIPPED[1], "limit": 3}
+    options: Kwargs = {
+        "model": "baseline/recency",
+        "subset": "weibo",
+        "tasks_dir": SHIPPED[1],
+        "limit": 3,
+    }
 
     async def together() -> None:
-        await asyncio.gather(*[arun(**{**options, **run}, results_dir=tmp_path, html=False) for run in runs])
+        await asyncio.gather(
+            *[arun(**{**options, **run}, results_dir=tmp_path, html=False) for run in runs]
+        )
 
     asyncio.run(together())
     check_runs(tmp_path)
@@ -198,10 +219,22 @@ def test_threads_begin_a_results_folder_together(
 @pytest.mark.slow
 def test_processes_begin_a_results_folder_together(tmp_path: Path) -> None:
     """As runs of one loop."""
-    command = [sys.executable, "-m", "harness", "run", "--subset", "weibo", *SHIPPED, "--limit", "3"]
+    command = [
+        sys.executable,
+        "-m",
+        "harness",
+        "run",
+        "--subset",
+        "weibo",
+        *SHIPPED,
+        "--limit",
+        "3",
+    ]
     command += ["--results-dir", str(tmp_path), "--model"]
     started = [
-        subprocess.Popen([*command, f"baseline/{name}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [*command, f"baseline/{name}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         for name in BASELINES
     ]
     messages = [process.communicate()[1] for process in started]

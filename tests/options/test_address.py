@@ -1,4 +1,5 @@
-"""Which key goes to which address, from options and environment alone; a key never goes to another's address."""
+"""Which key goes to which address, from options and environment alone; a key never goes to
+another's address."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def again(
 ) -> Found:
     """The endpoint on which the run `r` goes on."""
     recorded = {"endpoint": url, "key_from": key_from, **provenance}
-    return address.for_resume(args, EarlierRun("r", recorded, provider, "harness resume --name r"), environment)
+    return address.for_resume(
+        args, EarlierRun("r", recorded, provider, "harness resume --name r"), environment
+    )
 
 
 @pytest.fixture
@@ -71,7 +74,11 @@ def key_file(tmp_path: Path) -> Path:
         (options(), {**OPENAI, "OPENAI_BASE_URL": OTHER}, (OTHER, "openai-key", "OPENAI_API_KEY")),
         (options(), {**LLM, **OPENAI}, (RELAY, "llm-key", "LLM_API_KEY")),
         (options(), {**LLM, **OPENAI, "OPENAI_BASE_URL": OTHER}, (RELAY, "llm-key", "LLM_API_KEY")),
-        (options(), {**OPENAI, "LLM_API_BASE": OPENAI_URL + "/"}, (OPENAI_URL + "/", "openai-key", "OPENAI_API_KEY")),
+        (
+            options(),
+            {**OPENAI, "LLM_API_BASE": OPENAI_URL + "/"},
+            (OPENAI_URL + "/", "openai-key", "OPENAI_API_KEY"),
+        ),
         (options(url=OTHER), {"LLM_API_KEY": "llm-key"}, (OTHER, "llm-key", "LLM_API_KEY")),
         (options(url=RELAY + "/"), LLM, (RELAY + "/", "llm-key", "LLM_API_KEY")),
         (options(url=OPENAI_URL), OPENAI, (OPENAI_URL, "openai-key", "OPENAI_API_KEY")),
@@ -108,16 +115,21 @@ def test_key_does_not_go_to_another_address(args: Session, environment: dict[str
 
 
 def test_no_mixture_of_variables_sends_a_key_to_an_address_that_is_not_its_own() -> None:
-    """Over every combination of the variables and `--api-url`: a pair's key meets only the pair's address."""
+    """Over every combination of the variables and `--api-url`: a pair's key meets only the pair's
+    address."""
     values = {
         "LLM_API_BASE": (None, "https://a.example/v1", OPENAI_URL),
         "LLM_API_KEY": (None, "llm-key"),
         "OPENAI_BASE_URL": (None, "https://b.example/v1"),
         "OPENAI_API_KEY": (None, "openai-key"),
     }
-    for combination in product((None, "https://a.example/v1", "https://c.example/v1"), *values.values()):
+    for combination in product(
+        (None, "https://a.example/v1", "https://c.example/v1"), *values.values()
+    ):
         url = combination[0]
-        environment = {name: value for name, value in zip(values, combination[1:], strict=True) if value}
+        environment = {
+            name: value for name, value in zip(values, combination[1:], strict=True) if value
+        }
         found = find(options(url=url), environment)
         if found is None or found[1] is None:
             continue
@@ -137,9 +149,12 @@ def test_key_file_comes_before_other_keys_and_is_named_by_its_whole_path(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "No such file"), (b" \n", "holds no key"), (b"\xff\xfe", "not text")]
+    ("content", "said"),
+    [(None, "No such file"), (b" \n", "holds no key"), (b"\xff\xfe", "not text")],
 )
-def test_key_file_that_holds_no_key_is_refused_by_name(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_key_file_that_holds_no_key_is_refused_by_name(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
     """A missing, empty or binary file is said to be that, with its name."""
     file = tmp_path / "key"
     if content is not None:
@@ -149,9 +164,12 @@ def test_key_file_that_holds_no_key_is_refused_by_name(tmp_path: Path, content: 
     assert str(file) in str(caught.value)
 
 
-@pytest.mark.parametrize(("value", "insecure"), [("1", True), ("0", False), ("", False), (None, False)])
+@pytest.mark.parametrize(
+    ("value", "insecure"), [("1", True), ("0", False), ("", False), (None, False)]
+)
 def test_tls_check_is_off_only_for_one(value: str | None, insecure: bool) -> None:
-    """`LLM_INSECURE_TLS=1`, and nothing else, turns the check of certificates off, for new and for resumed runs."""
+    """`LLM_INSECURE_TLS=1`, and nothing else, turns the check of certificates off, for new and for
+    resumed runs."""
     environment = {**LLM, **({} if value is None else {"LLM_INSECURE_TLS": value})}
     found = address.find(options(), environment)
     assert found is not None
@@ -161,7 +179,9 @@ def test_tls_check_is_off_only_for_one(value: str | None, insecure: bool) -> Non
 
 def test_found_endpoint_does_not_show_its_key() -> None:
     """What a log or a traceback shows of an endpoint has neither key nor credentials in it."""
-    shown = repr(address.find(options("https://user:secret@relay.example/v1?token=hidden", "given-key"), {}))
+    shown = repr(
+        address.find(options("https://user:secret@relay.example/v1?token=hidden", "given-key"), {})
+    )
     assert "relay.example/v1" in shown
     assert not any(secret in shown for secret in ("given-key", "secret", "hidden"))
 
@@ -169,13 +189,17 @@ def test_found_endpoint_does_not_show_its_key() -> None:
 # Providers
 
 DEEPSEEK = Provider(
-    "deepseek", ("https://api.deepseek.example/v1",), key_env="DEEPSEEK_KEY", extra_headers={"X-A": "1"}
+    "deepseek",
+    ("https://api.deepseek.example/v1",),
+    key_env="DEEPSEEK_KEY",
+    extra_headers={"X-A": "1"},
 )
 CLUSTER = Provider("cluster", url_env="CLUSTER_URLS", key_env="CLUSTER_KEY", key_required=False)
 
 
 def test_key_of_a_provider_goes_to_its_own_address_alone() -> None:
-    """Not to an address that the command names instead, nor do its headers; other variables' keys go to neither."""
+    """Not to an address that the command names instead, nor do its headers; other variables' keys
+    go to neither."""
     environment = {"DEEPSEEK_KEY": "deepseek-key", **LLM, **OPENAI}
     assert flat(address.find(options(), environment, DEEPSEEK)) == (
         "https://api.deepseek.example/v1",
@@ -185,21 +209,30 @@ def test_key_of_a_provider_goes_to_its_own_address_alone() -> None:
     elsewhere = address.find(options(OTHER), environment, DEEPSEEK)
     assert flat(elsewhere) == (OTHER, None, None)
     assert elsewhere is not None and elsewhere.addresses[0].headers == {}
-    assert flat(address.find(options(OTHER, "given"), environment, DEEPSEEK)) == (OTHER, "given", "--api-key")
+    assert flat(address.find(options(OTHER, "given"), environment, DEEPSEEK)) == (
+        OTHER,
+        "given",
+        "--api-key",
+    )
 
 
 def test_missing_key_of_a_provider_is_named_with_its_variable() -> None:
     """Before anything is sent; a provider whose key is no must goes on without one."""
-    with pytest.raises(BadInput, match=r"set DEEPSEEK_KEY to the key for https://api\.deepseek\.example/v1"):
+    with pytest.raises(
+        BadInput, match=r"set DEEPSEEK_KEY to the key for https://api\.deepseek\.example/v1"
+    ):
         address.find(options(), LLM, DEEPSEEK)
-    found = address.find(options(), {"CLUSTER_URLS": "http://a:8000/v1 http://b:8000/v1", **LLM}, CLUSTER)
+    found = address.find(
+        options(), {"CLUSTER_URLS": "http://a:8000/v1 http://b:8000/v1", **LLM}, CLUSTER
+    )
     assert found is not None
     assert [one.url for one in found.addresses] == ["http://a:8000/v1", "http://b:8000/v1"]
     assert found.key_from is None and found.shown == "http://a:8000/v1 http://b:8000/v1"
 
 
 def test_resumed_run_of_a_provider_follows_its_address_and_variable() -> None:
-    """Another host in the variable is where it goes now; a key that is gone is asked for by its variable's name."""
+    """Another host in the variable is where it goes now; a key that is gone is asked for by its
+    variable's name."""
     moved = again(
         options(),
         {"CLUSTER_URLS": "http://b:8000/v1"},
@@ -220,12 +253,18 @@ def test_run_on_a_provider_whose_address_a_command_gave_stays_there() -> None:
     """Neither its provider's own address nor a variable's gets what went there."""
     environment = {"DEEPSEEK_KEY": "k-123456", "CLUSTER_URLS": "http://b:8000/v1", **LLM}
     for provider in (DEEPSEEK, CLUSTER):
-        with pytest.raises(BadInput, match=f"which nothing names now: `harness resume --name r --api-url {OTHER}`"):
+        with pytest.raises(
+            BadInput, match=f"which nothing names now: `harness resume --name r --api-url {OTHER}`"
+        ):
             again(options(), environment, provider, OTHER, None, address_from="--api-url")
         local = again(options(), environment, provider, LOCAL, None, address_from="--api-url")
         assert flat(local) == (LOCAL, None, None) and local.provider is provider
         assert local.addresses[0].headers == {}
-    assert flat(again(options(OTHER, "given"), environment, DEEPSEEK)) == (OTHER, "given", "--api-key")
+    assert flat(again(options(OTHER, "given"), environment, DEEPSEEK)) == (
+        OTHER,
+        "given",
+        "--api-key",
+    )
 
 
 def test_provider_of_the_command_is_where_a_resumed_run_goes() -> None:
@@ -276,8 +315,20 @@ def test_hosts_are_told_in_one_spelling() -> None:
         (LLM, None, RELAY, "LLM_API_KEY", (RELAY, "llm-key", "LLM_API_KEY")),
         (LLM, "--api-url", RELAY, "--api-key", (RELAY, "llm-key", "LLM_API_KEY")),
         (LLM, "LLM_API_BASE", RELAY + "/elsewhere", None, (RELAY, "llm-key", "LLM_API_KEY")),
-        (OPENAI, "OPENAI_API_KEY", OPENAI_URL, "OPENAI_API_KEY", (OPENAI_URL, "openai-key", "OPENAI_API_KEY")),
-        ({**LLM, **OPENAI}, "OPENAI_API_KEY", OPENAI_URL, None, (OPENAI_URL, "openai-key", "OPENAI_API_KEY")),
+        (
+            OPENAI,
+            "OPENAI_API_KEY",
+            OPENAI_URL,
+            "OPENAI_API_KEY",
+            (OPENAI_URL, "openai-key", "OPENAI_API_KEY"),
+        ),
+        (
+            {**LLM, **OPENAI},
+            "OPENAI_API_KEY",
+            OPENAI_URL,
+            None,
+            (OPENAI_URL, "openai-key", "OPENAI_API_KEY"),
+        ),
         (
             {**LLM, **OPENAI, "OPENAI_BASE_URL": OTHER},
             "OPENAI_BASE_URL",
@@ -288,7 +339,13 @@ def test_hosts_are_told_in_one_spelling() -> None:
         ({}, "LLM_API_BASE", LOCAL, None, (LOCAL, None, None)),
         ({"LLM_API_KEY": "llm-key"}, "--api-url", LOCAL, None, (LOCAL, None, None)),
         (LLM, "--api-url", LOCAL, None, (LOCAL, None, None)),
-        ({}, None, "http://localhost:8000/v1 http://[::1]:8000/v1", None, ("http://localhost:8000/v1", None, None)),
+        (
+            {},
+            None,
+            "http://localhost:8000/v1 http://[::1]:8000/v1",
+            None,
+            ("http://localhost:8000/v1", None, None),
+        ),
     ],
 )
 def test_resumed_run_is_where_it_was_with_the_key_of_today(
@@ -298,15 +355,20 @@ def test_resumed_run_is_where_it_was_with_the_key_of_today(
     key_from: str | None,
     found: tuple[str, str | None, str | None],
 ) -> None:
-    """A variable that names its host gives the key; without one the manifest's address is used on loopback, bare."""
-    assert flat(again(options(), environment, None, url, key_from, address_from=address_from)) == found
+    """A variable that names its host gives the key; without one the manifest's address is used on
+    loopback, bare."""
+    assert (
+        flat(again(options(), environment, None, url, key_from, address_from=address_from)) == found
+    )
 
 
 @pytest.mark.parametrize(
-    "environment", [{}, {"LLM_API_KEY": "llm-key"}, {**LLM, "LLM_API_BASE": OTHER}, OPENAI, {**LLM, **OPENAI}]
+    "environment",
+    [{}, {"LLM_API_KEY": "llm-key"}, {**LLM, "LLM_API_BASE": OTHER}, OPENAI, {**LLM, **OPENAI}],
 )
 def test_no_manifest_moves_a_request(environment: dict[str, str]) -> None:
-    """Whatever way it claims: no address is taken from it, and of several none that no variable has."""
+    """Whatever way it claims: no address is taken from it, and of several none that no variable
+    has."""
     ways = (None, "LLM_API_BASE", "--api-url", "provider", "--config /x", "--settings /x")
     urls = ("https://theirs.example/v1", f"{RELAY} https://theirs.example/v1", " ", "http://[", "x")
     for way, url in product(ways, urls):
@@ -315,17 +377,21 @@ def test_no_manifest_moves_a_request(environment: dict[str, str]) -> None:
         except BadInput as error:
             assert "--api-url" in str(error), (way, url)
         else:
-            assert [one.url for one in found.addresses] == [environment.get("LLM_API_BASE")] and RELAY in url, way
+            assert [one.url for one in found.addresses] == [
+                environment.get("LLM_API_BASE")
+            ] and RELAY in url, way
 
 
 def test_resume_takes_from_the_environment_what_files_leave_out_of_an_address() -> None:
-    """Credentials and query are not in a manifest: while the environment has the same host, they come from there."""
+    """Credentials and query are not in a manifest: while the environment has the same host, they
+    come from there."""
     whole = "https://user:secret@relay.example/v1/?api-version=2024"
     assert flat(again(options(), {"LLM_API_BASE": whole}, key_from=None)) == (whole, None, None)
 
 
 def test_file_that_a_manifest_names_is_never_opened(tmp_path: Path) -> None:
-    """It would be waited for here; the address, which is the user's own, gets what their variables have."""
+    """It would be waited for here; the address, which is the user's own, gets what their variables
+    have."""
     os.mkfifo(tmp_path / "pipe")
     for key_from in (f"--api-key-file {tmp_path}/pipe", f"--config {tmp_path}/pipe"):
         found = again(options(), LLM, key_from=key_from, address_from="LLM_API_BASE")
@@ -354,7 +420,10 @@ def test_flags_of_a_command_line_name_address_and_key_again(key_file: Path) -> N
         return found.flags
 
     assert flags(options(), LLM) == []
-    assert flags(options(f"https://user:secret@relay.example/v1?k={'x' * 9}"), {}) == ["--api-url", RELAY]
+    assert flags(options(f"https://user:secret@relay.example/v1?k={'x' * 9}"), {}) == [
+        "--api-url",
+        RELAY,
+    ]
     assert flags(options(RELAY, "given"), {}) == ["--api-url", RELAY, "--api-key", "..."]
     path = str(key_file.resolve())
     assert flags(options(RELAY, None, key_file), {}) == ["--api-url", RELAY, "--api-key-file", path]

@@ -1,4 +1,5 @@
-"""The providers file: what ships, what a file of the user's changes, and what is said of one that cannot be used."""
+"""The providers file: what ships, what a file of the user's changes, and what is said of one that
+cannot be used."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ import pytest
 from harness.defaults import OPENAI_URL
 from harness.errors import BadInput
 from harness.options import fields, providers
-from harness.options.providers import Book, Provider, QueuedModel, addresses, headers, misspelt, split_model
+from harness.options.providers import (
+    Book,
+    Provider,
+    QueuedModel,
+    addresses,
+    headers,
+    misspelt,
+    split_model,
+)
 from tests.support import ROOT
 from tests.support.allowed import allow
 
@@ -35,9 +44,18 @@ def own(file: Path, fields: str) -> Provider:
 
 
 def test_the_providers_that_researchers_use_ship() -> None:
-    """Each hosted one has a TLS address and the variable of its key, and no rate that would be an account's own."""
+    """Each hosted one has a TLS address and the variable of its key, and no rate that would be an
+    account's own."""
     hosted = {name: one for name, one in providers.shipped().providers.items() if name not in LOCAL}
-    assert {"openai", "deepseek", "dashscope", "siliconflow", "openrouter", "zhipuai", "volcengine"} <= hosted.keys()
+    assert {
+        "openai",
+        "deepseek",
+        "dashscope",
+        "siliconflow",
+        "openrouter",
+        "zhipuai",
+        "volcengine",
+    } <= hosted.keys()
     for one in hosted.values():
         assert one.base_url[0].startswith("https://") and len(one.base_url) == 1, one.name
         assert one.key_env and one.key_required, one.name
@@ -50,12 +68,18 @@ def test_servers_of_ones_own_are_on_loopback_and_need_no_key() -> None:
     found = providers.shipped().providers
     for name in LOCAL:
         one = found[name]
-        assert one.base_url[0].startswith("http://127.0.0.1:") and one.url_env and not one.key_required, name
+        assert (
+            one.base_url[0].startswith("http://127.0.0.1:") and one.url_env and not one.key_required
+        ), name
 
 
 def test_a_file_of_the_users_goes_over_the_shipped_one_field_by_field(file: Path) -> None:
     """What it does not say of a provider stays as shipped; a provider of its own stands beside."""
-    book = read(file, '[providers.deepseek]\nrpm = 500\n[providers."中转"]\nbase_url = "https://relay.example/v1"\n')
+    book = read(
+        file,
+        '[providers.deepseek]\nrpm = 500\n[providers."中转"]\nbase_url ='
+        ' "https://relay.example/v1"\n',
+    )
     deepseek = book.providers["deepseek"]
     assert (deepseek.rpm, deepseek.base_url) == (500, ("https://api.deepseek.com/v1",))
     assert (deepseek.key_env, deepseek.source) == ("DEEPSEEK_API_KEY", str(file))
@@ -65,12 +89,14 @@ def test_a_file_of_the_users_goes_over_the_shipped_one_field_by_field(file: Path
 
 
 def test_every_field_is_kept_as_it_is_meant(file: Path) -> None:
-    """Lists become tuples, an empty variable's name none, and a path is that of the file's folder."""
+    """Lists become tuples, an empty variable's name none, and a path is that of the file's
+    folder."""
     one = own(
         file,
-        'url_env = "HOSTS"\nkey_env = "MY_KEY"\nkey_required = false\nrpm = 60\ntpm = 1e5\nconcurrency = "auto"\n'
-        'timeout = 30\nstream = "on"\nadapt = ["no-temperature"]\nca_file = "证书.pem"\n'
-        'extra_headers = {X-Title = "table"}\nextra_body = {thinking = {type = "disabled"}}\n',
+        'url_env = "HOSTS"\nkey_env = "MY_KEY"\nkey_required = false\nrpm = 60\ntpm ='
+        ' 1e5\nconcurrency = "auto"\ntimeout = 30\nstream = "on"\nadapt ='
+        ' ["no-temperature"]\nca_file = "证书.pem"\nextra_headers = {X-Title = "table"}\nextra_body'
+        ' = {thinking = {type = "disabled"}}\n',
     )
     assert one == Provider(
         "mine",
@@ -94,7 +120,9 @@ def test_every_field_is_kept_as_it_is_meant(file: Path) -> None:
 
 def test_replicas_are_several_addresses_once_each(file: Path) -> None:
     """A list of addresses keeps its order and names none twice."""
-    book = read(file, '[providers.vllm]\nbase_url = ["http://b:1/v1", "http://a:1/v1", "http://b:1/v1"]\n')
+    book = read(
+        file, '[providers.vllm]\nbase_url = ["http://b:1/v1", "http://a:1/v1", "http://b:1/v1"]\n'
+    )
     assert book.providers["vllm"].base_url == ("http://b:1/v1", "http://a:1/v1")
 
 
@@ -118,7 +146,11 @@ def test_the_file_named_comes_first_then_this_folders_then_the_users(
     """One file of the user's is read, and the others not even looked into."""
     monkeypatch.chdir(tmp_path)
     home, configured = tmp_path / "家", tmp_path / "xdg"
-    told = {"HOME": str(home), "XDG_CONFIG_HOME": str(configured), "XDG_STATE_HOME": str(tmp_path / "state")}
+    told = {
+        "HOME": str(home),
+        "XDG_CONFIG_HOME": str(configured),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
     places = [
         home / ".config/behavior-harness/providers.toml",
         configured / "behavior-harness/providers.toml",
@@ -160,7 +192,9 @@ def test_the_file_named_comes_first_then_this_folders_then_the_users(
         (":x", None, ":x"),
     ],
 )
-def test_a_known_provider_before_the_first_colon_is_split_off(text: str, provider: str | None, model: str) -> None:
+def test_a_known_provider_before_the_first_colon_is_split_off(
+    text: str, provider: str | None, model: str
+) -> None:
     """Colons in the names of models stay where they are."""
     assert split_model(text, providers.shipped()) == (provider, model)
 
@@ -219,12 +253,15 @@ def test_a_queue_lists_models_with_what_differs(file: Path) -> None:
     """An entry is a name, or a table; what it does not say is left to the command."""
     book = read(
         file,
-        '[queues]\nweek = ["deepseek:deepseek-chat", {model = "dashscope:qwen3-8b", name = "qwen3-不思考", '
-        "extra_body = {enable_thinking = false}, temperature = 0.6, top_p = 0.95, seed = 7, max_tokens = 2048}]\n",
+        '[queues]\nweek = ["deepseek:deepseek-chat", {model = "dashscope:qwen3-8b", name ='
+        ' "qwen3-不思考", extra_body = {enable_thinking = false}, temperature = 0.6, top_p = 0.95,'
+        " seed = 7, max_tokens = 2048}]\n",
     )
     assert book.queues["week"] == (
         QueuedModel("deepseek:deepseek-chat"),
-        QueuedModel("dashscope:qwen3-8b", "qwen3-不思考", {"enable_thinking": False}, 0.6, 0.95, 7, 2048),
+        QueuedModel(
+            "dashscope:qwen3-8b", "qwen3-不思考", {"enable_thinking": False}, 0.6, 0.95, 7, 2048
+        ),
     )
 
 
@@ -237,11 +274,14 @@ def test_the_variable_of_an_address_comes_before_the_file() -> None:
         "http://a:1/v1",
         "http://b:1/v1",
     )
-    assert addresses(Provider("x", ("http://h:1/v1",)), {"": "http://elsewhere:1/v1"}) == ("http://h:1/v1",)
+    assert addresses(Provider("x", ("http://h:1/v1",)), {"": "http://elsewhere:1/v1"}) == (
+        "http://h:1/v1",
+    )
 
 
 def test_a_variable_that_cannot_be_used_is_named_and_not_shown() -> None:
-    """A provider that only its variable can find says which one is missing; what it holds may be a secret."""
+    """A provider that only its variable can find says which one is missing; what it holds may be a
+    secret."""
     one = Provider("job", (), url_env="HOSTS")
     with pytest.raises(BadInput, match="provider job: HOSTS is not set"):
         addresses(one, {})
@@ -251,13 +291,21 @@ def test_a_variable_that_cannot_be_used_is_named_and_not_shown() -> None:
 
 
 def test_a_header_takes_the_value_of_a_variable(file: Path) -> None:
-    """`${NAME}` stands for the variable, wherever in the value; a provider never shows its headers."""
+    """`${NAME}` stands for the variable, wherever in the value; a provider never shows its
+    headers."""
     one = own(file, 'extra_headers = {api-key = "${RELAY_KEY}", X-Team = "a ${TEAM}-$ ü"}')
-    assert headers(one, {"RELAY_KEY": SECRET, "TEAM": "${x}"}) == {"api-key": SECRET, "X-Team": "a ${x}-$ ü"}
+    assert headers(one, {"RELAY_KEY": SECRET, "TEAM": "${x}"}) == {
+        "api-key": SECRET,
+        "X-Team": "a ${x}-$ ü",
+    }
     assert "RELAY_KEY" not in repr(one)
-    with pytest.raises(BadInput, match=r"extra_headers\.X-Team uses the variable TEAM, which is not set"):
+    with pytest.raises(
+        BadInput, match=r"extra_headers\.X-Team uses the variable TEAM, which is not set"
+    ):
         headers(one, {"RELAY_KEY": SECRET})
-    with pytest.raises(BadInput, match=r"extra_headers\.api-key: its variable holds line ends") as raised:
+    with pytest.raises(
+        BadInput, match=r"extra_headers\.api-key: its variable holds line ends"
+    ) as raised:
         headers(one, {"RELAY_KEY": f"{SECRET}\r\nX-Other: 1", "TEAM": "x"})
     assert SECRET not in str(raised.value)
 
@@ -276,7 +324,10 @@ def test_a_header_takes_the_value_of_a_variable(file: Path) -> None:
         ("tpm = inf", r"mine\.tpm: expected a number above 0"),
         ("concurrency = 0", r"mine\.concurrency: expected a whole number"),
         ("concurrency = true", r"mine\.concurrency: expected a whole number"),
-        ('concurrency = "many"', r'mine\.concurrency: expected a whole number from 1 to 100000, or "auto"'),
+        (
+            'concurrency = "many"',
+            r'mine\.concurrency: expected a whole number from 1 to 100000, or "auto"',
+        ),
         ("timeout = 1e9", r"mine\.timeout: expected seconds"),
         ('stream = "yes"', r"mine\.stream: expected one of auto, on, off"),
         ("stream = true", r"mine\.stream: expected one of auto, on, off"),
@@ -286,26 +337,47 @@ def test_a_header_takes_the_value_of_a_variable(file: Path) -> None:
         ("extra_body = 3", r"mine\.extra_body: expected a table"),
         ("extra_body = {a = [2026-01-01]}", r"mine\.extra_body: expected a table of JSON values"),
         ("extra_body = {a = {b = nan}}", r"mine\.extra_body: expected a table of JSON values"),
-        ("extra_body = {a = 9223372036854775808}", r"mine\.extra_body: expected a table of JSON values"),
+        (
+            "extra_body = {a = 9223372036854775808}",
+            r"mine\.extra_body: expected a table of JSON values",
+        ),
         ('extra_headers = "x"', r"mine\.extra_headers: expected a table"),
         (f'extra_headers = {{authorization = "{SECRET}"}}', "header authorization is for the key"),
-        ('extra_headers = {Content-Type = "text/plain"}', "header Content-Type is set by the harness"),
+        (
+            'extra_headers = {Content-Type = "text/plain"}',
+            "header Content-Type is set by the harness",
+        ),
         ('extra_headers = {"X Y" = "1"}', "'X Y' cannot be a header's name"),
         ('extra_headers = {"标题" = "1"}', "'标题' cannot be a header's name"),
         ("extra_headers = {X = 1}", r"extra_headers: the header X: expected text in Latin-1"),
-        (f'extra_headers = {{X = "{SECRET}\\n"}}', r"extra_headers: the header X: expected text in Latin-1"),
-        ('extra_headers = {X = "\\u007f"}', r"extra_headers: the header X: expected text in Latin-1"),
+        (
+            f'extra_headers = {{X = "{SECRET}\\n"}}',
+            r"extra_headers: the header X: expected text in Latin-1",
+        ),
+        (
+            'extra_headers = {X = "\\u007f"}',
+            r"extra_headers: the header X: expected text in Latin-1",
+        ),
         ('extra_headers = {X = "表"}', r"extra_headers: the header X: expected text in Latin-1"),
         (
             'extra_headers = {X = "${A-B}"}',
             r"extra_headers: the header X: expected the name of a variable between \$\{ and \}",
         ),
-        ('extra_headers = {X = "${A"}', r"extra_headers: the header X: expected the name of a variable"),
-        ('extra_headers = {X = "${}"}', r"extra_headers: the header X: expected the name of a variable"),
+        (
+            'extra_headers = {X = "${A"}',
+            r"extra_headers: the header X: expected the name of a variable",
+        ),
+        (
+            'extra_headers = {X = "${}"}',
+            r"extra_headers: the header X: expected the name of a variable",
+        ),
     ],
 )
-def test_a_field_that_cannot_be_used_is_told_by_file_and_name(file: Path, fields: str, said: str) -> None:
-    """One sentence with file, provider, field and what was expected, and never a value, which might be a key."""
+def test_a_field_that_cannot_be_used_is_told_by_file_and_name(
+    file: Path, fields: str, said: str
+) -> None:
+    """One sentence with file, provider, field and what was expected, and never a value, which might
+    be a key."""
     with pytest.raises(BadInput, match=said) as raised:
         own(file, fields)
     assert str(file) in str(raised.value)
@@ -313,7 +385,16 @@ def test_a_field_that_cannot_be_used_is_told_by_file_and_name(file: Path, fields
 
 
 @pytest.mark.parametrize(
-    "address", ['"h:1/v1"', '"ftp://h/v1"', "[]", "[3]", '["http://h:1/v1", ""]', '"http://u:secret-word@h:1/v1"', "3"]
+    "address",
+    [
+        '"h:1/v1"',
+        '"ftp://h/v1"',
+        "[]",
+        "[3]",
+        '["http://h:1/v1", ""]',
+        '"http://u:secret-word@h:1/v1"',
+        "3",
+    ],
 )
 def test_an_address_that_cannot_be_used_is_told(file: Path, address: str) -> None:
     """An address has a scheme and a host, and no password, which would be a key in the file."""
@@ -340,10 +421,19 @@ def test_an_address_that_cannot_be_used_is_told(file: Path, address: str) -> Non
         ('[queues]\nx = [{name = "n"}]', r"queues\.x\[0\]\.model: expected the name of a model"),
         ('[queues]\nx = ["m", " "]', r"queues\.x\[1\]\.model: expected the name of a model"),
         ('[queues]\nx = [{model = "m", name = "a/b"}]', r"queues\.x\[0\]\.name: expected a name"),
-        ('[queues]\nx = [{model = "m", temperature = -1}]', r"queues\.x\[0\]\.temperature: expected a number from 0"),
+        (
+            '[queues]\nx = [{model = "m", temperature = -1}]',
+            r"queues\.x\[0\]\.temperature: expected a number from 0",
+        ),
         ('[queues]\nx = [{model = "m", top_p = 0}]', r"queues\.x\[0\]\.top_p: expected"),
-        ('[queues]\nx = [{model = "m", seed = 1.5}]', r"queues\.x\[0\]\.seed: expected a whole number"),
-        ('[queues]\nx = [{model = "m", max_tokens = 0}]', r"queues\.x\[0\]\.max_tokens: expected a whole number"),
+        (
+            '[queues]\nx = [{model = "m", seed = 1.5}]',
+            r"queues\.x\[0\]\.seed: expected a whole number",
+        ),
+        (
+            '[queues]\nx = [{model = "m", max_tokens = 0}]',
+            r"queues\.x\[0\]\.max_tokens: expected a whole number",
+        ),
         ('[queues]\nx = [{model = "m", key = "k"}]', r"queues\.x\[0\]\.key: keys do not belong"),
     ],
 )

@@ -1,4 +1,5 @@
-"""The benchmark that docs/benchmarks.md builds: it keeps its contract after each block, and runs as written."""
+"""The benchmark that docs/benchmarks.md builds: it keeps its contract after each block, and runs as
+written."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def test_benchmark_keeps_the_contract_after_each_block(folder: Path, blocks: int
     assert main(["check-benchmark", written(folder, blocks), *words]) == 0
 
 
-def test_whole_benchmark_runs_and_verifies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whole_benchmark_runs_and_verifies(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With its baseline, its setting and its synthetic tasks."""
     file, results = written(folder, len(BLOCKS)), ["--results-dir", str(folder / "r")]
     assert main(["synth", file, "--users", "20", "--out", str(folder / "s")]) == 0
@@ -55,7 +58,9 @@ def test_whole_benchmark_runs_and_verifies(folder: Path, capsys: pytest.CaptureF
     ]
     assert main(["run", file, *words, *results]) == 0
     assert main(["verify", *results]) == 0
-    assert "RMSE" in (folder / "r" / "four-stars" / "eval_report_books.txt").read_text(encoding="utf-8")
+    assert "RMSE" in (folder / "r" / "four-stars" / "eval_report_books.txt").read_text(
+        encoding="utf-8"
+    )
     capsys.readouterr()
 
 

@@ -1,7 +1,8 @@
-"""The commands of the documentation succeed: each is executed as it is written, in the order of its page, or is listed
-in `commands.toml` with the reason.
+"""The commands of the documentation succeed: each is executed as it is written, in the order of its
+page, or is listed in `commands.toml` with the reason.
 
-Providers and the Hugging Face Hub are imitations on loopback; only hosts and ports in addresses are replaced.
+Providers and the Hugging Face Hub are imitations on loopback; only hosts and ports in addresses are
+replaced.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ ABOUT: Mapping[str, Sequence[Mapping[str, Any]]] = tomllib.loads(
     (ROOT / "tests/project/commands.toml").read_text("utf-8")
 )
 PAGES = pages.pages()
-TRANSLATED = {f"docs/zh/{name}.md": f"docs/{name}.md" for name in ("migration", "features/reuse", "troubleshooting")}
+TRANSLATED = {
+    f"docs/zh/{name}.md": f"docs/{name}.md"
+    for name in ("migration", "features/reuse", "troubleshooting")
+}
 TRANSLATED["README.zh.md"] = "README.md"
 """Pages in Chinese, by those that have the same commands: executed there."""
 SHELL, PYTHON = ("sh", "bash"), "python"
@@ -45,7 +49,11 @@ UNTIL_IT_LISTENS = "until grep -q http:// its_output; do sleep 0.1; done"
 
 def about(kind: str, page: str, text: str) -> Mapping[str, Any] | None:
     """Return the entry on a command or block of a page, by how one of its lines begins."""
-    found = [one for one in ABOUT[kind] if page in one["pages"] and begins(text, *one.get("commands", ()))]
+    found = [
+        one
+        for one in ABOUT[kind]
+        if page in one["pages"] and begins(text, *one.get("commands", ()))
+    ]
     return found[0] if found else None
 
 
@@ -61,7 +69,8 @@ def is_executed(command: Command) -> bool:
 
 
 def commands(page: str, block: Block) -> list[Command]:
-    """Return the commands of a block. Python is one, and so is a file that the reader is to save."""
+    """Return the commands of a block. Python is one, and so is a file that the reader is to
+    save."""
     if block.language == PYTHON or is_saved(page, block):
         return [Command(page, block.line, block.text)]
     return list(pages.commands(page, block)) if block.language in SHELL else []
@@ -78,7 +87,12 @@ def all_commands(page: str) -> Sequence[Command]:
 
 def models() -> set[str]:
     """Return the names of the models on all pages."""
-    words = {word for page in PAGES for found in MODELS.findall(pages.text_of(page)) for word in found.split()}
+    words = {
+        word
+        for page in PAGES
+        for found in MODELS.findall(pages.text_of(page))
+        for word in found.split()
+    }
     return words | {word.partition(":")[2] for word in words}
 
 
@@ -90,10 +104,14 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 def shell(here: Machine, page: str) -> Iterator[str]:
     """Yield the script of a page, a block at a time: each command under its line's number."""
-    yield from (one["sh"] for one in ABOUT["before"] if page in one["pages"] and "commands" not in one)
+    yield from (
+        one["sh"] for one in ABOUT["before"] if page in one["pages"] and "commands" not in one
+    )
     for block in pages.blocks(page):
         executed = filter(is_executed, commands(page, block))
-        yield here.on_loopback("\n".join(line for command in executed for line in _pieces(command, block.language)))
+        yield here.on_loopback(
+            "\n".join(line for command in executed for line in _pieces(command, block.language))
+        )
 
 
 def _pieces(command: Command, language: str) -> Iterator[str]:
@@ -114,8 +132,12 @@ def _run(command: Command, language: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if any(map(is_executed, all_commands(page)))])
-def test_commands_of_a_page_succeed_as_they_are_written(page: str, here: Machine, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(map(is_executed, all_commands(page)))]
+)
+def test_commands_of_a_page_succeed_as_they_are_written(
+    page: str, here: Machine, tmp_path: Path
+) -> None:
     """One after another, in one shell."""
     checkout = tmp_path / "checkout"
     shutil.copytree(here.checkout, checkout, symlinks=True)
@@ -144,13 +166,18 @@ def test_translated_page_has_the_commands_of_the_other(page: str) -> None:
 
     def words(page: str) -> list[list[str]]:
         found = (block for block in pages.blocks(page) if block.language in SHELL)
-        return [shlex.split(command.text, comments=True) for block in found for command in commands(page, block)]
+        return [
+            shlex.split(command.text, comments=True)
+            for block in found
+            for command in commands(page, block)
+        ]
 
     assert words(page) == words(TRANSLATED[page])
 
 
 def made(text: str) -> Iterator[list[str]]:
-    """Yield the calls of the harness that make would make for a command. Fail if make has no such target."""
+    """Yield the calls of the harness that make would make for a command. Fail if make has no such
+    target."""
     if MAKE.match(text):
         command = MAKE.sub("make -n -o .venv/run.made -o .venv/data.made ", text)
         done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
@@ -158,7 +185,9 @@ def made(text: str) -> Iterator[list[str]]:
         yield from pages.calls(done.stdout)
 
 
-@pytest.mark.parametrize(("kind", "entry"), [(kind, entry) for kind in ABOUT for entry in ABOUT[kind]])
+@pytest.mark.parametrize(
+    ("kind", "entry"), [(kind, entry) for kind in ABOUT for entry in ABOUT[kind]]
+)
 def test_every_entry_of_the_list_is_needed(kind: str, entry: Mapping[str, Any]) -> None:
     """A command that has gone from its page goes from the list."""
     found = pages.inline if kind == "not_parsed" else all_commands
@@ -170,7 +199,8 @@ def test_every_entry_of_the_list_is_needed(kind: str, entry: Mapping[str, Any]) 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_data_on_a_page_can_be_read(page: str, tmp_path: Path) -> None:
-    """Files of settings and of providers by the code that reads the user's; others by their languages' parsers."""
+    """Files of settings and of providers by the code that reads the user's; others by their
+    languages' parsers."""
     for number, block in enumerate(pages.blocks(page)):
         if block.language == "json":
             json.loads(block.text)

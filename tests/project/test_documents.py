@@ -1,4 +1,5 @@
-"""What the documents hold together: no placeholder is left in them, and their links lead somewhere."""
+"""What the documents hold together: no placeholder is left in them, and their links lead
+somewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def test_example_of_a_server_that_is_still_loading_waits_for_it() -> None:
     """As written, the run starts at the same time as the server."""
     text = (ROOT / "docs/providers.md").read_text(encoding="utf-8")
     (example,) = [
-        block for block in text.split("```") if "vllm serve" in block and " &" in block and "harness run" in block
+        block
+        for block in text.split("```")
+        if "vllm serve" in block and " &" in block and "harness run" in block
     ]
     assert "--wait " in example
 
@@ -46,7 +49,8 @@ def test_extension_has_a_page_of_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("page", TROUBLES, ids=lambda page: page.parent.name)
 def test_messages_that_troubleshooting_explains_are_still_printed(page: Path) -> None:
-    """A reader searches for the words on the screen, so a message that changes must change there, too."""
+    """A reader searches for the words on the screen, so a message that changes must change there,
+    too."""
     for name in SHIPPED:
         pytest.importorskip(f"harness.extensions.{name}")  # some are messages of extensions
     source = _source()
@@ -75,11 +79,14 @@ def _source() -> str:
 def test_page_on_the_command_line_lists_every_command_with_its_help() -> None:
     """Somebody who reads the checkout, not the website, sees what there is."""
     page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| \[`([\w-]+)`\]\(\S+\) \| (.+) \|$", page, re.MULTILINE) == list(COMMANDS.items())
+    assert re.findall(r"^\| \[`([\w-]+)`\]\(\S+\) \| (.+) \|$", page, re.MULTILINE) == list(
+        COMMANDS.items()
+    )
 
 
 def test_page_on_the_python_api_lists_every_public_name_once() -> None:
-    """Those that are imported when they are used, too: type checkers have them in a block of their own."""
+    """Those that are imported when they are used, too: type checkers have them in a block of their
+    own."""
     tree = ast.parse((ROOT / "harness/__init__.py").read_text(encoding="utf-8"))
     (for_type_checkers,) = [node for node in tree.body if isinstance(node, ast.If)]
     imports = [node for node in for_type_checkers.body if isinstance(node, ast.ImportFrom)]
@@ -93,4 +100,6 @@ def test_page_on_the_python_api_lists_every_public_name_once() -> None:
 def test_links_of_the_short_list_for_programs_lead_somewhere() -> None:
     """`llms.txt` is what a program reads first."""
     targets = LINK.findall((ROOT / "llms.txt").read_text(encoding="utf-8"))
-    assert len(targets) > 20 and [target for target in targets if not (ROOT / target).exists()] == []
+    assert (
+        len(targets) > 20 and [target for target in targets if not (ROOT / target).exists()] == []
+    )

@@ -1,4 +1,5 @@
-"""Folders that version 0.1.0 wrote can be read, checked, scored and completed: same exit codes, bytes and numbers."""
+"""Folders that version 0.1.0 wrote can be read, checked, scored and completed: same exit codes,
+bytes and numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +37,12 @@ def changed(old: Contents, new: Contents) -> list[str]:
         f"{name}: {difference}"
         for name, content in old.items()
         for difference in (
-            differences(name, without_intervals(name, content), without_intervals(name, new[name]), renamed(name))
+            differences(
+                name,
+                without_intervals(name, content),
+                without_intervals(name, new[name]),
+                renamed(name),
+            )
             if name in new
             else ["not made"]
         )
@@ -56,12 +62,17 @@ NOW = {"status --name none": 2}
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_command_ends_as_in_the_earlier_version(line: str, tmp_path: Path, expected: Contents) -> None:
-    """Each command has the exit code that it had, and where it shows or writes figures, those figures."""
+def test_command_ends_as_in_the_earlier_version(
+    line: str, tmp_path: Path, expected: Contents
+) -> None:
+    """Each command has the exit code that it had, and where it shows or writes figures, those
+    figures."""
     code, found = outcome(line, tmp_path)
     assert code == NOW.get(line, earlier.exit_codes()[line])
     kept = {
-        name: content for name, content in expected.items() if name.startswith((f"{slug(line)}/", f"{slug(line)}."))
+        name: content
+        for name, content in expected.items()
+        if name.startswith((f"{slug(line)}/", f"{slug(line)}."))
     }
     assert kept.keys() == found.keys()
     assert not kept or changed(kept, found) == []
@@ -69,7 +80,14 @@ def test_command_ends_as_in_the_earlier_version(line: str, tmp_path: Path, expec
 
 @pytest.mark.parametrize(
     ("run", "more"),
-    [("whole", ""), ("day", ""), ("agent", ""), ("failed", ""), ("whole", "--reparse"), ("day", "--reparse")],
+    [
+        ("whole", ""),
+        ("day", ""),
+        ("agent", ""),
+        ("failed", ""),
+        ("whole", "--reparse"),
+        ("day", "--reparse"),
+    ],
 )
 def test_reeval_changes_no_byte_and_no_number(run: str, more: str, tmp_path: Path) -> None:
     """Saved answers and saved replies give the very results and report that the folder has."""
@@ -81,7 +99,8 @@ def test_reeval_changes_no_byte_and_no_number(run: str, more: str, tmp_path: Pat
 
 
 def test_killed_run_is_resumed_to_the_results_of_the_whole_one(tmp_path: Path) -> None:
-    """Replies of the earlier version are used, what was cut off is set aside, and the end is that of the whole run."""
+    """Replies of the earlier version are used, what was cut off is set aside, and the end is that
+    of the whole run."""
     with copied(tmp_path) as copy:
         saved = [line.text for line in sound_lines(copy.results / "killed" / RESPONSES)]
         assert copy.command("resume --name killed --no-html --tasks-dir TASKS")[0] == 0
@@ -94,19 +113,27 @@ def test_killed_run_is_resumed_to_the_results_of_the_whole_one(tmp_path: Path) -
 
 
 def test_failed_user_alone_is_asked_for_by_resume(tmp_path: Path) -> None:
-    """Replies that the user had before it failed are not asked for again; then the run is complete and sound."""
+    """Replies that the user had before it failed are not asked for again; then the run is complete
+    and sound."""
     with copied(tmp_path) as copy:
         failure = orjson.loads((copy.results / "failed" / "failures_weibo.jsonl").read_bytes())
-        tasks = map(orjson.loads, (copy.tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines())
+        tasks = map(
+            orjson.loads, (copy.tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()
+        )
         (user,) = [task for task in tasks if task["user_id"] == failure["user_id"]]
-        assert copy.command("resume --name failed --api-url URL --no-html --tasks-dir TASKS")[0] == 0
+        assert (
+            copy.command("resume --name failed --api-url URL --no-html --tasks-dir TASKS")[0] == 0
+        )
         assert len(copy.server.bodies) == 2  # of its four steps the last two
         assert all(user["username"].encode() in body for body in copy.server.bodies)
         assert copy.command("verify --name failed --tasks-dir TASKS")[0] == 0
 
 
-def test_agent_run_from_before_its_parameters_is_another_configuration_for_run(tmp_path: Path) -> None:
-    """`run` changes nothing of it unless the difference is allowed; `resume` continues it as it was made."""
+def test_agent_run_from_before_its_parameters_is_another_configuration_for_run(
+    tmp_path: Path,
+) -> None:
+    """`run` changes nothing of it unless the difference is allowed; `resume` continues it as it was
+    made."""
     with copied(tmp_path) as copy:
         folder = copy.results / "agent"
         path, results = folder / "run_beijing.json", folder / "inference_results_beijing.jsonl"
@@ -115,14 +142,19 @@ def test_agent_run_from_before_its_parameters_is_another_configuration_for_run(t
         results.write_bytes(b"".join(whole.splitlines(keepends=True)[:3]))
         before = run_files(folder)
         agent = shutil.copy(folder / "agent_rule_based.py", tmp_path / "rule_based.py")
-        again = f"run dailymobility --model baseline/commuter --name agent --agent {agent} --no-html --tasks-dir TASKS"
+        again = (
+            f"run dailymobility --model baseline/commuter --name agent --agent {agent} --no-html"
+            " --tasks-dir TASKS"
+        )
         assert [copy.command(f"{again} {more}")[0] for more in ("", "--temperature 0")] == [2, 2]
         assert run_files(folder) == before
         allowed = shutil.copytree(folder, copy.results / "allowed")
         assert copy.command("resume --name agent --trust --no-html --tasks-dir TASKS")[0] == 0
         assert results.read_bytes() == whole
         assert orjson.loads(path.read_bytes())["identity"] == manifest["identity"]
-        again = again.replace("--name agent", "--name allowed --temperature 0 --allow settings.agent_parameters")
+        again = again.replace(
+            "--name agent", "--name allowed --temperature 0 --allow settings.agent_parameters"
+        )
         assert copy.command(again)[0] == 0
         assert len(orjson.loads((allowed / path.name).read_bytes())["provenance"]["allowed"]) == 1
 
@@ -130,8 +162,15 @@ def test_agent_run_from_before_its_parameters_is_another_configuration_for_run(t
 def test_commands_that_read_change_no_file_of_a_run(tmp_path: Path) -> None:
     """`status`, `verify`, `stats` and `compare` leave every file of an earlier version as it is."""
     with copied(tmp_path) as copy:
-        for line in ("status", "verify --name whole --tasks-dir TASKS", "stats --json", "compare day agent"):
+        for line in (
+            "status",
+            "verify --name whole --tasks-dir TASKS",
+            "stats --json",
+            "compare day agent",
+        ):
             copy.command(f"{line} --tasks-dir TASKS" if line.startswith("compare") else line)
         for path in (FOLDER / "results").glob("*/*"):
             if path.suffix != ".lock":
-                assert (copy.results / path.relative_to(FOLDER / "results")).read_bytes() == path.read_bytes()
+                assert (
+                    copy.results / path.relative_to(FOLDER / "results")
+                ).read_bytes() == path.read_bytes()

@@ -81,7 +81,9 @@ def called(
     """Run Python with a folder first on its import path."""
     variables = {**os.environ, "PYTHONPATH": str(path), **env}
     variables.pop(ALL_EXAMPLES, None)  # those of every property are drawn elsewhere
-    return subprocess.run([sys.executable, "-P", *words], cwd=cwd, env=variables, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-P", *words], cwd=cwd, env=variables, capture_output=True, text=True
+    )
 
 
 def test_every_folder_is_in_the_list() -> None:
@@ -89,20 +91,27 @@ def test_every_folder_is_in_the_list() -> None:
 
 
 def test_no_other_code_imports_an_extension() -> None:
-    """But the package's own `__init__`, which offers the error of a budget, when it is asked for."""
+    """But the package's own `__init__`, which offers the error of a budget, when it is asked
+    for."""
     for path in HARNESS.rglob("*.py"):
         if EXTENSIONS not in path.parents and path != HARNESS / "__init__.py":
-            assert not re.search(r"(from|import) harness\.extensions", path.read_text(encoding="utf-8")), path
+            assert not re.search(
+                r"(from|import) harness\.extensions", path.read_text(encoding="utf-8")
+            ), path
     for name in SHIPPED:
         for path in (EXTENSIONS / name).glob("*.py"):
-            others = re.findall(r"(?:from|import) harness\.extensions\.(\w+)", path.read_text(encoding="utf-8"))
+            others = re.findall(
+                r"(?:from|import) harness\.extensions\.(\w+)", path.read_text(encoding="utf-8")
+            )
             assert set(others) <= {name}, path
 
 
 def test_package_adds_an_extension_without_an_edit(tmp_path: Path) -> None:
     """With an option, and a part in each request and event, by its entry point."""
     install(tmp_path, "counting", PACKAGE)
-    done = called(tmp_path, "-m", "harness", *RUN, "--no-html", "--counts", "counts.json", cwd=tmp_path)
+    done = called(
+        tmp_path, "-m", "harness", *RUN, "--no-html", "--counts", "counts.json", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     replies = (tmp_path / "results/demo-recency/responses_weibo.jsonl").read_bytes().count(b"\n")
     counts = orjson.loads((tmp_path / "counts.json").read_bytes())
@@ -110,17 +119,19 @@ def test_package_adds_an_extension_without_an_edit(tmp_path: Path) -> None:
 
 
 WITHOUT_COMMANDS = ("bench", "client", "endpoint_double", "reporting", "scoring", "store", "ui")
-"""Folders of tests about code that no extension takes part in: it imports none, as is tested here, and it is called by
-all commands, whose tests are run without extensions."""
+"""Folders of tests about code that no extension takes part in: it imports none, as is tested here,
+and it is called by all commands, whose tests are run without extensions."""
 PARTS = ("harness", "tests", "docs", "bench", "examples", "requirements")
 
 
 def without(copy: Path, names: Sequence[str], parts: Sequence[str] = PARTS) -> dict[str, str]:
-    """Copy the checkout, or parts of it, without these extensions and their tests; return the variables for tests
-    there."""
+    """Copy the checkout, or parts of it, without these extensions and their tests; return the
+    variables for tests there."""
     copy.mkdir()
     for part in parts:
-        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("site"))  # with what is compiled
+        shutil.copytree(
+            ROOT / part, copy / part, ignore=shutil.ignore_patterns("site")
+        )  # with what is compiled
     for path in ROOT.iterdir():
         if path.is_file():
             shutil.copy(path, copy)
@@ -139,8 +150,13 @@ def works(copy: Path, cwd: Path) -> None:
     code = "import harness.cli as of; from harness.commands.parser import built, parser\n"
     code += "from harness.commands.table import COMMANDS\n"
     code += "from harness.options.extension import extensions\n"
-    code += "assert all(parser(built(name, ()), ['--help-all']).format_help() for name in COMMANDS)\n"
-    code += f"print(of.__file__, [of.main(line) for line in {words}], *[one.name for one in extensions()])"
+    code += (
+        "assert all(parser(built(name, ()), ['--help-all']).format_help() for name in COMMANDS)\n"
+    )
+    code += (
+        f"print(of.__file__, [of.main(line) for line in {words}], *[one.name for one in"
+        " extensions()])"
+    )
     done = called(copy, "-c", code, cwd=cwd)
     assert done.returncode == 0, done.stderr
     where, codes, *left = re.sub(", ", ",", done.stdout.splitlines()[-1]).split()
@@ -153,8 +169,9 @@ def works(copy: Path, cwd: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_harness_works_without_an_extension(name: str, tmp_path: Path) -> None:
-    """Its folder is deleted: the harness runs, resumes, scores again and reports. That no test of others needs it is
-    tested without any (`test_core_needs_no_extension`) and with one alone (`test_extension_needs_no_other`)."""
+    """Its folder is deleted: the harness runs, resumes, scores again and reports. That no test of
+    others needs it is tested without any (`test_core_needs_no_extension`) and with one alone
+    (`test_extension_needs_no_other`)."""
     copy = tmp_path / "copy"
     without(copy, [name], parts=("harness",))
     works(copy, tmp_path)
@@ -163,8 +180,8 @@ def test_harness_works_without_an_extension(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_extension_needs_no_other(name: str, tmp_path: Path) -> None:
-    """All others are deleted, with their tests: those of this one pass that are about no other. What it bills is
-    tested with all of them alone."""
+    """All others are deleted, with their tests: those of this one pass that are about no other.
+    What it bills is tested with all of them alone."""
     copy = tmp_path / "copy"
     env = without(copy, [other for other in SHIPPED if other != name])
     words = (*QUIETLY, "--ignore-glob=*/test_bills.py", f"tests/extensions/{name}")
@@ -175,8 +192,8 @@ def test_extension_needs_no_other(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.all_tests
 def test_core_needs_no_extension(tmp_path: Path) -> None:
-    """Without any extension all tests of what plays commands pass that are about nothing else; one file of tests is
-    left out whole."""
+    """Without any extension all tests of what plays commands pass that are about nothing else; one
+    file of tests is left out whole."""
     copy = tmp_path / "copy"
     env = without(copy, SHIPPED)
     works(copy, tmp_path)
@@ -185,9 +202,11 @@ def test_core_needs_no_extension(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-4000:]
     counts = orjson.loads((copy / LEFT_OUT).read_bytes())
     played = sum(
-        int(number) for number in re.findall(r"(\d+) (?:passed|skipped|xfailed)", done.stdout.splitlines()[-1])
+        int(number)
+        for number in re.findall(r"(\d+) (?:passed|skipped|xfailed)", done.stdout.splitlines()[-1])
     )
     assert played == sum(number - left_out for left_out, number in counts.values())
-    # Every command, on lines that another program changed: the ledger of a budget is among the files.
+    # Every command, on lines that another program changed: the ledger of a budget is among the
+    # files.
     left_out_whole = [file for file, (left_out, number) in counts.items() if left_out == number]
     assert left_out_whole == ["tests/commands/test_changed_lines.py"]

@@ -1,4 +1,5 @@
-"""Who may import whom (docs/design.md, section 10), read from the sources; and what starting up imports."""
+"""Who may import whom (docs/design.md, section 10), read from the sources; and what starting up
+imports."""
 
 from __future__ import annotations
 
@@ -15,10 +16,29 @@ from tests.support import ROOT
 
 PACKAGE = ROOT / "harness"
 
-WORDS = {"model", "document", "errors", "printable", "scrubber", "defaults", "option", "cost", "reply_facts"}
+WORDS = {
+    "model",
+    "document",
+    "errors",
+    "printable",
+    "scrubber",
+    "defaults",
+    "option",
+    "cost",
+    "reply_facts",
+}
 LEAVES = {
     f"benchmarks.{name}"
-    for name in ("files", "records", "usage", "parsing", "settings", "template", "user_code", "hash_seed")
+    for name in (
+        "files",
+        "records",
+        "usage",
+        "parsing",
+        "settings",
+        "template",
+        "user_code",
+        "hash_seed",
+    )
 }
 PROTOCOL = {"benchmark", "chat"}
 CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks"}
@@ -42,7 +62,9 @@ MAY_IMPORT = {
     "benchmarks.usage": WORDS | {"benchmarks.records", "benchmarks.user_code"},
     "benchmarks.settings": WORDS | {"benchmarks.files", "benchmarks.user_code"},
     "chat": WORDS | {"benchmarks.records", "benchmarks.parsing", "benchmarks.user_code"},
-    "benchmark": WORDS | {"benchmarks.files", "benchmarks.settings", "benchmarks.user_code", "chat"},
+    "benchmark": (
+        WORDS | {"benchmarks.files", "benchmarks.settings", "benchmarks.user_code", "chat"}
+    ),
     "scoring": WORDS | LEAVES | PROTOCOL,
     "benchmarks": WORDS | LEAVES | PROTOCOL | {"scoring"},
     "store": CORE,
@@ -58,10 +80,11 @@ MAY_IMPORT = {
     "cli": ROOMS | {"engine", "analysis", "commands"},
     "__main__": {"cli"},
 }
-"""Parts of the package, and what each may import besides itself; the package's own `__init__` stands open to all.
+"""Parts of the package, and what each may import besides itself; the package's own `__init__`
+stands open to all.
 
-A module with a dot is a part of its own: the rest of its folder imports it, never the other way round. The protocol
-of benchmarks is made of some of these.
+A module with a dot is a part of its own: the rest of its folder imports it, never the other way
+round. The protocol of benchmarks is made of some of these.
 """
 
 
@@ -74,11 +97,16 @@ def part_of(module: str) -> str:
 
 def is_for_types(node: ast.AST) -> bool:
     """Whether a statement is `if TYPE_CHECKING`: what it imports is never executed."""
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a module's statements, however deep; expressions, which hold none, are most of a tree."""
+    """Yield a module's statements, however deep; expressions, which hold none, are most of a
+    tree."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.expr) and not is_for_types(child):
             yield child
@@ -86,12 +114,15 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def parts_imported(source: str, package: str) -> Iterator[tuple[int, str]]:
-    """Line and part (`store`, `model`, ...) for each import of the project's own in a module of `package`."""
+    """Line and part (`store`, `model`, ...) for each import of the project's own in a module of
+    `package`."""
     for node in statements(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            above = (
+                package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            )
             module = ".".join([*above, *([node.module] if node.module else [])])
             names = [f"{module}.{alias.name}" for alias in node.names]
         else:
@@ -104,7 +135,8 @@ def parts_imported(source: str, package: str) -> Iterator[tuple[int, str]]:
 
 
 def breaches(root: Path) -> list[str]:
-    """Imports under `root` (a folder named harness) that `MAY_IMPORT` does not allow, as `file:line: ...`."""
+    """Imports under `root` (a folder named harness) that `MAY_IMPORT` does not allow, as
+    `file:line: ...`."""
     found = []
     for file in sorted(root.rglob("*.py")):
         steps = file.relative_to(root).with_suffix("").parts
@@ -118,10 +150,13 @@ def breaches(root: Path) -> list[str]:
 
 
 def test_every_part_of_the_package_has_an_import_rule() -> None:
-    """A new top-level module or folder must be placed in the table above before anything may use it."""
+    """A new top-level module or folder must be placed in the table above before anything may use
+    it."""
     parts = {file.relative_to(PACKAGE).with_suffix("").parts[0] for file in PACKAGE.rglob("*.py")}
     assert parts - {"__init__"} <= set(MAY_IMPORT)
-    assert all((PACKAGE / f"{part.replace('.', '/')}.py").is_file() for part in MAY_IMPORT if "." in part)
+    assert all(
+        (PACKAGE / f"{part.replace('.', '/')}.py").is_file() for part in MAY_IMPORT if "." in part
+    )
 
 
 def test_the_allowed_imports_have_no_cycle() -> None:
@@ -151,7 +186,9 @@ def test_parts_import_only_what_stands_below_them() -> None:
 def test_a_forbidden_import_is_found_however_it_is_written(tmp_path: Path, statement: str) -> None:
     """Store and client do not know each other: absolute, relative and late imports are all seen."""
     (tmp_path / "store").mkdir()
-    (tmp_path / "store" / "log.py").write_text(f"from harness.model import JSON\n{statement}\n", encoding="utf-8")
+    (tmp_path / "store" / "log.py").write_text(
+        f"from harness.model import JSON\n{statement}\n", encoding="utf-8"
+    )
     found = breaches(tmp_path)
     assert len(found) == 1
     assert found[0].startswith("store") and found[0].endswith("store imports client")
@@ -162,7 +199,8 @@ def test_a_module_below_the_protocol_imports_nothing_of_its_folder(tmp_path: Pat
     (tmp_path / "benchmarks").mkdir()
     for name in ("settings", "registry"):
         (tmp_path / "benchmarks" / f"{name}.py").write_text(
-            "from harness.benchmark import Benchmark\nfrom harness.benchmarks import cards, files\n",
+            "from harness.benchmark import Benchmark\nfrom harness.benchmarks import cards,"
+            " files\n",
             encoding="utf-8",
         )
     assert [line.partition(" ")[2] for line in breaches(tmp_path)] == [
@@ -178,7 +216,8 @@ SLOW = {"harness.cli", "numpy", "scipy", "aiohttp", "aiohttp.web"}
 def test_command_starts_without_the_slow_libraries_that_it_does_not_need(
     arguments: list[str], loaded: set[str]
 ) -> None:
-    """`--help` needs none of them, and a run no scipy and no web server: a start takes a fraction of a second."""
+    """`--help` needs none of them, and a run no scipy and no web server: a start takes a fraction
+    of a second."""
     code = f"""
 import runpy, sys
 sys.argv = ["harness", *{arguments}, "--help"]
@@ -188,7 +227,9 @@ except SystemExit as exit:
     assert not exit.code, exit.code
 print("loaded", *({SLOW} & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.splitlines()[-1].split()) == {"loaded", "harness.cli", *loaded}
 
@@ -196,4 +237,6 @@ print("loaded", *({SLOW} & set(sys.modules)))
 def test_nothing_asks_which_methods_a_benchmark_overrides() -> None:
     """Flags of its objects say what they are (docs/design.md, section 2)."""
     asks = re.compile(r"\bis (not )?(Benchmark|Scoring|Means|Records|Cards|TaskFiles)\.\w")
-    assert [file.name for file in PACKAGE.rglob("*.py") if asks.search(file.read_text(encoding="utf-8"))] == []
+    assert [
+        file.name for file in PACKAGE.rglob("*.py") if asks.search(file.read_text(encoding="utf-8"))
+    ] == []

@@ -32,7 +32,8 @@ def texts(path: Path) -> Iterator[str]:
 
 
 def test_no_message_names_a_page_that_a_wheel_lacks_or_another_environments_pip() -> None:
-    """Pages are in the checkout alone; `pip install` alone may reach another Python than the one that runs."""
+    """Pages are in the checkout alone; `pip install` alone may reach another Python than the one
+    that runs."""
     found = {
         (str(path.relative_to(ROOT)), text)
         for path in (ROOT / "harness").rglob("*.py")
@@ -41,7 +42,11 @@ def test_no_message_names_a_page_that_a_wheel_lacks_or_another_environments_pip(
     }
     allowed = {IN_REPORTS, "harness/errors.py", "harness/cli.py"}
     assert {name for name, _ in found} <= allowed
-    assert not [name for name in COMMANDS if "docs/" in parser(built(name, ()), ["--help-all"]).format_help()]
+    assert not [
+        name
+        for name in COMMANDS
+        if "docs/" in parser(built(name, ()), ["--help-all"]).format_help()
+    ]
 
 
 def test_command_that_installs_an_extra_is_for_the_python_that_runs() -> None:

@@ -14,10 +14,28 @@ from harness.options import options
 from tests.support import ROOT
 
 PUBLIC = {
-    *("About", "Benchmark", "Cards", "Chat", "InvalidReply", "Means", "Metric", "Records", "Scoring"),
+    *(
+        "About",
+        "Benchmark",
+        "Cards",
+        "Chat",
+        "InvalidReply",
+        "Means",
+        "Metric",
+        "Records",
+        "Scoring",
+    ),
     *("Task", "TaskFiles"),
     "__version__",
-    *("AnswersUnusable", "BadInput", "BenchmarkError", "EndpointStopped", "HarnessError", "InUse", "MachineError"),
+    *(
+        "AnswersUnusable",
+        "BadInput",
+        "BenchmarkError",
+        "EndpointStopped",
+        "HarnessError",
+        "InUse",
+        "MachineError",
+    ),
     "RunStopped",
 }
 
@@ -42,7 +60,8 @@ def test_version_is_the_newest_of_the_changelog_and_the_one_to_cite() -> None:
 MEMBERS = """
 name version subsets metrics baselines Settings about scoring records cards task_files prepare parse play measure
 synthesise warn imports origin"""
-"""Of a benchmark: what an author writes, and the last three for the harness and what ships with it."""
+"""Of a benchmark: what an author writes, and the last three for the harness and what ships with
+it."""
 
 
 def test_members_of_a_benchmark_are_these_and_no_others() -> None:
@@ -62,13 +81,20 @@ def test_every_option_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "resume"])
-def test_help_shows_what_most_people_need_and_names_the_rest(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Twenty options and the benchmark's settings; its last line names `--help-all`, which shows every one."""
+def test_help_shows_what_most_people_need_and_names_the_rest(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twenty options and the benchmark's settings; its last line names `--help-all`, which shows
+    every one."""
     own, printed = built(command, ()).own, {}
     for flag in ("--help", "--help-all"):
         assert main([command, flag]) == 0
         printed[flag] = capsys.readouterr().out
-    shown = [one for one in own if one.flags and re.search(rf"^  {one.flags[0]}[ ,\n]", printed["--help"], re.M)]
+    shown = [
+        one
+        for one in own
+        if one.flags and re.search(rf"^  {one.flags[0]}[ ,\n]", printed["--help"], re.M)
+    ]
     assert shown == [one for one in own if one.flags and one.everyday] and len(shown) <= 20
     assert "--help-all" in printed["--help"].strip().splitlines()[-1]
     flags = [flag for one in own for flag in one.flags]

@@ -1,4 +1,5 @@
-"""The job scripts of docs/slurm.md: bash reads them, and the one with its own server is stopped and continued."""
+"""The job scripts of docs/slurm.md: bash reads them, and the one with its own server is stopped and
+continued."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def test_bash_reads_the_script(script: str) -> None:
 def folder(tmp_path: Path) -> Path:
     """Return a checkout's folder with the script and programs of a cluster."""
     (tmp_path / ".venv").symlink_to(sys.prefix)
-    (tmp_path / "vllm.sbatch").write_text(next(script for script in SCRIPTS if "vllm serve" in script))
+    (tmp_path / "vllm.sbatch").write_text(
+        next(script for script in SCRIPTS if "vllm serve" in script)
+    )
     (tmp_path / "bin").mkdir()
     for name, text in {"vllm": VLLM, "scontrol": SCONTROL}.items():
         program = tmp_path / "bin" / name
@@ -50,13 +53,15 @@ def job(folder: Path, number: int) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PATH": path, "SLURM_JOB_ID": str(number), "PYTHONPATH": str(ROOT)}
     words = ["--platform", "weibo", *SHIPPED, "--limit", "8", "--concurrency", "2", "--no-html"]
     with (folder / "log").open("ab") as log:
-        return subprocess.Popen(["bash", "vllm.sbatch", *words], cwd=folder, env=environment, stdout=log, stderr=log)
+        return subprocess.Popen(
+            ["bash", "vllm.sbatch", *words], cwd=folder, env=environment, stdout=log, stderr=log
+        )
 
 
 @pytest.mark.slow
 def test_job_that_is_stopped_is_queued_again_and_ends_complete(folder: Path) -> None:
-    """SIGTERM to the script ends it with 143 after what is in flight; the next job has another port and asks nothing
-    twice."""
+    """SIGTERM to the script ends it with 143 after what is in flight; the next job has another port
+    and asks nothing twice."""
     responses = folder / "results" / "Qwen3-8B" / "responses_weibo.jsonl"
     first = job(folder, 4001)
     wait_for_responses(responses, 3)

@@ -1,4 +1,5 @@
-"""Every message that ends a command is on the page on troubleshooting, or says itself what to do."""
+"""Every message that ends a command is on the page on troubleshooting, or says itself what to
+do."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ import pytest
 from tests.support import ROOT
 
 ERRORS = {
-    *("BadInput", "MachineError", "InUse", "EndpointStopped", "ConfigurationRefused", "AnswersUnusable"),
+    *(
+        "BadInput",
+        "MachineError",
+        "InUse",
+        "EndpointStopped",
+        "ConfigurationRefused",
+        "AnswersUnusable",
+    ),
     *("BudgetReached", "BenchmarkError"),
 }
 ADVICE = re.compile(
@@ -21,7 +29,8 @@ ADVICE = re.compile(
 """A message with one of these says what was expected, or names a flag, a command or an action."""
 MARKS = " :,;.()"
 SHORT = 10
-"""Characters; a shorter piece of a message, such as a colon between two values, is nothing to search for."""
+"""Characters; a shorter piece of a message, such as a colon between two values, is nothing to
+search for."""
 
 SELF_EXPLANATORY: dict[str, str] = {
     "BENCH_MAX_WORKERS:": "the reason follows",
@@ -50,14 +59,21 @@ def messages_of(source: str) -> Iterator[list[str]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and node.args:
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            if name in ERRORS and any(len(piece.strip(MARKS)) >= SHORT for piece in pieces_of(node.args[0])):
+            if name in ERRORS and any(
+                len(piece.strip(MARKS)) >= SHORT for piece in pieces_of(node.args[0])
+            ):
                 yield pieces_of(node.args[0])
 
 
 def phrases(page: str) -> list[str]:
     """Return what a page quotes of messages, without the parts that vary."""
     quotes = re.findall(r"`([^`\n]+)`", re.sub(r"(?ms)^```.*?^```", "", page))
-    return [piece.strip(MARKS) for quote in quotes for piece in quote.split("...") if len(piece.strip(MARKS)) >= SHORT]
+    return [
+        piece.strip(MARKS)
+        for quote in quotes
+        for piece in quote.split("...")
+        if len(piece.strip(MARKS)) >= SHORT
+    ]
 
 
 def is_explained(pieces: list[str], page: str) -> bool:

@@ -1,4 +1,5 @@
-"""Whole runs of the benchmarks that ship give the results of version 0.1.0, and the kept reports and tables."""
+"""Whole runs of the benchmarks that ship give the results of version 0.1.0, and the kept reports
+and tables."""
 
 from __future__ import annotations
 
@@ -26,13 +27,16 @@ def today(tmp_path_factory: pytest.TempPathFactory) -> Contents:
 
 
 def changed(golden: Contents, today: Contents, kind: str, suffix: str = "") -> list[str]:
-    """Differences in all files of a kind. Raises where there is none: the comparison would be of nothing."""
+    """Differences in all files of a kind. Raises where there is none: the comparison would be of
+    nothing."""
     names = [name for name in golden if kind in name and name.endswith(suffix)]
     assert names
     return [
         f"{name}: {difference}"
         for name in names
-        for difference in (differences(name, golden[name], today[name]) if name in today else ["not made"])
+        for difference in (
+            differences(name, golden[name], today[name]) if name in today else ["not made"]
+        )
     ]
 
 
@@ -63,16 +67,24 @@ def test_failures_are_of_the_same_users(golden: Contents, today: Contents) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".csv", ".md", ".tex", ".txt", "stats.json", ".xlsx.json"])
-def test_tables_of_runs_have_the_same_figures(golden: Contents, today: Contents, suffix: str) -> None:
-    """`stats` in each of its formats, with ranks and marks. The note on `~` comes with intervals alone."""
+def test_tables_of_runs_have_the_same_figures(
+    golden: Contents, today: Contents, suffix: str
+) -> None:
+    """`stats` in each of its formats, with ranks and marks. The note on `~` comes with intervals
+    alone."""
     note = f"no sentence has the number {FEWEST} any more"
-    assert [difference for difference in changed(golden, today, "stats", suffix) if not difference.endswith(note)] == []
+    assert [
+        difference
+        for difference in changed(golden, today, "stats", suffix)
+        if not difference.endswith(note)
+    ] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".json", ".txt", ".xlsx.json"])
 def test_comparisons_have_the_same_figures(golden: Contents, today: Contents, suffix: str) -> None:
-    """`compare` of two and of three runs, on one platform and on five: differences, intervals, corrected p-values."""
+    """`compare` of two and of three runs, on one platform and on five: differences, intervals,
+    corrected p-values."""
     assert changed(golden, today, "compare", suffix) == []
 
 
@@ -98,7 +110,11 @@ def test_commands_end_with_the_same_exit_codes(golden: Contents, today: Contents
         ({"a": "yes"}, {"a": "no"}, ["a: 'yes' is now 'no'"]),
         ({"a": [1, 2]}, {"a": [1, 2, 3]}, ["a/length: 2 is now 3"]),
         ({"a": ["38 of 40 users"]}, {"a": ["users: 38 (all: 40)", "more"]}, []),
-        ({"a": ["38 of 40 users"]}, {"a": ["37 of 40 users"]}, ["a: '38 of 40 users' is now '37 of 40 users'"]),
+        (
+            {"a": ["38 of 40 users"]},
+            {"a": ["37 of 40 users"]},
+            ["a: '38 of 40 users' is now '37 of 40 users'"],
+        ),
         ({"moved": {"x": {"n": 1}}}, {"to": {"x": {"here": 1}}}, []),
         ({"moved": {"x": {"n": 1}}}, {"to": {"x": {"here": 2}}}, ["moved/x/n: 1 is now 2"]),
         ({"format": 1}, {"format": 2}, []),
@@ -131,10 +147,15 @@ def test_documents_differ_by_their_values(old: object, new: object, found: list[
     ],
 )
 def test_texts_differ_by_their_numbers(name: str, old: str, new: str, same: bool) -> None:
-    """Wording and order of sentences may change; numbers of tables, their order and marks may not."""
+    """Wording and order of sentences may change; numbers of tables, their order and marks may
+    not."""
     assert (differences(name, old.encode(), new.encode()) == []) is same
 
 
 def test_kept_files_are_small(golden: Contents) -> None:
     """All of them take less than 1.5 MB of the repository."""
-    assert golden and sum(path.stat().st_size for path in Path(before.KEPT).rglob("*.*") if path.is_file()) < 1_500_000
+    assert (
+        golden
+        and sum(path.stat().st_size for path in Path(before.KEPT).rglob("*.*") if path.is_file())
+        < 1_500_000
+    )

@@ -1,4 +1,5 @@
-"""The wheel by itself: in a clean environment it runs from any folder, with benchmarks of other packages."""
+"""The wheel by itself: in a clean environment it runs from any folder, with benchmarks of other
+packages."""
 
 from __future__ import annotations
 
@@ -41,8 +42,11 @@ asyncio.run(kernel())
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an environment with the built wheel, what it declares to need, and the wheel of a benchmark."""
-    tree, plugin, clean = (tmp_path_factory.mktemp(name) / name for name in ("tree", "plugin", "clean"))
+    """Return an environment with the built wheel, what it declares to need, and the wheel of a
+    benchmark."""
+    tree, plugin, clean = (
+        tmp_path_factory.mktemp(name) / name for name in ("tree", "plugin", "clean")
+    )
     left_out = ignore_patterns(".*", "results", "build", "*.egg-info", "__pycache__")
     copytree(ROOT, tree, ignore=left_out)
     copytree(STARS, plugin)
@@ -65,7 +69,11 @@ def pip(environment: Path, *words: str | Path) -> None:
 def wheel(tree: Path) -> Path:
     """Build the wheel of a project with the pinned setuptools."""
     how = ("-q", "--no-deps", "--no-index", "--no-build-isolation")
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *how, "-w", tree / "d", tree], check=True, timeout=300)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *how, "-w", tree / "d", tree],
+        check=True,
+        timeout=300,
+    )
     [built] = (tree / "d").glob("*.whl")
     return built
 
@@ -76,7 +84,9 @@ def requirements(package: Distribution, extra: str) -> Iterator[Distribution]:
     while left:
         package, extra = left.pop()
         for needed in map(Requirement, package.requires or ()):
-            if needed.name not in seen and (needed.marker is None or needed.marker.evaluate({"extra": extra})):
+            if needed.name not in seen and (
+                needed.marker is None or needed.marker.evaluate({"extra": extra})
+            ):
                 seen.add(needed.name)
                 left.append((distribution(needed.name), ""))
                 yield left[-1][0]
@@ -96,7 +106,9 @@ def called(clean: Path, cwd: Path, *words: str | Path) -> str:
     """Run a program of the environment in a folder outside of any checkout; return its output."""
     variables = {"PATH": os.defpath, "HOME": str(cwd), "PYTHONHASHSEED": "0"}
     command = [clean / "bin" / words[0], *words[1:]]
-    done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -104,7 +116,8 @@ def called(clean: Path, cwd: Path, *words: str | Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["harness", "behavior-harness"])
 def test_wheel_runs_both_demos_anywhere(script: str, clean: Path, tmp_path: Path) -> None:
-    """Sample tasks, prompts, providers and pages are package data; results go to the working directory."""
+    """Sample tasks, prompts, providers and pages are package data; results go to the working
+    directory."""
     for words in (["streamprofile", "--platform", "weibo"], ["dailymobility"]):
         called(clean, tmp_path, script, "run", *words, "--demo")
     called(clean, tmp_path, script, "verify")
@@ -117,7 +130,15 @@ def test_wheel_runs_both_demos_anywhere(script: str, clean: Path, tmp_path: Path
 @pytest.mark.slow
 def test_wheel_runs_the_benchmark_of_another_package(clean: Path, tmp_path: Path) -> None:
     """Its entry point gives its name."""
-    words = ["taste", "--model", "baseline/four-stars", "--name", "four-stars", "--tasks-dir", STARS]
+    words = [
+        "taste",
+        "--model",
+        "baseline/four-stars",
+        "--name",
+        "four-stars",
+        "--tasks-dir",
+        STARS,
+    ]
     called(clean, tmp_path, "harness", "run", *words)
     assert (tmp_path / "results" / "four-stars" / "eval_report_yelp.txt").is_file()
 
@@ -132,5 +153,7 @@ def test_wheel_runs_the_notebook(clean: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_wheel_is_typed_and_licensed(clean: Path) -> None:
     """Type checkers of users read its annotations."""
-    assert (site(clean) / "harness" / "py.typed").is_file() and (about(clean) / "licenses" / "LICENSE").is_file()
+    assert (site(clean) / "harness" / "py.typed").is_file() and (
+        about(clean) / "licenses" / "LICENSE"
+    ).is_file()
     assert (site(clean) / "harness" / "sample" / "dailymobility" / "beijing.pb").is_file()

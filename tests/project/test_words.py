@@ -1,4 +1,5 @@
-"""What one benchmark calls its own stays in `harness/benchmarks/`, and in its sample tasks: the rest names none."""
+"""What one benchmark calls its own stays in `harness/benchmarks/`, and in its sample tasks: the
+rest names none."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def named(root: Path) -> Iterator[str]:
             continue
         allowed = ALLOWED.get(path)
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-            if WORDS.search(f"{path} {line}" if number == 1 else line) and not (allowed and allowed in line):
+            if WORDS.search(f"{path} {line}" if number == 1 else line) and not (
+                allowed and allowed in line
+            ):
                 yield f"{path}:{number}: {line.strip()}"
 
 
@@ -46,12 +49,22 @@ def test_nothing_outside_of_benchmarks_names_one() -> None:
 
 @pytest.mark.parametrize("path", ALLOWED)
 def test_every_exception_is_needed(path: str) -> None:
-    (line,) = (line for line in (PACKAGE / path).read_text(encoding="utf-8").splitlines() if ALLOWED[path] in line)
+    (line,) = (
+        line
+        for line in (PACKAGE / path).read_text(encoding="utf-8").splitlines()
+        if ALLOWED[path] in line
+    )
     assert WORDS.search(line)
 
 
 @pytest.mark.parametrize(
-    "line", ["import harness.benchmarks.streamprofile", "# as Weibo has it", "persona_summary", 'if name == "F1":']
+    "line",
+    [
+        "import harness.benchmarks.streamprofile",
+        "# as Weibo has it",
+        "persona_summary",
+        'if name == "F1":',
+    ],
 )
 def test_a_word_is_found_wherever_it_is(tmp_path: Path, line: str) -> None:
     """In code, comments and strings; not in the folder of benchmarks."""

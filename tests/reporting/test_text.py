@@ -1,4 +1,5 @@
-"""Reports as text: nothing is wider than the terminal, Chinese included, and the authors' stats.py can read it."""
+"""Reports as text: nothing is wider than the terminal, Chinese included, and the authors' stats.py
+can read it."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def test_headings_are_underlined_to_their_width() -> None:
 def test_a_heading_of_pictures_alone_is_left_out() -> None:
     picture = Chart("histogram", "users", (0, 1), "x", "y", ())
     a, b, c, words = Heading("a"), Heading("b"), Heading("c"), Paragraph("words")
-    assert rendered([a, b, picture, picture, c, picture, words, b, picture]) == rendered([a, c, words])
+    assert rendered([a, b, picture, picture, c, picture, words, b, picture]) == rendered(
+        [a, c, words]
+    )
 
 
 def test_a_paragraph_wraps_at_spaces() -> None:
@@ -64,7 +67,8 @@ def test_chinese_punctuation_does_not_start_a_line() -> None:
 
 
 def test_latin_words_within_chinese_stay_whole() -> None:
-    """A line may end between the two scripts, but not within the word; no space is put in or lost."""
+    """A line may end between the two scripts, but not within the word; no space is put in or
+    lost."""
     assert wrap("模型Qwen很好 吗", 9) == ["模型Qwen", "很好 吗"]
 
 
@@ -93,16 +97,18 @@ def test_wrapping_loses_nothing_and_keeps_to_the_width(text: str, width: int) ->
 def test_table_sets_the_first_column_left_and_the_others_right() -> None:
     """By terminal columns, so that Chinese cells line up."""
     table = Table(("平台", "mean", "n"), (("微博", "1.50", "12"), ("知乎 (zhihu)", "10.25", "3")))
-    assert shown(table) == (
-        "平台           mean   n\n------------  -----  --\n微博           1.50  12\n知乎 (zhihu)  10.25   3\n"
+    assert (
+        shown(table)
+        == "平台           mean   n\n------------  -----  --\n微博           1.50  12\n知乎 (zhihu)"
+        "  10.25   3\n"
     )
 
 
 def test_columns_that_do_not_fit_follow_below() -> None:
     """Each band repeats the first column, and no column is lost."""
     table = Table(("step", "Recall", "Precision", "Error"), (("1", "10", "20", "30"),))
-    assert shown(table, width=24) == (
-        "step  Recall  Precision\n"
+    assert (
+        shown(table, width=24) == "step  Recall  Precision\n"
         "----  ------  ---------\n"
         "1         10         20\n"
         "\n"
@@ -120,7 +126,8 @@ def test_a_cell_wider_than_the_terminal_is_wrapped() -> None:
 
 
 def test_the_time_of_a_table_grows_with_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder from somebody else can have a report of many rows, for which nobody should wait for minutes."""
+    """A folder from somebody else can have a report of many rows, for which nobody should wait for
+    minutes."""
     measured: list[str] = []
 
     def counted(text: str) -> int:
@@ -142,11 +149,14 @@ def test_a_table_without_rows_shows_its_head() -> None:
 
 
 def test_table_has_its_title_lines_and_notes() -> None:
-    """The title above, lines above the rows that ask for them, notes beneath; cells with their marks."""
+    """The title above, lines above the rows that ask for them, notes beneath; cells with their
+    marks."""
     cell = Cell("1.50", 1.5, partial=True, interval="[1, 2]")
-    table = Table(("run", "mean"), (("a", cell), ("b", "2.00")), "Recall, %", ("*: partial.",), rules=(1,))
-    assert shown(table) == (
-        "Recall, %\n"
+    table = Table(
+        ("run", "mean"), (("a", cell), ("b", "2.00")), "Recall, %", ("*: partial.",), rules=(1,)
+    )
+    assert (
+        shown(table) == "Recall, %\n"
         "run          mean\n"
         "---  ------------\n"
         "a    1.50* [1, 2]\n"
@@ -165,7 +175,9 @@ def test_verbatim_is_left_as_it_is() -> None:
 cells = st.text(st.sampled_from("ab微博 1.%"), max_size=30)
 
 
-@given(st.lists(st.lists(cells, min_size=4, max_size=4), min_size=1, max_size=4), st.integers(12, 60))
+@given(
+    st.lists(st.lists(cells, min_size=4, max_size=4), min_size=1, max_size=4), st.integers(12, 60)
+)
 @settings(max_examples=examples(100), deadline=None)
 def test_no_table_is_wider_than_the_terminal(rows: list[list[str]], width: int) -> None:
     """Whatever its cells."""
@@ -177,7 +189,8 @@ def test_no_table_is_wider_than_the_terminal(rows: list[list[str]], width: int) 
 
 
 def a_report(users: int, **run: Any) -> list[Block]:
-    """Users with Recall 0.5 on each of twelve steps, every other one without any hit in novelty and stability."""
+    """Users with Recall 0.5 on each of twelve steps, every other one without any hit in novelty and
+    stability."""
     scorer = Scorer(StreamProfile(), "xiaohongshu")
     records = []
     for number in range(users):
@@ -203,7 +216,13 @@ def a_report(users: int, **run: Any) -> list[Block]:
         "prompt": "own",
     }
     facts = RunFacts(
-        **{"expected_users": users, "failed_users": 0, "notes": ("端点不支持该参数，已自动调整。" * 9,), **about, **run}
+        **{
+            "expected_users": users,
+            "failed_users": 0,
+            "notes": ("端点不支持该参数，已自动调整。" * 9,),
+            **about,
+            **run,
+        }
     )
     return list(overview.blocks(scorer.report(scorer.score(records), facts)[0]))
 
@@ -211,7 +230,8 @@ def a_report(users: int, **run: Any) -> list[Block]:
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize(("users", "missing"), [(0, 3), (1, 0), (4, 2_000_000)])
 def test_report_fits_the_terminal(users: int, missing: int, width: int) -> None:
-    """Long Chinese names and notes, millions of users, nobody at all: no line is wider than asked."""
+    """Long Chinese names and notes, millions of users, nobody at all: no line is wider than
+    asked."""
     text = rendered(a_report(users, expected_users=users + missing), width)
     assert widest(text) <= width
 
@@ -233,8 +253,11 @@ def by_stats(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("users", "release"), [(4, ["50.00"]), (1, [])])
 @pytest.mark.parametrize("missing", [0, 1])
-def test_stats_script_of_the_authors_finds_its_lines(users: int, release: list[str], missing: int) -> None:
-    """Its patterns match once in the whole text, in the last block; what is undefined has no line."""
+def test_stats_script_of_the_authors_finds_its_lines(
+    users: int, release: list[str], missing: int
+) -> None:
+    """Its patterns match once in the whole text, in the last block; what is undefined has no
+    line."""
     text = rendered(a_report(users, expected_users=users + missing))
     assert text.count("Overall Macro Average") == 1
     found = by_stats(text)
@@ -247,7 +270,11 @@ def test_stats_script_of_the_authors_finds_its_lines(users: int, release: list[s
     assert found.get(f"Recall{'(INCOMPLETE)' if missing else ''}") == ("50.00" if users else None)
     assert re.findall(r"F1\^NS\s*:\s*([\d.]+)%", text) == release
     assert len(re.findall(r"F1\^NS\s*:", text)) == len(release)
-    assert text.index("for the authors' stats.py") < text.index("Overall Macro Average") < text.index("Users:")
+    assert (
+        text.index("for the authors' stats.py")
+        < text.index("Overall Macro Average")
+        < text.index("Users:")
+    )
 
 
 # Charts of intervals
@@ -264,9 +291,11 @@ FOREST = Chart(
 
 
 def test_a_chart_of_intervals_has_a_line_for_each_value_and_a_scale() -> None:
-    """The interval as a bar, the value as a dot, the zero line; without an interval a hollow dot and a word."""
-    assert shown(FOREST, width=64) == (
-        "Recall             │                            ├───────●──────┤\n"
+    """The interval as a bar, the value as a dot, the zero line; without an interval a hollow dot
+    and a word."""
+    assert (
+        shown(FOREST, width=64)
+        == "Recall             │                            ├───────●──────┤\n"
         "微博指标           │              ○ no interval\n"
         "a minus b, points  0             10            20             30\n"
     )
@@ -276,7 +305,9 @@ def test_a_chart_is_drawn_with_characters_that_the_terminal_has() -> None:
     """Line for line as wide, without the characters that an ASCII terminal lacks."""
     chart = msgspec.structs.replace(FOREST, x=("Recall", "F1", "none"))
     text = rendered([chart], 64, encoding="ascii")
-    assert text.isascii() and "[-------*------]" in text and "| " in text and "o no interval" in text
+    assert (
+        text.isascii() and "[-------*------]" in text and "| " in text and "o no interval" in text
+    )
     assert [*map(len, text.split("\n"))] == [*map(len, shown(chart, width=64).split("\n"))]
 
 
@@ -284,7 +315,11 @@ def test_chance_levels_of_a_chart_are_ticks() -> None:
     """A second series of that name has no rows of its own."""
     values, chance = Series("value", (0.5,), (0.45,), (0.55,)), Series("chance", (0.25,))
     text = shown(Chart("intervals", "headline", ("Recall",), "%", "", (values, chance)), width=60)
-    assert text.count("┆") == text.count("●") == 1 and text.index("┆") < text.index("├") and len(text.split("\n")) == 3
+    assert (
+        text.count("┆") == text.count("●") == 1
+        and text.index("┆") < text.index("├")
+        and len(text.split("\n")) == 3
+    )
 
 
 def test_a_chart_without_values_is_nothing() -> None:
@@ -303,14 +338,22 @@ def test_charts_of_figures_that_a_table_has_are_left_out() -> None:
 numbers = st.none() | st.floats(-1e6, 1e6)
 
 
-@given(st.lists(st.tuples(TEXT, numbers, numbers, numbers), max_size=4), numbers, st.integers(8, 100))
+@given(
+    st.lists(st.tuples(TEXT, numbers, numbers, numbers), max_size=4), numbers, st.integers(8, 100)
+)
 @settings(max_examples=examples(100), deadline=None)
 def test_no_chart_is_wider_than_the_terminal(
-    rows: list[tuple[str, float | None, float | None, float | None]], reference: float | None, width: int
+    rows: list[tuple[str, float | None, float | None, float | None]],
+    reference: float | None,
+    width: int,
 ) -> None:
     """Whatever its names and numbers."""
     names, values, low, high = zip(*rows, strict=True) if rows else ((), (), (), ())
-    ends = [None if a is None or b is None else sorted((a, b)) for a, b in zip(low, high, strict=True)]
+    ends = [
+        None if a is None or b is None else sorted((a, b)) for a, b in zip(low, high, strict=True)
+    ]
     bounds = (tuple(of and of[place] for of in ends) for place in (0, 1))
-    chart = Chart("intervals", "标题 t", names, "%", "", (Series("v", values, *bounds),), reference=reference)
+    chart = Chart(
+        "intervals", "标题 t", names, "%", "", (Series("v", values, *bounds),), reference=reference
+    )
     assert widest(shown(chart, width=width)) <= width

@@ -1,4 +1,5 @@
-"""A current folder that comes from somebody else: its files start no code, and get no key, in any command.
+"""A current folder that comes from somebody else: its files start no code, and get no key, in any
+command.
 
 By the console script, as a user starts it, with a server that keeps its own log of requests.
 """
@@ -87,7 +88,9 @@ def here(tmp_path: Path) -> Here:
 
 
 def needs(library: str) -> None:
-    if subprocess.run([sys.executable, "-c", f"import {library}"], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        [sys.executable, "-c", f"import {library}"], capture_output=True, check=False
+    ).returncode:
         pytest.skip(f"no {library}: make .venv/trackers.made")
 
 
@@ -97,7 +100,12 @@ def test_commands_execute_no_module_of_the_current_folder(here: Here, server: Se
     write_modules(here.folder)
     (here.folder / ".netrc").write_text(f"machine 127.0.0.1\nlogin planted\npassword {KEY}\n")
     assert here(*RUN).returncode == 0
-    for words in (("report", "--name", "recency"), ("status",), ("verify",), ("export", "--format", "csv")):
+    for words in (
+        ("report", "--name", "recency"),
+        ("status",),
+        ("verify",),
+        ("export", "--format", "csv"),
+    ):
         assert here(*words).returncode == 0, words
     assert here("fetch", "streamprofile", HF_ENDPOINT=server.url).returncode == 3
     asked = [word.replace("baseline/recency", "m") for word in RUN]
@@ -108,7 +116,9 @@ def test_commands_execute_no_module_of_the_current_folder(here: Here, server: Se
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["wandb/settings", ".wandb/settings"])
-def test_settings_of_wandb_in_the_current_folder_get_no_key(place: str, here: Here, server: Server) -> None:
+def test_settings_of_wandb_in_the_current_folder_get_no_key(
+    place: str, here: Here, server: Server
+) -> None:
     """They are refused before anything is sent; those of the user's home count."""
     needs("wandb")
     settings, variables = f"[default]\nbase_url = {server.url}\n", {"WANDB_API_KEY": KEY}
@@ -117,7 +127,9 @@ def test_settings_of_wandb_in_the_current_folder_get_no_key(place: str, here: He
     planted.parent.mkdir()
     planted.write_text(settings)
     refused = here("export", "--format", "wandb", **variables)
-    assert refused.returncode == 2 and place in refused.stderr and "WANDB_BASE_URL" in refused.stderr
+    assert (
+        refused.returncode == 2 and place in refused.stderr and "WANDB_BASE_URL" in refused.stderr
+    )
     assert server.log == []
     planted.unlink()
     planted.parent.rmdir()
@@ -130,7 +142,8 @@ def test_settings_of_wandb_in_the_current_folder_get_no_key(place: str, here: He
 
 @pytest.mark.slow
 def test_database_of_mlflow_in_the_current_folder_gets_no_key(here: Here, server: Server) -> None:
-    """It names a server for the files of runs; the user's own variable, with the same database, may."""
+    """It names a server for the files of runs; the user's own variable, with the same database,
+    may."""
     needs("mlflow")
     variables = {"MLFLOW_TRACKING_TOKEN": KEY, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
     assert here(*RUN, "--no-html").returncode == 0
@@ -148,6 +161,9 @@ def test_database_of_mlflow_in_the_current_folder_gets_no_key(here: Here, server
 
 
 def test_editable_installation_adds_no_relative_entry_to_the_import_path() -> None:
-    """setuptools adds the name of its finder as an entry if a package has none of its own files of Python."""
-    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
+    """setuptools adds the name of its finder as an entry if a package has none of its own files of
+    Python."""
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"][
+        "find"
+    ]
     assert found["namespaces"] is False

@@ -1,7 +1,8 @@
-"""A run's folder from somebody else, with links, pipes, devices and endless files in place of its files.
+"""A run's folder from somebody else, with links, pipes, devices and endless files in place of its
+files.
 
-Whatever is planted under whichever name, every command ends in a sentence, within bounds of time and memory, and
-nothing outside the results folder has changed.
+Whatever is planted under whichever name, every command ends in a sentence, within bounds of time
+and memory, and nothing outside the results folder has changed.
 """
 
 from __future__ import annotations
@@ -57,14 +58,29 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest.state, manifest.results_sha256 = RUNNING, None
     manifest.save(files.manifest)
     files.results.write_bytes(files.results.read_bytes().splitlines(keepends=True)[0])
-    files.failures.write_bytes(log.seal({"user_id": "x", "boundary": "endpoint", "kind": "x", "detail": "忙"}))
-    assert main(["report", "--results-dir", str(root / "results"), "--name", PART, "--users", "all"]) == 0
+    files.failures.write_bytes(
+        log.seal({"user_id": "x", "boundary": "endpoint", "kind": "x", "detail": "忙"})
+    )
+    assert (
+        main(["report", "--results-dir", str(root / "results"), "--name", PART, "--users", "all"])
+        == 0
+    )
     return root
 
 
 def run(root: Path, name: str, *more: str) -> list[str]:
     where = ["--tasks-dir", str(root / "tasks"), "--results-dir", str(root / "results")]
-    return ["run", "--model", "baseline/recency", "--name", name, "--platform", "weibo", *where, *more]
+    return [
+        "run",
+        "--model",
+        "baseline/recency",
+        "--name",
+        name,
+        "--platform",
+        "weibo",
+        *where,
+        *more,
+    ]
 
 
 # What is planted, and where
@@ -89,7 +105,8 @@ class Scene:
         return RunFiles(self.results / PART, "weibo")
 
     def precious(self, path: Path) -> Path:
-        """A file outside: the content of the file whose place it takes, and a torn line where that is a log."""
+        """A file outside: the content of the file whose place it takes, and a torn line where that
+        is a log."""
         target = self.outside / f"precious-{path.name}"
         content = path.read_bytes() if path.is_file() else b"precious\n"
         target.write_bytes(content + (TORN if path.suffix in (".jsonl", ".log") else b""))
@@ -220,7 +237,11 @@ def state(outside: Path) -> dict[str, tuple[bytes | None, int, int]]:
     found = {}
     for path in sorted([outside, *outside.rglob("*")]):
         known = path.lstat()
-        found[str(path)] = path.read_bytes() if path.is_file() else None, known.st_mtime_ns, known.st_mode
+        found[str(path)] = (
+            path.read_bytes() if path.is_file() else None,
+            known.st_mtime_ns,
+            known.st_mode,
+        )
     return found
 
 
@@ -237,7 +258,8 @@ def little_memory() -> Iterator[None]:
 
 
 def tried(scene: Scene, plant: Plant, name: str, words: list[str], capsys: Said) -> int:
-    """Plants something, calls a command, and looks that it ended well and changed nothing outside."""
+    """Plants something, calls a command, and looks that it ended well and changed nothing
+    outside."""
     path = places(scene)[name]
     plant(scene, path)
     before = state(scene.outside)
@@ -259,8 +281,8 @@ def tried(scene: Scene, plant: Plant, name: str, words: list[str], capsys: Said)
 def test_nothing_planted_under_any_name_leads_out_for_any_command(
     made: Path, tmp_path: Path, capsys: Said, plant: Plant
 ) -> None:
-    """A link under every name with every command; each other plant under every name with a third of the commands, so
-    that each name and command meet three of them."""
+    """A link under every name with every command; each other plant under every name with a third of
+    the commands, so that each name and command meet three of them."""
     with scene_of(made, tmp_path / "names") as scene:
         every = list(product(places(scene), commands(scene)))
     drawn = every if plant is symlink else every[PLANTS.index(plant) % 3 :: 3]
@@ -271,7 +293,17 @@ def test_nothing_planted_under_any_name_leads_out_for_any_command(
 
 # One by one
 
-REFUSED: tuple[Plant, ...] = (symlink, dangling, to_folder, hard_link, pipe, unix_socket, endless, full, folder)
+REFUSED: tuple[Plant, ...] = (
+    symlink,
+    dangling,
+    to_folder,
+    hard_link,
+    pipe,
+    unix_socket,
+    endless,
+    full,
+    folder,
+)
 
 
 @pytest.fixture
@@ -291,7 +323,9 @@ def descriptors() -> int:
 
 @pytest.mark.parametrize("how", [APPEND, KEEP, FRESH], ids=["append", "keep", "fresh"])
 @pytest.mark.parametrize("plant", REFUSED, ids=lambda plant: plant.__name__)
-def test_only_a_regular_file_with_one_name_is_opened_for_writing(scene: Scene, plant: Plant, how: int) -> None:
+def test_only_a_regular_file_with_one_name_is_opened_for_writing(
+    scene: Scene, plant: Plant, how: int
+) -> None:
     """The refusal names the file, nothing is changed, and no descriptor stays open."""
     plant(scene, scene.files.events)
     before, fds = state(scene.outside), descriptors()
@@ -301,7 +335,9 @@ def test_only_a_regular_file_with_one_name_is_opened_for_writing(scene: Scene, p
     assert state(scene.outside) == before and descriptors() == fds
 
 
-@pytest.mark.parametrize("plant", [symlink, dangling, hard_link, pipe], ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize(
+    "plant", [symlink, dangling, hard_link, pipe], ids=lambda plant: plant.__name__
+)
 def test_new_content_is_written_into_a_file_of_its_own(scene: Scene, plant: Plant) -> None:
     """What had its name is unlinked, and what a link led to is left alone."""
     path = scene.files.report("txt")
@@ -317,13 +353,19 @@ def test_a_folder_in_the_place_of_new_content_is_named(scene: Scene) -> None:
     """It cannot be unlinked, and may hold something."""
     path = scene.files.manifest
     folder(scene, path.with_name(path.name + ".new"))
-    with pytest.raises(MachineError, match=r"run_weibo\.json\.new is a folder; the old one is intact"):
+    with pytest.raises(
+        MachineError, match=r"run_weibo\.json\.new is a folder; the old one is intact"
+    ):
         atomic.write(path, b"{}")
 
 
 @pytest.mark.parametrize("words", ["verify", "reeval", "resume"])
-@pytest.mark.parametrize("plant", [symlink, dangling, hard_link, pipe, endless], ids=lambda plant: plant.__name__)
-def test_a_lock_that_leads_elsewhere_is_refused(scene: Scene, plant: Plant, words: str, capsys: Said) -> None:
+@pytest.mark.parametrize(
+    "plant", [symlink, dangling, hard_link, pipe, endless], ids=lambda plant: plant.__name__
+)
+def test_a_lock_that_leads_elsewhere_is_refused(
+    scene: Scene, plant: Plant, words: str, capsys: Said
+) -> None:
     """With a sentence that names it, by whoever would take it."""
     plant(scene, scene.files.lock)
     before = state(scene.outside)
@@ -396,14 +438,19 @@ def moved(path: Path, place: Path) -> None:
 
 
 @pytest.mark.parametrize("words", ["reeval", "reeval --reparse", "resume", "report"])
-def test_a_runs_folder_that_is_a_link_is_not_written_through(scene: Scene, words: str, capsys: Said) -> None:
+def test_a_runs_folder_that_is_a_link_is_not_written_through(
+    scene: Scene, words: str, capsys: Said
+) -> None:
     """The sentence says how to name that place; there the command works."""
     moved(scene.files.folder, scene.outside / PART)
     before = state(scene.outside)
     more = ["--name", PART, "--tasks-dir", str(scene.root / "tasks")]
     assert command(scene, words, *more) == 4
     said = capsys.readouterr().err
-    assert f"{scene.files.folder} is a symbolic link to " in said and f"--results-dir {scene.outside}" in said
+    assert (
+        f"{scene.files.folder} is a symbolic link to " in said
+        and f"--results-dir {scene.outside}" in said
+    )
     assert state(scene.outside) == before
     assert main([*words.split(), "--results-dir", str(scene.outside), *more]) in (0, 1)
 
@@ -456,7 +503,8 @@ def test_tables_are_not_written_through_a_link_of_the_results(scene: Scene, caps
 
 
 def test_results_that_a_death_left_with_two_names_are_gone_on_with(scene: Scene) -> None:
-    """Killed between the second name and the new content; the second name goes, and the record stays."""
+    """Killed between the second name and the new content; the second name goes, and the record
+    stays."""
     first = scene.files.results.read_bytes()
     keep_old(scene.files.results, "now", QuickDisk())
     assert scene.files.results.stat().st_nlink == 2
@@ -496,7 +544,10 @@ def test_a_line_has_a_bound(scene: Scene, short_lines: int) -> None:
     assert [line.size for line in log.sound_lines(path)] == [short_lines]
     path.write_bytes(line_of(30) + line_of(short_lines + 1))
     for read in (lambda: list(log.lines(path)), lambda: log.repair(path)):
-        with pytest.raises(BadInput, match=r"responses_weibo\.jsonl: the line that begins at byte 30 is longer than"):
+        with pytest.raises(
+            BadInput,
+            match=r"responses_weibo\.jsonl: the line that begins at byte 30 is longer than",
+        ):
             read()
     assert path.read_bytes() == line_of(30) + line_of(short_lines + 1)
 
@@ -549,5 +600,8 @@ def test_tasks_have_a_bound(tmp_path: Path, name: str) -> None:
     def measured(line: bytes, where: object) -> tuple[str, int]:
         return "x", 1
 
-    with little_memory(), pytest.raises(BadInput, match=r"line [12]: expected an? (line|array) of at most"):
+    with (
+        little_memory(),
+        pytest.raises(BadInput, match=r"line [12]: expected an? (line|array) of at most"),
+    ):
         open_index(path, "x", measured, tmp_path / ".index")

@@ -1,5 +1,5 @@
-"""Manifests that somebody else wrote, each field odd or pointing elsewhere: no key reaches an address that the user's
-own words did not give it to, and every command ends in a sentence."""
+"""Manifests that somebody else wrote, each field odd or pointing elsewhere: no key reaches an
+address that the user's own words did not give it to, and every command ends in a sentence."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def denied(_: dict[str, Any]) -> tuple[int, bytes]:
 
 @dataclass(frozen=True)
 class World:
-    """A user's machine. `base` is the manifest of their own run, at `mine` with the key of a file."""
+    """A user's machine. `base` is the manifest of their own run, at `mine` with the key of a
+    file."""
 
     folder: Path
     attacker: Server
@@ -86,12 +87,25 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             patch.setenv(name, value)
         patch.chdir(folder)
         (folder / "tasks").mkdir()
-        (folder / "tasks/weibo_inference_tasks.jsonl").write_bytes(b"".join(generate("weibo", 1, 5, 1.0)))
-        (folder / "providers.toml").write_text(PROVIDERS.format(mine=mine.url, attacker=attacker.url))
+        (folder / "tasks/weibo_inference_tasks.jsonl").write_bytes(
+            b"".join(generate("weibo", 1, 5, 1.0))
+        )
+        (folder / "providers.toml").write_text(
+            PROVIDERS.format(mine=mine.url, attacker=attacker.url)
+        )
         (folder / "config.yml").write_text(CONFIG.format(mine=mine.url, key=OF_CONFIG))
         (folder / "key").write_text(OF_FILE)
         (folder / "code.py").write_text("open('ran', 'w').close()\n")
-        words = ["--model", "m", "--platform", "weibo", "--api-url", mine.url, "--api-key-file", "key"]
+        words = [
+            "--model",
+            "m",
+            "--platform",
+            "weibo",
+            "--api-url",
+            mine.url,
+            "--api-key-file",
+            "key",
+        ]
         mine.script = busy
         assert main(["run", *words, *UNTIL_STOPPED, "--results-dir", "whole"]) == 3
         mine.script = denied
@@ -127,8 +141,19 @@ def fields(world: World) -> dict[str, st.SearchStrategy[Any]]:
         "http://127.0.0.1:30000/v1",
     ]
     files = [world.folder / name for name in ("key", "config.yml", "code.py", "tasks", "gone")]
-    sources = [f"{option} {file}" for option in ("--api-key-file", "--config") for file in (*files, "/dev/zero", "")]
-    variables_named = ["LLM_API_KEY", "OPENAI_API_KEY", "MINE_KEY", "AWS_SECRET_ACCESS_KEY", "--api-key", "PATH"]
+    sources = [
+        f"{option} {file}"
+        for option in ("--api-key-file", "--config")
+        for file in (*files, "/dev/zero", "")
+    ]
+    variables_named = [
+        "LLM_API_KEY",
+        "OPENAI_API_KEY",
+        "MINE_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "--api-key",
+        "PATH",
+    ]
     paths = [str(file) for file in files]
     code = sha256((world.folder / "code.py").read_bytes()).hexdigest()
     names = [
@@ -148,11 +173,15 @@ def fields(world: World) -> dict[str, st.SearchStrategy[Any]]:
         "provenance.key_from": st.sampled_from([None, *variables_named, *sources]),
         "provenance.provider": st.sampled_from(["mine", "open", "openai", "sglang", "nobody"]),
         "provenance.providers_file": st.sampled_from(paths),
-        "provenance.address_from": st.sampled_from([None, "--api-url", "provider", "LLM_API_BASE", *sources]),
+        "provenance.address_from": st.sampled_from(
+            [None, "--api-url", "provider", "LLM_API_BASE", *sources]
+        ),
         "provenance.ca_file": st.sampled_from(paths),
         "provenance.headers": st.lists(st.sampled_from(["X-Team", "Authorization"]), max_size=1),
         "provenance.source": st.sampled_from([*paths, "/x/.py"]),
-        "provenance.sources": st.dictionaries(st.sampled_from(["prompt", "agent"]), st.sampled_from(paths), max_size=1),
+        "provenance.sources": st.dictionaries(
+            st.sampled_from(["prompt", "agent"]), st.sampled_from(paths), max_size=1
+        ),
         "provenance.quirks": st.just(["x"]),
         "identity.files": st.dictionaries(st.sampled_from(names), st.just(code), max_size=2),
         "identity.model": st.sampled_from(["mine:m", "baseline/recency"]),
@@ -203,7 +232,9 @@ def cases(draw: st.DrawFn, world: World) -> tuple[dict[str, Any], int]:
     return data, draw(st.integers(0, len(commands(world)) - 1))
 
 
-def check(world: World, manifest: dict[str, Any], number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def check(
+    world: World, manifest: dict[str, Any], number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     words, given_to = commands(world)[number]
     shutil.rmtree("results", ignore_errors=True)
     shutil.copytree("whole", "results")
@@ -257,7 +288,12 @@ def test_no_manifest_sends_a_key_elsewhere(
     ],
 )
 def test_no_command_sends_a_key_where_a_manifest_pairs_them(
-    provider: str | None, url: str, key_from: str, number: int, world: World, capsys: pytest.CaptureFixture[str]
+    provider: str | None,
+    url: str,
+    key_from: str,
+    number: int,
+    world: World,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Nor does what an earlier version recorded of the key count."""
     manifest = orjson.loads(orjson.dumps(world.base))

@@ -1,4 +1,5 @@
-"""Run folders from somebody else: whose keys, certificates and code a command takes, and whose it does not."""
+"""Run folders from somebody else: whose keys, certificates and code a command takes, and whose it
+does not."""
 
 from __future__ import annotations
 
@@ -45,7 +46,22 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], N
 
 def unfinished(url: str, *options: str) -> None:
     """A run `m` of which nobody was played: the endpoint is busy."""
-    assert main(["run", "--model", "m", "--platform", "weibo", "--api-url", url, *options, *UNTIL_STOPPED]) == 3
+    assert (
+        main(
+            [
+                "run",
+                "--model",
+                "m",
+                "--platform",
+                "weibo",
+                "--api-url",
+                url,
+                *options,
+                *UNTIL_STOPPED,
+            ]
+        )
+        == 3
+    )
 
 
 def edit(change: Change, path: str = "results/m/run_weibo.json") -> None:
@@ -61,7 +77,8 @@ def edit(change: Change, path: str = "results/m/run_weibo.json") -> None:
 def test_a_manifest_cannot_ask_for_requests_without_end(
     elsewhere: Callable[[], None], capsys: Streams, number: int
 ) -> None:
-    """A reply that cannot be used is asked for again and paid for as often as `run` lets a user say, and no more."""
+    """A reply that cannot be used is asked for again and paid for as often as `run` lets a user
+    say, and no more."""
     with serving(busy) as server:
         unfinished(server.url)
         elsewhere()
@@ -101,7 +118,11 @@ def test_key_file_that_a_manifest_names_is_not_sent_to_a_provider_that_it_names(
     with serving(busy) as server:
         monkeypatch.setenv("SGLANG_API_BASE", server.url)
         assert main(["run", "--model", "sglang:m", "--platform", "weibo", *UNTIL_STOPPED]) == 3
-        edit(lambda data: data["provenance"].update(key_from=f"--api-key-file {Path('key').resolve()}"))
+        edit(
+            lambda data: data["provenance"].update(
+                key_from=f"--api-key-file {Path('key').resolve()}"
+            )
+        )
         before = len(server.bodies)
         for how in ([], ["--name", "m"]):
             assert main(["resume", *how]) == 2
@@ -117,7 +138,10 @@ def test_certificates_that_a_manifest_names_are_not_trusted(capsys: Streams) -> 
         edit(lambda data: data["provenance"].update(ca_file=str(Path("ca.pem").resolve())))
         server.script = baseline
         assert main(["resume", "--name", "m", "--api-url", server.url]) == 0
-    assert "certificates named in its manifest are not trusted: give yours with --ca-file" in capsys.readouterr().out
+    assert (
+        "certificates named in its manifest are not trusted: give yours with --ca-file"
+        in capsys.readouterr().out
+    )
     saved = orjson.loads(Path("results/m/run_weibo.json").read_bytes())
     assert saved["provenance"]["ca_file"] is None
 
@@ -127,7 +151,8 @@ def test_certificates_that_a_manifest_names_are_not_trusted(capsys: Streams) -> 
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Path:
-    """An agent that leaves a mark when it is run, and its run `rules`, of which nobody was played to the end."""
+    """An agent that leaves a mark when it is run, and its run `rules`, of which nobody was played
+    to the end."""
     for name, content in synth.files(3, 5).items():
         path = tmp_path / "tasks/dailymobility" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +170,10 @@ def agent(tmp_path: Path) -> Path:
     return file
 
 
-COMMANDS = (["reeval", "--reparse"], ["resume", "--name", "rules", "--api-url", "http://127.0.0.1:9/v1"])
+COMMANDS = (
+    ["reeval", "--reparse"],
+    ["resume", "--name", "rules", "--api-url", "http://127.0.0.1:9/v1"],
+)
 EXPORT = ["export", "rules", "--format", "inspect"]
 
 
@@ -165,8 +193,11 @@ def test_code_that_came_with_a_folder_is_run_when_it_is_trusted(
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_code_that_this_user_has_run_is_run_without_a_question(agent: Path, words: list[str], capsys: Streams) -> None:
-    """The very same code, with its settings, wherever its folder lies; once trusted it is known, too."""
+def test_code_that_this_user_has_run_is_run_without_a_question(
+    agent: Path, words: list[str], capsys: Streams
+) -> None:
+    """The very same code, with its settings, wherever its folder lies; once trusted it is known,
+    too."""
     Path("results").rename("moved")
     assert main([*words, "--results-dir", "moved"]) in (0, 1)
     assert Path("ran").exists()
@@ -180,7 +211,9 @@ CHANGES: tuple[Change, ...] = (
 )
 
 
-def test_other_code_or_the_same_with_other_settings_is_not_known(agent: Path, capsys: Streams) -> None:
+def test_other_code_or_the_same_with_other_settings_is_not_known(
+    agent: Path, capsys: Streams
+) -> None:
     """Who has the folder can change all that it says."""
     manifest = Path("results/rules/run_beijing.json")
     before = manifest.read_bytes()
@@ -192,7 +225,9 @@ def test_other_code_or_the_same_with_other_settings_is_not_known(agent: Path, ca
         assert trust.UNKNOWN in capsys.readouterr().err and not Path("ran").exists()
 
 
-def test_records_of_known_code_are_for_their_user_alone(agent: Path, tmp_path: Path, capsys: Streams) -> None:
+def test_records_of_known_code_are_for_their_user_alone(
+    agent: Path, tmp_path: Path, capsys: Streams
+) -> None:
     """One that others can have written is none."""
     folder = tmp_path / "state/behavior-harness/trusted"
     records = [*folder.iterdir()]
@@ -204,7 +239,9 @@ def test_records_of_known_code_are_for_their_user_alone(agent: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("place", ["/dev/null", "/proc"])
-def test_state_folder_that_cannot_be_written_fails_no_run(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_folder_that_cannot_be_written_fails_no_run(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its code is not known later, and needs `--trust`."""
     monkeypatch.setenv("XDG_STATE_HOME", place)
     Path("own.txt").write_text("${posts} ${pool}", encoding="utf-8")
@@ -253,11 +290,15 @@ def test_code_under_another_name_is_code_where_the_benchmark_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A manifest that calls an agent file text is asked about; in another mode nobody runs it."""
-    monkeypatch.setattr("harness.client.caller.pause_before", lambda *_: 0.0)  # nobody listens at the address
+    monkeypatch.setattr(
+        "harness.client.caller.pause_before", lambda *_: 0.0
+    )  # nobody listens at the address
     elsewhere()
 
     def rename(data: dict[str, Any]) -> None:
-        data["identity"]["files"] = {"agent_walker.txt": data["identity"]["files"]["agent_walker.py"]}
+        data["identity"]["files"] = {
+            "agent_walker.txt": data["identity"]["files"]["agent_walker.py"]
+        }
         data["identity"]["settings"]["mode"] = mode
         data["provenance"]["source"] = "/elsewhere/walker.txt"
 
@@ -281,7 +322,10 @@ def test_a_copy_that_was_changed_is_not_run(
         agent.unlink()
     else:
         digest = sha256(copy.read_bytes()).hexdigest()
-        edit(lambda data: data["identity"]["files"].update({copy.name: digest}), "results/rules/run_beijing.json")
+        edit(
+            lambda data: data["identity"]["files"].update({copy.name: digest}),
+            "results/rules/run_beijing.json",
+        )
     for words in COMMANDS:
         assert main(words) == 2
     assert not Path("ran").exists()
@@ -296,13 +340,17 @@ def test_a_module_that_was_put_beside_the_copy_is_not_imported(agent: Path) -> N
     copy = Path("results/rules/agent_walker.py")
     copy.write_bytes(b"import numpy, orjson\n" + copy.read_bytes())
     digest = sha256(copy.read_bytes()).hexdigest()
-    edit(lambda data: data["identity"]["files"].update({copy.name: digest}), "results/rules/run_beijing.json")
+    edit(
+        lambda data: data["identity"]["files"].update({copy.name: digest}),
+        "results/rules/run_beijing.json",
+    )
     assert main(["reeval", "--reparse", "--trust"]) == 1
     assert Path("ran").exists() and not Path("planted").exists()
 
 
 def test_verify_runs_no_code_whatever_a_manifest_calls_it() -> None:
-    """Names of which one has the ending of a Python file and the other has not stood for the same file."""
+    """Names of which one has the ending of a Python file and the other has not stood for the same
+    file."""
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo"]) == 0
     code = b"open('ran', 'w').close()\n"
     Path("results/recency/_.py").write_bytes(code)
@@ -339,19 +387,39 @@ def test_a_neighbour_of_a_kept_authors_prompt_is_not_imported() -> None:
 def test_odd_names_of_kept_files_are_refused_in_one_sentence(capsys: Streams) -> None:
     """With the manifest's file and field."""
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo"]) == 0
-    odd = ("", ".", "..", ".hidden", "../../x", "/etc/passwd", "a/b", "a\\b", "a\0b", "x" * 256, "猫" * 100)
+    odd = (
+        "",
+        ".",
+        "..",
+        ".hidden",
+        "../../x",
+        "/etc/passwd",
+        "a/b",
+        "a\\b",
+        "a\0b",
+        "x" * 256,
+        "猫" * 100,
+    )
     for files in (*({name: "0" * 64} for name in odd), {"x": None}, {"x": {}}, []):
-        edit(lambda data, files=files: data["identity"].update(files=files), "results/recency/run_weibo.json")  # type: ignore[misc]
+        edit(
+            lambda data, files=files: data["identity"].update(files=files),
+            "results/recency/run_weibo.json",
+        )  # type: ignore[misc]
         for command in (["status"], ["verify"], ["reeval", "--reparse"], ["resume"]):
             capsys.readouterr()
             assert main(command) == 2
             assert "run_weibo.json: field identity.files" in capsys.readouterr().err.splitlines()[0]
 
 
-def test_a_prompt_whose_name_no_folder_could_keep_is_refused_before_it_is_used(capsys: Streams) -> None:
+def test_a_prompt_whose_name_no_folder_could_keep_is_refused_before_it_is_used(
+    capsys: Streams,
+) -> None:
     """Its run could not be read again."""
     Path("a\\b.txt").write_text("${posts} ${pool}", encoding="utf-8")
-    assert main(["run", "--model", "baseline/recency", "--platform", "weibo", "--prompt", "a\\b.txt"]) == 2
+    assert (
+        main(["run", "--model", "baseline/recency", "--platform", "weibo", "--prompt", "a\\b.txt"])
+        == 2
+    )
     assert "give the file another name" in capsys.readouterr().err
 
 
@@ -372,7 +440,9 @@ def odd_file(kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ["pipe", "/dev/zero", "folder", "huge"])
 @pytest.mark.parametrize("option", ["--api-key-file", "--config", "--providers"])
-def test_files_without_an_end_are_refused_and_not_waited_for(kind: str, option: str, capsys: Streams) -> None:
+def test_files_without_an_end_are_refused_and_not_waited_for(
+    kind: str, option: str, capsys: Streams
+) -> None:
     """One sentence with the file's name."""
     file = odd_file(kind)
     how = [] if option == "--config" else ["--api-url", "http://127.0.0.1:9/v1"]
@@ -393,13 +463,19 @@ def test_key_file_that_became_something_else_is_not_waited_for(kind: str, capsys
 
 
 def shell(words: str, script: Script) -> tuple[int, str, list[str | None]]:
-    """A command of bash with `run ... $URL`, its exit code, its standard error, and the keys that came."""
+    """A command of bash with `run ... $URL`, its exit code, its standard error, and the keys that
+    came."""
     with serving(script) as server:
         options = shlex.join(["--api-url", server.url, *UNTIL_STOPPED])
         command = f"{sys.executable} -m harness run --model m --platform weibo {options} "
         where = {**os.environ, "PYTHONPATH": str(ROOT)}
         made = subprocess.run(
-            ["bash", "-c", command + words], capture_output=True, text=True, timeout=60, env=where, check=False
+            ["bash", "-c", command + words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=where,
+            check=False,
         )
         return made.returncode, made.stderr, server.keys
 

@@ -1,5 +1,5 @@
-"""No secret in anything that a user sees or keeps: every file, every output, the process list; whatever an endpoint
-echoes. What a model says is never touched."""
+"""No secret in anything that a user sees or keeps: every file, every output, the process list;
+whatever an endpoint echoes. What a model says is never touched."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def spellings(secret: str) -> set[str]:
 def traces(secret: str) -> set[bytes]:
     """The beginning in every spelling, as far as it does not depend on what follows."""
     beginning = secret[:BEGINNING]
-    ends = {spelt[: len(spelt) - 3].encode() for spelt in spellings(beginning) if spelt != beginning}
+    ends = {
+        spelt[: len(spelt) - 3].encode() for spelt in spellings(beginning) if spelt != beginning
+    }
     return {beginning.encode(), *ends}
 
 
@@ -62,10 +64,20 @@ def shows_key(content: bytes) -> bytes | None:
 
 
 def leaks(*roots: Path, but: tuple[str, ...] = ()) -> dict[str, bytes]:
-    """Files below the folders that show the key, and what they show; `but` are the user's own, by name."""
-    files = [path for root in roots for path in root.rglob("*") if path.is_file() and path.name not in but]
+    """Files below the folders that show the key, and what they show; `but` are the user's own, by
+    name."""
+    files = [
+        path
+        for root in roots
+        for path in root.rglob("*")
+        if path.is_file() and path.name not in but
+    ]
     assert files
-    return {str(path): trace for path in files if (trace := shows_key(str(path).encode() + path.read_bytes()))}
+    return {
+        str(path): trace
+        for path in files
+        if (trace := shows_key(str(path).encode() + path.read_bytes()))
+    }
 
 
 ECHO = " ".join(
@@ -77,10 +89,14 @@ ECHO = " ".join(
         f"base64 {b64encode(KEY.encode()).decode()}",
     ]
 )
-"""An endpoint that tells all that it knows. Messages are shown up to 300 characters, so each stands first somewhere."""
+"""An endpoint that tells all that it knows. Messages are shown up to 300 characters, so each stands
+first somewhere."""
 ECHOES = [
     ECHO,
-    *(f"你的密钥 {b64encode(prefix + KEY.encode()).decode()}" for prefix in (b"", b"Bearer ", b"key ", b"user:")),
+    *(
+        f"你的密钥 {b64encode(prefix + KEY.encode()).decode()}"
+        for prefix in (b"", b"Bearer ", b"key ", b"user:")
+    ),
     f"你的密钥 {KEY[:BEGINNING]}",
     f"你的密钥 {quote(KEY, safe='').lower()}",
 ]
@@ -96,14 +112,19 @@ Script = Callable[[dict[str, Any], int], Reply]
 
 
 def faulty(request: dict[str, Any], number: int) -> Reply:
-    """Faults that pass, a parameter to learn, and then answers of a model whose name holds the key."""
+    """Faults that pass, a parameter to learn, and then answers of a model whose name holds the
+    key."""
     faults: list[Reply] = [
         *[(503, error(words), {}) for words in ECHOES],
         (429, error(ECHO), {"Retry-After": "0", "X-Echo": KEY}),
         (500, ECHO.encode(), {"Content-Type": "text/html"}),
         (200, error(ECHO), {}),
         (200, b"{" + ECHO.encode(), {}),
-        (200, b'data: {"error":{"message":"' + ECHO.encode() + b'"}}\n\n', {"Content-Type": "text/event-stream"}),
+        (
+            200,
+            b'data: {"error":{"message":"' + ECHO.encode() + b'"}}\n\n',
+            {"Content-Type": "text/event-stream"},
+        ),
     ]
     if number < len(faults):
         return faults[number]
@@ -117,9 +138,14 @@ def faulty(request: dict[str, Any], number: int) -> Reply:
 
 
 def stubborn(request: dict[str, Any], number: int) -> Reply:
-    """Users that are refused, by whichever server, beside others that are answered: failures with its words."""
+    """Users that are refused, by whichever server, beside others that are answered: failures with
+    its words."""
     refused = crc32(request["messages"][-1]["content"].encode()) % 3 == 0
-    return (400, error(f"no: {ECHOES[number % len(ECHOES)]}"), {}) if refused else (*baseline(request), {})
+    return (
+        (400, error(f"no: {ECHOES[number % len(ECHOES)]}"), {})
+        if refused
+        else (*baseline(request), {})
+    )
 
 
 ENDINGS: dict[str, tuple[Script, int]] = {
@@ -129,7 +155,14 @@ ENDINGS: dict[str, tuple[Script, int]] = {
     "401 in base64": (lambda request, number: (401, error(ECHOES[1]), {}), 3),
     "402": (lambda request, number: (402, error(ECHOES[2]), {}), 3),
     "404": (lambda request, number: (404, error(ECHOES[3]), {}), 3),
-    "redirect": (lambda request, number: (307, b"", {"Location": f"http://h.example/v1?key={quote(KEY)}&k={KEY}"}), 3),
+    "redirect": (
+        lambda request, number: (
+            307,
+            b"",
+            {"Location": f"http://h.example/v1?key={quote(KEY)}&k={KEY}"},
+        ),
+        3,
+    ),
 }
 
 
@@ -219,7 +252,9 @@ def way(name: str, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> l
         case "provider":
             monkeypatch.setenv("P_SECRET", KEY)
             file = folder / "providers.toml"
-            file.write_text(f'[providers.p]\nbase_url = "{url}"\nkey_env = "P_SECRET"\n', encoding="utf-8")
+            file.write_text(
+                f'[providers.p]\nbase_url = "{url}"\nkey_env = "P_SECRET"\n', encoding="utf-8"
+            )
             return ["--provider", "p", "--providers", str(file)]
         case "provider's header":
             monkeypatch.setenv("P_SECRET", KEY)
@@ -242,7 +277,14 @@ def way(name: str, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> l
         case "query":
             return ["--api-url", f"{url}?key={quote(KEY, safe='')}"]
         case "replicas":
-            return ["--api-url", url, "--api-url", url.replace("127.0.0.1", "localhost"), "--api-key", KEY]
+            return [
+                "--api-url",
+                url,
+                "--api-url",
+                url.replace("127.0.0.1", "localhost"),
+                "--api-key",
+                KEY,
+            ]
         case "proxy":
             proxy = f"http://user:{quote(KEY, safe='')}@{url.removeprefix('http://').removesuffix('/v1')}"
             monkeypatch.setenv("HTTP_PROXY", proxy)
@@ -252,14 +294,24 @@ def way(name: str, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> l
 
 
 WAYS = (
-    *("LLM_API_KEY", "OPENAI_API_KEY", "provider", "provider's header", "--api-key", "--api-key-file"),
+    *(
+        "LLM_API_KEY",
+        "OPENAI_API_KEY",
+        "provider",
+        "provider's header",
+        "--api-key",
+        "--api-key-file",
+    ),
     *("--extra-header", "credentials", "credentials in a variable", "query", "replicas", "proxy"),
 )
 
 
 def is_sent(seen: str) -> bool:
     """Whether the key went out with a request, in some spelling."""
-    return any(spelt in seen for spelt in spellings(KEY)) or b64encode(f"user:{KEY}".encode()).decode() in seen
+    return (
+        any(spelt in seen for spelt in spellings(KEY))
+        or b64encode(f"user:{KEY}".encode()).decode() in seen
+    )
 
 
 OFTEN = ("provider's header", "proxy")
@@ -269,9 +321,15 @@ OFTEN = ("provider's header", "proxy")
     "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in WAYS]
 )
 def test_secret_is_in_no_file_and_no_output(
-    name: str, server: Echoing, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Told
+    name: str,
+    server: Echoing,
+    tasks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: Told,
 ) -> None:
-    """However it is given, and though the endpoint echoes it in every fault: through a run and all that follows it."""
+    """However it is given, and though the endpoint echoes it in every fault: through a run and all
+    that follows it."""
     results = tmp_path / "results"
     how = way(name, server.url, tmp_path, monkeypatch)
     server.script = ENDINGS["failures"][0]
@@ -280,7 +338,15 @@ def test_secret_is_in_no_file_and_no_output(
     again = ["--results-dir", str(results)]
     assert main(["resume", *how, *again, "--max-retries", "30"]) == 0
     assert any(map(is_sent, server.seen))
-    for words in ("status", "status --json", "verify", "verify --json", "stats", "reeval", "reeval --reparse"):
+    for words in (
+        "status",
+        "status --json",
+        "verify",
+        "verify --json",
+        "stats",
+        "reeval",
+        "reeval --reparse",
+    ):
         assert main([*words.split(), *again]) == 0
     assert main(["run", "--model", "m", *how, *options(tasks, results)]) == 0
     shown = capfd.readouterr()
@@ -306,19 +372,28 @@ def test_secret_that_ends_a_run_is_in_no_file_and_no_output(
 
 # Spellings
 
-KEYS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="*"), min_size=6, max_size=80)
-"""All that a key can be; one with stars in it could not be distinguished from what is put in its place."""
+KEYS = st.text(
+    st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="*"),
+    min_size=6,
+    max_size=80,
+)
+"""All that a key can be; one with stars in it could not be distinguished from what is put in its
+place."""
 AROUND = st.text(st.sampled_from(" a0:,;\"'密钥3fF"), max_size=12)
 SPELLINGS: dict[str, Callable[[str], str]] = {
     "as it is": str,
     "percent-encoded": lambda text: quote(text, safe=""),
     "percent-encoded as a path": quote,
-    "percent-encoded in lower case": lambda text: re.sub("%..", lambda escape: escape[0].lower(), quote(text, safe="")),
+    "percent-encoded in lower case": lambda text: re.sub(
+        "%..", lambda escape: escape[0].lower(), quote(text, safe="")
+    ),
 }
 
 
 @given(KEYS, st.sampled_from(sorted(SPELLINGS)), AROUND, AROUND, st.integers(0, 80))
-def test_no_beginning_of_a_key_survives(key: str, name: str, before: str, after: str, cut: int) -> None:
+def test_no_beginning_of_a_key_survives(
+    key: str, name: str, before: str, after: str, cut: int
+) -> None:
     """Cut anywhere behind its twelfth character, and whatever stands around it."""
     spelt = SPELLINGS[name](key[: max(BEGINNING, len(key) - cut)])
     shown = Scrubber([key])(f"{before}{spelt}{after}")
@@ -326,7 +401,12 @@ def test_no_beginning_of_a_key_survives(key: str, name: str, before: str, after:
     assert SPELLINGS[name](key[:BEGINNING]) not in shown
 
 
-@given(KEYS, st.binary(max_size=9), st.binary(max_size=5), st.sampled_from([b64encode, urlsafe_b64encode]))
+@given(
+    KEYS,
+    st.binary(max_size=9),
+    st.binary(max_size=5),
+    st.sampled_from([b64encode, urlsafe_b64encode]),
+)
 def test_no_beginning_of_a_key_survives_in_base64(
     key: str, before: bytes, after: bytes, encode: Callable[[bytes], bytes]
 ) -> None:
@@ -360,7 +440,8 @@ def test_text_without_a_key_is_left_as_it_is(text: str) -> None:
 
 
 def test_scrubbing_takes_time_in_proportion_to_the_text() -> None:
-    """Half a million characters that begin like the key again and again are done at once: no step is repeated."""
+    """Half a million characters that begin like the key again and again are done at once: no step
+    is repeated."""
     scrub = Scrubber([KEY, "x" * 1000])
     hostile = [KEY[: BEGINNING - 1], "%73" * 11, KEY[:BEGINNING] + " ", "x" * 11 + "y"]
     for text in hostile:
@@ -390,10 +471,14 @@ def test_scrubbing_takes_time_in_proportion_to_the_text() -> None:
     ],
 )
 @pytest.mark.usefixtures("as_a_program")
-def test_usage_error_does_not_repeat_a_key(words: list[str], capfd: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_error_does_not_repeat_a_key(
+    words: list[str], capfd: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Terminals are recorded, and mistakes are pasted into issues."""
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("PYTHONHASHSEED", "0")  # without it, `resume` would start this very process again
+    monkeypatch.setenv(
+        "PYTHONHASHSEED", "0"
+    )  # without it, `resume` would start this very process again
     monkeypatch.setattr("sys.argv", ["harness", *words])
     assert main() in (0, 2)
     shown = capfd.readouterr()
@@ -405,11 +490,19 @@ def test_usage_error_does_not_repeat_a_key(words: list[str], capfd: Told, monkey
 
 
 @pytest.mark.usefixtures("as_a_program")
-@pytest.mark.parametrize("name", ["LLM_API_KEY", "provider", "--api-key", "--api-key-file", "--extra-header", "query"])
+@pytest.mark.parametrize(
+    "name", ["LLM_API_KEY", "provider", "--api-key", "--api-key-file", "--extra-header", "query"]
+)
 def test_defect_of_the_harness_tells_no_key(
-    name: str, server: Echoing, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Told
+    name: str,
+    server: Echoing,
+    tasks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: Told,
 ) -> None:
-    """An error that nobody foresaw may hold what an endpoint said; its sentence and the file of details do not."""
+    """An error that nobody foresaw may hold what an endpoint said; its sentence and the file of
+    details do not."""
     how = way(name, server.url, tmp_path, monkeypatch)
 
     def defect(*_: object, **__: object) -> None:
@@ -470,7 +563,8 @@ def of_process(process: subprocess.Popen[bytes], what: str) -> dict[str, bytes]:
 def test_process_list_and_killed_run_show_no_key(
     server: Echoing, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run with a key file on a terminal: not in its process, nor in what is shown, nor in what kill -9 leaves."""
+    """A run with a key file on a terminal: not in its process, nor in what is shown, nor in what
+    kill -9 leaves."""
     calm = threading.Event()
 
     def slow(request: dict[str, Any], number: int) -> Reply:
@@ -511,8 +605,11 @@ def test_process_list_and_killed_run_show_no_key(
 
 
 @pytest.mark.parametrize("key", ["EMPTY", KEY])
-def test_completion_is_never_touched(key: str, server: Echoing, tasks: Path, tmp_path: Path, capfd: Told) -> None:
-    """A model that says the word that serves as a key, repeats its prompt, or even says the key, has said it."""
+def test_completion_is_never_touched(
+    key: str, server: Echoing, tasks: Path, tmp_path: Path, capfd: Told
+) -> None:
+    """A model that says the word that serves as a key, repeats its prompt, or even says the key,
+    has said it."""
     said: set[str] = set()
 
     def repeating(request: dict[str, Any], number: int) -> Reply:
@@ -532,9 +629,16 @@ def test_completion_is_never_touched(key: str, server: Echoing, tasks: Path, tmp
     how = ["--api-url", server.url, "--api-key", key]
     assert main(["run", "--model", "m", *how, *options(tasks, tmp_path / "results")]) == 0
     folder = tmp_path / "results" / "m"
-    saved = [orjson.loads(line.text)["completion"]["text"] for line in sound_lines(folder / "responses_weibo.jsonl")]
+    saved = [
+        orjson.loads(line.text)["completion"]["text"]
+        for line in sound_lines(folder / "responses_weibo.jsonl")
+    ]
     assert set(saved) == said
-    records = [orjson.loads(line.text) for line in sound_lines(folder / "inference_results_weibo.jsonl")]
-    assert {tag for record in records for step in record["steps"] for tag in step["prediction"]} == {key}
+    records = [
+        orjson.loads(line.text) for line in sound_lines(folder / "inference_results_weibo.jsonl")
+    ]
+    assert {
+        tag for record in records for step in record["steps"] for tag in step["prediction"]
+    } == {key}
     assert b"EMPTY queue" in (folder / "run_weibo.log").read_bytes()
     assert main(["verify", "--results-dir", str(tmp_path / "results")]) == 0

@@ -1,5 +1,5 @@
-"""Names, models and ids of a folder from somebody else, under every command that reads it: none steers a terminal,
-breaks a row, or turns the direction of what follows it."""
+"""Names, models and ids of a folder from somebody else, under every command that reads it: none
+steers a terminal, breaks a row, or turns the direction of what follows it."""
 
 from __future__ import annotations
 
@@ -39,23 +39,28 @@ HOSTILE = (
     f"模{STYLED}\x1b]0;title\x07\x1b]8;;http:x\x1b\\link\x9b2J\x7f\x1b[2J\u202eright\u2066to\u2069\u200f"
     "broken\nhere\rand\there\x85there\u2028zero\u200bwidth\ufeff\u200d\x0b"
 )
-"""CSI, OSC 0 and 8, C1, DEL, bidirectional and zero-width characters, and every kind of line end."""
+"""CSI, OSC 0 and 8, C1, DEL, bidirectional and zero-width characters, and every kind of line
+end."""
 
 OWN = re.compile(r"\r?\x1b\[[0-9;?]*[mAKhl]")
-"""What the harness itself sends to a terminal: styles, and the cursor movements of the live display."""
+"""What the harness itself sends to a terminal: styles, and the cursor movements of the live
+display."""
 
 
 def raw(shown: str) -> set[str]:
-    """Characters of an output that should not be there, other than line feeds and the harness's own styles."""
+    """Characters of an output that should not be there, other than line feeds and the harness's own
+    styles."""
     found = {STYLED} if STYLED in shown else set()
     plain = OWN.sub("", shown).replace("\n", "")
-    return found | {c for c in plain if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")}
+    return found | {
+        c for c in plain if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+    }
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Runs called `word` and a number, of a model called so: 1 is complete but for a line that stands twice, 2 lacks a
-    user, and 3 is of a subset called so."""
+    """Runs called `word` and a number, of a model called so: 1 is complete but for a line that
+    stands twice, 2 lacks a user, and 3 is of a subset called so."""
 
     word: str
     root: Path
@@ -68,7 +73,9 @@ class Folder:
         tasks = self.root / "tasks"
         tasks.mkdir(parents=True)
         lines = [orjson.loads(line) for line in generate("weibo", 3, 5, 2.0)]
-        content = b"\n".join(orjson.dumps({**line, "user_id": f"{self.word}{n}"}) for n, line in enumerate(lines))
+        content = b"\n".join(
+            orjson.dumps({**line, "user_id": f"{self.word}{n}"}) for n, line in enumerate(lines)
+        )
         (tasks / "weibo_inference_tasks.jsonl").write_bytes(content)
         for number, refused in ((1, None), (2, lines[0]["username"])):
             self._run(tasks, f"run{number}", refused)
@@ -85,7 +92,18 @@ class Folder:
 
         where = ["--tasks-dir", str(tasks), "--results-dir", str(self.results)]
         with serving(script) as server:
-            words = ["run", "--model", "m", "--name", name, "--platform", "weibo", "--api-url", server.url, *where]
+            words = [
+                "run",
+                "--model",
+                "m",
+                "--name",
+                name,
+                "--platform",
+                "weibo",
+                "--api-url",
+                server.url,
+                *where,
+            ]
             assert main(words) == (1 if refused else 0)
 
     def _rename(self, old: str, number: int) -> None:
@@ -94,7 +112,12 @@ class Folder:
             manifest["identity"]["model"] = self.word
             manifest["provenance"]["allowed"] = [self.word]
         with _Edited(folder / "eval_report_weibo.json") as report:
-            report |= {"model": self.word, "prompt": self.word, "prompt_version": self.word, "name": self.word}
+            report |= {
+                "model": self.word,
+                "prompt": self.word,
+                "prompt_version": self.word,
+                "name": self.word,
+            }
             report["notes"] = [self.word]
 
     def _other_subset(self) -> None:
@@ -102,7 +125,9 @@ class Folder:
         new.mkdir()
         for kind in ("run", "eval_report"):
             made = orjson.loads((old / f"{kind}_weibo.json").read_bytes())
-            (new / f"{kind}_{self.word}.json").write_bytes(orjson.dumps(made | {"subset": self.word}))
+            (new / f"{kind}_{self.word}.json").write_bytes(
+                orjson.dumps(made | {"subset": self.word})
+            )
 
 
 class _Edited:
@@ -135,7 +160,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, Folder]:
 @pytest.fixture
 def folders(made: tuple[Folder, Folder], tmp_path: Path) -> Iterator[tuple[Folder, Folder]]:
     """Copies, at paths of one length."""
-    copies = tuple(Folder(folder.word, tmp_path / str(number)) for number, folder in enumerate(made))
+    copies = tuple(
+        Folder(folder.word, tmp_path / str(number)) for number, folder in enumerate(made)
+    )
     for folder, copy in zip(made, copies, strict=True):
         shutil.copytree(folder.root, copy.root)
     hostile, plain = copies
@@ -175,30 +202,40 @@ WRAPPED = [
 """Commands with lines of at most 120 columns, or another error for a name that options refuse."""
 
 
-def output(words: tuple[str, ...], folder: Folder, terminal: bool, patch: pytest.MonkeyPatch) -> tuple[int, str, str]:
+def output(
+    words: tuple[str, ...], folder: Folder, terminal: bool, patch: pytest.MonkeyPatch
+) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command about a folder."""
     patch.setenv("COLUMNS", "3000")
     patch.setenv("TERM", "xterm-256color")
     patch.setattr("sys.stdout", out := Terminal() if terminal else io.StringIO())
     patch.setattr("sys.stderr", err := Terminal() if terminal else io.StringIO())
     patch.chdir(folder.root)
-    code = main([*(word.replace("WORD", folder.word) for word in words), "--results-dir", "results"])
+    code = main(
+        [*(word.replace("WORD", folder.word) for word in words), "--results-dir", "results"]
+    )
     return code, out.getvalue(), err.getvalue()
 
 
 @pytest.mark.parametrize("terminal", first_quick([True, False]), ids=["terminal", "pipe"])
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_no_name_steers_the_terminal_or_breaks_a_row(
-    words: tuple[str, ...], terminal: bool, folders: tuple[Folder, Folder], monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...],
+    terminal: bool,
+    folders: tuple[Folder, Folder],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What reading commands print has as many lines as with ordinary names, and no character of others raw."""
+    """What reading commands print has as many lines as with ordinary names, and no character of
+    others raw."""
     hostile, plain = (output(words, folder, terminal, monkeypatch) for folder in folders)
     assert raw(hostile[1]) == set() and raw(hostile[2]) == set()
     assert "模" in hostile[1] + hostile[2]
     if "--name" not in words:  # which refuses such a name
         assert hostile[0] == plain[0]
     if words not in WRAPPED:
-        assert [shown.count("\n") for shown in hostile[1:]] == [shown.count("\n") for shown in plain[1:]]
+        assert [shown.count("\n") for shown in hostile[1:]] == [
+            shown.count("\n") for shown in plain[1:]
+        ]
 
 
 @pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
@@ -217,7 +254,9 @@ def test_no_name_steers_the_terminal_while_a_run_goes_on(
     assert raw(out) == set() and raw(err) == set() and code
 
 
-def test_reports_as_text_hold_no_raw_character(folders: tuple[Folder, Folder], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_as_text_hold_no_raw_character(
+    folders: tuple[Folder, Folder], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`cat eval_report_weibo.txt` is as safe as the command that wrote it."""
     hostile, _ = folders
     assert output(("reeval",), hostile, False, monkeypatch)[0] == 2  # the subset that nobody knows
@@ -237,7 +276,11 @@ def test_json_on_the_terminal_is_the_same_when_parsed(
     assert {row["model"] for row in orjson.loads(out)} == {HOSTILE}
 
 
-@given(st.recursive(st.text() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+@given(
+    st.recursive(
+        st.text() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
 def test_json_of_any_texts_is_safe_and_equal(value: Any) -> None:
     """Also of characters beyond U+FFFF, and of keys."""
     shown = as_json(value)
@@ -264,7 +307,10 @@ def test_any_text_becomes_one_safe_line(value: str) -> None:
         ),
         ("a\u200db\u200d", "a\\u200db\\u200d"),
         ("\x1b[2J\x9b\x7f\r\n\t\x00", "\\x1b[2J\\x9b\\x7f\\r\\n\\t\\x00"),
-        ("\u202e\u2066\u061c\u200b\ufeff\u2028\u2029\x85", "\\u202e\\u2066\\u061c\\u200b\\ufeff\\u2028\\u2029\\x85"),
+        (
+            "\u202e\u2066\u061c\u200b\ufeff\u2028\u2029\x85",
+            "\\u202e\\u2066\\u061c\\u200b\\ufeff\\u2028\\u2029\\x85",
+        ),
         ("\ud800\ue000\U000e0041\U000f0000", "\\ud800\\ue000\\U000e0041\\U000f0000"),
     ],
 )
@@ -274,7 +320,8 @@ def test_what_is_escaped_and_what_is_not(value: str, shown: str) -> None:
 
 
 def test_blocks_of_a_report_are_escaped_wherever_text_stands() -> None:
-    """Every kind of block that a text report shows; line feeds stay in those that are shown as they are."""
+    """Every kind of block that a text report shows; line feeds stay in those that are shown as they
+    are."""
 
     def shown(word: str) -> str:
         blocks = [
@@ -292,27 +339,35 @@ def test_blocks_of_a_report_are_escaped_wherever_text_stands() -> None:
     assert raw(verbatim) == set() and verbatim.startswith("one\n模\\x1b")
 
 
-@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-1+2", "@SUM(1)", "＝1", "\t=1", "\r=1"])
+@pytest.mark.parametrize(
+    "name", ["=cmd|' /C calc'!A0", "+1", "-1+2", "@SUM(1)", "＝1", "\t=1", "\r=1"]
+)
 def test_no_name_is_a_formula_in_a_spreadsheet(
     name: str, folders: tuple[Folder, Folder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither as a run's name nor as the model, which stands first in what a run is; numbers stay numbers."""
+    """Neither as a run's name nor as the model, which stands first in what a run is; numbers stay
+    numbers."""
     _, plain = folders
     folder = (plain.results / f"{plain.word}1").rename(plain.results / name.replace("/", ""))
     with _Edited(folder / "eval_report_weibo.json") as report:
         report["model"] = name
-    code, out, _ = output(("stats", "--format", "csv", "--metric", "Recall"), plain, False, monkeypatch)
+    code, out, _ = output(
+        ("stats", "--format", "csv", "--metric", "Recall"), plain, False, monkeypatch
+    )
     assert code == 2  # the subset that nobody knows
     for line in csv.DictReader(io.StringIO(out)):
-        assert not line["run"].startswith(tuple("=+-@＝＋－＠\t\r")) and not line["what"].startswith(
-            tuple("=+-@＝＋－＠\t\r")
-        )
+        assert not line["run"].startswith(tuple("=+-@＝＋－＠\t\r")) and not line[
+            "what"
+        ].startswith(tuple("=+-@＝＋－＠\t\r"))
         assert float(line["value"]) >= 0
 
 
 def test_a_string_is_a_line_and_a_text_is_safe_on_every_console() -> None:
-    """A new command cannot forget: strings, cells of tables and texts that are made elsewhere are all escaped."""
-    screen = SharedConsole(file=(out := io.StringIO()), force_terminal=True, width=3000, highlight=False, _environ={})
+    """A new command cannot forget: strings, cells of tables and texts that are made elsewhere are
+    all escaped."""
+    screen = SharedConsole(
+        file=(out := io.StringIO()), force_terminal=True, width=3000, highlight=False, _environ={}
+    )
     cells = Columns(HOSTILE)
     cells.add_row(HOSTILE)
     for one in (HOSTILE, cells, Text(HOSTILE)):
@@ -354,17 +409,34 @@ WAYS = {
     "ui/console.py": {"SharedConsole"},
     "cli.py": {"stdout", "stderr"},  # to flush them, and to drop what is left
     "ui/live.py": {"stderr"},  # to ask whether it is a terminal
-    "benchmarks/dailymobility/agents/errors.py": {"stdout", "stderr"},  # agent files write to the log
+    "benchmarks/dailymobility/agents/errors.py": {
+        "stdout",
+        "stderr",
+    },  # agent files write to the log
     "benchmarks/dailymobility/agents/classes.py": {"stderr"},  # likewise
     "benchmarks/dailymobility/agents/prompt.py": {"print"},  # likewise
-    "benchmarks/dailymobility/agents/loader.py": {"print", "stdout", "stderr"},  # of agent files, to their logger
+    "benchmarks/dailymobility/agents/loader.py": {
+        "print",
+        "stdout",
+        "stderr",
+    },  # of agent files, to their logger
 }
-CALLS = {"print", "pprint", "input", "Console", "SharedConsole", "StreamHandler", "basicConfig", "print_exc"}
+CALLS = {
+    "print",
+    "pprint",
+    "input",
+    "Console",
+    "SharedConsole",
+    "StreamHandler",
+    "basicConfig",
+    "print_exc",
+}
 STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 
 
 def ways_out(source: str) -> set[str]:
-    """Names of what writes to the process's own streams, and of those streams, that a module uses."""
+    """Names of what writes to the process's own streams, and of those streams, that a module
+    uses."""
     found = set[str]()
     if not any(name in source for name in CALLS | STREAMS):
         return found
@@ -382,13 +454,24 @@ def ways_out(source: str) -> set[str]:
 
 def test_text_leaves_by_no_other_way() -> None:
     """All output goes through `ui/streams.py` and `ui/console.py`, which escape it."""
-    found = {str(path.relative_to(PACKAGE)): ways_out(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
-    assert {path: ways for path, ways in found.items() if ways} == {path: WAYS[path] for path in WAYS if path in found}
+    found = {
+        str(path.relative_to(PACKAGE)): ways_out(path.read_text("utf-8"))
+        for path in PACKAGE.rglob("*.py")
+    }
+    assert {path: ways for path, ways in found.items() if ways} == {
+        path: WAYS[path] for path in WAYS if path in found
+    }
 
 
 @pytest.mark.parametrize(
     "line",
-    ["print(1)", "import sys\nsys.stdout.write('')", "from sys import stderr", "from rich import print", "Console()"],
+    [
+        "print(1)",
+        "import sys\nsys.stdout.write('')",
+        "from sys import stderr",
+        "from rich import print",
+        "Console()",
+    ],
 )
 def test_another_way_out_would_be_found(line: str) -> None:
     """However it is written."""

@@ -1,4 +1,5 @@
-"""A working folder from somebody else: whatever lies there, a command does what it does without it."""
+"""A working folder from somebody else: whatever lies there, a command does what it does without
+it."""
 
 from __future__ import annotations
 
@@ -27,13 +28,16 @@ from tests.support.scripted import Server, baseline, serving
 
 HARNESS = Path(sys.executable).with_name("harness")
 SECRET = "secret-of-the-user-0123456789"
-KEYS = {name: f"{SECRET}-{name}" for name in ("LLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "DEEPSEEK_API_KEY", "HF_TOKEN")}
+KEYS = {
+    name: f"{SECRET}-{name}"
+    for name in ("LLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "DEEPSEEK_API_KEY", "HF_TOKEN")
+}
 KEYS |= {"WANDB_API_KEY": "0" * 40}
 RAN = "ran-their-code"
 CODE = f"open({RAN!r}, 'w').close()\n"
 STOPS = frozenset({"completion", "config", "trust", "view"})
-"""Commands that are not called bare: `trust` allows, `view` waits for ever, the other two print what the
-property test compares."""
+"""Commands that are not called bare: `trust` allows, `view` waits for ever, the other two print
+what the property test compares."""
 
 
 @pytest.fixture(autouse=True)
@@ -67,11 +71,16 @@ def value_of(one: Option, url: str, target: Path) -> str:
     kinds = {"api_url": url, "ray_address": "127.0.0.1:9", "model": "deepseek:m", "name": "theirs"}
     if one.name in kinds:
         return f'"{kinds[one.name]}"'
-    return f'"{target}"' if one.kind is Path or "FILE" in one.unit or one.name in ("out", "into") else "3"
+    return (
+        f'"{target}"'
+        if one.kind is Path or "FILE" in one.unit or one.name in ("out", "into")
+        else "3"
+    )
 
 
 def planted(url: str, target: Path) -> None:
-    """Write every kind of file that a program might read here, each with what would harm its reader."""
+    """Write every kind of file that a program might read here, each with what would harm its
+    reader."""
     lines = []
     for command in COMMANDS:
         lines += [
@@ -81,12 +90,21 @@ def planted(url: str, target: Path) -> None:
     Path(FILE).write_text("\n".join(lines), encoding="utf-8")
     names = providers.shipped().providers
     entries = [
-        f'[providers.{name}]\nbase_url = "{url}"\nkey_env = "AWS_SECRET_ACCESS_KEY"\nextra_headers = '
-        '{X-Token = "${HF_TOKEN}"}\n'
+        f'[providers.{name}]\nbase_url = "{url}"\nkey_env = "AWS_SECRET_ACCESS_KEY"\nextra_headers'
+        ' = {X-Token = "${HF_TOKEN}"}\n'
         for name in names
     ]
     Path(providers.FILE).write_text("".join(entries), encoding="utf-8")
-    for module in ("msgspec", "orjson", "sitecustomize", "usercustomize", "harness", "wandb_plugin", "numpy", "rich"):
+    for module in (
+        "msgspec",
+        "orjson",
+        "sitecustomize",
+        "usercustomize",
+        "harness",
+        "wandb_plugin",
+        "numpy",
+        "rich",
+    ):
         Path(f"{module}.py").write_text(CODE, encoding="utf-8")
     Path("wandb").mkdir()
     Path("wandb/settings").write_text(f"[default]\nbase_url = {url}\n", encoding="utf-8")
@@ -110,14 +128,20 @@ def is_refused(command: str) -> bool:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_key_of_a_found_file_leaves_the_options_alone(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One key after the other, and all at once: the options are those without the file, and one line names it."""
+def test_every_key_of_a_found_file_leaves_the_options_alone(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One key after the other, and all at once: the options are those without the file, and one
+    line names it."""
     if is_refused(command):  # it lacks an argument
         Path(FILE).write_text("this is no TOML", encoding="utf-8")
         assert is_refused(command)
         return
     without = shown(parsed([command]).args)
-    texts = [f"{name} = {value_of(one, 'http://127.0.0.1:9', Path('x'))}" for name, one in options_of(command)]
+    texts = [
+        f"{name} = {value_of(one, 'http://127.0.0.1:9', Path('x'))}"
+        for name, one in options_of(command)
+    ]
     for text in [*texts, *(f"[{command}]\n{one}" for one in texts), "not TOML", "\0"]:
         Path(FILE).write_text(text, encoding="utf-8")
         assert shown(parsed([command]).args) == without, text
@@ -135,7 +159,8 @@ def test_found_file_of_any_bytes_is_not_read(data: bytes) -> None:
 
 
 def test_found_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
-    """A pipe, a folder, a link to nothing, a file that cannot be read: nothing waits and nothing fails."""
+    """A pipe, a folder, a link to nothing, a file that cannot be read: nothing waits and nothing
+    fails."""
     os.mkfifo(FILE)
     assert parsed(["status"]).args.places == {}
     Path(FILE).unlink()
@@ -149,7 +174,9 @@ def test_found_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
 # What counts
 
 
-def test_own_configuration_folder_needs_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_configuration_folder_needs_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where it is the current folder."""
     own = tmp_path / "home/.config/behavior-harness"
     own.mkdir(parents=True)
@@ -164,17 +191,27 @@ def test_own_configuration_folder_needs_no_record(tmp_path: Path, monkeypatch: p
 
 def tree(folder: Path) -> dict[str, str]:
     """The hash of each file, by its path below the folder."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and ".local/state" not in str(path))
+    files = (
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".local/state" not in str(path)
+    )
     return {str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def called(words: tuple[str, ...], environment: Mapping[str, str]) -> tuple[int, str]:
     """The exit code and the standard output, without numbers, of the console script."""
     done = subprocess.run(
-        [str(HARNESS), *words], env={**os.environ, **environment}, capture_output=True, text=True, timeout=120
+        [str(HARNESS), *words],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert "Traceback" not in done.stderr, done.stderr
-    lines = done.stdout.splitlines()[-1 if words[0] == "run" else 0 :]  # the lines before have rates
+    lines = done.stdout.splitlines()[
+        -1 if words[0] == "run" else 0 :
+    ]  # the lines before have rates
     return done.returncode, re.sub(r"\d[\d.,:]*", "N", "\n".join(lines))  # times differ
 
 
@@ -184,15 +221,31 @@ def filled(own: Server) -> None:
     Path("tasks/weibo_inference_tasks.jsonl").write_bytes(b"".join(generate("weibo", 3, 5, 2.0)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(Path("..", "another").absolute()))
-        assert main(["run", "--model", "m", "--name", "theirs", "--platform", "weibo", "--api-url", own.url]) == 3
+        assert (
+            main(
+                [
+                    "run",
+                    "--model",
+                    "m",
+                    "--name",
+                    "theirs",
+                    "--platform",
+                    "weibo",
+                    "--api-url",
+                    own.url,
+                ]
+            )
+            == 3
+        )
 
 
 @pytest.mark.slow
 def test_every_command_does_in_a_planted_folder_what_it_does_in_a_clean_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every bare command, and runs of a demo and of a model: the same exit code, output and files; no request reaches
-    the sender, no key leaves, no file of the user's changes, no code of the folder runs."""
+    """Every bare command, and runs of a demo and of a model: the same exit code, output and files;
+    no request reaches the sender, no key leaves, no file of the user's changes, no code of the
+    folder runs."""
     calls = [(command,) for command in COMMANDS if command not in STOPS]
     run = ("run", "--platform", "weibo", "--no-html", "--limit", "2")
     calls[:0] = [(*run, "--demo"), (*run, "--model", "m"), ("export", "--format", "csv")]

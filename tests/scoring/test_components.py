@@ -1,4 +1,5 @@
-"""Variance components of users with several answers: by hand, and in simulated models with known variances."""
+"""Variance components of users with several answers: by hand, and in simulated models with known
+variances."""
 
 from __future__ import annotations
 
@@ -14,10 +15,13 @@ NAN = float("nan")
 
 
 def test_balanced_components_are_those_of_the_analysis_of_variance() -> None:
-    """Users of 1, 3 | 5, 7 | 9, 11: mean squares 32 and 2 by hand, so 15 between users and 2 within."""
+    """Users of 1, 3 | 5, 7 | 9, 11: mean squares 32 and 2 by hand, so 15 between users and 2
+    within."""
     found = components(np.array([1.0, 3, 5, 7, 9, 11]), np.array([0, 0, 1, 1, 2, 2]))
     assert found is not None
-    assert (found.between, found.within, found.number, found.repeats) == pytest.approx((15, 2, 3, 2))
+    assert (found.between, found.within, found.number, found.repeats) == pytest.approx(
+        (15, 2, 3, 2)
+    )
     assert found.share == pytest.approx(1 / 16)
     assert found.error() == pytest.approx(math.sqrt(16 / 3))
     assert found.error(2) == pytest.approx(math.sqrt(15.5 / 3))
@@ -25,10 +29,13 @@ def test_balanced_components_are_those_of_the_analysis_of_variance() -> None:
 
 
 def test_unequal_numbers_of_answers_weigh_as_in_searle() -> None:
-    """Users of 1, 3 | 5 with n0 = 4/3: mean squares 6 and 2, so 3 between users; an undefined answer is left out."""
+    """Users of 1, 3 | 5 with n0 = 4/3: mean squares 6 and 2, so 3 between users; an undefined
+    answer is left out."""
     found = components(np.array([1.0, NAN, 3, 5, NAN]), np.array([0, 0, 0, 1, 2]))
     assert found is not None
-    assert (found.between, found.within, found.number, found.repeats) == pytest.approx((3, 2, 2, 4 / 3))
+    assert (found.between, found.within, found.number, found.repeats) == pytest.approx(
+        (3, 2, 2, 4 / 3)
+    )
 
 
 def test_variance_between_users_is_never_negative() -> None:
@@ -38,9 +45,12 @@ def test_variance_between_users_is_never_negative() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "users"), [([], []), ([1.0, 2], [0, 0]), ([1.0, 2], [0, 1]), ([NAN, 2, 3], [0, 1, 1])]
+    ("values", "users"),
+    [([], []), ([1.0, 2], [0, 0]), ([1.0, 2], [0, 1]), ([NAN, 2, 3], [0, 1, 1])],
 )
-def test_components_need_two_users_and_a_second_answer(values: list[float], users: list[int]) -> None:
+def test_components_need_two_users_and_a_second_answer(
+    values: list[float], users: list[int]
+) -> None:
     """Of one user, or one answer of each, nothing can be distinguished."""
     assert components(np.array(values), np.array(users, dtype=np.int_)) is None
 
@@ -52,8 +62,11 @@ def test_equal_answers_have_no_share() -> None:
 
 
 @pytest.mark.parametrize(("between", "within"), [(0.04, 0.09), (0.01, 0.16), (0.09, 0.01)])
-def test_both_parts_are_recovered_and_intervals_of_user_means_hold(between: float, within: float) -> None:
-    """200 users, 5 answers each, 1,000 simulated models: each part within 10 % on average, 93 to 97 % of intervals."""
+def test_both_parts_are_recovered_and_intervals_of_user_means_hold(
+    between: float, within: float
+) -> None:
+    """200 users, 5 answers each, 1,000 simulated models: each part within 10 % on average, 93 to 97
+    % of intervals."""
     users, repeats, models, truth = 200, 5, 1000, 0.4
     rng = np.random.default_rng(1)
     own = rng.normal(truth, math.sqrt(between), (users, 1, models))

@@ -1,4 +1,5 @@
-"""Intervals against scipy, against a root of Hall's polynomial, and by how often they hold the truth."""
+"""Intervals against scipy, against a root of Hall's polynomial, and by how often they hold the
+truth."""
 
 from __future__ import annotations
 
@@ -36,20 +37,26 @@ def mirrored(seed: int, users: int) -> Array:
 
 
 def test_interval_of_two_values_without_skewness_is_students() -> None:
-    """As scipy's t test has it: half of the users with each value, so the mean alone decides how they spread."""
+    """As scipy's t test has it: half of the users with each value, so the mean alone decides how
+    they spread."""
     values = np.repeat([0.0, 1.0], 20)
     theirs = stats.ttest_1samp(values, 0.0).confidence_interval()
-    assert interval(values.mean(), [moments(values)]) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+    assert interval(values.mean(), [moments(values)]) == pytest.approx(
+        (theirs.low, theirs.high), abs=1e-12
+    )
 
 
-@pytest.mark.parametrize("freedom", [1.0, 1.3, 2.0, 4.7, 11.0, 30.5, 299.9, 300.0, 1e3, 12345.6, 1e8])
+@pytest.mark.parametrize(
+    "freedom", [1.0, 1.3, 2.0, 4.7, 11.0, 30.5, 299.9, 300.0, 1e3, 12345.6, 1e8]
+)
 def test_quantile_is_students_at_any_degrees_of_freedom(freedom: float) -> None:
     """As scipy has it, to 12 digits, also between whole numbers and in the normal limit."""
     assert student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-12)
 
 
 def test_interval_of_a_report_loads_no_scipy() -> None:
-    """The 95 % interval and the smallest difference that it shows, which every report has, cost no import."""
+    """The 95 % interval and the smallest difference that it shows, which every report has, cost no
+    import."""
     code = """
 import sys
 from harness.scoring.intervals import Moments, interval
@@ -69,7 +76,8 @@ def test_interval_over_two_strata_is_welchs() -> None:
 
 
 def test_skewed_interval_solves_halls_polynomial() -> None:
-    """Each end is where T + a T^2 / 3 + a^2 T^3 / 27 + a / 6 is Student's quantile; a is the skewness, shrunk."""
+    """Each end is where T + a T^2 / 3 + a^2 T^3 / 27 + a / 6 is Student's quantile; a is the
+    skewness, shrunk."""
     values = np.random.default_rng(4).exponential(size=45)
     kurtosis = stats.kurtosis(values, fisher=False)
     linked = stats.kstat(values, 3) ** 2 / stats.kstat(values, 2) ** 3 / (kurtosis - 1)
@@ -78,7 +86,9 @@ def test_skewed_interval_solves_halls_polynomial() -> None:
     a *= min(1, 2 * linked) ** 2 * 44 / (44 + SHRINKAGE)
     ends = []
     for quantile in stats.t.ppf([0.975, 0.025], min(44, 45 / (kurtosis - 1) / (1 - linked) / 1.5)):
-        t = optimize.brentq(lambda t, q=quantile: t + a * t**2 / 3 + a**2 * t**3 / 27 + a / 6 - q, -50, 50)
+        t = optimize.brentq(
+            lambda t, q=quantile: t + a * t**2 / 3 + a**2 * t**3 / 27 + a / 6 - q, -50, 50
+        )
         ends.append(values.mean() - t * stats.sem(values))
     assert interval(values.mean(), [moments(values)]) == pytest.approx(ends, abs=1e-9)
 
@@ -127,8 +137,11 @@ def arms(values: Array) -> tuple[float, float]:
 
 
 def test_no_arm_of_an_interval_is_over_twice_students() -> None:
-    """Of 500 data sets with a long tail; with all of the skewness taken out it was thrice as long in a quarter."""
-    ratios = [arms(values)[1] / student(max(6, freedom(values))) for values in map(heavy, range(500))]
+    """Of 500 data sets with a long tail; with all of the skewness taken out it was thrice as long
+    in a quarter."""
+    ratios = [
+        arms(values)[1] / student(max(6, freedom(values))) for values in map(heavy, range(500))
+    ]
     assert np.median(ratios) > 1.2 and max(ratios) < 2
 
 
@@ -141,8 +154,9 @@ def freedom(values: Array) -> float:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_one_value_moves_an_interval_smoothly(seed: int) -> None:
-    """As the largest of 60 values grows to its double in steps of a hundredth, no step moves an end by more than 0.1
-    standard errors; with all of the skewness taken out one moved it by up to 2.4."""
+    """As the largest of 60 values grows to its double in steps of a hundredth, no step moves an end
+    by more than 0.1 standard errors; with all of the skewness taken out one moved it by up to
+    2.4."""
     values = np.sort(heavy(seed))
     reached = []
     for factor in np.linspace(1.0, 2.0, 101):
@@ -175,7 +189,9 @@ def test_interval_is_cut_to_the_bounds() -> None:
     """A share is never below 0 nor above 1."""
     values = np.concatenate([np.zeros(30), np.linspace(0.0, 0.2, 10)])
     assert (interval(values.mean(), [moments(values)], (0.02, 0.03)) or ()) == (0.02, 0.03)
-    assert interval(values.mean(), [moments(values)], (None, 1.0)) == interval(values.mean(), [moments(values)])
+    assert interval(values.mean(), [moments(values)], (None, 1.0)) == interval(
+        values.mean(), [moments(values)]
+    )
 
 
 def test_order_of_users_changes_nothing() -> None:
@@ -205,7 +221,8 @@ def test_parts_of_a_ratio_are_those_of_a_loop_that_leaves_users_out() -> None:
 
 @pytest.mark.parametrize("users", [FEWEST, 100])
 def test_intervals_of_skewed_values_hold_the_truth(users: int) -> None:
-    """A third of the users has 0, the others beta(2, 4) values: 95 % of 2,000 data sets, to within 2 points."""
+    """A third of the users has 0, the others beta(2, 4) values: 95 % of 2,000 data sets, to within
+    2 points."""
     rng = np.random.default_rng(10)
     sets = np.where(rng.random((2000, users)) < 1 / 3, 0.0, rng.beta(2, 4, (2000, users)))
     found = [interval(values.mean(), [moments(values)]) for values in sets]
@@ -215,7 +232,8 @@ def test_intervals_of_skewed_values_hold_the_truth(users: int) -> None:
 
 
 def test_a_user_without_a_figure_of_its_own_counts() -> None:
-    """The true values of half of the users are 0, so that theirs alone is no ratio: the interval is of all."""
+    """The true values of half of the users are 0, so that theirs alone is no ratio: the interval is
+    of all."""
     rng = np.random.default_rng(12)
     true = np.where(np.arange(60) % 2, 0.0, rng.lognormal(1.0, 0.5, 60))
     rows = np.column_stack([np.abs(rng.normal(size=60)), true])
@@ -228,7 +246,9 @@ def test_a_user_without_a_figure_of_its_own_counts() -> None:
 
 def test_no_interval_where_all_rests_on_one_user() -> None:
     """Without that user there is no figure; all users are counted."""
-    rows = np.column_stack([np.random.default_rng(13).random(40), np.arange(40) == 7]).astype(np.float64)
+    rows = np.column_stack([np.random.default_rng(13).random(40), np.arange(40) == 7]).astype(
+        np.float64
+    )
     of = moments(parts(rows, lambda totals: totals[:, :1] / totals[:, 1:])[:, 0])
     assert (of.users, of.untied) == (40, 0)
     assert interval(rows[:, 0].sum(), [of]) is None
@@ -247,7 +267,8 @@ def ones(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 @pytest.mark.parametrize("users", [40, 100])
 def test_intervals_of_rare_errors_hold_the_truth(users: int) -> None:
-    """Four users in five make no error; the skewness is believed: 93 to 97 % of 1,500 data sets, to within a point."""
+    """Four users in five make no error; the skewness is believed: 93 to 97 % of 1,500 data sets, to
+    within a point."""
     sets = ones(np.random.default_rng(14), (1500, users))
     truth = ones(np.random.default_rng(15), (1, 2_000_000)).mean()
     found = [interval(values.mean(), [moments(values)]) for values in sets]
@@ -256,7 +277,8 @@ def test_intervals_of_rare_errors_hold_the_truth(users: int) -> None:
 
 
 def test_the_smallest_difference_is_that_of_the_normal_approximation() -> None:
-    """The error of two runs, by Student's quantile of one interval, times both quantiles of the normal distribution."""
+    """The error of two runs, by Student's quantile of one interval, times both quantiles of the
+    normal distribution."""
     error = 0.2 / 2 / stats.t.ppf(0.975, 41)
     reach = stats.norm.ppf(POWER) - stats.norm.ppf(0.025)
     assert detectable((0.3, 0.5), 42) == pytest.approx(math.sqrt(2) * error * reach, rel=1e-12)

@@ -1,4 +1,5 @@
-"""Paired comparisons: scipy and brute force as the independent computations, and what small data must give."""
+"""Paired comparisons: scipy and brute force as the independent computations, and what small data
+must give."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ def mean_difference(a: Array, b: Array, axis: int = -1) -> Array:
     return difference
 
 
-def swapped_all(pairs: Sequence[Pair], values: Values, rng: np.random.Generator, permutations: int) -> Swapped:
+def swapped_all(
+    pairs: Sequence[Pair], values: Values, rng: np.random.Generator, permutations: int
+) -> Swapped:
     """Swap the sides of users, of whom no two strata have one in common."""
     among, ends = sum(len(pair.a) for pair in pairs), np.cumsum([len(pair.a) for pair in pairs])
     return swapped(pairs, values, rng, permutations, np.split(np.arange(among), ends[:-1]), among)
@@ -77,26 +80,37 @@ def swapped_all(pairs: Sequence[Pair], values: Values, rng: np.random.Generator,
 def test_exact_p_value_is_scipys_where_all_swaps_can_be_listed(seed: int) -> None:
     """Eight users have 256 swaps: the same p-value to the last bit, ties included."""
     a, b = users(seed, 8)
-    theirs = stats.permutation_test((a, b), mean_difference, permutation_type="samples", n_resamples=256)
+    theirs = stats.permutation_test(
+        (a, b), mean_difference, permutation_type="samples", n_resamples=256
+    )
     swaps = swapped_all([means(a, b)], MEANS, np.random.default_rng(0), 256)
     assert swaps.whole and swaps.differences.shape == (1, 256, 1)
-    assert p_value(swaps.differences[0, :, 0], float(a.mean() - b.mean()), swaps.whole) == theirs.pvalue
+    assert (
+        p_value(swaps.differences[0, :, 0], float(a.mean() - b.mean()), swaps.whole)
+        == theirs.pvalue
+    )
 
 
 def test_random_swaps_come_close_to_all_of_them() -> None:
-    """With 5,000 of the 65,536 swaps of 16 users, p is within four standard errors of the exact one."""
+    """With 5,000 of the 65,536 swaps of 16 users, p is within four standard errors of the exact
+    one."""
     a, b = users(7, 16)
     observed = float(a.mean() - b.mean())
-    exact, some = (swapped_all([means(a, b)], MEANS, np.random.default_rng(3), number) for number in (65_536, 5_000))
-    p, estimate = (p_value(found.differences[0, :, 0], observed, found.whole) for found in (exact, some))
+    exact, some = (
+        swapped_all([means(a, b)], MEANS, np.random.default_rng(3), number)
+        for number in (65_536, 5_000)
+    )
+    p, estimate = (
+        p_value(found.differences[0, :, 0], observed, found.whole) for found in (exact, some)
+    )
     assert exact.whole and not some.whole
     assert p is not None and estimate == pytest.approx(p, abs=4 * math.sqrt(p / 5_000))
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_max_t_is_the_step_down_rule_written_out(whole: bool) -> None:
-    """Of each rank: how often the largest of that figure and all smaller ones is as far, never less than of a larger
-    one; on data of three figures of unlike units."""
+    """Of each rank: how often the largest of that figure and all smaller ones is as far, never less
+    than of a larger one; on data of three figures of unlike units."""
     rng = np.random.default_rng(5)
     swaps = rng.normal(size=(400, 3)) @ np.array([[1, 0.5, 0], [0, 1, 0.2], [0, 0, 3.0]])
     observed = np.array([2.1, -2.6, 4.0])
@@ -112,7 +126,8 @@ def test_max_t_is_the_step_down_rule_written_out(whole: bool) -> None:
 
 
 def test_max_t_of_one_figure_is_its_p_value_and_no_figure_gains_from_others() -> None:
-    """Adjusted p-values are at least those alone; a figure without a difference has 1 and costs the others nothing."""
+    """Adjusted p-values are at least those alone; a figure without a difference has 1 and costs the
+    others nothing."""
     rng = np.random.default_rng(6)
     swaps, observed = rng.normal(size=(300, 2)), np.array([1.5, 2.5])
     alone = [p_value(swaps[:, figure], observed[figure], whole=False) for figure in (0, 1)]
@@ -124,10 +139,13 @@ def test_max_t_of_one_figure_is_its_p_value_and_no_figure_gains_from_others() ->
 
 
 def test_users_are_swapped_together_in_all_comparisons() -> None:
-    """Two comparisons that share users, from one generator: what both have in common is swapped in the same draws."""
+    """Two comparisons that share users, from one generator: what both have in common is swapped in
+    the same draws."""
     one, other = means([1.0, 0.5, 0.25], [0.0, 0.0, 0.0]), means([0.5, 1.0], [0.0, 0.0])
     first, second = (
-        swapped([pair], MEANS, np.random.default_rng(0), 200, [np.array(places)], 80).differences[0, :, 0]
+        swapped([pair], MEANS, np.random.default_rng(0), 200, [np.array(places)], 80).differences[
+            0, :, 0
+        ]
         for pair, places in ((one, [3, 70, 1]), (other, [70, 3]))
     )
     signs = np.random.default_rng(0).bytes(200 * 10)
@@ -139,8 +157,8 @@ def test_users_are_swapped_together_in_all_comparisons() -> None:
 
 @pytest.mark.parametrize("correlation", [0.0, 0.9])
 def test_max_t_keeps_the_error_of_a_family_and_nears_it(correlation: float) -> None:
-    """Eight figures without any difference, 400 data sets of 40 users: one of them is below 5 % in about 5 of 100, also
-    where they are correlated, in which Bonferroni's rule rejects far less."""
+    """Eight figures without any difference, 400 data sets of 40 users: one of them is below 5 % in
+    about 5 of 100, also where they are correlated, in which Bonferroni's rule rejects far less."""
     rng, some, bonferroni = np.random.default_rng(9), 0, 0
     for _ in range(400):
         shared = rng.standard_normal((40, 1))
@@ -148,7 +166,10 @@ def test_max_t_keeps_the_error_of_a_family_and_nears_it(correlation: float) -> N
         flips = 1 - 2 * rng.integers(0, 2, (299, 40))
         swaps, observed = flips @ values / 40, values.mean(axis=0)
         some += min(max_t(swaps, observed, False)) <= 0.05
-        bonferroni += min(p_value(swaps[:, figure], observed[figure], False) or 1 for figure in range(8)) <= 0.05 / 8
+        bonferroni += (
+            min(p_value(swaps[:, figure], observed[figure], False) or 1 for figure in range(8))
+            <= 0.05 / 8
+        )
     assert 0.03 <= some / 400 <= 0.075
     if correlation:
         assert bonferroni < 0.6 * some
@@ -156,8 +177,8 @@ def test_max_t_keeps_the_error_of_a_family_and_nears_it(correlation: float) -> N
 
 @pytest.mark.parametrize("gain", first_quick([0.0, 0.3]))
 def test_all_pairs_of_runs_are_one_family(gain: float) -> None:
-    """Four runs of 30 users, 300 data sets of all six pairs: two equal ones are found to differ in about 5 of 100 data
-    sets or fewer, whether the first run is better than the others or not."""
+    """Four runs of 30 users, 300 data sets of all six pairs: two equal ones are found to differ in
+    about 5 of 100 data sets or fewer, whether the first run is better than the others or not."""
     rng, wrong = np.random.default_rng(12), 0
     pairs = list(combinations(range(4), 2))
     for _ in range(300):
@@ -166,33 +187,44 @@ def test_all_pairs_of_runs_are_one_family(gain: float) -> None:
         seed = int(rng.integers(2**32))
         found = [swapped_all([pair], MEANS, np.random.default_rng(seed), 199) for pair in both]
         observed = np.array([pair.difference(MEANS)[0] for pair in both])
-        adjusted = max_t(np.column_stack([swaps.differences[0, :, 0] for swaps in found]), observed, False)
+        adjusted = max_t(
+            np.column_stack([swaps.differences[0, :, 0] for swaps in found]), observed, False
+        )
         wrong += any(p <= 0.05 for p, (a, _) in zip(adjusted, pairs, strict=True) if a or not gain)
     assert (0.02 if not gain else 0) <= wrong / 300 <= 0.075
 
 
 @pytest.mark.parametrize("correlation", first_quick([0.9, 0.0]))
 def test_simultaneous_intervals_hold_all_at_once(correlation: float) -> None:
-    """Ten means of 60 users, 200 data sets: all are inside of their intervals in about 95 of 100, or in far fewer."""
+    """Ten means of 60 users, 200 data sets: all are inside of their intervals in about 95 of 100,
+    or in far fewer."""
     rng, together, each = np.random.default_rng(10), 0, 0
     for _ in range(200):
         shared = rng.standard_normal((60, 1))
-        values = correlation**0.5 * shared + (1 - correlation) ** 0.5 * rng.standard_normal((60, 10))
+        values = correlation**0.5 * shared + (1 - correlation) ** 0.5 * rng.standard_normal(
+            (60, 10)
+        )
         level = simultaneous_level((values - values.mean(axis=0)) / 60, rng, 1000)
         for name, chosen in (("together", level), ("each", 0.95)):
             spans = [interval(float(one.mean()), [moments(one)], level=chosen) for one in values.T]
             inside = all(span and span[0] <= 0 <= span[1] for span in spans)
-            together, each = together + (inside and name == "together"), each + (inside and name == "each")
+            together, each = (
+                together + (inside and name == "together"),
+                each + (inside and name == "each"),
+            )
     assert 0.91 <= together / 200 <= 0.99
     assert each < together - 5
 
 
 def test_the_simultaneous_level_of_one_figure_is_that_of_its_own() -> None:
-    """One figure, or several that are the same one: 95 %; two unrelated ones: that of Sidak's rule."""
+    """One figure, or several that are the same one: 95 %; two unrelated ones: that of Sidak's
+    rule."""
     rng = np.random.default_rng(11)
     one, other = (rng.standard_normal(1000) for _ in range(2))
     assert simultaneous_level(one[:, None], rng) == 0.95
-    assert simultaneous_level(np.column_stack([one, 3 * one, np.zeros(1000)]), rng) == pytest.approx(0.95, abs=6e-3)
+    assert simultaneous_level(
+        np.column_stack([one, 3 * one, np.zeros(1000)]), rng
+    ) == pytest.approx(0.95, abs=6e-3)
     two = simultaneous_level(np.column_stack([one, other]), rng)
     assert two == pytest.approx(0.95**0.5, abs=5e-3)
 
@@ -201,15 +233,21 @@ def test_the_simultaneous_level_of_one_figure_is_that_of_its_own() -> None:
 
 
 def histograms(rng: np.random.Generator, number: int) -> NDArray[np.uint8]:
-    """Rows as the scores of DailyMobility have them: bins of radius and locations, slots by intention."""
+    """Rows as the scores of DailyMobility have them: bins of radius and locations, slots by
+    intention."""
     spent = rng.multinomial(48, rng.dirichlet(np.ones(7)), size=number)
-    return np.column_stack([rng.integers(51, size=number), rng.integers(12, size=number), spent]).astype(np.uint8)
+    return np.column_stack(
+        [rng.integers(51, size=number), rng.integers(12, size=number), spent]
+    ).astype(np.uint8)
 
 
 @pytest.fixture(scope="module")
 def truth() -> dict[str, NDArray[np.int64]]:
     rng = np.random.default_rng(0)
-    return {metric: rng.integers(0, 9, SIZES[metric]) + (np.arange(SIZES[metric]) == 3) for metric in METRICS}
+    return {
+        metric: rng.integers(0, 9, SIZES[metric]) + (np.arange(SIZES[metric]) == 3)
+        for metric in METRICS
+    }
 
 
 def jsd_by_hand(p: NDArray[np.int64], q: Array) -> float:
@@ -234,7 +272,13 @@ def by_hand(truth: dict[str, NDArray[np.int64]], rows: NDArray[np.uint8]) -> lis
                 counts += spent
             else:
                 for slots in spent:
-                    counts[min(49, int(np.searchsorted(np.linspace(0, 1, 51), slots / 48, side="right")) - 1)] += 1
+                    counts[
+                        min(
+                            49,
+                            int(np.searchsorted(np.linspace(0, 1, 51), slots / 48, side="right"))
+                            - 1,
+                        )
+                    ] += 1
         found.append(jsd_by_hand(truth[metric], counts))
     return [1 - sum(found) / 4, *found]
 
@@ -250,7 +294,9 @@ def test_divergences_of_swapped_days_are_those_of_the_days_counted_again(
     swaps = swapped_all([pair], values, rng, 8)
     for number in range(8):
         flipped = np.array([[number >> user & 1] for user in range(3)], dtype=bool)
-        expected = np.array(by_hand(truth, np.where(flipped, b, a))) - by_hand(truth, np.where(flipped, a, b))
+        expected = np.array(by_hand(truth, np.where(flipped, b, a))) - by_hand(
+            truth, np.where(flipped, a, b)
+        )
         assert swaps.differences[0, number] == pytest.approx(expected, abs=1e-12)
 
 
@@ -283,7 +329,8 @@ def test_effects_on_a_mean_are_the_users_own_differences(values: list[tuple[int,
 
 
 def test_swaps_of_several_strata_are_drawn_apart_and_shown_apart() -> None:
-    """Two platforms of two users have sixteen swaps together, each platform's four differences four times each."""
+    """Two platforms of two users have sixteen swaps together, each platform's four differences four
+    times each."""
     pairs = [means([1.0, 0.5], [0.0, 0.0]), means([0.25, 0.0], [0.0, 0.125])]
     swaps = swapped_all(pairs, MEANS, np.random.default_rng(0), 16)
     assert swaps.whole
@@ -340,12 +387,16 @@ def ratio(totals: Array) -> Array:
 
 def unlike(rng: np.random.Generator, users: int) -> Pair:
     """Two runs that are right in half of their answers: one of a user for A, seven for B."""
-    sides = (np.column_stack([rng.binomial(answers, 0.5, users), np.full(users, answers)]) for answers in (1, 7))
+    sides = (
+        np.column_stack([rng.binomial(answers, 0.5, users), np.full(users, answers)])
+        for answers in (1, 7)
+    )
     return Pair(*(side.astype(np.float64) for side in sides))
 
 
 def test_a_ratio_of_runs_that_err_differently_is_rejected_in_5_of_100() -> None:
-    """Of 60 users and 300 data sets; a permutation of the plain difference rejects some 20 in 100."""
+    """Of 60 users and 300 data sets; a permutation of the plain difference rejects some 20 in
+    100."""
     users, rejected = 60, {"plain": 0, "studentised": 0}
     drawn = np.random.default_rng(3)
     for seed in range(300):
@@ -353,7 +404,10 @@ def test_a_ratio_of_runs_that_err_differently_is_rejected_in_5_of_100() -> None:
         rng, columns = np.random.default_rng(seed), [np.arange(users)]
         swaps = swapped([pair], ratio, rng, 200, columns, users, studentised=True)
         assert swaps.variances is not None
-        real, error = pair.difference(ratio)[0], variance(pair, np.zeros((1, users)), ratio)[0, 0] ** 0.5
+        real, error = (
+            pair.difference(ratio)[0],
+            variance(pair, np.zeros((1, users)), ratio)[0, 0] ** 0.5,
+        )
         under, errors = swaps.differences[0, :, 0], swaps.variances[0, :, 0] ** 0.5
         rejected["plain"] += (p_value(under, real, swaps.whole) or 0) < 0.05
         rejected["studentised"] += (p_value(under / errors, real / error, swaps.whole) or 0) < 0.05

@@ -52,10 +52,14 @@ def test_error_in_the_block_leaves_the_old_file(old: Path, error: BaseException)
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_failure_at_each_step_leaves_the_old_file(old: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_failure_at_each_step_leaves_the_old_file(
+    old: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     """Whichever step the disk refuses, the old file is whole and the error says so."""
     monkeypatch.setattr(os, step, refuse(errno.ENOSPC))
-    with pytest.raises(MachineError, match=r"cannot write .*file: No space left on device; the old one is intact"):
+    with pytest.raises(
+        MachineError, match=r"cannot write .*file: No space left on device; the old one is intact"
+    ):
         atomic.write(old, b"new")
     monkeypatch.undo()
     assert old.read_bytes() == b"old"
@@ -70,7 +74,9 @@ def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(
     fsync, replace = os.fsync, os.replace
 
     def observed_fsync(fd: int) -> None:
-        steps.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else f"content {os.fstat(fd).st_size}")
+        steps.append(
+            "folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else f"content {os.fstat(fd).st_size}"
+        )
         fsync(fd)
 
     def observed_replace(new: Path, path: Path) -> None:
@@ -139,7 +145,9 @@ def test_file_system_without_folder_syncs_is_no_error(
     atomic.sync_folder(tmp_path)
 
 
-def test_folder_that_fails_to_sync_is_an_error_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_fails_to_sync_is_an_error_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A disk that breaks is reported, and not taken for one that cannot sync folders."""
     monkeypatch.setattr(os, "fsync", refuse(errno.EIO))
     with pytest.raises(MachineError, match="cannot sync"):
@@ -148,7 +156,10 @@ def test_folder_that_fails_to_sync_is_an_error_of_the_machine(tmp_path: Path, mo
 
 def leftover(path: Path, *, hours: float) -> Path:
     """The new content of a shared file, of a writer that died so many hours ago."""
-    with pytest.raises(KeyboardInterrupt), atomic.replacing(path, shared=True, disk=Keeping()) as file:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        atomic.replacing(path, shared=True, disk=Keeping()) as file,
+    ):
         file.write(b"half")
         raise KeyboardInterrupt
     (new,) = (new for new in path.parent.glob("*.new") if new.stat().st_mtime > time.time() - 60)
@@ -165,10 +176,14 @@ class Keeping(Disk):
 
 
 def test_shared_file_is_freed_of_what_dead_writers_left(tmp_path: Path) -> None:
-    """New content that nobody has touched for a day is a dead writer's; what is younger, or has another name, stays."""
+    """New content that nobody has touched for a day is a dead writer's; what is younger, or has
+    another name, stays."""
     path = tmp_path / "index"
     old, young = leftover(path, hours=25), leftover(path, hours=23)
-    others = [path.with_name(name) for name in ("index.mine.new", "index.new", f"index.1{young.name[-20:]}")]
+    others = [
+        path.with_name(name)
+        for name in ("index.mine.new", "index.new", f"index.1{young.name[-20:]}")
+    ]
     for file in others:
         file.write_bytes(b"theirs")
         os.utime(file, (0, 0))
@@ -191,7 +206,8 @@ def test_shared_file_takes_its_place_while_others_clear(tmp_path: Path) -> None:
 
 
 def test_only_files_are_cleared(tmp_path: Path) -> None:
-    """In a folder from somebody else a folder, a link or a pipe may have such a name; none is opened."""
+    """In a folder from somebody else a folder, a link or a pipe may have such a name; none is
+    opened."""
     path, name = tmp_path / "index", f"index.%s{'0' * 15}.new"
     (tmp_path / (name % 1)).mkdir()
     (tmp_path / (name % 2)).symlink_to(tmp_path / "aim")

@@ -1,4 +1,5 @@
-"""The index of a tasks file: where each line stands, what of it is cached, and which users a share takes."""
+"""The index of a tasks file: where each line stands, what of it is cached, and which users a share
+takes."""
 
 from __future__ import annotations
 
@@ -81,19 +82,26 @@ FORMS = {
 
 
 @pytest.mark.parametrize("content", FORMS.values(), ids=FORMS.keys())
-def test_every_form_of_a_file_gives_the_same_tasks(tmp_path: Path, rules: Rules, content: bytes) -> None:
-    """Marks, line ends and blank lines are no part of a task: lines, keys and digests are the same."""
+def test_every_form_of_a_file_gives_the_same_tasks(
+    tmp_path: Path, rules: Rules, content: bytes
+) -> None:
+    """Marks, line ends and blank lines are no part of a task: lines, keys and digests are the
+    same."""
     path = tmp_path / "tasks.jsonl"
     path.write_bytes(content)
     wanted = [b"a 1", b"b 2", b"c 3"]
     assert lines_of(path, rules, tmp_path / ".index") == wanted
     index = open_index(path, "test 1", rules, tmp_path / ".index")
     assert [index.find(key) for key in "abcd"] == [0, 1, 2, None]
-    assert [index.digest(position) for position in range(3)] == [line_digest(line) for line in wanted]
+    assert [index.digest(position) for position in range(3)] == [
+        line_digest(line) for line in wanted
+    ]
     assert index.steps.tolist() == [1, 2, 3]
     raw_lines = content.replace(b"\xef\xbb\xbf", b"").split(b"\n")
     numbers = [number for number, line in enumerate(raw_lines, 1) if line.strip()]
-    assert [index.where(position) for position in range(3)] == [Where(str(path), number) for number in numbers]
+    assert [index.where(position) for position in range(3)] == [
+        Where(str(path), number) for number in numbers
+    ]
     assert [where for _, where in rules.seen] == [index.where(position) for position in range(3)]
     index.close()
 
@@ -105,13 +113,18 @@ def test_bad_line_is_told_with_its_number(opened: Callable[[bytes], TaskIndex]) 
 
 
 def test_repeated_user_is_told_with_both_lines(opened: Callable[[bytes], TaskIndex]) -> None:
-    """A user that stands in the file twice is refused; the error names the second line and the first."""
+    """A user that stands in the file twice is refused; the error names the second line and the
+    first."""
     with pytest.raises(BadInput, match=r"line 4: field user_id: duplicate user, first in line 2$"):
         opened(b"a 1\nb 2\n\nb 3\nc 1\n")
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf"], ids=["empty", "blank", "mark"])
-def test_file_without_tasks_is_refused(opened: Callable[[bytes], TaskIndex], content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"\n \n", b"\xef\xbb\xbf"], ids=["empty", "blank", "mark"]
+)
+def test_file_without_tasks_is_refused(
+    opened: Callable[[bytes], TaskIndex], content: bytes
+) -> None:
     """There is nothing to run in a file that holds nothing."""
     with pytest.raises(BadInput, match="holds no tasks"):
         opened(content)
@@ -125,7 +138,9 @@ def test_file_that_is_not_there_is_named(tmp_path: Path, rules: Rules) -> None:
         open_index(tmp_path, "test 1", rules, tmp_path / ".index")
 
 
-def test_unchanged_file_is_not_read_again(opened: Callable[[bytes], TaskIndex], rules: Rules) -> None:
+def test_unchanged_file_is_not_read_again(
+    opened: Callable[[bytes], TaskIndex], rules: Rules
+) -> None:
     """With the same size and time, the cached index is taken, and is the same."""
     first = opened(many(5))
     rules.seen.clear()
@@ -137,7 +152,9 @@ def test_unchanged_file_is_not_read_again(opened: Callable[[bytes], TaskIndex], 
     assert [second.find(f"u{n}") for n in range(6)] == [0, 1, 2, 3, 4, None]
 
 
-def test_touched_file_is_validated_again(opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path) -> None:
+def test_touched_file_is_validated_again(
+    opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path
+) -> None:
     """A copy or a checkout is another file, even with the same content."""
     opened(many(5))
     rules.seen.clear()
@@ -162,7 +179,8 @@ def test_change_that_keeps_size_and_time_is_indexed_anew(tmp_path: Path, rules: 
 def test_file_that_changes_under_its_index_is_noticed_and_indexed_anew_the_next_time(
     tmp_path: Path, rules: Rules
 ) -> None:
-    """A task is never another than the one that was validated; the cached index goes with the error."""
+    """A task is never another than the one that was validated; the cached index goes with the
+    error."""
     path = tmp_path / "tasks.jsonl"
     path.write_bytes(b"a 1\nb 2\n")
     with closing(open_index(path, "test 1", rules, tmp_path / ".index")) as index:
@@ -173,7 +191,9 @@ def test_file_that_changes_under_its_index_is_noticed_and_indexed_anew_the_next_
     assert not list((tmp_path / ".index").iterdir())
 
 
-@pytest.mark.parametrize("content", [b"a 1\nb 2\nc 4\n", b"a 1\nb 2\n"], ids=["same size", "other size"])
+@pytest.mark.parametrize(
+    "content", [b"a 1\nb 2\nc 4\n", b"a 1\nb 2\n"], ids=["same size", "other size"]
+)
 def test_changed_content_is_indexed_anew(
     opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path, content: bytes
 ) -> None:
@@ -184,7 +204,9 @@ def test_changed_content_is_indexed_anew(
     second = opened(content)
     assert [line for line, _ in rules.seen] == content.split(b"\n")[:-1]
     assert second.sha256 != first.sha256
-    assert lines_of(tmp_path / "tasks.jsonl", rules, tmp_path / ".index") == content.split(b"\n")[:-1]
+    assert (
+        lines_of(tmp_path / "tasks.jsonl", rules, tmp_path / ".index") == content.split(b"\n")[:-1]
+    )
 
 
 def test_other_rules_do_not_take_each_others_cache(
@@ -197,7 +219,9 @@ def test_other_rules_do_not_take_each_others_cache(
     assert len(rules.seen) == 3
 
 
-def test_damaged_cache_is_made_again(opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path) -> None:
+def test_damaged_cache_is_made_again(
+    opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path
+) -> None:
     """Whichever byte of the cache is wrong, and wherever it ends, the index is right."""
     wanted = opened(many(3))
     cache = next((tmp_path / ".index").iterdir())
@@ -216,7 +240,8 @@ def test_damaged_cache_is_made_again(opened: Callable[[bytes], TaskIndex], rules
 def test_cache_that_came_with_a_folder_is_made_again(
     opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path
 ) -> None:
-    """Its sender may know the tasks, their size and their time, and leave users out; not when this file was made."""
+    """Its sender may know the tasks, their size and their time, and leave users out; not when this
+    file was made."""
     path = tmp_path / "tasks.jsonl"
     opened(many(3))
     cache = next((tmp_path / ".index").iterdir())
@@ -255,15 +280,20 @@ def test_share_of_users_has_the_right_size(opened: Callable[[bytes], TaskIndex])
 
 
 @pytest.mark.parametrize("seed", [0, 42])
-def test_larger_share_holds_every_smaller_one(opened: Callable[[bytes], TaskIndex], seed: int) -> None:
+def test_larger_share_holds_every_smaller_one(
+    opened: Callable[[bytes], TaskIndex], seed: int
+) -> None:
     """For one seed, growing the share adds users and takes none away."""
     index = opened(many(200))
     shares = [index.select(ratio / 20, seed) for ratio in range(1, 21)]
     assert all(not (smaller & ~larger).any() for smaller, larger in pairwise(shares))
 
 
-def test_limit_takes_the_first_users_of_the_order_of_shares(opened: Callable[[bytes], TaskIndex]) -> None:
-    """A number of users and a share of the same size are the same users; more than there are is all."""
+def test_limit_takes_the_first_users_of_the_order_of_shares(
+    opened: Callable[[bytes], TaskIndex],
+) -> None:
+    """A number of users and a share of the same size are the same users; more than there are is
+    all."""
     index = opened(many(50))
     for limit in (1, 7, 25, 50):
         selected = index.selected({"ratio": 1.0, "sample_seed": 7, "limit": limit})
@@ -283,7 +313,8 @@ def test_share_is_the_same_wherever_its_users_stand(opened: Callable[[bytes], Ta
 
 
 def test_seeds_take_different_and_uniform_shares(opened: Callable[[bytes], TaskIndex]) -> None:
-    """Over seeds every user is taken about equally often, and two seeds agree as far as chance has it."""
+    """Over seeds every user is taken about equally often, and two seeds agree as far as chance has
+    it."""
     index = opened(many(300))
     shares = np.array([index.select(0.2, seed) for seed in range(300)])
     often = shares.mean(axis=0)  # 300 draws of 0.2: the standard error is 0.023
@@ -312,7 +343,10 @@ def test_elements_of_an_array_stand_for_lines(tmp_path: Path, text: str) -> None
 
     path.write_text(text, encoding="utf-8", newline="")
     with closing(open_index(path, "test 1", measured, tmp_path / ".index")) as index:
-        assert [orjson.loads(index.read(position))["n"] for position in range(len(index))] == ["甲", "乙"]
+        assert [orjson.loads(index.read(position))["n"] for position in range(len(index))] == [
+            "甲",
+            "乙",
+        ]
     before = [text[: text.index(name)].rpartition("{")[0] for name in "甲乙"]
     assert seen == [1 + piece.count("\n") for piece in before]
 
@@ -339,22 +373,36 @@ def test_what_is_no_array_is_told_with_its_line(tmp_path: Path, text: str, said:
 
 
 @given(
-    users=st.integers(1, 30), repeats=st.integers(1, 4), ratio=st.floats(0.01, 1), limit=st.none() | st.integers(1, 40)
+    users=st.integers(1, 30),
+    repeats=st.integers(1, 4),
+    ratio=st.floats(0.01, 1),
+    limit=st.none() | st.integers(1, 40),
 )
 @settings(deadline=None, max_examples=examples(30))
 def test_repeats_of_an_index_are_found_and_selected_together(
-    tmp_path_factory: pytest.TempPathFactory, users: int, repeats: int, ratio: float, limit: int | None
+    tmp_path_factory: pytest.TempPathFactory,
+    users: int,
+    repeats: int,
+    ratio: float,
+    limit: int | None,
 ) -> None:
-    """Each user's repeats follow one another, and a share takes the users that it takes without repeats."""
+    """Each user's repeats follow one another, and a share takes the users that it takes without
+    repeats."""
     path = tmp_path_factory.mktemp("index") / "tasks.jsonl"
     path.write_text("".join(f"u{number} 1\n" for number in range(users)))
     with (
         closing(open_index(path, "test 1", Rules(), path.parent / ".index")) as once,
-        closing(open_index(path, "test 1", Rules(), path.parent / ".index", repeats=repeats)) as index,
+        closing(
+            open_index(path, "test 1", Rules(), path.parent / ".index", repeats=repeats)
+        ) as index,
     ):
-        places = [index.find(f"u{user}", repeat + 1) for user in range(users) for repeat in range(repeats)]
+        places = [
+            index.find(f"u{user}", repeat + 1) for user in range(users) for repeat in range(repeats)
+        ]
         assert places == list(range(users * repeats)) == list(range(len(index)))
-        assert [index.repeat(place) for place in places if place is not None] == [*range(1, repeats + 1)] * users
+        assert [index.repeat(place) for place in places if place is not None] == [
+            *range(1, repeats + 1)
+        ] * users
         odd: list[object] = [0, repeats + 1, True, "1", None]
         assert [index.find("u0", repeat) for repeat in odd] == [None] * len(odd)
         chosen = index.select(ratio, 7, limit).reshape(-1, repeats)

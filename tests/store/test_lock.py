@@ -61,7 +61,10 @@ def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def started(path: Path, *arguments: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, str(path), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     words = {process.stdout.readline().strip() for _ in range(1 + len(arguments))}
@@ -73,7 +76,9 @@ def lease(path: Path, clock: Clock) -> RunLock:
     return RunLock(path, clock, no_locks)
 
 
-def test_second_process_is_refused_and_told_who_holds_it(path: Path, holder: subprocess.Popen[str]) -> None:
+def test_second_process_is_refused_and_told_who_holds_it(
+    path: Path, holder: subprocess.Popen[str]
+) -> None:
     """The error names the holder's process and machine, and the folder."""
     expected = f"{path.parent} is in use by process {holder.pid} on {socket.gethostname()}"
     with pytest.raises(MachineError, match=expected):
@@ -96,11 +101,14 @@ def test_lock_dies_with_its_holder(path: Path, holder: subprocess.Popen[str]) ->
 
 
 def test_lock_is_not_inherited_by_a_spawned_worker(path: Path) -> None:
-    """A worker that outlives the holder does not keep the lock, though it inherits what can be inherited."""
+    """A worker that outlives the holder does not keep the lock, though it inherits what can be
+    inherited."""
     with started(path, "with a worker") as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
-        RunLock(path, Clock()).release()  # the worker lives until its input ends, which is ours to close
+        RunLock(
+            path, Clock()
+        ).release()  # the worker lives until its input ends, which is ours to close
 
 
 def test_lock_is_no_obstacle_to_its_own_renewal(path: Path) -> None:
@@ -126,7 +134,9 @@ def test_lock_that_cannot_be_opened_is_an_error_of_the_machine(tmp_path: Path) -
 @pytest.mark.parametrize("kind", ["write_at", "truncate"])
 def test_lock_that_cannot_be_written_is_not_kept(path: Path, kind: str) -> None:
     """Who could not say that the lock is theirs leaves it to the next, in the same process too."""
-    with pytest.raises(MachineError, match=r"cannot write .*run_weibo\.lock: No space left on device"):
+    with pytest.raises(
+        MachineError, match=r"cannot write .*run_weibo\.lock: No space left on device"
+    ):
         RunLock(path, Clock(), disk=FaultyDisk(1, "ENOSPC", (kind,), QuickDisk()))
     RunLock(path, Clock()).release()
 
@@ -198,7 +208,8 @@ def test_released_lease_can_be_taken_at_once(path: Path) -> None:
 
 
 def test_holder_that_slept_through_its_lease_is_told(path: Path) -> None:
-    """It does not take back what another has taken over: its next beat ends it, and its end frees nothing."""
+    """It does not take back what another has taken over: its next beat ends it, and its end frees
+    nothing."""
     clock = Clock()
     sleeper = lease(path, clock)
     clock.now += LEASE + 1
@@ -212,7 +223,9 @@ def test_holder_that_slept_through_its_lease_is_told(path: Path) -> None:
     taken.release()
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 90, b'{"pid"', b"[1]"], ids=["empty", "NUL", "torn", "other"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\0" * 90, b'{"pid"', b"[1]"], ids=["empty", "NUL", "torn", "other"]
+)
 def test_lease_file_that_says_nothing_is_free(path: Path, content: bytes) -> None:
     """What a death has left unreadable is no holder."""
     path.write_bytes(content)

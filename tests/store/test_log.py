@@ -21,9 +21,16 @@ from tests.support.disks import FaultyDisk, QuickDisk
 USERS = [{"user_id": f"用户{n}", "人设": "喜欢猫 🐈" * n, "n": n} for n in range(4)]
 LINES = [log.seal(user) for user in USERS]
 
-scalars = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
 names = st.text(st.characters(exclude_categories=["Cs"]))
-values = st.recursive(scalars | names, lambda inner: st.lists(inner) | st.dictionaries(names, inner), max_leaves=4)
+values = st.recursive(
+    scalars | names, lambda inner: st.lists(inner) | st.dictionaries(names, inner), max_leaves=4
+)
 objects = st.dictionaries(names.filter(lambda name: name != "crc"), values, min_size=1, max_size=4)
 
 TORN_FILES = {
@@ -38,7 +45,9 @@ TORN_FILES = {
     "a line of another program": (b'{"user_id": "1"}\n' + LINES[0], [0], [b'{"user_id": "1"}']),
     "nothing sound": (b"\xff\xfe", [], [b"\xff\xfe"]),
 }  # fmt: skip
-damaged = pytest.mark.parametrize(("content", "kept", "torn"), TORN_FILES.values(), ids=TORN_FILES.keys())
+damaged = pytest.mark.parametrize(
+    ("content", "kept", "torn"), TORN_FILES.values(), ids=TORN_FILES.keys()
+)
 
 
 def torn_of(path: Path) -> bytes:
@@ -105,7 +114,9 @@ def test_repair_sets_aside_what_is_torn_and_keeps_the_rest(
 
 
 @damaged
-def test_repaired_log_is_left_alone(tmp_path: Path, content: bytes, kept: list[int], torn: list[bytes]) -> None:
+def test_repaired_log_is_left_alone(
+    tmp_path: Path, content: bytes, kept: list[int], torn: list[bytes]
+) -> None:
     """A second repair finds nothing, and changes neither file."""
     path = tmp_path / "log"
     path.write_bytes(content)
@@ -123,7 +134,11 @@ def test_repair_does_not_touch_a_sound_file(tmp_path: Path, content: bytes) -> N
     before = path.stat()
     assert log.repair(path) == 0
     after = path.stat()
-    assert (after.st_ino, after.st_mtime_ns, path.read_bytes()) == (before.st_ino, before.st_mtime_ns, content)
+    assert (after.st_ino, after.st_mtime_ns, path.read_bytes()) == (
+        before.st_ino,
+        before.st_mtime_ns,
+        content,
+    )
     assert [file.name for file in tmp_path.iterdir()] == ["log"]
 
 
@@ -153,9 +168,15 @@ def test_whole_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dies_in", ["_keep_torn", "_take_out", "replacing"])
 @damaged
 def test_repair_that_died_can_be_done_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str, content: bytes, kept: list[int], torn: list[bytes]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dies_in: str,
+    content: bytes,
+    kept: list[int],
+    torn: list[bytes],
 ) -> None:
-    """A death at any step loses nothing: the log is cut after its torn lines are aside; they may stand there twice."""
+    """A death at any step loses nothing: the log is cut after its torn lines are aside; they may
+    stand there twice."""
 
     class Death(BaseException):
         pass
@@ -204,7 +225,9 @@ def test_appended_line_is_in_the_file_before_append_returns(tmp_path: Path) -> N
     opened.close()
 
 
-def test_sync_of_a_log_that_took_nothing_new_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_of_a_log_that_took_nothing_new_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The disk is asked once for what was appended, and again only after more was."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
@@ -219,7 +242,9 @@ def test_sync_of_a_log_that_took_nothing_new_costs_nothing(tmp_path: Path, monke
     assert counts == [1, 2]
 
 
-def test_failed_sync_is_an_error_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_sync_is_an_error_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A disk that does not keep what it took stops the run, by name."""
 
     def fail(_: int) -> None:
@@ -271,9 +296,12 @@ opened.append({"user_id": "3"})
 
 
 def test_line_that_fits_only_in_part_leaves_no_part(tmp_path: Path) -> None:
-    """After a short write the error is reported, and a line that still fits does not run into the part."""
+    """After a short write the error is reported, and a line that still fits does not run into the
+    part."""
     path = tmp_path / "log"
-    told = subprocess.run([sys.executable, "-c", SHORT_WRITE, str(path)], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", SHORT_WRITE, str(path)], capture_output=True, text=True, check=True
+    )
     assert "the disk took only a part" in told.stdout
     assert [user["user_id"] for user in users_in(path)] == ["1", "3"]
     assert log.repair(path) == 0
@@ -317,7 +345,8 @@ def test_sync_that_failed_does_not_succeed_later(tmp_path: Path) -> None:
 
 
 def test_lines_of_a_process_that_died_are_synced_by_the_next(tmp_path: Path) -> None:
-    """What a new process finds and counts on is on the disk with its first sync, though it appended nothing."""
+    """What a new process finds and counts on is on the disk with its first sync, though it appended
+    nothing."""
     (tmp_path / "log").write_bytes(LINES[0])
     disk = FaultyDisk(inner=QuickDisk())
     opened = log.AppendLog(tmp_path / "log", disk)
@@ -334,7 +363,8 @@ def test_file_that_cannot_be_closed_is_an_error_of_the_machine(tmp_path: Path) -
 
 
 def test_torn_line_does_not_run_into_one_that_a_repair_left_half(tmp_path: Path) -> None:
-    """What a death within a repair has left in `*.torn` is ended before the next repair adds to it."""
+    """What a death within a repair has left in `*.torn` is ended before the next repair adds to
+    it."""
     path = tmp_path / "log"
     path.write_bytes(LINES[0][:-9])
     path.with_name("log.torn").write_bytes(LINES[0][:5])

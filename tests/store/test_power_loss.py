@@ -1,4 +1,5 @@
-"""A loss of power at any moment of a whole run, with any of what a disk may then hold (tests/support/power.py)."""
+"""A loss of power at any moment of a whole run, with any of what a disk may then hold
+(tests/support/power.py)."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ class Loss:
 class Bench:
     """A run that is recorded, lost and resumed below one folder."""
 
-    def __init__(self, folder: Path, users: Mapping[str, int], power: bool, made: type[WholeRun] = WholeRun) -> None:
+    def __init__(
+        self, folder: Path, users: Mapping[str, int], power: bool, made: type[WholeRun] = WholeRun
+    ) -> None:
         self._folder = folder
         self._numbers = count()
         self._made = partial(made, users=users, power=power)
@@ -77,7 +80,8 @@ class Bench:
             faulty.bury()
 
     def check(self, loss: Loss) -> None:
-        """A new process goes on after the loss: the same bytes at the end, and nothing reported as saved has gone."""
+        """A new process goes on after the loss: the same bytes at the end, and nothing reported as
+        saved has gone."""
         run = self.new(loss.held)
         if self.promises:
             there = {*run.replies, *run.recorded}
@@ -91,7 +95,8 @@ class Bench:
 
 
 def losses(disk: RecordingDisk, few: bool = False) -> Iterator[Loss]:
-    """Every state that the model has, at every moment; one that comes again only where more has been reported by then.
+    """Every state that the model has, at every moment; one that comes again only where more has
+    been reported by then.
 
     What the lock's file holds is left as it was: the kernel's lock is gone with the machine.
     """
@@ -116,11 +121,14 @@ def losses(disk: RecordingDisk, few: bool = False) -> Iterator[Loss]:
         pytest.param(True, False, marks=pytest.mark.slow, id="power"),
     ],
 )
-def test_every_loss_of_power_in_a_small_run_is_survived(tmp_path: Path, power: bool, few: bool) -> None:
-    """With either durability the run ends as if nothing had happened; with `power` nothing reported as saved is lost.
+def test_every_loss_of_power_in_a_small_run_is_survived(
+    tmp_path: Path, power: bool, few: bool
+) -> None:
+    """With either durability the run ends as if nothing had happened; with `power` nothing reported
+    as saved is lost.
 
-    Without it, nothing is synced but what replaces another file; any content of files then is drawn in
-    `test_losses_of_power_and_deaths_in_any_order_are_survived`.
+    Without it, nothing is synced but what replaces another file; any content of files then is drawn
+    in `test_losses_of_power_and_deaths_in_any_order_are_survived`.
     """
     bench = Bench(tmp_path, ONE, power)
     for loss in losses(bench.recorded(), few):
@@ -133,20 +141,29 @@ def a_loss(disk: RecordingDisk, rng: random.Random) -> Loss:
     for entry in disk.journal[: rng.randint(0, len(disk.journal))]:
         power.take(entry)
     folders, files = power.unsynced()
-    names = {folder: [rng.random() < 0.5 for _ in range(power.changes(folder))] for folder in folders}
-    contents = {inode: rng.choice([*power.contents(inode), power.scattered(inode, rng)]) for inode in files}
+    names = {
+        folder: [rng.random() < 0.5 for _ in range(power.changes(folder))] for folder in folders
+    }
+    contents = {
+        inode: rng.choice([*power.contents(inode), power.scattered(inode, rng)]) for inode in files
+    }
     return Loss(power.state(names, contents), frozenset(power.acknowledged))
 
 
 def survives_any(folder: Path, users: Mapping[str, int], power: bool, examples: int) -> None:
-    """Two processes, each killed or not, and the power lost at some moment of theirs; then, perhaps, once more.
+    """Two processes, each killed or not, and the power lost at some moment of theirs; then,
+    perhaps, once more.
 
     What is drawn does not depend on the journal, which differs by how threads take turns.
     """
     bench, moments = Bench(folder, users, power), st.integers(0, 12) | st.integers(0, 80)
 
     @settings(max_examples=examples, derandomize=True, deadline=None, database=None)
-    @given(deaths=st.tuples(moments, moments), later=st.none() | moments, rng=st.randoms(use_true_random=True))
+    @given(
+        deaths=st.tuples(moments, moments),
+        later=st.none() | moments,
+        rng=st.randoms(use_true_random=True),
+    )
     def survives(deaths: tuple[int, int], later: int | None, rng: random.Random) -> None:
         run = bench.new()
         disk = RecordingDisk(run.root, QUICK)
@@ -167,7 +184,8 @@ def survives_any(folder: Path, users: Mapping[str, int], power: bool, examples: 
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
 def test_losses_of_power_and_deaths_in_any_order_are_survived(tmp_path: Path, power: bool) -> None:
-    """Processes that are killed, and losses of power that take any part of what they had not synced."""
+    """Processes that are killed, and losses of power that take any part of what they had not
+    synced."""
     survives_any(tmp_path, {f"用户{n}": 1 + n % 4 for n in range(12)}, power, examples=150)
 
 
@@ -193,8 +211,11 @@ def test_reply_that_a_dead_process_left_is_on_the_disk_before_it_is_used(tmp_pat
 
 
 @pytest.mark.parametrize("hardlinks", [True, False])
-def test_loss_of_power_in_a_re_evaluation_leaves_what_it_replaces(tmp_path: Path, hardlinks: bool) -> None:
-    """The old results are there under one name or the other, and the results are the old or the new, whole."""
+def test_loss_of_power_in_a_re_evaluation_leaves_what_it_replaces(
+    tmp_path: Path, hardlinks: bool
+) -> None:
+    """The old results are there under one name or the other, and the results are the old or the
+    new, whole."""
     files, old, new = RunFiles(tmp_path, "weibo"), b"old" * 50 + b"\n", {"n": "1" * 200}
     files.results.write_bytes(old)
     disk = RecordingDisk(tmp_path, QUICK if hardlinks else FaultyDisk(1, "EIO", ("link",), QUICK))
@@ -206,7 +227,9 @@ def test_loss_of_power_in_a_re_evaluation_leaves_what_it_replaces(tmp_path: Path
 
 @pytest.mark.parametrize("after", [b"", b"\n" + seal(ONE)], ids=["at the end", "before another"])
 @pytest.mark.parametrize("name", ["results", "responses", "failures", "events"])
-def test_loss_of_power_in_a_repair_loses_no_torn_line(tmp_path: Path, name: str, after: bytes) -> None:
+def test_loss_of_power_in_a_repair_loses_no_torn_line(
+    tmp_path: Path, name: str, after: bytes
+) -> None:
     """Until a torn line is for certain on the disk beside its log, it stays in that."""
     run = Bench(tmp_path, ONE, power=True).new()
     run.process(QUICK)
@@ -214,7 +237,10 @@ def test_loss_of_power_in_a_repair_loses_no_torn_line(tmp_path: Path, name: str,
     with path.open("ab") as file:
         file.write(torn + after)
     disk = RecordingDisk(run.root, QUICK)
-    with closing(run.index()) as index, closing(RunStore(run.files, lambda: 1.0, "s", disk)) as store:
+    with (
+        closing(run.index()) as index,
+        closing(RunStore(run.files, lambda: 1.0, "s", disk)) as store,
+    ):
         store.open_logs(index)
     for loss in losses(disk):
         assert any(torn in content for content in loss.held.values() if content)
@@ -239,7 +265,9 @@ def test_loss_of_power_in_a_restart_leaves_no_results_without_a_manifest(tmp_pat
     disk = RecordingDisk(run.root, QUICK)
     with closing(RunStore(run.files, lambda: 1.0, "s", disk)) as store:
         store.set_aside_everything()
-    results, manifest = (path.relative_to(run.root) for path in (run.files.results, run.files.manifest))
+    results, manifest = (
+        path.relative_to(run.root) for path in (run.files.results, run.files.manifest)
+    )
     old = {content for path, content in disk.before.items() if path.suffix != ".lock"}
     for loss in losses(disk):
         assert manifest in loss.held or results not in loss.held

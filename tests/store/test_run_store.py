@@ -1,4 +1,5 @@
-"""A run's folder: what is written is found again, nothing is deleted, and the end is the same bytes each time."""
+"""A run's folder: what is written is found again, nothing is deleted, and the end is the same bytes
+each time."""
 
 from __future__ import annotations
 
@@ -20,7 +21,15 @@ from harness.errors import BadInput, MachineError
 from harness.model import JSON, Completion, Failure, Record, Reply, Where
 from harness.store import log, manifest
 from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences
-from harness.store.run import RunFiles, RunStore, completion_of, record_of, replace_results, runs, same_identity
+from harness.store.run import (
+    RunFiles,
+    RunStore,
+    completion_of,
+    record_of,
+    replace_results,
+    runs,
+    same_identity,
+)
 from harness.store.tally import RunTally
 from harness.store.tasks import TaskIndex, open_index
 from tests.support.disks import FaultyDisk, QuickDisk
@@ -120,7 +129,8 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 
 def test_records_are_found_again(opened: Opened, index: TaskIndex) -> None:
-    """A user whose record is in the file is done, for this process and the next; the others are owed."""
+    """A user whose record is in the file is done, for this process and the next; the others are
+    owed."""
     store = opened()
     assert not store.open_logs(index).any()
     save(store, index, "丙", "甲")
@@ -131,7 +141,9 @@ def test_records_are_found_again(opened: Opened, index: TaskIndex) -> None:
     assert records[0].data == {"user_id": "甲", "步": [1, 2], "task": index.digest(0), "format": 1}
 
 
-def test_closed_run_has_written_nothing_since_the_last_look(opened: Opened, index: TaskIndex) -> None:
+def test_closed_run_has_written_nothing_since_the_last_look(
+    opened: Opened, index: TaskIndex
+) -> None:
     """A display looks at runs that are over, too, as long as others play."""
     store = opened()
     store.open_logs(index)
@@ -140,7 +152,8 @@ def test_closed_run_has_written_nothing_since_the_last_look(opened: Opened, inde
 
 
 def test_what_a_power_loss_could_take_is_told(files: RunFiles, index: TaskIndex) -> None:
-    """Users since the last sync began, and the seconds since all was on the disk; what comes during a sync waits."""
+    """Users since the last sync began, and the seconds since all was on the disk; what comes during
+    a sync waits."""
     now = 10.0
 
     class Syncing(QuickDisk):
@@ -165,8 +178,11 @@ def test_what_a_power_loss_could_take_is_told(files: RunFiles, index: TaskIndex)
     store.close()
 
 
-def test_user_whose_task_changed_is_owed_again(opened: Opened, index_of: Callable[[str], TaskIndex]) -> None:
-    """A record counts for the line it was made from; the same user with another line is not done."""
+def test_user_whose_task_changed_is_owed_again(
+    opened: Opened, index_of: Callable[[str], TaskIndex]
+) -> None:
+    """A record counts for the line it was made from; the same user with another line is not
+    done."""
     store = opened()
     before, after = index_of("甲|旧 乙"), index_of("甲|新 乙")
     store.open_logs(before)
@@ -180,8 +196,11 @@ def test_user_whose_task_changed_is_owed_again(opened: Opened, index_of: Callabl
     assert [record.data["task"] for record in store.records()] == [after.digest(0), after.digest(1)]
 
 
-def test_last_of_several_records_of_a_user_counts(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
-    """Another process may have made one meanwhile; the first one is left out of the file at the end."""
+def test_last_of_several_records_of_a_user_counts(
+    opened: Opened, index: TaskIndex, files: RunFiles
+) -> None:
+    """Another process may have made one meanwhile; the first one is left out of the file at the
+    end."""
     store = opened()
     store.open_logs(index)
     for attempt in (1, 2):
@@ -209,7 +228,8 @@ def test_torn_record_is_owed_again(opened: Opened, index: TaskIndex, files: RunF
 
 
 def test_responses_are_found_by_user_request_and_turn(opened: Opened, index: TaskIndex) -> None:
-    """What an endpoint answered comes back whole, under the request it answered and how often that was asked."""
+    """What an endpoint answered comes back whole, under the request it answered and how often that
+    was asked."""
     full = Completion('{"猫": 1}', "length", 12, 3, "served", "不行")
     store = opened()
     store.open_logs(index)
@@ -227,30 +247,52 @@ def test_responses_are_found_by_user_request_and_turn(opened: Opened, index: Tas
 def test_line_of_a_response_has_only_the_counts_that_were_reported(
     opened: Opened, index: TaskIndex, files: RunFiles
 ) -> None:
-    """None of cached and reasoning tokens where the endpoint reports none; the bytes of the request are in each."""
+    """None of cached and reasoning tokens where the endpoint reports none; the bytes of the request
+    are in each."""
     store = opened()
     store.open_logs(index)
     plain = Completion("一", "stop", 12, 3, "served")
-    for number, one in enumerate((plain, replace(plain, cached_tokens=0, reasoning_tokens=2), Completion("二"))):
+    for number, one in enumerate(
+        (plain, replace(plain, cached_tokens=0, reasoning_tokens=2), Completion("二"))
+    ):
         store.save_response(0, "甲", f"r{number}", 0, Reply(one, 0.1, 1, "http://x", sent=99))
     lines = [orjson.loads(line) for line in files.responses.read_bytes().splitlines()]
-    names = ["text", "finish_reason", "prompt_tokens", "completion_tokens", "model", "refusal", "reasoning"]
+    names = [
+        "text",
+        "finish_reason",
+        "prompt_tokens",
+        "completion_tokens",
+        "model",
+        "refusal",
+        "reasoning",
+    ]
     assert [list(line["completion"])[: len(names)] for line in lines] == [names] * 3
-    assert [list(line["completion"])[len(names) :] for line in lines] == [[], ["cached_tokens", "reasoning_tokens"], []]
+    assert [list(line["completion"])[len(names) :] for line in lines] == [
+        [],
+        ["cached_tokens", "reasoning_tokens"],
+        [],
+    ]
     assert [line.get("sent") for line in lines] == [99, 99, 99]
     assert list(reopened(opened, index).responses_of(0).values())[1].reasoning_tokens == 2
 
 
 def test_estimate_does_not_depend_on_the_order_of_replies(opened: Opened, index: TaskIndex) -> None:
-    """Tokens that are not reported have the ratio of all replies, those before the first without usage too."""
-    replies = {10: Completion("一", "stop", 20, 1), 30: Completion("二", "stop", 10, 1), 100: Completion("三")}
+    """Tokens that are not reported have the ratio of all replies, those before the first without
+    usage too."""
+    replies = {
+        10: Completion("一", "stop", 20, 1),
+        30: Completion("二", "stop", 10, 1),
+        100: Completion("三"),
+    }
     found = []
     for number, sizes in enumerate(permutations(replies)):
         store = opened()
         store.open_logs(index)
         store.tally = RunTally()
         for size in sizes:
-            store.save_response(0, "甲", f"{number} {size}", 0, Reply(replies[size], 0.1, 1, "http://x", sent=size))
+            store.save_response(
+                0, "甲", f"{number} {size}", 0, Reply(replies[size], 0.1, 1, "http://x", sent=size)
+            )
         found.append(store.tally.bill.cost([None], None).estimated_prompt_tokens)
         store.close()
     assert found == [75] * 6
@@ -263,7 +305,8 @@ def reopened(opened: Opened, index: TaskIndex) -> RunStore:
 
 
 def test_counts_are_those_of_every_saved_reply(opened: Opened, index: TaskIndex) -> None:
-    """Of earlier sessions too, of users that are done, and of users that the tasks no longer have."""
+    """Of earlier sessions too, of users that are done, and of users that the tasks no longer
+    have."""
     store = opened()
     store.open_logs(index)
     of = Completion("字", "stop", 10, 4, cached_tokens=3)
@@ -272,7 +315,12 @@ def test_counts_are_those_of_every_saved_reply(opened: Opened, index: TaskIndex)
     save(store, index, "甲")
     store.save_response(2, "丙", "r", 0, Reply(Completion("字"), 0.1, 1, "http://x", sent=50))
     counted = store.tally.bill.total
-    assert (counted.requests, counted.prompt_tokens, counted.cached_tokens, counted.unknown_prompt) == (4, 30, 9, 50)
+    assert (
+        counted.requests,
+        counted.prompt_tokens,
+        counted.cached_tokens,
+        counted.unknown_prompt,
+    ) == (4, 30, 9, 50)
     store = reopened(opened, index)
     assert store.tally.bill.total == counted
     store.load_responses(index)
@@ -283,12 +331,21 @@ def test_reply_of_another_run_costs_nothing_here(opened: Opened, index: TaskInde
     """It is saved, and was paid for there."""
     store = opened()
     store.open_logs(index)
-    store.save_response(0, "甲", "r", 0, Reply(Completion("字", "stop", 10, 4), 0.1, 1, "http://x", reused="earlier"))
+    store.save_response(
+        0,
+        "甲",
+        "r",
+        0,
+        Reply(Completion("字", "stop", 10, 4), 0.1, 1, "http://x", reused="earlier"),
+    )
     assert store.tally.bill.total.requests == reopened(opened, index).tally.bill.total.requests == 0
 
 
-def test_responses_of_done_users_are_found_only_when_asked_for(opened: Opened, index: TaskIndex) -> None:
-    """A done user is not played, so its responses take no memory, unless it is to be played again."""
+def test_responses_of_done_users_are_found_only_when_asked_for(
+    opened: Opened, index: TaskIndex
+) -> None:
+    """A done user is not played, so its responses take no memory, unless it is to be played
+    again."""
     store = opened()
     store.open_logs(index)
     store.save_response(0, "甲", "r1", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
@@ -300,8 +357,11 @@ def test_responses_of_done_users_are_found_only_when_asked_for(opened: Opened, i
     assert store.responses_of(0) == {("r1", 0): Completion("x")}
 
 
-def test_torn_response_does_not_hide_the_others(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
-    """A response damaged in the middle of the file is owed; those around it are found where they now stand."""
+def test_torn_response_does_not_hide_the_others(
+    opened: Opened, index: TaskIndex, files: RunFiles
+) -> None:
+    """A response damaged in the middle of the file is owed; those around it are found where they
+    now stand."""
     store = opened()
     store.open_logs(index)
     for position, key in enumerate(KEYS[:3]):
@@ -341,7 +401,9 @@ def test_response_that_was_changed_under_the_run_is_an_error_of_the_machine(
     store = opened()
     store.open_logs(index)
     files.responses.write_bytes(files.responses.read_bytes().replace(b'"tries":1', b'"tries":2'))
-    with pytest.raises(MachineError, match=r"responses_weibo\.jsonl was changed by another program"):
+    with pytest.raises(
+        MachineError, match=r"responses_weibo\.jsonl was changed by another program"
+    ):
         store.responses_of(0)
 
 
@@ -355,7 +417,8 @@ def failed_users(store: RunStore, index: TaskIndex, expected: NDArray[np.bool_])
 def test_failures_are_counted_until_their_user_is_done(
     opened: Opened, index: TaskIndex, files: RunFiles, index_of: Callable[[str], TaskIndex]
 ) -> None:
-    """A user that failed, however often, is one failure, as long as its task stands and has no record."""
+    """A user that failed, however often, is one failure, as long as its task stands and has no
+    record."""
     store = opened()
     store.open_logs(index)
     for key in ("甲", "甲", "乙", "丙"):
@@ -385,7 +448,8 @@ def test_failures_are_counted_until_their_user_is_done(
 
 
 def test_finish_writes_in_input_order(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
-    """However users completed, the final file has them as the tasks file has, and is reported by its hash."""
+    """However users completed, the final file has them as the tasks file has, and is reported by
+    its hash."""
     store = opened()
     store.open_logs(index)
     save(store, index, "丁", "乙", "甲", "丙")
@@ -412,7 +476,8 @@ def test_finish_does_the_same_each_time(opened: Opened, index: TaskIndex, files:
 
 
 def test_finish_that_died_is_done_again(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
-    """A death anywhere in the rewrite leaves the grown file; the next finish ends as the first would have."""
+    """A death anywhere in the rewrite leaves the grown file; the next finish ends as the first
+    would have."""
 
     class Death(BaseException):
         pass
@@ -436,7 +501,8 @@ def test_finish_that_died_is_done_again(opened: Opened, index: TaskIndex, files:
 def test_finish_keeps_records_of_users_that_have_gone(
     opened: Opened, index_of: Callable[[str], TaskIndex], files: RunFiles
 ) -> None:
-    """Records that the tasks file no longer asks for leave the results, and stay in a copy of the old file."""
+    """Records that the tasks file no longer asks for leave the results, and stay in a copy of the
+    old file."""
     before, after = index_of("甲 乙 丙"), index_of("丙 甲")
     store = opened()
     store.open_logs(before)
@@ -451,7 +517,8 @@ def test_finish_keeps_records_of_users_that_have_gone(
 
 @pytest.mark.parametrize("hardlinks", [True, False])
 def test_replaced_results_keep_the_old_ones(files: RunFiles, hardlinks: bool) -> None:
-    """What a re-evaluation replaces stays under another name, also in the same second and without hard links."""
+    """What a re-evaluation replaces stays under another name, also in the same second and without
+    hard links."""
     disk = QuickDisk() if hardlinks else NoLinks()
     files.folder.mkdir(parents=True)
     files.results.write_bytes(b"one\n")
@@ -502,7 +569,8 @@ def test_second_writer_is_refused(opened: Opened, files: RunFiles) -> None:
 
 
 def test_restart_deletes_nothing(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
-    """Every file of the old run stands under another name, also when it is restarted twice in a second."""
+    """Every file of the old run stands under another name, also when it is restarted twice in a
+    second."""
     contents: list[dict[str, bytes]] = []
     for _ in range(2):
         store = opened("s")
@@ -534,10 +602,15 @@ def test_prompts_are_kept_once_and_others_set_aside(opened: Opened, files: RunFi
     after = files.folder.joinpath("prompt_own.txt").stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     store.keep_files({"prompt_own.txt": "乙".encode()})
-    assert everything(files.folder) == {"prompt_own.txt": "乙".encode(), "prompt_own.txt.before-s": "甲".encode()}
+    assert everything(files.folder) == {
+        "prompt_own.txt": "乙".encode(),
+        "prompt_own.txt.before-s": "甲".encode(),
+    }
 
 
-def test_events_are_lines_with_their_time(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
+def test_events_are_lines_with_their_time(
+    opened: Opened, index: TaskIndex, files: RunFiles
+) -> None:
     """The run's log says what happened and when."""
     store = opened()
     store.open_logs(index)
@@ -569,11 +642,18 @@ def test_manifest_comes_back_as_it_was_saved(tmp_path: Path) -> None:
 
 
 def test_manifest_keeps_fields_that_it_does_not_know(tmp_path: Path) -> None:
-    """Saved again, a manifest of another version has the same bytes: its own fields, in their order."""
+    """Saved again, a manifest of another version has the same bytes: its own fields, in their
+    order."""
     path = tmp_path / "run.json"
     MADE.save(path)
     data = orjson.loads(path.read_bytes())
-    for section in (data["identity"], data["provenance"], data["tuning"], data["tasks"], data["times"]):
+    for section in (
+        data["identity"],
+        data["provenance"],
+        data["tuning"],
+        data["tasks"],
+        data["times"],
+    ):
         known = dict(section)
         section.clear()
         section.update({"later": [1, {"a": None}]} | dict(reversed(known.items())))
@@ -627,7 +707,8 @@ def test_manifest_that_is_no_object_is_refused(tmp_path: Path, content: bytes) -
 
 
 def test_differences_are_told_field_by_field() -> None:
-    """Nested fields by dotted names, with both values; what is missing counts as None; what is equal is left out."""
+    """Nested fields by dotted names, with both values; what is missing counts as None; what is
+    equal is left out."""
     old = {"a": 1, "b": {"c": 1, "d": {"e": 1}}, "f": {"g": 1}, "h": None, "i": [1]}
     new = {"a": 1, "b": {"c": 2, "d": {}}, "f": None, "i": [2], "j": 0}
     assert differences(old, new) == {
@@ -645,22 +726,40 @@ def test_other_configuration_is_refused_field_by_field(tmp_path: Path) -> None:
     other = {**MADE.identity, "model": "n", "sampling": {"temperature": 1.0}}
     with pytest.raises(BadInput) as refused:
         same_identity(MADE, other, frozenset(), tmp_path)
-    assert 'model was "m", is now "n"; sampling.temperature was 0.0, is now 1.0.' in str(refused.value)
+    assert 'model was "m", is now "n"; sampling.temperature was 0.0, is now 1.0.' in str(
+        refused.value
+    )
     assert all(way in str(refused.value) for way in ("--name", "--restart", "--allow model"))
     with pytest.raises(BadInput, match=r"configuration: sampling\.temperature was"):
         same_identity(MADE, other, frozenset({"model"}), tmp_path)
     same_identity(MADE, other, frozenset({"model", "sampling.temperature"}), tmp_path)
 
 
-@pytest.mark.parametrize(("more", "usable"), [({}, True), ({"cached_tokens": 1}, True), ({"mood": "good"}, False)])
-def test_reply_with_members_that_no_version_writes_is_none_of_ours(more: JSON, usable: bool) -> None:
-    """Its request is sent again: what else was put into the line is unknown, though its checksum is right."""
-    line = {"request": "digest", "nth": 0, "completion": {"text": "{}", "finish_reason": "stop", **more}}
+@pytest.mark.parametrize(
+    ("more", "usable"), [({}, True), ({"cached_tokens": 1}, True), ({"mood": "good"}, False)]
+)
+def test_reply_with_members_that_no_version_writes_is_none_of_ours(
+    more: JSON, usable: bool
+) -> None:
+    """Its request is sent again: what else was put into the line is unknown, though its checksum is
+    right."""
+    line = {
+        "request": "digest",
+        "nth": 0,
+        "completion": {"text": "{}", "finish_reason": "stop", **more},
+    }
     assert (completion_of(line) is not None) is usable
 
 
-@pytest.mark.parametrize("wrong", [{"nth": nth} for nth in ("0", 0.0, False, None, [0])] + [{"request": 7}])
+@pytest.mark.parametrize(
+    "wrong", [{"nth": nth} for nth in ("0", 0.0, False, None, [0])] + [{"request": 7}]
+)
 def test_reply_to_no_request_of_ours_is_none(wrong: JSON) -> None:
     """`nth` is a whole number, and neither text nor a number that is equal to one."""
-    line = {"request": "digest", "nth": 0, "completion": {"text": "{}", "finish_reason": "stop"}, **wrong}
+    line = {
+        "request": "digest",
+        "nth": 0,
+        "completion": {"text": "{}", "finish_reason": "stop"},
+        **wrong,
+    }
     assert completion_of(line) is None

@@ -1,4 +1,5 @@
-"""A disk that fails at operation 1, 2, 3, ... of a whole run: nothing is lost or doubled, the end is the same bytes."""
+"""A disk that fails at operation 1, 2, 3, ... of a whole run: nothing is lost or doubled, the end
+is the same bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ Script = Callable[[str, int], Awaitable[None]] | None
 
 
 def disks(how: str) -> Iterator[FaultyDisk]:
-    """Each fails one operation later than the one before; ends after one that had nothing to fail."""
+    """Each fails one operation later than the one before; ends after one that had nothing to
+    fail."""
     for nth in count(1):
         disk = FaultyDisk(nth, how, WRITES if how in WRITES_ONLY else CHANGING, QUICK)
         yield disk
@@ -108,14 +110,21 @@ def a_fault_at_every_operation(folder: Path, how: str, users: dict[str, int], po
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
 @pytest.mark.parametrize("how", [*EVERY_OPERATION, *WRITES_ONLY])
-def test_fault_at_every_operation_of_a_run_costs_nothing(tmp_path: Path, how: str, power: bool) -> None:
-    """After each, the next process ends with the same bytes, and asks for nothing again that was saved."""
+def test_fault_at_every_operation_of_a_run_costs_nothing(
+    tmp_path: Path, how: str, power: bool
+) -> None:
+    """After each, the next process ends with the same bytes, and asks for nothing again that was
+    saved."""
     a_fault_at_every_operation(tmp_path, how, USERS, power)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "power"), [("EIO", False), ("death after", True), ("death midway", True)])
-def test_fault_at_every_operation_of_a_larger_run_costs_nothing(tmp_path: Path, how: str, power: bool) -> None:
+@pytest.mark.parametrize(
+    ("how", "power"), [("EIO", False), ("death after", True), ("death midway", True)]
+)
+def test_fault_at_every_operation_of_a_larger_run_costs_nothing(
+    tmp_path: Path, how: str, power: bool
+) -> None:
     """The same with more users."""
     a_fault_at_every_operation(tmp_path, how, MORE_USERS, power)
 
@@ -189,7 +198,10 @@ def test_fault_at_every_operation_of_a_repair_loses_no_line(tmp_path: Path, how:
 
 
 def opened_and_closed(run: WholeRun, disk: FaultyDisk) -> None:
-    with closing(run.index()) as index, closing(RunStore(run.files, lambda: 1.0, "s", disk)) as store:
+    with (
+        closing(run.index()) as index,
+        closing(RunStore(run.files, lambda: 1.0, "s", disk)) as store,
+    ):
         store.open_logs(index)
 
 
@@ -211,12 +223,17 @@ def test_fault_at_every_operation_of_a_restart_loses_no_line(tmp_path: Path, how
 
 
 @every_fault
-def test_fault_at_every_operation_of_a_re_evaluation_leaves_old_or_new_results(tmp_path: Path, how: str) -> None:
+def test_fault_at_every_operation_of_a_re_evaluation_leaves_old_or_new_results(
+    tmp_path: Path, how: str
+) -> None:
     """The results are the old ones or the new, whole; the old ones stay; done again it is done."""
     begun = Begun(tmp_path, ended)
 
     def again(run: WholeRun, disk: Disk) -> None:
-        with closing(run.index()) as index, closing(RunStore(run.files, lambda: 1.0, "s", disk)) as store:
+        with (
+            closing(run.index()) as index,
+            closing(RunStore(run.files, lambda: 1.0, "s", disk)) as store,
+        ):
             store.open_logs(index)
             made = store.manifest()
             assert made is not None
@@ -240,7 +257,9 @@ def ended(run: WholeRun) -> None:
 
 @pytest.mark.slow
 @every_fault
-def test_fault_at_every_operation_of_an_end_that_leaves_users_out_loses_no_line(tmp_path: Path, how: str) -> None:
+def test_fault_at_every_operation_of_an_end_that_leaves_users_out_loses_no_line(
+    tmp_path: Path, how: str
+) -> None:
     """Records of users that the tasks file no longer has stay under another name."""
     begun, fewer = Begun(tmp_path), {key: steps for key, steps in USERS.items() if key != "甲"}
     for run, disk in begun.copies(how):

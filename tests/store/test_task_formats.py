@@ -1,4 +1,5 @@
-"""Tasks as CSV, Parquet, JSON and JSON lines, plain and compressed: the same users, the same mistakes."""
+"""Tasks as CSV, Parquet, JSON and JSON lines, plain and compressed: the same users, the same
+mistakes."""
 
 from __future__ import annotations
 
@@ -63,8 +64,18 @@ def write(path: Path, people: list[dict[str, Any]]) -> None:
 
 
 def play(root: Path) -> int:
-    words = ["run", str(root / "choice.py"), "--model", "baseline/yes", "--name", "run", "--no-html"]
-    return main([*words, "--tasks-dir", str(root / "tasks"), "--results-dir", str(root / "results")])
+    words = [
+        "run",
+        str(root / "choice.py"),
+        "--model",
+        "baseline/yes",
+        "--name",
+        "run",
+        "--no-html",
+    ]
+    return main(
+        [*words, "--tasks-dir", str(root / "tasks"), "--results-dir", str(root / "results")]
+    )
 
 
 @pytest.fixture
@@ -77,7 +88,8 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("compressed", ["", ".gz"])
 @pytest.mark.parametrize("ending", [".jsonl", ".json", ".csv", ".parquet"])
 def test_tasks_are_the_same_in_every_format(ending: str, compressed: str, root: Path) -> None:
-    """`parse` gets a dictionary for each row; names, line ends and leading zeros are as in the file."""
+    """`parse` gets a dictionary for each row; names, line ends and leading zeros are as in the
+    file."""
     write(root / f"tasks/people{ending}{compressed}", PEOPLE)
     assert play(root) == 0
     results = (root / "results/run/inference_results_all.jsonl").read_bytes().splitlines()
@@ -88,7 +100,9 @@ def test_tasks_are_the_same_in_every_format(ending: str, compressed: str, root: 
     assert report["metrics"]["Accuracy"]["value"] == pytest.approx(2 / 3)
 
 
-def test_mistake_in_a_csv_file_has_the_line_of_the_file(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistake_in_a_csv_file_has_the_line_of_the_file(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A record over several lines does not shift the numbers of those after it."""
     people = [*PEOPLE, {"user_id": "d", "name": "x", "wanted": "maybe"}]
     write(root / "tasks/people.csv", people)
@@ -128,7 +142,9 @@ def test_share_of_tasks_is_written_as_lines_that_a_run_reads(
     where = ["--tasks-dir", str(root / "tasks"), "--results-dir", str(root / "results")]
     assert main(["sample", str(root / "choice.py"), "--ratio", "0.67", *where]) == 0
     lines = (root / "tasks/people_sub67.jsonl").read_bytes().splitlines()
-    assert len(lines) == 2 and all(orjson.loads(line)["user_id"] in ("007", "b", "c") for line in lines)
+    assert len(lines) == 2 and all(
+        orjson.loads(line)["user_id"] in ("007", "b", "c") for line in lines
+    )
     main(["check-benchmark", str(root / "choice.py"), "--tasks-dir", str(root / "tasks")])
     assert "choice, all: tasks: OK" in capsys.readouterr().out
 
@@ -139,4 +155,6 @@ def test_changed_file_is_read_again(root: Path) -> None:
     assert play(root) == 0
     write(root / "tasks/people.csv", PEOPLE)
     assert play(root) == 0
-    assert len((root / "results/run/inference_results_all.jsonl").read_bytes().splitlines()) == len(PEOPLE)
+    assert len((root / "results/run/inference_results_all.jsonl").read_bytes().splitlines()) == len(
+        PEOPLE
+    )

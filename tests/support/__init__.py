@@ -26,23 +26,30 @@ ALL_EXAMPLES = "HARNESS_ALL_EXAMPLES"
 
 
 def examples(number: int) -> int:
-    """Return how many examples of `number` a property draws: the quick tests take a tenth, other ones each time."""
+    """Return how many examples of `number` a property draws: the quick tests take a tenth, other
+    ones each time."""
     return number if os.environ.get(ALL_EXAMPLES) else max(5, number // 10)
 
 
 def first_quick(values: Iterable[Any]) -> list[Any]:
-    """Return values of a parameter: the quick tests play the first of them, the slow tests the others.
+    """Return values of a parameter: the quick tests play the first of them, the slow tests the
+    others.
 
     For tests whose every value costs much of a second, where all values are about one promise.
     """
     first, *others = values
-    slow = [pytest.param(*(value if isinstance(value, tuple) else [value]), marks=pytest.mark.slow) for value in others]
+    slow = [
+        pytest.param(*(value if isinstance(value, tuple) else [value]), marks=pytest.mark.slow)
+        for value in others
+    ]
     return [first, *slow]
 
 
 UVLOOP, ASYNCIO = (("asyncio", {"use_uvloop": quick}) for quick in (True, False))
 BOTH_LOOPS = pytest.mark.parametrize(
-    "anyio_backend", [UVLOOP, pytest.param(ASYNCIO, marks=pytest.mark.slow)], ids=["uvloop", "asyncio"]
+    "anyio_backend",
+    [UVLOOP, pytest.param(ASYNCIO, marks=pytest.mark.slow)],
+    ids=["uvloop", "asyncio"],
 )
 """The quick tests have the loop that runs have."""
 
@@ -55,8 +62,9 @@ class Terminal(io.StringIO):
 
 
 def free_port() -> int:
-    """Return a port of loopback that is free, for a process that is told its port. The system gives none of these to
-    connections and to servers that take any, so that until then only a call of this function may take it, too."""
+    """Return a port of loopback that is free, for a process that is told its port. The system gives
+    none of these to connections and to servers that take any, so that until then only a call of
+    this function may take it, too."""
     for port in random.SystemRandom().sample(range(10_000, 30_000), 1_000):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port

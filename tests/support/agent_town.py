@@ -29,17 +29,24 @@ KINDS = ("amenity|restaurant", "shop|supermarket", "leisure|park")
 def lanes_of(lines: Mapping[int, Line]) -> Lines:
     """Return lanes by id from their corners."""
     corners = [corner for line in lines.values() for corner in line]
-    return Lines(list(lines), [len(line) for line in lines.values()], np.array(corners, np.float64).reshape(-1, 2))
+    return Lines(
+        list(lines),
+        [len(line) for line in lines.values()],
+        np.array(corners, np.float64).reshape(-1, 2),
+    )
 
 
 def city() -> City:
-    """36 squares of 100 m, 500 m apart, with a POI in the middle of each; AOI n is in row n // 6."""
+    """36 squares of 100 m, 500 m apart, with a POI in the middle of each; AOI n is in row n //
+    6."""
     aois, pois = {}, {}
     for number in range(SIDE * SIDE):
         x, y = 500.0 * (number % SIDE), 500.0 * (number // SIDE)
         outline = ((x - 50, y - 50), (x + 50, y - 50), (x + 50, y + 50), (x - 50, y + 50))
         aois[AOI + number] = Aoi(AOI + number, x, y, outline, 10_000.0, "R", (POI + number,))
-        pois[POI + number] = Poi(POI + number, f"地点{number}", KINDS[number % 3], x, y, AOI + number)
+        pois[POI + number] = Poi(
+            POI + number, f"地点{number}", KINDS[number % 3], x, y, AOI + number
+        )
     return City(aois, pois, lanes_of({1: ((-100.0, -100.0), (3000.0, 3000.0))}), "", "0" * 64)
 
 
@@ -58,15 +65,22 @@ def runner(
 ) -> Runner:
     path = file if isinstance(file, Path) else FILES / file
     agent, bounds = load_agent(path), Limits(**limits)
-    return Runner(agent, city(), seed=seed, finds_memories=finds_memories, warn=warn, log=log, limits=bounds)
+    return Runner(
+        agent, city(), seed=seed, finds_memories=finds_memories, warn=warn, log=log, limits=bounds
+    )
 
 
 def written(folder: Path, body: str, *, top: str = "") -> Path:
     """An agent file with these lines in its class, and at its top."""
     file = folder / "agent.py"
     lines = "".join(f"    {line}\n" for line in dedent(body).strip("\n").splitlines())
-    head = "import asyncio, random, sys, time\nfrom agentsociety_benchmark.benchmarks import DailyMobilityAgent\n"
-    file.write_text(f"{head}{dedent(top)}\nclass Own(DailyMobilityAgent):\n{lines}", encoding="utf-8")
+    head = (
+        "import asyncio, random, sys, time\nfrom agentsociety_benchmark.benchmarks import"
+        " DailyMobilityAgent\n"
+    )
+    file.write_text(
+        f"{head}{dedent(top)}\nclass Own(DailyMobilityAgent):\n{lines}", encoding="utf-8"
+    )
     return file
 
 

@@ -1,7 +1,8 @@
-"""The demo city's first residents with an agent file, asked by an endpoint whose replies depend on the messages alone.
+"""The demo city's first residents with an agent file, asked by an endpoint whose replies depend on
+the messages alone.
 
-`python -m tests.support.asbench agent.py` prints what the agent sends, in the form of the recordings of asbench's run
-(tests/data/agentsociety/README.md).
+`python -m tests.support.asbench agent.py` prints what the agent sends, in the form of the
+recordings of asbench's run (tests/data/agentsociety/README.md).
 """
 
 from __future__ import annotations
@@ -30,18 +31,30 @@ DEMO = ROOT / "harness" / "sample" / "dailymobility"
 RESIDENTS = 3
 
 FIRST_AOI, AOIS = 500_000_000, 50
-INTENTIONS = ("sleep", "home activity", "other", "work", "shopping", "eating out", "leisure and entertainment")
+INTENTIONS = (
+    "sleep",
+    "home activity",
+    "other",
+    "work",
+    "shopping",
+    "eating out",
+    "leisure and entertainment",
+)
 
 
 def reply(messages: Sequence[Any]) -> str:
-    """Return an empty text, a plan, a kind of person, or an AOI and an intention, as the messages ask for it."""
+    """Return an empty text, a plan, a kind of person, or an AOI and an intention, as the messages
+    ask for it."""
     text = json.dumps([[each["role"], each["content"]] for each in messages], ensure_ascii=False)
     draws = sha256(text.encode()).digest()
     if "Say nothing" in text:
         return ""
     if '{"plan"' in text.replace('\\"', '"'):
         hours = sorted({0, *(draw % 24 for draw in draws[:8])})
-        steps = [{"intention": INTENTIONS[draws[hour] % 7], "start_time": f"{hour:02d}:30"} for hour in hours]
+        steps = [
+            {"intention": INTENTIONS[draws[hour] % 7], "start_time": f"{hour:02d}:30"}
+            for hour in hours
+        ]
         return f"```json\n{json.dumps({'plan': steps})}\n```"
     if "conservative / active" in text:
         return ("active", "rational", "Emotional ")[draws[0] % 3]
@@ -49,7 +62,8 @@ def reply(messages: Sequence[Any]) -> str:
 
 
 def played(path: Path, seed: int = 0) -> dict[str, Any]:
-    """Return each resident's request bodies in order, and its day: the AOI and the intention of each step."""
+    """Return each resident's request bodies in order, and its day: the AOI and the intention of
+    each step."""
     city = load_city(DEMO / "beijing.pb")
     runner = Runner(load_agent(path), city, seed=seed)
     requests: dict[str, list[Any]] = {}
@@ -65,7 +79,9 @@ def played(path: Path, seed: int = 0) -> dict[str, Any]:
                 return Completion(reply(asked[-1]["messages"]))
 
             try:
-                days[resident.key] = [[row.aoi, row.intention] for row in await play(runner, resident, ask)]
+                days[resident.key] = [
+                    [row.aoi, row.intention] for row in await play(runner, resident, ask)
+                ]
             except AgentFailed as failed:
                 days[resident.key] = [failed.kind]
 
@@ -74,8 +90,13 @@ def played(path: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def compared(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body without the members that the two clients send in their own ways: nulls, `stream`, the model."""
-    return {name: value for name, value in body.items() if value is not None and name not in ("model", "stream")}
+    """Return a body without the members that the two clients send in their own ways: nulls,
+    `stream`, the model."""
+    return {
+        name: value
+        for name, value in body.items()
+        if value is not None and name not in ("model", "stream")
+    }
 
 
 def digests(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""Whole runs of both benchmarks over the sample tasks, and what the commands make of them, as contents of files.
+"""Whole runs of both benchmarks over the sample tasks, and what the commands make of them, as
+contents of files.
 
-`tests/data/before` holds these contents, and its README says of which version. `tests/project/test_unchanged.py` makes
-them again and compares. Replace them only where a change of numbers is intended:
+`tests/data/before` holds these contents, and its README says of which version.
+`tests/project/test_unchanged.py` makes them again and compares. Replace them only where a change of
+numbers is intended:
 
     .venv/bin/python -m tests.support.before
 """
@@ -45,23 +47,35 @@ JSON = dict[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """A run by its name, the words of its command, and, where the built-in endpoint does not answer it, its script."""
+    """A run by its name, the words of its command, and, where the built-in endpoint does not answer
+    it, its script."""
 
     name: str
     words: tuple[str, ...]
     script: Callable[[JSON], tuple[int, bytes]] | None = None
 
 
-# A scripted model: a baseline whose replies are spoilt by a hash of the prompt: one prompt, one reply.
+# A scripted model: a baseline whose replies are spoilt by a hash of the prompt: one prompt, one
+# reply.
 
 ENDS = ('"选择的依据"}', "一天来写。")
-"""How the prompts of the two benchmarks end; what follows is the note with which a request is repeated."""
-REFUSED = (("半颗白桦ovo", "第 3 步"), ("晒太阳的银杏",), ("家：AOI 500000000，", "工作地：AOI 500000043，"))
-"""What the prompts hold that the endpoint refuses: two users of weibo, one of them in the middle, and a resident."""
+"""How the prompts of the two benchmarks end; what follows is the note with which a request is
+repeated."""
+REFUSED = (
+    ("半颗白桦ovo", "第 3 步"),
+    ("晒太阳的银杏",),
+    ("家：AOI 500000000，", "工作地：AOI 500000043，"),
+)
+"""What the prompts hold that the endpoint refuses: two users of weibo, one of them in the middle,
+and a resident."""
 
 
 def _reply(text: str | None, reason: str = "stop", usage: bool = True) -> tuple[int, bytes]:
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": reason}
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "finish_reason": reason,
+    }
     tokens = {"prompt_tokens": 100, "completion_tokens": 10} if usage else None
     return 200, orjson.dumps({"model": "scripted", "choices": [choice], "usage": tokens})
 
@@ -96,9 +110,12 @@ LASTING = 2
 
 
 def spoilt_by(
-    answer: Callable[[str, Any, int], str], baseline: str, refused: Sequence[Sequence[str]] = REFUSED
+    answer: Callable[[str, Any, int], str],
+    baseline: str,
+    refused: Sequence[Sequence[str]] = REFUSED,
 ) -> Callable[[JSON], tuple[int, bytes]]:
-    """A script that answers as a baseline does, but for the prompts whose hash or text says otherwise."""
+    """A script that answers as a baseline does, but for the prompts whose hash or text says
+    otherwise."""
 
     def script(body: JSON) -> tuple[int, bytes]:
         prompt, repeated = _prompt(body["messages"][-1]["content"])
@@ -126,11 +143,26 @@ MOBILITY = ("dailymobility", "--model")
 RUNS = (
     Run("recency", ("--model", "baseline/recency")),
     Run("random", ("--model", "baseline/random", "--seed", "7")),
-    Run("share", ("--model", "baseline/recency", "--platform", "weibo", "--ratio", "0.5", "--no-persona")),
+    Run(
+        "share",
+        ("--model", "baseline/recency", "--platform", "weibo", "--ratio", "0.5", "--no-persona"),
+    ),
     Run("spoilt", ("--model", "m", "--platform", "weibo"), spoilt_by(answer, "baseline/recency")),
     Run("commuter", (*MOBILITY, "baseline/commuter")),
     Run("random-day", (*MOBILITY, "baseline/random-day")),
-    Run("agent", (*MOBILITY, "baseline/commuter", "--agent", str(AGENT), "--temperature", "0", "--ratio", "0.2")),
+    Run(
+        "agent",
+        (
+            *MOBILITY,
+            "baseline/commuter",
+            "--agent",
+            str(AGENT),
+            "--temperature",
+            "0",
+            "--ratio",
+            "0.2",
+        ),
+    ),
     Run("spoilt-day", (*MOBILITY, "m"), spoilt_by(answer, "baseline/commuter")),
 )
 COMPARED = (
@@ -143,7 +175,16 @@ COMPARED = (
 STATS: Mapping[str, tuple[str, ...]] = {
     "stats.csv": ("--format", "csv"),
     "stats-published.csv": ("--format", "csv", "--published"),
-    "stats-two.csv": ("recency", "random", "--format", "csv", "--metric", "Precision", "--metric", "Error_Viral"),
+    "stats-two.csv": (
+        "recency",
+        "random",
+        "--format",
+        "csv",
+        "--metric",
+        "Precision",
+        "--metric",
+        "Error_Viral",
+    ),
     "stats.md": ("--format", "markdown"),
     "stats.tex": ("--format", "latex"),
     "stats.json": ("--json",),
@@ -163,14 +204,20 @@ def made(folder: Path) -> dict[str, bytes]:
         codes[name], shown = command("stats", *words, "--results-dir", str(folder))
         found[name] = shown.replace(str(folder).encode(), b"")
     excel = folder / "excel"
-    codes["stats.xlsx"], _ = command("stats", "--excel", "--out", str(excel), "--results-dir", str(folder))
-    found["stats.xlsx.json"] = _dumped({path.stem: sheets(path) for path in sorted(excel.glob("*.xlsx"))})
+    codes["stats.xlsx"], _ = command(
+        "stats", "--excel", "--out", str(excel), "--results-dir", str(folder)
+    )
+    found["stats.xlsx.json"] = _dumped(
+        {path.stem: sheets(path) for path in sorted(excel.glob("*.xlsx"))}
+    )
     for words in COMPARED:
         name = f"compare/{'-'.join(word.strip('-') for word in words)}"
         more = ("--resamples", RESAMPLES, "--tasks-dir", str(SAMPLE), "--results-dir", str(folder))
         _, found[f"{name}.txt"] = command("compare", *words, *more, "--full")
         book = folder / "compared.xlsx"
-        codes[name], found[f"{name}.json"] = command("compare", *words, *more, "--json", "--out", str(book), "--force")
+        codes[name], found[f"{name}.json"] = command(
+            "compare", *words, *more, "--json", "--out", str(book), "--force"
+        )
         found[f"{name}.xlsx.json"] = _dumped({"compared": sheets(book)})
     for name in ("spoilt", "agent"):
         codes[f"verify {name}"], _ = command("verify", "--name", name, "--results-dir", str(folder))
@@ -179,7 +226,15 @@ def made(folder: Path) -> dict[str, bytes]:
 
 
 def _run(run: Run, folder: Path) -> int:
-    words = ("--name", run.name, "--tasks-dir", str(SAMPLE), "--results-dir", str(folder), "--no-html")
+    words = (
+        "--name",
+        run.name,
+        "--tasks-dir",
+        str(SAMPLE),
+        "--results-dir",
+        str(folder),
+        "--no-html",
+    )
     if run.script is None:
         return command("run", *run.words, *words)[0]
     with serving(run.script) as server:
@@ -189,7 +244,11 @@ def _run(run: Run, folder: Path) -> int:
 def command(*words: str) -> tuple[int, bytes]:
     """A command's exit code and what it writes to stdout."""
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="")
-    with patch.dict(os.environ, {"COLUMNS": WIDTH}), redirect_stdout(out), redirect_stderr(io.StringIO()):
+    with (
+        patch.dict(os.environ, {"COLUMNS": WIDTH}),
+        redirect_stdout(out),
+        redirect_stderr(io.StringIO()),
+    ):
         code = main(list(words))
     out.flush()
     assert isinstance(out.buffer, io.BytesIO)
@@ -208,8 +267,12 @@ def run_files(run: Path) -> dict[str, bytes]:
 def _failures(path: Path) -> JSON:
     """Failures by user, without their times."""
     lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
-    kept = [{key: value for key, value in line.items() if key not in ("time", "crc")} for line in lines]
-    return {str(line["user_id"]): line for line in sorted(kept, key=lambda line: str(line["user_id"]))}
+    kept = [
+        {key: value for key, value in line.items() if key not in ("time", "crc")} for line in lines
+    ]
+    return {
+        str(line["user_id"]): line for line in sorted(kept, key=lambda line: str(line["user_id"]))
+    }
 
 
 # What differs from run to run
@@ -240,7 +303,9 @@ def steady(path: Path) -> bytes:
 
 
 def _complete(results: Path) -> bool:
-    report = results.with_name(f"eval_report_{results.stem.removeprefix('inference_results_')}.json")
+    report = results.with_name(
+        f"eval_report_{results.stem.removeprefix('inference_results_')}.json"
+    )
     return bool(orjson.loads(report.read_bytes())["coverage"]["complete"])
 
 

@@ -1,4 +1,5 @@
-"""An endpoint on loopback that keeps its own account of what it bills, single requests, streams and batches."""
+"""An endpoint on loopback that keeps its own account of what it bills, single requests, streams and
+batches."""
 
 from __future__ import annotations
 
@@ -32,10 +33,11 @@ Price = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Act:
-    """What happens to a try: the tokens that are billed, None for none; the usage that is reported; and the reply.
+    """What happens to a try: the tokens that are billed, None for none; the usage that is reported;
+    and the reply.
 
-    `fault` is `status 500`, `status 429`, `cut` (a stream that breaks off), `hang` (until `Account.release`) or `wait`
-    (until then, and it is answered).
+    `fault` is `status 500`, `status 429`, `cut` (a stream that breaks off), `hang` (until
+    `Account.release`) or `wait` (until then, and it is answered).
     """
 
     tokens: tuple[int, int, int] | None = (100, 0, 40)
@@ -79,12 +81,17 @@ def half(body: JSON, number: int) -> Act:
 
 
 def failing(body: JSON, number: int) -> Act:
-    return Act((150, 0, 400), None, "status 500") if number == 1 and draw(body) % 3 else plain(body, number)
+    return (
+        Act((150, 0, 400), None, "status 500")
+        if number == 1 and draw(body) % 3
+        else plain(body, number)
+    )
 
 
 @dataclass
 class Account:
-    """`billed` has of each try that is billed the model, its amount, and its tokens; `prices` are those of now.
+    """`billed` has of each try that is billed the model, its amount, and its tokens; `prices` are
+    those of now.
 
     A batch costs half. `batch_requests` counts the lines of each batch.
     """
@@ -122,7 +129,10 @@ class Account:
 
     def total(self, *models: str) -> Fraction:
         """All that is billed, or what is billed for some models."""
-        return sum((amount for model, amount, _ in self.billed if not models or model in models), Fraction(0))
+        return sum(
+            (amount for model, amount, _ in self.billed if not models or model in models),
+            Fraction(0),
+        )
 
     def run_batch(self, wanted: JSON) -> JSON:
         lines = [orjson.loads(line) for line in self.files[wanted["input_file_id"]].splitlines()]
@@ -130,8 +140,14 @@ class Account:
         results = []
         for line in lines:
             act, reply = self.act(line["body"], True)
-            status, body = (200, reply) if not act.fault else (int(act.fault[-3:]), {"error": {"message": "failed"}})
-            results.append({"custom_id": line["custom_id"], "response": {"status_code": status, "body": body}})
+            status, body = (
+                (200, reply)
+                if not act.fault
+                else (int(act.fault[-3:]), {"error": {"message": "failed"}})
+            )
+            results.append(
+                {"custom_id": line["custom_id"], "response": {"status_code": status, "body": body}}
+            )
         output, name = f"out-{len(self.files)}", f"batch-{len(self.batches)}"
         self.files[output] = b"".join(orjson.dumps(one) + b"\n" for one in results)
         counts = {"total": len(lines), "completed": len(lines), "failed": 0}
@@ -180,7 +196,14 @@ class Handler(PromptHandler):
             self.account.release.wait(60)
             self._send(200, orjson.dumps(reply))
         elif act.fault == "cut":
-            piece = {"choices": [{"index": 0, "delta": {"content": reply["choices"][0]["message"]["content"][:9]}}]}
+            piece = {
+                "choices": [
+                    {
+                        "index": 0,
+                        "delta": {"content": reply["choices"][0]["message"]["content"][:9]},
+                    }
+                ]
+            }
             self._send(200, b"data: %b\n\n" % orjson.dumps(piece), "text/event-stream")
         elif act.fault:
             self._send(int(act.fault[-3:]), b'{"error": {"message": "failed"}}')
@@ -221,8 +244,13 @@ def providers(folder: Path, url: str, **changed: str) -> list[str]:
     text = f'[providers.p]\nbase_url = "{url}"\nkey_required = false\n'
     for model in ("a", "b", "yuan"):
         prompt, cached, completion = PRICES[model]
-        text += f'[providers.p.prices.{model}]\ncurrency = "{"CNY" if model == "yuan" else "USD"}"\nbatch = 0.5\n'
-        text += f"prompt = {changed.get(model, prompt)}\ncached = {cached}\ncompletion = {completion}\n"
+        text += (
+            f"[providers.p.prices.{model}]\ncurrency ="
+            f' "{"CNY" if model == "yuan" else "USD"}"\nbatch = 0.5\n'
+        )
+        text += (
+            f"prompt = {changed.get(model, prompt)}\ncached = {cached}\ncompletion = {completion}\n"
+        )
     (folder / "providers.toml").write_text(text)
     return ["--providers", str(folder / "providers.toml")]
 
@@ -249,7 +277,16 @@ class Bench:
 
     def run(self, *words: str, limit: int = 9) -> int:
         models = [] if "--model" in words else ["--model", "p:a"]
-        where = [*SHIPPED, "--platform", "weibo", "--limit", str(limit), "--no-html", "--max-retries", "2"]
+        where = [
+            *SHIPPED,
+            "--platform",
+            "weibo",
+            "--limit",
+            str(limit),
+            "--no-html",
+            "--max-retries",
+            "2",
+        ]
         return self.command("run", *where, *models, *self.providers, *words)
 
     def resume(self, *words: str) -> int:
@@ -266,7 +303,8 @@ class Bench:
         return orjson.loads(self._capsys.readouterr().out)
 
     def cost(self, name: str = "a") -> JSON:
-        """What `status` says, which report, manifest and `stats` say too once a session has ended."""
+        """What `status` says, which report, manifest and `stats` say too once a session has
+        ended."""
         [row] = self.said("status", "--name", name)
         folder = self.results / name
         manifest = orjson.loads((folder / "run_weibo.json").read_bytes())
@@ -309,17 +347,31 @@ def hang_after(bench: Bench, script: Script, answered: int) -> None:
 def playing(bench: Bench, *words: str, limit: int = 9) -> Iterator[subprocess.Popen[str]]:
     """A `run` of the bench in a process of its own, which is killed at the end."""
     models = [] if "--model" in words else ["--model", "p:a"]
-    where = [*SHIPPED, "--platform", "weibo", "--limit", str(limit), "--no-html", "--results-dir", str(bench.results)]
+    where = [
+        *SHIPPED,
+        "--platform",
+        "weibo",
+        "--limit",
+        str(limit),
+        "--no-html",
+        "--results-dir",
+        str(bench.results),
+    ]
     command = [sys.executable, "-m", "harness", "run", *where, *models, *bench.providers, *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-def killed_once(bench: Bench, script: Script, *words: str, answered: int = 12, in_flight: int = 6) -> list[str]:
-    """Kill a run with requests in flight, all of which are billed; return its words, and answer from now on."""
+def killed_once(
+    bench: Bench, script: Script, *words: str, answered: int = 12, in_flight: int = 6
+) -> list[str]:
+    """Kill a run with requests in flight, all of which are billed; return its words, and answer
+    from now on."""
     hang_after(bench, script, answered)
     with playing(bench, *words, "--concurrency", str(in_flight)):
         wait_for(lambda: bench.account.arrived >= answered + in_flight)
@@ -330,8 +382,8 @@ def killed_once(bench: Bench, script: Script, *words: str, answered: int = 12, i
 
 
 def killed_three_times(bench: Bench, *more: str) -> list[str]:
-    """Kill a run three times at 100 requests in flight, all of which are billed; return its words, and let the account
-    answer from now on."""
+    """Kill a run three times at 100 requests in flight, all of which are billed; return its words,
+    and let the account answer from now on."""
     hold = {"from": 0}
 
     def script(body: JSON, number: int) -> Act:

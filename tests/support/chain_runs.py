@@ -1,4 +1,5 @@
-"""Runs of the small benchmark of dependent requests, with real files, in this process or on workers."""
+"""Runs of the small benchmark of dependent requests, with real files, in this process or on
+workers."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ STEPS = sum(USERS.values())
 
 
 class Run:
-    """One folder and its tasks, played as often as a test wants, each time as a new process would."""
+    """One folder and its tasks, played as often as a test wants, each time as a new process
+    would."""
 
     def __init__(
         self,
@@ -86,7 +88,9 @@ class Run:
             for snapshot in snapshots:
                 observe(snapshot)
 
-        clock = asyncio.get_running_loop().time  # anyio's needs a task, and timers run outside of them
+        clock = (
+            asyncio.get_running_loop().time
+        )  # anyio's needs a task, and timers run outside of them
         with self.open() as job:
             self.job = job
             self.caller: Caller = Caller(
@@ -106,7 +110,9 @@ class Run:
             extend(lane, hooks)
             with Signals() as signals:
                 signals.listen()
-                await LocalEngine([lane], seed=1, clock=clock, observe=observed, signals=signals).run()
+                await LocalEngine(
+                    [lane], seed=1, clock=clock, observe=observed, signals=signals
+                ).run()
                 if not isinstance(lane.ending, MachineError):
                     await self._finish(job, lane.ending is not None)
             return lane.ending
@@ -114,12 +120,18 @@ class Run:
     async def _finish(self, job: SubsetRun, stopped: bool) -> None:
         self.report, _ = await anyio.to_thread.run_sync(finish, job, "run", stopped)
         of = self.report.coverage
-        self.counts = {"users": of.scored_users, "expected": of.expected_users, "failed": of.failed_users}
+        self.counts = {
+            "users": of.scored_users,
+            "expected": of.expected_users,
+            "failed": of.failed_users,
+        }
 
     def open(self) -> Opened:
         cache = self._tasks.parent / ".index"
         index = open_index(self._tasks, "chains", self._measured, cache, repeats=self._repeats)
-        return Opened(self.benchmark, index, self._make_store(self.files, lambda: 1.0, "s"), self.manifest)
+        return Opened(
+            self.benchmark, index, self._make_store(self.files, lambda: 1.0, "s"), self.manifest
+        )
 
     def _measured(self, line: bytes, where: Where) -> tuple[str, int]:
         task = tasks.parse(self.benchmark, line, where, "weibo")
@@ -137,19 +149,30 @@ class Run:
     @property
     def saved(self) -> Counter[str]:
         """The requests whose responses are in the file."""
-        return Counter(log.unseal(line.text)["request"] for line in log.sound_lines(self.files.responses))
+        return Counter(
+            log.unseal(line.text)["request"] for line in log.sound_lines(self.files.responses)
+        )
 
 
 class Opened:
     """A run's files, open for the time of a block."""
 
-    def __init__(self, benchmark: Chains, index: TaskIndex, store: RunStore, manifest: Manifest) -> None:
-        self._benchmark, self._index, self._store, self._manifest = benchmark, index, store, manifest
+    def __init__(
+        self, benchmark: Chains, index: TaskIndex, store: RunStore, manifest: Manifest
+    ) -> None:
+        self._benchmark, self._index, self._store, self._manifest = (
+            benchmark,
+            index,
+            store,
+            manifest,
+        )
 
     def __enter__(self) -> SubsetRun:
         self._store.open_logs(self._index)
         everyone = np.ones(len(self._index), np.bool_)
-        return SubsetRun(self._benchmark, "weibo", self._index, self._store, self._manifest, everyone)
+        return SubsetRun(
+            self._benchmark, "weibo", self._index, self._store, self._manifest, everyone
+        )
 
     def __exit__(self, *_: object) -> None:
         self._store.close()

@@ -23,7 +23,9 @@ class Replies(Records):
 
     has_answer = False
 
-    def record(self, task: Task, answer: list[str], metrics: Any, outcome: str, repairs: Sequence[str]) -> JSON:
+    def record(
+        self, task: Task, answer: list[str], metrics: Any, outcome: str, repairs: Sequence[str]
+    ) -> JSON:
         own = {"user_id": task.key, "replies": answer, "length": metrics["Length"]}
         return {**own, "metrics": metrics, "outcome": outcome, "repairs": repairs}
 
@@ -64,14 +66,17 @@ class Chains(Benchmark):
 
 def task_lines(users: Mapping[str, int]) -> str:
     """The tasks file of `Chains`: users and their steps."""
-    lines = (orjson.dumps({"user_id": key, "steps": steps}).decode() for key, steps in users.items())
+    lines = (
+        orjson.dumps({"user_id": key, "steps": steps}).decode() for key, steps in users.items()
+    )
     return "\n".join(lines)
 
 
 @dataclass
 class Endpoint:
-    """Replies are a digest of the request, after a number of turns of the loop that hangs on it. `script` is
-    awaited first with the user and how many requests of it came before; what it raises is the reply."""
+    """Replies are a digest of the request, after a number of turns of the loop that hangs on it.
+    `script` is awaited first with the user and how many requests of it came before; what it raises
+    is the reply."""
 
     script: Callable[[str, int], Awaitable[None]] | None = None
     sent: list[str] = field(default_factory=list)
@@ -95,7 +100,9 @@ class Endpoint:
         finally:
             self.on_the_wire -= 1
         self.answered[digest(body)] += 1
-        completion = Completion(f"答 {digest(body)[:12]}", prompt_tokens=3, completion_tokens=2, model="m")
+        completion = Completion(
+            f"答 {digest(body)[:12]}", prompt_tokens=3, completion_tokens=2, model="m"
+        )
         return Received(completion, "http://here/v1")
 
 

@@ -1,4 +1,5 @@
-"""A headless Chromium, driven over its own debugging protocol: what a page shows, says and asks for."""
+"""A headless Chromium, driven over its own debugging protocol: what a page shows, says and asks
+for."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ import aiohttp
 
 from tests.support.processes import wait_for
 
-PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PROGRAM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -34,7 +37,8 @@ PATIENCE = 30.0
 
 
 class Tab:
-    """One page. `asked` are the addresses that it requested, `said` its errors, warnings and breaches of its policy."""
+    """One page. `asked` are the addresses that it requested, `said` its errors, warnings and
+    breaches of its policy."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.asked: list[str] = []
@@ -57,7 +61,11 @@ class Tab:
             self.asked.append(about["request"]["url"])
         elif method == "Runtime.exceptionThrown":
             self.said.append(str(about["exceptionDetails"]))
-        elif method == "Runtime.consoleAPICalled" and about["type"] in ("error", "warning", "assert"):
+        elif method == "Runtime.consoleAPICalled" and about["type"] in (
+            "error",
+            "warning",
+            "assert",
+        ):
             self.said.append(str(about["args"]))
         elif method == "Log.entryAdded" and about["entry"]["level"] in ("error", "warning"):
             self.said.append(about["entry"]["text"])
@@ -73,15 +81,25 @@ class Tab:
         return answer["result"]
 
     async def open(
-        self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False, ready: bool = True
+        self,
+        path: Path,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        ready: bool = True,
     ) -> None:
-        """Load a page, and wait until it is drawn if it is to be `ready`: without scripts it never reports that."""
+        """Load a page, and wait until it is drawn if it is to be `ready`: without scripts it never
+        reports that."""
         for domain in ("Page", "Network", "Runtime", "Log"):
             await self.do(f"{domain}.enable")
         await self.do("Page.bringToFront")
         await self.resize(width, height)
         scheme = "dark" if dark else "light"
-        await self.do("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        await self.do(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         self._loaded.clear()
         await self.do("Page.navigate", url=path.as_uri())
         await asyncio.wait_for(self._loaded.wait(), PATIENCE)
@@ -94,17 +112,26 @@ class Tab:
 
     async def settled(self) -> None:
         """Waits for two frames: what observers of sizes draw is drawn by then."""
-        await self.tell("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+        await self.tell(
+            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() =>"
+            " done(1))))"
+        )
 
     async def tell(self, expression: str) -> Any:
         """The value of an expression in the page."""
-        found = await self.do("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        found = await self.do(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
     async def printed(self) -> bytes:
         """A PDF."""
-        return b64decode((await self.do("Page.printToPDF", preferCSSPageSize=True, printBackground=False))["data"])
+        return b64decode(
+            (await self.do("Page.printToPDF", preferCSSPageSize=True, printBackground=False))[
+                "data"
+            ]
+        )
 
 
 @contextmanager

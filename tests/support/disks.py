@@ -1,4 +1,5 @@
-"""Disks that a test passes to the store: one that fails at its Nth operation, one that keeps a journal."""
+"""Disks that a test passes to the store: one that fails at its Nth operation, one that keeps a
+journal."""
 
 from __future__ import annotations
 
@@ -18,7 +19,18 @@ from harness.store.disk import DISK, Disk
 T = TypeVar("T")
 
 WRITES = ("write", "write_at")
-CHANGING = (*WRITES, "open", "close", "truncate", "sync", "sync_folder", "replace", "link", "unlink", "mkdir")
+CHANGING = (
+    *WRITES,
+    "open",
+    "close",
+    "truncate",
+    "sync",
+    "sync_folder",
+    "replace",
+    "link",
+    "unlink",
+    "mkdir",
+)
 GROWING = (*WRITES, "open", "link", "mkdir")
 """What needs space."""
 
@@ -41,7 +53,8 @@ class QuickDisk(Disk):
 
 
 class WatchedDisk(Disk):
-    """Hands each operation to `step`, with its kind and what it would do, and knows what is open."""
+    """Hands each operation to `step`, with its kind and what it would do, and knows what is
+    open."""
 
     def __init__(self, inner: Disk = DISK) -> None:
         self.inner = inner
@@ -53,7 +66,9 @@ class WatchedDisk(Disk):
     def half(self, fd: int, content: bytes, offset: int | None) -> int:
         """Writes the first half, as a disk does that has no more room."""
         part = bytes(content)[: len(content) // 2]
-        return self.inner.write(fd, part) if offset is None else self.inner.write_at(fd, part, offset)
+        return (
+            self.inner.write(fd, part) if offset is None else self.inner.write_at(fd, part, offset)
+        )
 
     def written(self, kind: str, fd: int, content: bytes, offset: int | None) -> int:
         if offset is None:
@@ -110,16 +125,17 @@ class FaultyDisk(WatchedDisk):
 
     `how` is one of these ways:
 
-    `ENOSPC`, `EIO`     once, without doing it (a file is closed all the same)
-    `full`              from then on nothing that needs space is done; the first write goes in by half
-    `broken`            from then on nothing is done
-    `short`             a write takes half of its bytes
-    `death before`, `death after`, `death midway`   the process ends there; midway is a write that goes in by half
+    `ENOSPC`, `EIO`     once, without doing it (a file is closed all the same) `full`
+    from then on nothing that needs space is done; the first write goes in by half `broken`
+    from then on nothing is done `short`             a write takes half of its bytes `death before`,
+    `death after`, `death midway`   the process ends there; midway is a write that goes in by half
 
     `struck` is the kind of the operation that failed, None while none has.
     """
 
-    def __init__(self, nth: int = 0, how: str = "EIO", kinds: tuple[str, ...] = CHANGING, inner: Disk = DISK) -> None:
+    def __init__(
+        self, nth: int = 0, how: str = "EIO", kinds: tuple[str, ...] = CHANGING, inner: Disk = DISK
+    ) -> None:
         super().__init__(inner)
         self.operations: Counter[str] = Counter()
         self.struck: str | None = None
@@ -222,7 +238,8 @@ FOLDER = 0
 
 
 class RecordingDisk(WatchedDisk):
-    """Does everything, under `root`, and keeps a journal. `bury` it where a process ends, and use it for the next."""
+    """Does everything, under `root`, and keeps a journal. `bury` it where a process ends, and use
+    it for the next."""
 
     def __init__(self, root: Path, inner: Disk = DISK) -> None:
         super().__init__(inner)
@@ -232,7 +249,9 @@ class RecordingDisk(WatchedDisk):
         self._of: dict[int, int] = {}
         self._changes: Counter[int] = Counter()
         self._inodes = FOLDER
-        self.before = {path: path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+        self.before = {
+            path: path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()
+        }
         self.folders = [path for path in sorted(root.rglob("*")) if path.is_dir()]
         for path in self.before:
             self._inodes += 1
@@ -306,7 +325,8 @@ class RecordingDisk(WatchedDisk):
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """Nothing under a folder can be opened for writing, as on an archive; root may write everywhere else."""
+    """Nothing under a folder can be opened for writing, as on an archive; root may write everywhere
+    else."""
     real_open, real_mkdir, real_path_open, real_access = os.open, Path.mkdir, Path.open, os.access
 
     def accessible(path: Any, mode: int, **named: Any) -> bool:

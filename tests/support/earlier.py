@@ -1,7 +1,8 @@
-"""Commands on copies of the folder that version 0.1.0 wrote (`tests/data/folder-0.1.0`), and what they end with.
+"""Commands on copies of the folder that version 0.1.0 wrote (`tests/data/folder-0.1.0`), and what
+they end with.
 
-`expected/` in that folder holds what version 0.1.0 itself made of it: `python -m tests.support.earlier` with its
-package.
+`expected/` in that folder holds what version 0.1.0 itself made of it: `python -m
+tests.support.earlier` with its package.
 """
 
 from __future__ import annotations
@@ -76,11 +77,13 @@ SHOWN = ("--json", "--format csv")
 CHANGED = {"resume --name failed": "failed", "reeval --name killed": "killed"}
 """Commands whose files are compared, with the run. Those of others are in the folder itself."""
 MADE_SINCE = {"report --name killed --tasks-dir TASKS": 0}
-"""Exit codes of commands that were refused: `report` makes the report of a run that ended without one."""
+"""Exit codes of commands that were refused: `report` makes the report of a run that ended without
+one."""
 
 
 class Copy:
-    """A copy of the folder, and an endpoint that answers as the one of the run `failed`, but refuses nobody."""
+    """A copy of the folder, and an endpoint that answers as the one of the run `failed`, but
+    refuses nobody."""
 
     def __init__(self, folder: Path, server: Server) -> None:
         self.results, self.tasks = folder / "results", folder / "tasks"
@@ -111,15 +114,21 @@ def copied(folder: Path) -> Iterator[Copy]:
 
 
 def outcome(line: str, folder: Path) -> tuple[int, dict[str, bytes]]:
-    """Return a command's exit code on a new copy, and what is compared of it: its output, or its run's files."""
+    """Return a command's exit code on a new copy, and what is compared of it: its output, or its
+    run's files."""
     with copied(folder) as copy:
         code, shown = copy.command(line)
         found: dict[str, bytes] = {}
         if any(words in line for words in SHOWN):
-            found[f"{slug(line)}.{'csv' if 'csv' in line else 'json'}"] = shown.replace(str(folder).encode(), b"")
+            found[f"{slug(line)}.{'csv' if 'csv' in line else 'json'}"] = shown.replace(
+                str(folder).encode(), b""
+            )
         for words, run in CHANGED.items():
             if line.startswith(words):
-                found |= {f"{slug(line)}/{name}": content for name, content in run_files(copy.results / run).items()}
+                found |= {
+                    f"{slug(line)}/{name}": content
+                    for name, content in run_files(copy.results / run).items()
+                }
         return code, found
 
 

@@ -1,4 +1,5 @@
-"""The embedded endpoint in a thread of its own, for tests that call a command and look at the server afterwards."""
+"""The embedded endpoint in a thread of its own, for tests that call a command and look at the
+server afterwards."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """A Hugging Face Hub on loopback: the parts of its API that downloads use, and faults on demand.
 
-A commit is at `/api/datasets/{repository}/revision/{revision}`, its files are listed at `.../tree/{commit}`, and are at
-`/datasets/{repository}/resolve/{revision}/{path}`. Files in LFS are elsewhere, as with the real one: a redirect leads
-to a server of another port, which must not get the token.
+A commit is at `/api/datasets/{repository}/revision/{revision}`, its files are listed at
+`.../tree/{commit}`, and are at `/datasets/{repository}/resolve/{revision}/{path}`. Files in LFS are
+elsewhere, as with the real one: a redirect leads to a server of another port, which must not get
+the token.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ LISTING = "listing"
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one answer. `cut` breaks the connection after so many bytes of the body, or keeps it open and
-    silent there if it `stalls`; `flip` changes this byte; `length` is what is sent of a body, or what it is filled up
-    to; `body` is another one; `status` refuses, with these `headers`."""
+    """What happens to one answer. `cut` breaks the connection after so many bytes of the body, or
+    keeps it open and silent there if it `stalls`; `flip` changes this byte; `length` is what is
+    sent of a body, or what it is filled up to; `body` is another one; `status` refuses, with these
+    `headers`."""
 
     cut: int | None = None
     stalls: bool = False
@@ -59,10 +61,11 @@ class Asked:
 
 @dataclass
 class HubServer:
-    """Files are in LFS if their path ends in one of `lfs`. `faults` are taken one by one, by path or `LISTING`.
+    """Files are in LFS if their path ends in one of `lfs`. `faults` are taken one by one, by path
+    or `LISTING`.
 
-    `aliases` are other data sets with the same files. With a `token` the data set is private. `ranges` says whether
-    parts of files are served.
+    `aliases` are other data sets with the same files. With a `token` the data set is private.
+    `ranges` says whether parts of files are served.
     """
 
     repository: str = REPOSITORY
@@ -89,14 +92,23 @@ class HubServer:
 
     def downloads(self) -> list[Asked]:
         """Return the requests for contents of files."""
-        return [one for one in self.asked if one.what != LISTING and (one.elsewhere or not self.in_lfs(one.what))]
+        return [
+            one
+            for one in self.asked
+            if one.what != LISTING and (one.elsewhere or not self.in_lfs(one.what))
+        ]
 
     def in_lfs(self, path: str) -> bool:
         return path.endswith(self.lfs)
 
     def info(self, commit: str) -> dict[str, Any]:
         files = [{"rfilename": path} for path in self.commits[commit]]
-        return {"id": self.repository, "sha": commit, "private": self.token is not None, "siblings": files}
+        return {
+            "id": self.repository,
+            "sha": commit,
+            "private": self.token is not None,
+            "siblings": files,
+        }
 
     def tree(self, commit: str) -> list[dict[str, Any]]:
         folder = {"type": "directory", "path": "data", "oid": "0" * 40, "size": 0}
@@ -108,11 +120,15 @@ class HubServer:
         if not self.in_lfs(path):
             return entry | {"oid": blob(body)}
         digest = sha256(body).hexdigest()
-        return entry | {"oid": blob(digest.encode()), "lfs": {"oid": digest, "size": size, "pointerSize": 134}}
+        return entry | {
+            "oid": blob(digest.encode()),
+            "lfs": {"oid": digest, "size": size, "pointerSize": 134},
+        }
 
 
 def named(files: Iterable[str], name: str) -> str:
-    """Return the file of a data set that a name below the tasks folder means: the last parts of both are the same."""
+    """Return the file of a data set that a name below the tasks folder means: the last parts of
+    both are the same."""
     return next(path for path in files if PurePosixPath(path).name == PurePosixPath(name).name)
 
 
@@ -141,7 +157,12 @@ class _Handler(BaseHTTPRequestHandler):
         elif words[:2] == ["api", "datasets"] and words[4:5] == ["revision"]:
             self._note(LISTING, token)
             if commit := self._allowed("/".join(words[2:4]), words[5], token):
-                self._send(LISTING, 200, json.dumps(self.hub.info(commit)).encode(), {"X-Repo-Commit": commit})
+                self._send(
+                    LISTING,
+                    200,
+                    json.dumps(self.hub.info(commit)).encode(),
+                    {"X-Repo-Commit": commit},
+                )
         elif words[:2] == ["api", "datasets"] and words[4:5] == ["tree"]:
             self._note(LISTING, token)
             if commit := self._allowed("/".join(words[2:4]), words[5], token):
@@ -162,11 +183,14 @@ class _Handler(BaseHTTPRequestHandler):
         return int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
 
     def _allowed(self, repository: str, revision: str, token: str | None) -> str | None:
-        """Return the commit, or refuse as the real hub does, which does not say what exists without a token."""
+        """Return the commit, or refuse as the real hub does, which does not say what exists without
+        a token."""
         hub = self.hub
         if token is not None and hub.token is not None and token != hub.token:
             self._refuse(401, "", "Invalid credentials in Authorization header")
-        elif repository not in (hub.repository, *hub.aliases) or (hub.token is not None and token is None):
+        elif repository not in (hub.repository, *hub.aliases) or (
+            hub.token is not None and token is None
+        ):
             self._refuse(404 if token else 401, "RepoNotFound" if token else "")
         elif hub.gated:
             self._refuse(403, "GatedRepo")
@@ -181,8 +205,14 @@ class _Handler(BaseHTTPRequestHandler):
         if body is None:
             self._refuse(404, "EntryNotFound")
         elif self.hub.in_lfs(what):
-            headers = {"X-Linked-Etag": f'"{sha256(body).hexdigest()}"', "X-Linked-Size": str(len(body))}
-            headers |= {"X-Repo-Commit": commit, "Location": f"{self.hub.elsewhere}/elsewhere/{commit}/{quote(what)}"}
+            headers = {
+                "X-Linked-Etag": f'"{sha256(body).hexdigest()}"',
+                "X-Linked-Size": str(len(body)),
+            }
+            headers |= {
+                "X-Repo-Commit": commit,
+                "Location": f"{self.hub.elsewhere}/elsewhere/{commit}/{quote(what)}",
+            }
             self._send("", 302, b"", headers)
         else:
             self._send_file(what, body, {"ETag": f'"{blob(body)}"', "X-Repo-Commit": commit})
@@ -199,10 +229,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, status: int, code: str, words: str = "") -> None:
         headers = {"X-Error-Code": code} if code else {}
-        self._send("", status, b'{"error": "refused"}', headers | ({"X-Error-Message": words} if words else {}))
+        self._send(
+            "",
+            status,
+            b'{"error": "refused"}',
+            headers | ({"X-Error-Message": words} if words else {}),
+        )
 
     def _send(self, what: str, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-        fault = self.hub.faults[what].pop(0) if self.command == "GET" and self.hub.faults.get(what) else Fault()
+        fault = (
+            self.hub.faults[what].pop(0)
+            if self.command == "GET" and self.hub.faults.get(what)
+            else Fault()
+        )
         if fault.status is not None:
             status, body, headers = fault.status, b"", fault.headers
         body = fault.spoilt(body)

@@ -16,7 +16,8 @@ SECONDS = 60.0
 
 
 class Shell:
-    """What a shell at a terminal shows is read while a file is waited for; otherwise the shell would block."""
+    """What a shell at a terminal shows is read while a file is waited for; otherwise the shell
+    would block."""
 
     def __init__(self, terminal: int) -> None:
         self._terminal = terminal
@@ -38,7 +39,13 @@ def shell(words: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
     terminal, its_end = pty.openpty()
     try:
         started = subprocess.Popen(
-            words, cwd=folder, env=environment, stdin=its_end, stdout=its_end, stderr=its_end, start_new_session=True
+            words,
+            cwd=folder,
+            env=environment,
+            stdin=its_end,
+            stdout=its_end,
+            stderr=its_end,
+            start_new_session=True,
         )
     finally:
         os.close(its_end)

@@ -14,7 +14,10 @@ from tests.support import ROOT
 
 PATTERNS = ("*.md", "docs/**/*.md", "examples/**/*.md")
 FENCE = re.compile(r"^(?P<margin> *)```(?P<language>[\w+-]*)[^`]*$")
-INLINE = re.compile(r"(?<!`)`((?:make(?= [a-z.])|harness|python -m harness|\.venv/bin/python -m harness) [^`]+)`(?!`)")
+INLINE = re.compile(
+    r"(?<!`)`((?:make(?= [a-z.])|harness|python -m harness|\.venv/bin/python -m harness)"
+    r" [^`]+)`(?!`)"
+)
 PLACEHOLDER = re.compile(r"\b[A-Z]\b|<[\w-]+>|(?<==)\.\.\.")
 LEFT_OUT = re.compile(r"[][\n]| \.\.\.")
 HARNESS = re.compile(r"(?:python -m |(?:^|[;&|(]|\bdo\b|\bexec\b) *)harness(?= +[a-z])")
@@ -69,8 +72,8 @@ def blocks(page: str) -> list[Block]:
 
 
 def commands(page: str, block: Block) -> Iterator[Command]:
-    """Yield the commands of a block of shell: as few lines as the shell takes for whole. A script is one command.
-    Raise `ValueError` for what the shell cannot read."""
+    """Yield the commands of a block of shell: as few lines as the shell takes for whole. A script
+    is one command. Raise `ValueError` for what the shell cannot read."""
     if block.text.startswith("#!"):
         yield Command(page, block.line, block.text.rstrip())
         return
@@ -88,29 +91,46 @@ def commands(page: str, block: Block) -> Iterator[Command]:
 
 def inline(page: str) -> list[Command]:
     """Return the commands within sentences; placeholders such as N are 1."""
-    prose = re.sub(r"(?ms)^ *```.*?^ *```", lambda block: "\n" * block[0].count("\n"), text_of(page))
+    prose = re.sub(
+        r"(?ms)^ *```.*?^ *```", lambda block: "\n" * block[0].count("\n"), text_of(page)
+    )
     return [
-        Command(page, prose.count("\n", 0, found.start()) + 1, PLACEHOLDER.sub("1", LEFT_OUT.sub("", found[1])))
+        Command(
+            page,
+            prose.count("\n", 0, found.start()) + 1,
+            PLACEHOLDER.sub("1", LEFT_OUT.sub("", found[1])),
+        )
         for found in INLINE.finditer(prose)
     ]
 
 
 def calls(text: str) -> Iterator[list[str]]:
-    """Yield the words after each `harness` in a piece of shell or of another language; variables are 1."""
+    """Yield the words after each `harness` in a piece of shell or of another language; variables
+    are 1."""
     joined = VARIABLE.sub("1", text.replace("\\\n", " ").replace('"$@"', ""))
     for line in joined.splitlines():
         for found in HARNESS.finditer(line):
             rest = line[found.end() :].strip()
             within_quotes = rest.count('"') % 2
-            words = shlex.shlex(rest[: -1 if within_quotes else None], posix=True, punctuation_chars=True)
+            words = shlex.shlex(
+                rest[: -1 if within_quotes else None], posix=True, punctuation_chars=True
+            )
             words.whitespace_split = True
-            yield list(takewhile(lambda word: not set(word) <= set(";&|<>()") and word != "2", words))
+            yield list(
+                takewhile(lambda word: not set(word) <= set(";&|<>()") and word != "2", words)
+            )
 
 
 def _is_whole(text: str) -> bool:
-    """Return whether the shell needs no further line. It takes a document without its end for whole."""
+    """Return whether the shell needs no further line. It takes a document without its end for
+    whole."""
     if any(end not in text.splitlines() for end in HERE_DOCUMENT.findall(text)):
         return False
     if PLAIN.fullmatch(text):
         return True
-    return subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            ["sh", "-n"], input=text, text=True, capture_output=True, check=False
+        ).returncode
+        == 0
+    )

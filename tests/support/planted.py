@@ -1,4 +1,5 @@
-"""A working folder that comes from somebody else: modules with the names of those that programs import."""
+"""A working folder that comes from somebody else: modules with the names of those that programs
+import."""
 
 from __future__ import annotations
 
@@ -6,8 +7,19 @@ import sys
 from pathlib import Path
 
 PROGRAM = (str(Path(sys.executable).with_name("harness")),)
-"""The console script. `python -m` would import from the current folder, as Python does by itself."""
-MODULES = ("msgspec", "orjson", "anyio", "numpy", "uvloop", "aiohttp", "harness", "sitecustomize", "usercustomize")
+"""The console script. `python -m` would import from the current folder, as Python does by
+itself."""
+MODULES = (
+    "msgspec",
+    "orjson",
+    "anyio",
+    "numpy",
+    "uvloop",
+    "aiohttp",
+    "harness",
+    "sitecustomize",
+    "usercustomize",
+)
 MODULE = """
 open({marker!r} + __name__, "w").close()
 raise ImportError("a planted module is executed")

@@ -1,4 +1,5 @@
-"""What tests of benchmarks in files of their own share: commands in this process, and what they print."""
+"""What tests of benchmarks in files of their own share: commands in this process, and what they
+print."""
 
 from __future__ import annotations
 
@@ -76,11 +77,17 @@ def write_visits(root: Path) -> Path:
     names = list(KM)
 
     def line(number: int, visits: list[str]) -> bytes:
-        return orjson.dumps({"id": number, "history": names[:2], "places": names[number % 2 :], "visits": visits})
+        return orjson.dumps(
+            {"id": number, "history": names[:2], "places": names[number % 2 :], "visits": visits}
+        )
 
-    north = [line(number, [] if number % 4 == 0 else names[1 : 1 + number % 4]) for number in range(12)]
+    north = [
+        line(number, [] if number % 4 == 0 else names[1 : 1 + number % 4]) for number in range(12)
+    ]
     (folder / "north.jsonl").write_bytes(b"\n".join(north) + b"\n")
-    (folder / "south.jsonl").write_bytes(b"\n".join(line(number, []) for number in range(6)) + b"\n")
+    (folder / "south.jsonl").write_bytes(
+        b"\n".join(line(number, []) for number in range(6)) + b"\n"
+    )
     return folder.parent
 
 
@@ -91,11 +98,16 @@ def changed(file: Path, before: str, after: str) -> None:
 
 
 def made_of(member: str, kind: str, arguments: str) -> str:
-    """Return the source of a member of a benchmark: an object of a class of the harness with these arguments."""
+    """Return the source of a member of a benchmark: an object of a class of the harness with these
+    arguments."""
     return f"    {member} = __import__('harness').{kind}({arguments})\n"
 
 
 def having(member: str, kind: str, body: str) -> str:
-    """Return the source of a member of a benchmark: an object whose class extends `kind` by a body."""
+    """Return the source of a member of a benchmark: an object whose class extends `kind` by a
+    body."""
     own = indent(body, " " * 8)
-    return f"    class Own{kind}(__import__('harness').{kind}):\n{own}\n\n    {member} = Own{kind}()\n\n"
+    return (
+        f"    class Own{kind}(__import__('harness').{kind}):\n{own}\n\n    {member} ="
+        f" Own{kind}()\n\n"
+    )

@@ -1,9 +1,10 @@
 """What a disk may hold after a loss of power: a model over the journal of a `RecordingDisk`.
 
-Of a file: what was synced, and of what came later any part: the first so many operations, the last of them by half,
-or any of its blocks, the others as they were or, where nothing was, zeros; under the new length, the old one, or one
-between. Of a folder: the names that were synced, and of the changes since any selection, each whole or not at all,
-as POSIX leaves it (a file system with an ordered journal gives a few of these). Content and names are independent.
+Of a file: what was synced, and of what came later any part: the first so many operations, the last
+of them by half, or any of its blocks, the others as they were or, where nothing was, zeros; under
+the new length, the old one, or one between. Of a folder: the names that were synced, and of the
+changes since any selection, each whole or not at all, as POSIX leaves it (a file system with an
+ordered journal gives a few of these). Content and names are independent.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
-from tests.support.disks import FOLDER, Acknowledged, Cut, Entry, FolderSynced, Named, RecordingDisk, Synced, Written
+from tests.support.disks import (
+    FOLDER,
+    Acknowledged,
+    Cut,
+    Entry,
+    FolderSynced,
+    Named,
+    RecordingDisk,
+    Synced,
+    Written,
+)
 
 BLOCK = 64
 """Bytes that the disk writes at once; small, so that a line is torn in many ways."""
@@ -54,7 +65,8 @@ def halved(change: Written | Cut) -> Written | Cut:
 
 
 def by_blocks(old: bytes, new: bytes, chosen: Callable[[int], bool], size: int) -> bytes:
-    """The new content where `chosen` says so by the block's number, elsewhere the old or zeros; `size` bytes of it."""
+    """The new content where `chosen` says so by the block's number, elsewhere the old or zeros;
+    `size` bytes of it."""
     older, held = old.ljust(len(new), b"\0"), b""
     for number, at in enumerate(range(0, max(len(new), len(old)), BLOCK)):
         held += (new if chosen(number) else older)[at : at + BLOCK]
@@ -83,7 +95,10 @@ class Power:
             case Synced(inode=inode, changes=changes):
                 file = self._files.setdefault(inode, _File())
                 count = max(0, changes - file.folded)
-                file.synced, file.since = applied(file.synced, file.since[:count]), file.since[count:]
+                file.synced, file.since = (
+                    applied(file.synced, file.since[:count]),
+                    file.since[count:],
+                )
                 file.folded += count
             case Named(folder=folder, names=names):
                 self._folders.setdefault(folder, _Folder()).since.append(names)
@@ -103,16 +118,26 @@ class Power:
         return len(self._folders[folder].since)
 
     def contents(self, inode: int, few: bool = False) -> list[bytes]:
-        """Some of what a file may hold: so many of its changes, the last whole or by half, and some of its blocks."""
+        """Some of what a file may hold: so many of its changes, the last whole or by half, and some
+        of its blocks."""
         file = self._files[inode]
         new = applied(file.synced, file.since)
         if few:
-            return [file.synced, applied(file.synced, [*file.since[:-1], halved(file.since[-1])]), new]
+            return [
+                file.synced,
+                applied(file.synced, [*file.since[:-1], halved(file.since[-1])]),
+                new,
+            ]
         found = [applied(file.synced, file.since[:count]) for count in range(len(file.since) + 1)]
         found += [
-            applied(file.synced, [*file.since[:count], halved(file.since[count])]) for count in range(len(file.since))
+            applied(file.synced, [*file.since[:count], halved(file.since[count])])
+            for count in range(len(file.since))
         ]
-        choices: list[Callable[[int], bool]] = [lambda n: False, lambda n: n % 2 == 0, lambda n: n % 2 == 1]
+        choices: list[Callable[[int], bool]] = [
+            lambda n: False,
+            lambda n: n % 2 == 0,
+            lambda n: n % 2 == 1,
+        ]
         found += [by_blocks(file.synced, new, chosen, len(new)) for chosen in choices]
         return list(dict.fromkeys(found))
 
@@ -120,19 +145,27 @@ class Power:
         """What a file may hold of any of its blocks, under its old or new length or one between."""
         file = self._files[inode]
         new = applied(file.synced, file.since)
-        size = round(len(file.synced) + rng.choice((0.0, rng.random(), 1.0)) * (len(new) - len(file.synced)))
+        size = round(
+            len(file.synced) + rng.choice((0.0, rng.random(), 1.0)) * (len(new) - len(file.synced))
+        )
         return by_blocks(file.synced, new, lambda _: rng.random() < 0.5, size)
 
     def state(self, names: Mapping[Path, Sequence[bool]], contents: Mapping[int, bytes]) -> Held:
-        """What the disk holds if of each folder the changes chosen are there, and files hold what is given."""
+        """What the disk holds if of each folder the changes chosen are there, and files hold what
+        is given."""
         return dict(self._below(self._root, names, contents))
 
     def states(self, few: bool) -> Iterator[Held]:
-        """Every selection of names with every one of `contents`, or of a `few` of them: none, all, and a torn end."""
+        """Every selection of names with every one of `contents`, or of a `few` of them: none, all,
+        and a torn end."""
         folders, inodes = self.unsynced()
-        for names in product(*[product((False, True), repeat=self.changes(folder)) for folder in folders]):
+        for names in product(
+            *[product((False, True), repeat=self.changes(folder)) for folder in folders]
+        ):
             for contents in product(*[self.contents(inode, few) for inode in inodes]):
-                yield self.state(dict(zip(folders, names, strict=True)), dict(zip(inodes, contents, strict=True)))
+                yield self.state(
+                    dict(zip(folders, names, strict=True)), dict(zip(inodes, contents, strict=True))
+                )
 
     def _below(
         self, folder: Path, names: Mapping[Path, Sequence[bool]], contents: Mapping[int, bytes]

@@ -45,7 +45,11 @@ def descendants(process: int) -> list[int]:
 @contextmanager
 def held() -> Iterator[None]:
     """No endpoint's process of this test answers meanwhile."""
-    endpoints = [process for process in children(os.getpid()) if b"tests.support.endpoint_double" in words_of(process)]
+    endpoints = [
+        process
+        for process in children(os.getpid())
+        if b"tests.support.endpoint_double" in words_of(process)
+    ]
     for process in endpoints:
         os.kill(process, signal.SIGSTOP)
     try:
@@ -82,7 +86,11 @@ def listeners(processes: Sequence[int]) -> list[tuple[str, int]]:
 
 def connections(processes: Sequence[int]) -> list[tuple[int, int]]:
     """Return the local and the remote port of each connection of processes."""
-    return [(local[1], remote[1]) for state, local, remote in _sockets(processes) if state == ESTABLISHED]
+    return [
+        (local[1], remote[1])
+        for state, local, remote in _sockets(processes)
+        if state == ESTABLISHED
+    ]
 
 
 def _sockets(processes: Sequence[int]) -> Iterator[tuple[str, tuple[str, int], tuple[str, int]]]:

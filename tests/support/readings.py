@@ -14,7 +14,8 @@ P = TypeVar("P")
 
 
 class Invalid(NamedTuple):
-    """An `InvalidReply`; `why` is what a Chinese prompt gives as the reason when the model is asked again."""
+    """An `InvalidReply`; `why` is what a Chinese prompt gives as the reason when the model is asked
+    again."""
 
     kind: str
     why: str
@@ -25,4 +26,6 @@ def reading_of(read: Callable[[Completion, P], T], completion: Completion, known
     try:
         return read(completion, known)
     except InvalidReply as error:
-        return Invalid(error.kind, error.why or NOTES["zh"].reasons.get(error.kind, ""), error.final)
+        return Invalid(
+            error.kind, error.why or NOTES["zh"].reasons.get(error.kind, ""), error.final
+        )

@@ -1,4 +1,5 @@
-"""Compare outputs by their values: results by bytes, documents by the numbers in them, whatever their words."""
+"""Compare outputs by their values: results by bytes, documents by the numbers in them, whatever
+their words."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ import orjson
 Path = tuple[str, ...]
 Leaf = str | float | bool | None
 Renamed = Mapping[str, str]
-"""From paths of earlier documents to paths of today's, parts separated by `/`. `*` is any one part. A path includes all
-paths below it."""
+"""From paths of earlier documents to paths of today's, parts separated by `/`. `*` is any one part.
+A path includes all paths below it."""
 
 TOLERANCE = 1e-12
 """Relative and absolute: the same numbers summed in another order."""
@@ -33,7 +34,8 @@ ROW = re.compile(r"^ +[^\\\s]|\S {2,}\S|^\||&")
 """Lines of tables: in text with columns, in Markdown, in LaTeX."""
 CSV_KEYS = ("benchmark", "metric", "run", "subset")
 EARLIER = {"platform": "subset", "platforms": "subsets", "Avg.": "all"}
-"""Words of earlier tables and comparisons: names of keys and columns, and the subset that an average is of."""
+"""Words of earlier tables and comparisons: names of keys and columns, and the subset that an
+average is of."""
 
 
 NAMES = (
@@ -41,18 +43,52 @@ NAMES = (
     *("Error_Peer", "Error_Viral", "Error_Decay", "Error_Random"),
 )
 DETAILS = (
-    *("cold_start", "persona_augmented", "delta", "learning_curve", "cohort", "cohort_curve", "ceiling"),
-    *("protocols", "without_bias", "per_slot", "histograms", "day", "valid_days", "beside_truth", "ground_truth"),
+    *(
+        "cold_start",
+        "persona_augmented",
+        "delta",
+        "learning_curve",
+        "cohort",
+        "cohort_curve",
+        "ceiling",
+    ),
+    *(
+        "protocols",
+        "without_bias",
+        "per_slot",
+        "histograms",
+        "day",
+        "valid_days",
+        "beside_truth",
+        "ground_truth",
+    ),
 )
 DIAGNOSTICS = (
-    *("unscored_steps", "users_without_scored_step", "repaired_steps", "release_code_left_out", "out_of_pool"),
-    *("wrong_number", "at_asked", "errors_over_valid", "modes", "repaired_users", "warned_users", "warnings"),
+    *(
+        "unscored_steps",
+        "users_without_scored_step",
+        "repaired_steps",
+        "release_code_left_out",
+        "out_of_pool",
+    ),
+    *(
+        "wrong_number",
+        "at_asked",
+        "errors_over_valid",
+        "modes",
+        "repaired_users",
+        "warned_users",
+        "warnings",
+    ),
 )
 FORMAT_2: Renamed = {
     **{name: f"details/{name}" for name in DETAILS},
     **{f"diagnostics/{name}": f"details/{name}" for name in DIAGNOSTICS},
     **{f"fwt/{name}": f"secondary/FWT {name}" for name in NAMES},
-    **{f"metrics/{name}": f"secondary/{name}" for name in ("JSD_per_slot", "Score (asbench)", "Score (agentsociety2)")},
+    **{
+        f"metrics/{name}": f"secondary/{name}"
+        for name in ("JSD_per_slot", "Score (asbench)", "Score (agentsociety2)")
+    },
     "release_code/F1^NS": "secondary/F1^NS (release code)/value",
     "coverage/scored_steps": "details/scored_steps",
     "diagnostics/steps": "diagnostics/answers",
@@ -70,7 +106,8 @@ STATS: Renamed = {
 
 
 def differences(name: str, old: bytes, new: bytes, renamed: Renamed | None = None) -> list[str]:
-    """Return what is missing from the new document or different in it, a sentence each. Additions are no difference."""
+    """Return what is missing from the new document or different in it, a sentence each. Additions
+    are no difference."""
     if name.endswith((".jsonl", "generated_beijing.json")):
         return _bytes(old, new)
     if name.endswith(".xlsx.json"):
@@ -79,20 +116,30 @@ def differences(name: str, old: bytes, new: bytes, renamed: Renamed | None = Non
         return _values(orjson.loads(old), orjson.loads(new), renamed or {})
     if name.endswith(".csv"):
         return _values(_table(old), _table(new), renamed or {})
-    return _texts(old.decode(), new.decode(), rows_may_move="eval_report" in name, repeats=name.endswith(".tex"))
+    return _texts(
+        old.decode(),
+        new.decode(),
+        rows_may_move="eval_report" in name,
+        repeats=name.endswith(".tex"),
+    )
 
 
 def without_intervals(name: str, content: bytes) -> bytes:
-    """Return a document without its 95 % intervals: format 2 of reports and before had others, by the bootstrap.
+    """Return a document without its 95 % intervals: format 2 of reports and before had others, by
+    the bootstrap.
 
-    Numbers of a text have no plus: reports before format 4 had one before shares that may be below 0."""
+    Numbers of a text have no plus: reports before format 4 had one before shares that may be below
+    0."""
     if name.endswith(".jsonl") or "generated" in name:
         return content
     if name.endswith(".json"):
         return orjson.dumps(_dropped(orjson.loads(content)))
     text = content.decode()
     if name.endswith(".csv"):
-        rows = [{k: v for k, v in row.items() if k not in ("from", "to")} for row in csv.DictReader(io.StringIO(text))]
+        rows = [
+            {k: v for k, v in row.items() if k not in ("from", "to")}
+            for row in csv.DictReader(io.StringIO(text))
+        ]
         made = io.StringIO()
         writer = csv.DictWriter(made, rows[0])
         writer.writeheader()
@@ -103,8 +150,18 @@ def without_intervals(name: str, content: bytes) -> bytes:
     return re.sub(r"(?m)^ *95 %(?:.+\n)+", "", text).encode()
 
 
-CHANGED = {"ci95", "bootstrap", "p", "p_holm", "users_needed", "few_users", "permutations", "verdicts"}
-"""Keys of what is computed in another way now; the latter ones are of format 1 of `compare`, with Holm's procedure."""
+CHANGED = {
+    "ci95",
+    "bootstrap",
+    "p",
+    "p_holm",
+    "users_needed",
+    "few_users",
+    "permutations",
+    "verdicts",
+}
+"""Keys of what is computed in another way now; the latter ones are of format 1 of `compare`, with
+Holm's procedure."""
 
 
 def _dropped(value: Any) -> Any:
@@ -119,7 +176,9 @@ def _bytes(old: bytes, new: bytes) -> list[str]:
     before, after = old.splitlines(), new.splitlines()
     if len(before) != len(after):
         return [f"{len(before)} lines were, {len(after)} are"]
-    number = next((i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b), len(before))
+    number = next(
+        (i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b), len(before)
+    )
     at = before[number : number + 1], after[number : number + 1]
     return [f"line {number + 1} differs: {at[0]!r:.2000} is now {at[1]!r:.2000}"]
 
@@ -144,7 +203,8 @@ def _values(old: Any, new: Any, renamed: Renamed) -> list[str]:
 
 
 def _leaves(value: Any, path: Path = ()) -> Iterable[tuple[Path, Leaf]]:
-    """Yield values with their paths. A list of sentences is one text; any other list has its length as well."""
+    """Yield values with their paths. A list of sentences is one text; any other list has its length
+    as well."""
     if isinstance(value, dict):
         for key, one in value.items():
             yield from _leaves(one, (*path, str(key)))
@@ -160,13 +220,17 @@ def _leaves(value: Any, path: Path = ()) -> Iterable[tuple[Path, Leaf]]:
 
 
 def _now_at(path: Path, renamed: Renamed) -> Path:
-    """Return today's path: the longest entry that matches the beginning is replaced, each `*` by what it matched."""
+    """Return today's path: the longest entry that matches the beginning is replaced, each `*` by
+    what it matched."""
     for old in sorted(renamed, key=len, reverse=True):
         parts = old.split("/")
         head, rest = path[: len(parts)], path[len(parts) :]
         if len(head) == len(parts) and all(a in ("*", b) for a, b in zip(parts, head, strict=True)):
             matched = iter([b for a, b in zip(parts, head, strict=True) if a == "*"])
-            return (*(next(matched) if part == "*" else part for part in renamed[old].split("/")), *rest)
+            return (
+                *(next(matched) if part == "*" else part for part in renamed[old].split("/")),
+                *rest,
+            )
     return path
 
 
@@ -208,25 +272,36 @@ def _cell(text: str) -> str | float:
 
 
 def _texts(old: str, new: str, *, rows_may_move: bool, repeats: bool) -> list[str]:
-    """Compare numbers of tables in their order (in that of each row alone, if rows may move), those of sentences in any
-    order, and each only once if the earlier document `repeats` them."""
+    """Compare numbers of tables in their order (in that of each row alone, if rows may move), those
+    of sentences in any order, and each only once if the earlier document `repeats` them."""
     if rows_may_move:
         found = _rows(_numbers_by_row(old), _numbers_by_row(new))
     else:
         found = _in_order(_numbers(old, rows=True), _numbers(new, rows=True))
     sentences = _numbers(old, rows=False)
-    lost = _lost(list(dict.fromkeys(sentences)) if repeats else sentences, _numbers(new, rows=False))
+    lost = _lost(
+        list(dict.fromkeys(sentences)) if repeats else sentences, _numbers(new, rows=False)
+    )
     return found + [f"no sentence has the number {number} any more" for number in lost]
 
 
 def _numbers(text: str, *, rows: bool) -> list[str]:
-    return [number for line in text.splitlines() if bool(ROW.search(line)) == rows for number in NUMBER.findall(line)]
+    return [
+        number
+        for line in text.splitlines()
+        if bool(ROW.search(line)) == rows
+        for number in NUMBER.findall(line)
+    ]
 
 
 def _numbers_by_row(text: str) -> list[list[str]]:
     """Return the numbers of each row of a table but its head, which a rule follows."""
     lines = [*text.splitlines(), ""]
-    rows = (line for line, below in pairwise(lines) if ROW.search(line) and not re.fullmatch(r"[- ]+", below))
+    rows = (
+        line
+        for line, below in pairwise(lines)
+        if ROW.search(line) and not re.fullmatch(r"[- ]+", below)
+    )
     found = map(NUMBER.findall, rows)
     return sorted((numbers for numbers in found if numbers), key=len, reverse=True)
 
@@ -244,8 +319,9 @@ def _rows(old: list[list[str]], new: list[list[str]]) -> list[str]:
 
 
 def _lost(old: list[str], new: list[str]) -> list[str]:
-    """Return missing numbers of two digits at least: shorter ones belong to explanations (step 1)."""
-    return [number for number in (Counter(old) - Counter(new)) if len(re.sub(r"\D", "", number)) > 1]
+    """Return missing numbers of two digits at least: shorter ones belong to explanations (step
+    1)."""
+    return [number for number in Counter(old) - Counter(new) if len(re.sub(r"\D", "", number)) > 1]
 
 
 def _workbooks(old: Any, new: Any) -> list[str]:
@@ -262,9 +338,13 @@ def _workbooks(old: Any, new: Any) -> list[str]:
 
 
 def _in_order(old: list[str], new: list[str]) -> list[str]:
-    """Report the first number that does not follow those before it. Other numbers may be between them."""
+    """Report the first number that does not follow those before it. Other numbers may be between
+    them."""
     rest = iter(new)
     for at, number in enumerate(old):
         if number not in rest:
-            return [f"table number {at + 1}, {number}, is missing after {', '.join(old[max(0, at - 5) : at])}"]
+            return [
+                f"table number {at + 1}, {number}, is missing after"
+                f" {', '.join(old[max(0, at - 5) : at])}"
+            ]
     return []

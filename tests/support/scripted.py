@@ -1,4 +1,5 @@
-"""A scripted OpenAI-compatible server on loopback, for tests that look at a whole run from outside."""
+"""A scripted OpenAI-compatible server on loopback, for tests that look at a whole run from
+outside."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def answerer_of(body: dict[str, Any], answerers: Sequence[Mapping[str, Any]]) ->
 
 
 def busy(_: dict[str, Any]) -> tuple[int, bytes]:
-    """Nobody is served, and any request may have been billed: with `UNTIL_STOPPED` a run is soon left to be resumed."""
+    """Nobody is served, and any request may have been billed: with `UNTIL_STOPPED` a run is soon
+    left to be resumed."""
     return 503, b"{}"
 
 
@@ -63,20 +65,28 @@ UNTIL_STOPPED = ("--max-outage", "0.1")
 
 
 def completion(text: str) -> bytes:
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "finish_reason": "stop",
+    }
     usage = {"prompt_tokens": 10, "completion_tokens": 5}
     return orjson.dumps({"model": "scripted", "choices": [choice], "usage": usage})
 
 
 class PromptHandler(BaseHTTPRequestHandler):
-    """HTTP/1.1 in silence, for well-formed requests: Python's own parser takes headers for those of an e-mail, which
-    takes longer than most scripts do."""
+    """HTTP/1.1 in silence, for well-formed requests: Python's own parser takes headers for those of
+    an e-mail, which takes longer than most scripts do."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # a reply is two packets: the second would wait 40 ms for an acknowledgement
+    disable_nagle_algorithm = (
+        True  # a reply is two packets: the second would wait 40 ms for an acknowledgement
+    )
 
     def parse_request(self) -> bool:
-        self.command, self.path, self.request_version = self.raw_requestline.decode("iso-8859-1").split()
+        self.command, self.path, self.request_version = self.raw_requestline.decode(
+            "iso-8859-1"
+        ).split()
         self.headers = Message()
         while line := self.rfile.readline().decode("iso-8859-1").rstrip("\r\n"):
             name, _, value = line.partition(":")
@@ -93,14 +103,17 @@ class PromptHandler(BaseHTTPRequestHandler):
 
 class _PromptServer(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 1024  # with 5, the default, some of a run's first connections are tried again after a second
+    # with 5, the default, some of a run's first connections are tried again after a second
+    request_queue_size = 1024
 
 
 @contextmanager
 def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
     """Serve on a port of loopback, in a thread for each connection."""
     http = _PromptServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield http.server_port
@@ -116,7 +129,11 @@ def serving(script: Script) -> Iterator[Server]:
         wbufsize = -1  # a reply is one packet
 
         def do_POST(self) -> None:
-            server.heads.append("\n".join([self.path, *(f"{name}: {value}" for name, value in self.headers.items())]))
+            server.heads.append(
+                "\n".join(
+                    [self.path, *(f"{name}: {value}" for name, value in self.headers.items())]
+                )
+            )
             server.keys.append(self.headers.get("Authorization"))
             body = self.rfile.read(int(self.headers["Content-Length"]))
             server.bodies.append(body)

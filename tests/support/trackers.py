@@ -1,4 +1,5 @@
-"""Libraries of trackers that keep what they get in memory: the names that the harness uses of `wandb` and `mlflow`."""
+"""Libraries of trackers that keep what they get in memory: the names that the harness uses of
+`wandb` and `mlflow`."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ class Kept:
     def figures(self) -> dict[str, Any]:
         """Return the last values; one that is undefined has none."""
         last = {name: values[-1] for name, values in self.history.items()}
-        return {name: value for name, value in last.items() if value is not None and not math.isnan(value)}
+        return {
+            name: value
+            for name, value in last.items()
+            if value is not None and not math.isnan(value)
+        }
 
     def add(self, figures: Mapping[str, Any]) -> None:
         for name, value in figures.items():
@@ -53,7 +58,8 @@ class Library:
 
 
 class Wandb(Library):
-    """An online W&B: ids are its own; figures are those of the summary, and facts are in the configuration."""
+    """An online W&B: ids are its own; figures are those of the summary, and facts are in the
+    configuration."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,9 +78,13 @@ class Wandb(Library):
 
     def Artifact(self, name: str, type: str, description: str) -> SimpleNamespace:
         files: dict[str, bytes] = {}
-        return SimpleNamespace(files=files, add_file=lambda path, name: files.update({name: Path(path).read_bytes()}))
+        return SimpleNamespace(
+            files=files, add_file=lambda path, name: files.update({name: Path(path).read_bytes()})
+        )
 
-    def init(self, *, id: str, resume: str, settings: dict[str, Any], **labels: str) -> SimpleNamespace:
+    def init(
+        self, *, id: str, resume: str, settings: dict[str, Any], **labels: str
+    ) -> SimpleNamespace:
         self._fail()
         assert resume == "allow" and settings["x_disable_meta"] and settings["console"] == "off"
         kept = self.entries.setdefault(id, Kept()).begin()
@@ -85,7 +95,9 @@ class Wandb(Library):
             return SimpleNamespace(wait=self._uploaded)
 
         return SimpleNamespace(
-            config=SimpleNamespace(update=lambda values, allow_val_change: kept.config.update(values)),
+            config=SimpleNamespace(
+                update=lambda values, allow_val_change: kept.config.update(values)
+            ),
             summary=SimpleNamespace(update=kept.add),
             log_artifact=log_artifact,
             offline=False,
@@ -95,7 +107,8 @@ class Wandb(Library):
 
 
 class Mlflow(Library):
-    """An MLflow whose parameters, as the real one's, cannot change, and whose entries are found by a tag."""
+    """An MLflow whose parameters, as the real one's, cannot change, and whose entries are found by
+    a tag."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,18 +118,26 @@ class Mlflow(Library):
     def is_tracking_uri_set(self) -> bool:
         return True
 
-    def search_runs(self, filter_string: str, output_format: str, max_results: int) -> list[SimpleNamespace]:
+    def search_runs(
+        self, filter_string: str, output_format: str, max_results: int
+    ) -> list[SimpleNamespace]:
         self._fail()
         wanted = filter_string.partition(" = ")[2].strip("'")
         found = [kept for kept in self.entries.values() if kept.facts.get("harness.run") == wanted]
         return [
-            SimpleNamespace(info=SimpleNamespace(run_id=wanted), data=SimpleNamespace(metrics=one.figures))
+            SimpleNamespace(
+                info=SimpleNamespace(run_id=wanted), data=SimpleNamespace(metrics=one.figures)
+            )
             for one in found
         ]
 
     @contextmanager
     def start_run(
-        self, nested: bool, run_id: str = "", run_name: str = "", tags: Mapping[str, str] | None = None
+        self,
+        nested: bool,
+        run_id: str = "",
+        run_name: str = "",
+        tags: Mapping[str, str] | None = None,
     ) -> Iterator[SimpleNamespace]:
         tagged = (tags or {}).get("harness.run", f"untagged {len(self.entries)}")
         self._open = self.entries.setdefault(run_id or tagged, Kept(facts=dict(tags or {})))

@@ -1,4 +1,5 @@
-"""Virtual time: an event loop whose clock jumps to the next thing that is due, so that hours pass in no time."""
+"""Virtual time: an event loop whose clock jumps to the next thing that is due, so that hours pass
+in no time."""
 
 from __future__ import annotations
 

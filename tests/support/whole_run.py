@@ -1,6 +1,8 @@
-"""A whole run over a scripted endpoint, from its lock to its manifest, in processes that follow one another.
+"""A whole run over a scripted endpoint, from its lock to its manifest, in processes that follow one
+another.
 
-Each does what `run` does with its files, in the same order (harness/engine/run.py), on a disk of the test's.
+Each does what `run` does with its files, in the same order (harness/engine/run.py), on a disk of
+the test's.
 """
 
 from __future__ import annotations
@@ -103,9 +105,12 @@ async def hiccup(user: str, before: int) -> None:
 
 
 class WholeRun:
-    """One run's folder below `folder`. `shown` are the replies that plays were shown, in all processes."""
+    """One run's folder below `folder`. `shown` are the replies that plays were shown, in all
+    processes."""
 
-    def __init__(self, folder: Path, users: Mapping[str, int] = USERS, *, power: bool = False) -> None:
+    def __init__(
+        self, folder: Path, users: Mapping[str, int] = USERS, *, power: bool = False
+    ) -> None:
         self.root = folder
         self.files = RunFiles(folder / "results" / "run", "weibo")
         self.shown: Counter[str] = Counter()
@@ -141,7 +146,9 @@ class WholeRun:
             finally:
                 store.close()
 
-    def _run(self, store: RunStore, index: TaskIndex, disk: Disk, benchmark: Chains, endpoint: Endpoint) -> Manifest:
+    def _run(
+        self, store: RunStore, index: TaskIndex, disk: Disk, benchmark: Chains, endpoint: Endpoint
+    ) -> Manifest:
         files, old = self.files, store.manifest()
         if old is None and files.results.exists() and files.results.stat().st_size:
             raise BadInput(f"{files.results} has no manifest")
@@ -170,7 +177,9 @@ class WholeRun:
         clock = anyio.current_time
         findings, slots = Findings([job], clock), Slots(FixedControl(LIMIT), clock)
         limits, chance = Limits(2, 900.0), random.Random(0)
-        caller = Caller(endpoint, Limiter(slots), limits, probe=b"?", clock=clock, sleep=no_wait, rng=chance)
+        caller = Caller(
+            endpoint, Limiter(slots), limits, probe=b"?", clock=clock, sleep=no_wait, rng=chance
+        )
         power = self._power
         lane = Lane(LanePlan("run", 1, LIMIT, power), findings, caller)
         extend(lane, hooks)
@@ -188,8 +197,20 @@ class WholeRun:
     def _manifest(self, index: TaskIndex) -> Manifest:
         return Manifest(
             subset="weibo",
-            identity={"benchmark": "chains", "model": "m", "settings": {}, "sampling": {}, "files": {}},
-            provenance={"endpoint": "http://x", "key_from": None, "harness": "0", "quirks": [], "quirks_used": []},
+            identity={
+                "benchmark": "chains",
+                "model": "m",
+                "settings": {},
+                "sampling": {},
+                "files": {},
+            },
+            provenance={
+                "endpoint": "http://x",
+                "key_from": None,
+                "harness": "0",
+                "quirks": [],
+                "quirks_used": [],
+            },
             tuning={},
             tasks={"path": "tasks.jsonl", "sha256": index.sha256, "users": len(index)},
             selection={"ratio": 1.0, "sample_seed": 0},
@@ -203,11 +224,16 @@ class WholeRun:
     @property
     def saved(self) -> Counter[str]:
         """Requests whose replies are in the file."""
-        return Counter(log.unseal(line.text)["request"] for line in log.sound_lines(self.files.responses))
+        return Counter(
+            log.unseal(line.text)["request"] for line in log.sound_lines(self.files.responses)
+        )
 
     @property
     def replies(self) -> Counter[str]:
-        return Counter(log.unseal(line.text)["completion"]["text"] for line in log.sound_lines(self.files.responses))
+        return Counter(
+            log.unseal(line.text)["completion"]["text"]
+            for line in log.sound_lines(self.files.responses)
+        )
 
     @property
     def recorded(self) -> list[str]:
@@ -218,10 +244,17 @@ class WholeRun:
         made = manifest.load(self.files.manifest)
         if made is None or made.state != COMPLETE:
             return ["it is not complete"]
-        found = [] if self.recorded == list(self._users) else [f"the records are of {self.recorded}"]
+        found = (
+            [] if self.recorded == list(self._users) else [f"the records are of {self.recorded}"]
+        )
         if made.results_sha256 != hashlib.sha256(self.files.results.read_bytes()).hexdigest():
             found.append("the manifest names another file")
-        for path in (self.files.results, self.files.responses, self.files.failures, self.files.events):
+        for path in (
+            self.files.results,
+            self.files.responses,
+            self.files.failures,
+            self.files.events,
+        ):
             found += [f"{path.name}: torn" for line in log.lines(path) if not log.sound(line.text)]
         found += [f"{request} is saved twice" for request, times in self.saved.items() if times > 1]
         if self.files.folder.joinpath("prompt_own.txt").read_bytes() != PROMPT["prompt_own.txt"]:

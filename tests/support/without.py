@@ -1,7 +1,9 @@
-"""A plugin of pytest for a checkout from which extensions were deleted: leave out the tests that are about them.
+"""A plugin of pytest for a checkout from which extensions were deleted: leave out the tests that
+are about them.
 
-`HARNESS_WITHOUT` has their packages and flags, separated by spaces. A test is about an extension if its code, the code
-of a fixture, function or class of the tests that it names, or one of its parameters has one of these words.
+`HARNESS_WITHOUT` has their packages and flags, separated by spaces. A test is about an extension if
+its code, the code of a fixture, function or class of the tests that it names, or one of its
+parameters has one of these words.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ LEFT_OUT = "left_out.json"
 """In the checkout: of each file of tests, how many were left out, and of how many."""
 
 
-ABOUT = re.compile(rf"""["'`/ =\[](?:{"|".join(map(re.escape, WORDS))})(?![\w-])""") if WORDS else None
+ABOUT = (
+    re.compile(rf"""["'`/ =\[](?:{"|".join(map(re.escape, WORDS))})(?![\w-])""") if WORDS else None
+)
 
 
 @pytest.hookimpl(trylast=True)  # of what is deselected nothing has to be read
@@ -32,7 +36,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if ABOUT is None:
         return
     left_out = [item for item in items if is_about(item)]
-    files = [Counter(str(item.path.relative_to(config.rootpath)) for item in some) for some in (left_out, items)]
+    files = [
+        Counter(str(item.path.relative_to(config.rootpath)) for item in some)
+        for some in (left_out, items)
+    ]
     counts = {file: (files[0][file], number) for file, number in files[1].items()}
     (config.rootpath / LEFT_OUT).write_text(json.dumps(counts))
     config.hook.pytest_deselected(items=left_out)
@@ -50,7 +57,8 @@ def is_about(item: Any) -> bool:
 
 @cache
 def _names_one(module: Any, name: str, depth: int = 0) -> bool:
-    """Return whether the code of a function or class, or of what it names of the tests, has one of the words."""
+    """Return whether the code of a function or class, or of what it names of the tests, has one of
+    the words."""
     found = getattr(module, name, None)
     found = inspect.unwrap(getattr(found, "_fixture_function", found)) if callable(found) else found
     if not isinstance(found, FunctionType | type) or not found.__module__.startswith("tests."):
@@ -59,8 +67,16 @@ def _names_one(module: Any, name: str, depth: int = 0) -> bool:
     assert ABOUT
     if ABOUT.search(_source(found)):
         return True
-    functions = [found] if isinstance(found, FunctionType) else filter(inspect.isfunction, vars(found).values())
-    named = {name for function in functions for name in function.__code__.co_names} if depth < 3 else set()
+    functions = (
+        [found]
+        if isinstance(found, FunctionType)
+        else filter(inspect.isfunction, vars(found).values())
+    )
+    named = (
+        {name for function in functions for name in function.__code__.co_names}
+        if depth < 3
+        else set()
+    )
     return any(_names_one(module, other, depth + 1) for other in named)
 
 
@@ -73,8 +89,8 @@ def _source(found: FunctionType | type) -> str:
 
 @cache
 def _definitions(module: Any) -> tuple[list[str], dict[str, tuple[int, int]]]:
-    """Return the lines of a module, and where its functions and classes are in them. Parameters in a decorator are
-    each a test's own."""
+    """Return the lines of a module, and where its functions and classes are in them. Parameters in
+    a decorator are each a test's own."""
     text, places = inspect.getsource(module), dict[str, tuple[int, int]]()
 
     def walk(node: ast.AST, prefix: str) -> None:

@@ -24,7 +24,9 @@ from tests.support import examples
 from tests.support.plugins import Commands
 
 SCORES = {"Recall": 0.4, "F1^NS": 0.2}
-SUBSET = SubsetProgress("xiaohongshu", users=1200, done=1100, failed=20, steps=9600, steps_done=9000)
+SUBSET = SubsetProgress(
+    "xiaohongshu", users=1200, done=1100, failed=20, steps=9600, steps_done=9000
+)
 SCORED = SubsetProgress("weibo", 1200, 600, 20, 9600, 4800, SCORES, 512)
 FULL: JSON = {
     "model": "Qwen/Qwen3-8B",
@@ -39,10 +41,19 @@ FULL: JSON = {
     "chain_bound": True,
     "token_rates": (25_000.0, 1_200.0),
     "latency": (1.234, 12.3),
-    "faults": (("http_429", 9), ("timeout", 4), ("http_503", 2), ("connection", 1), ("bad_json", 1)),
+    "faults": (
+        ("http_429", 9),
+        ("timeout", 4),
+        ("http_503", 2),
+        ("connection", 1),
+        ("bad_json", 1),
+    ),
     "failures": (("persistent_error", 38), ("http_400", 2)),
     "projected_tokens": (15_000_000, 3_000_000),
-    "warnings": (Warned("http_503: 服务器繁忙", 3.0, 12), Warned("learned: no\ttemperature\x1b[2J", 65.0)),
+    "warnings": (
+        Warned("http_503: 服务器繁忙", 3.0, 12),
+        Warned("learned: no\ttemperature\x1b[2J", 65.0),
+    ),
     "at_risk": AtRisk(600, 99.0),
 }
 
@@ -77,9 +88,15 @@ def snapshot(*subsets: SubsetProgress, **changes: Any) -> Snapshot:
     ("changes", "told"),
     [
         ({"held_by": "rate", "waiting": 3}, "held by the rate"),
-        ({"held_by": "pause", "waiting": 3, "pause": 43.0}, "the endpoint asked to wait, 0:43 left"),
+        (
+            {"held_by": "pause", "waiting": 3, "pause": 43.0},
+            "the endpoint asked to wait, 0:43 left",
+        ),
         ({"backing_off": 1, "pause": 3600.0}, "the endpoint asked to wait, 1:00:00 left"),
-        ({"held_by": "outage", "waiting": 3, "outage": 30.0, "silence": 30.0}, "no answer for 0:30"),
+        (
+            {"held_by": "outage", "waiting": 3, "outage": 30.0, "silence": 30.0},
+            "no answer for 0:30",
+        ),
         ({"in_flight": 64, "silence": 22.0, "latency": (1.0, 3.0)}, "no answer for 0:22"),
         ({"lag": 0.25}, "busy loop 250 ms"),
         ({"slowest_write": 0.08}, "slow disk 80 ms"),
@@ -97,7 +114,10 @@ def test_why_fewer_are_on_the_wire_is_told(changes: JSON, told: str) -> None:
     [
         ({"in_flight": 16, "limit": 16, "requested": 16}, "16 in flight of 16 allowed |"),
         ({"in_flight": 9, "limit": 18, "requested": None}, "9 in flight of 18 allowed (auto) |"),
-        ({"in_flight": 1, "limit": 8, "requested": 1200}, "1 in flight of 8 allowed (1,200 requested) |"),
+        (
+            {"in_flight": 1, "limit": 8, "requested": 1200},
+            "1 in flight of 8 allowed (1,200 requested) |",
+        ),
     ],
 )
 def test_requests_in_flight_are_of_those_allowed(changes: JSON, told: str) -> None:
@@ -105,8 +125,12 @@ def test_requests_in_flight_are_of_those_allowed(changes: JSON, told: str) -> No
     assert told in line(snapshot(**changes))
 
 
-@pytest.mark.parametrize(("more", "state"), [({}, "outage"), ({"awaited": 60.0}, "waiting"), ({"over": True}, "done")])
-def test_run_that_waits_for_its_endpoint_or_has_ended_has_no_time_to_go(more: JSON, state: str) -> None:
+@pytest.mark.parametrize(
+    ("more", "state"), [({}, "outage"), ({"awaited": 60.0}, "waiting"), ({"over": True}, "done")]
+)
+def test_run_that_waits_for_its_endpoint_or_has_ended_has_no_time_to_go(
+    more: JSON, state: str
+) -> None:
     run = snapshot(outage=30.0, silence=30.0, held_by="outage", waiting=14, eta=99.0, **more)
     assert words.eta_text(run) == words.state(run) == state
     assert "ETA" not in line(run) and f", {state}" in line(run)
@@ -129,7 +153,9 @@ def test_failures_of_all_runs_are_counted_by_kind() -> None:
     """Three kinds have names; refusals of the key are failed tries like all others."""
     runs = (
         snapshot(faults=(("denied", 1200), ("timeout", 3)), failures=(("http_400", 1),)),
-        snapshot(faults=(("timeout", 4), ("http_503", 2), ("connection", 1)), unusable=(("no_json", 2),)),
+        snapshot(
+            faults=(("timeout", 4), ("http_503", 2), ("connection", 1)), unusable=(("no_json", 2),)
+        ),
     )
     assert words.failed_counts(runs) == [
         "1 failed user: http_400 1",
@@ -145,7 +171,12 @@ def test_endpoint_without_token_counts_is_not_said_to_take_none() -> None:
 
 @pytest.mark.parametrize(
     ("rate", "told"),
-    [(0.0, "0.0 steps/s"), (0.05, "3.0 steps/min"), (12.34, "12.3 steps/s"), (1889.6, "1,890 steps/s")],
+    [
+        (0.0, "0.0 steps/s"),
+        (0.05, "3.0 steps/min"),
+        (12.34, "12.3 steps/s"),
+        (1889.6, "1,890 steps/s"),
+    ],
 )
 def test_pace_is_by_the_minute_where_models_are_slow(rate: float, told: str) -> None:
     assert words.pace(rate) == told
@@ -166,7 +197,8 @@ def test_large_counts_keep_six_characters() -> None:
 
 
 def test_printing_from_a_thread_waits_for_its_turn() -> None:
-    """All of what one thread prints is written before another's begins, so that no frame comes in between."""
+    """All of what one thread prints is written before another's begins, so that no frame comes in
+    between."""
 
     class File(io.StringIO):
         free: bool | None = None
@@ -212,9 +244,13 @@ def logged(*frames: tuple[Snapshot, ...], verbose: bool = False) -> list[str]:
 
 
 def test_log_has_a_line_on_each_run_every_half_minute_of_its_own_clock() -> None:
-    """The first after five seconds, and one at the end; a run that was there before others has its turn earlier."""
+    """The first after five seconds, and one at the end; a run that was there before others has its
+    turn earlier."""
     frames = [
-        (snapshot(name="late", seconds=float(second)), snapshot(name="early", seconds=1000.0 + second))
+        (
+            snapshot(name="late", seconds=float(second)),
+            snapshot(name="early", seconds=1000.0 + second),
+        )
         for second in range(60)
     ]
     lines = logged(*frames)
@@ -227,7 +263,9 @@ def test_log_has_a_line_on_each_run_every_half_minute_of_its_own_clock() -> None
 def test_run_that_has_ended_has_one_last_line_in_a_log() -> None:
     """While the others go on, and however many snapshots of it follow."""
     ended = snapshot(name="ended", over=True)
-    frames = [(replace(ended, seconds=100.0 + second), snapshot(name="goes-on")) for second in (0, 30, 60)]
+    frames = [
+        (replace(ended, seconds=100.0 + second), snapshot(name="goes-on")) for second in (0, 30, 60)
+    ]
     lines = logged(*frames)
     assert [text.split()[0] for text in lines].count("ended:") == 1
     assert ", done," in lines[0] and "in flight" not in lines[0]
@@ -236,7 +274,9 @@ def test_run_that_has_ended_has_one_last_line_in_a_log() -> None:
 def test_processes_that_play_subsets_of_one_run_have_a_line_each() -> None:
     """As `watch` shows them."""
     lines = logged((snapshot(SCORED), snapshot(SUBSET)))
-    assert len([text for text in lines if text.startswith("run: ")]) == 4  # each at once, and at the end
+    assert (
+        len([text for text in lines if text.startswith("run: ")]) == 4
+    )  # each at once, and at the end
 
 
 def test_the_same_warning_is_logged_once() -> None:
@@ -244,20 +284,35 @@ def test_the_same_warning_is_logged_once() -> None:
     again = Warned("http_503: 服务器繁忙", 3.0, 12)
     runs = tuple([snapshot(name=name, warnings=(again,)) for name in "ab"])
     later = tuple(
-        [snapshot(name=name, seconds=200.0, warnings=(replace(again, age=0.0), Warned("new", 9.0))) for name in "ab"]
+        [
+            snapshot(
+                name=name, seconds=200.0, warnings=(replace(again, age=0.0), Warned("new", 9.0))
+            )
+            for name in "ab"
+        ]
     )
     lines = [text for text in logged(runs, later) if text.startswith("warning")]
-    assert lines == ["warning 0:03 ago: a: http_503: 服务器繁忙 (12 times)", "warning 0:09 ago: a: new"]
+    assert lines == [
+        "warning 0:03 ago: a: http_503: 服务器繁忙 (12 times)",
+        "warning 0:09 ago: a: new",
+    ]
 
 
 def test_log_line_has_what_the_board_has() -> None:
     """Whole, however long: a log is searched."""
     text = line(snapshot(replace(SCORED, done=1100), SUBSET, **FULL))
     assert text.startswith(
-        "千问: 2,200/2,400 users, ETA 8:20, 40 failed | weibo: 1,100/1,200 users, Recall 40.00%, F1^NS"
+        "千问: 2,200/2,400 users, ETA 8:20, 40 failed | weibo: 1,100/1,200 users, Recall 40.00%,"
+        " F1^NS"
     )
-    assert "| 57 in flight of 64 allowed (auto) | 12.3 steps/s | 12.3M tokens in, 2.3M out | 1:40 gone |" in text
-    assert "expected by the end: 15.0M tokens in, 3.0M out" in text and "17 failed tries: http_429 9" in text
+    assert (
+        "| 57 in flight of 64 allowed (auto) | 12.3 steps/s | 12.3M tokens in, 2.3M out | 1:40"
+        " gone |" in text
+    )
+    assert (
+        "expected by the end: 15.0M tokens in, 3.0M out" in text
+        and "17 failed tries: http_429 9" in text
+    )
 
 
 def test_warning_is_whole_in_a_log() -> None:
@@ -279,19 +334,37 @@ def test_only_verbose_displays_have_what_developers_read() -> None:
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_verbose_is_an_option_of_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], verbose: bool) -> None:
+def test_verbose_is_an_option_of_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verbose: bool
+) -> None:
     """Here of one whose output is no terminal."""
     flags = ["--verbose"] if verbose else []
-    run = ("run", "--demo", "--model", "baseline/recency", "--subset", "weibo", "--limit", 3, "--no-html", *flags)
+    run = (
+        "run",
+        "--demo",
+        "--model",
+        "baseline/recency",
+        "--subset",
+        "weibo",
+        "--limit",
+        3,
+        "--no-html",
+        *flags,
+    )
     told = Commands(tmp_path, capsys)(*run)
     assert "recency: 3/3 users, " in told and ("event loop" in told) is verbose
 
 
 def test_run_that_stops_has_no_projection() -> None:
     """What it would have taken by its end is of no use: it ends now."""
-    run = snapshot(**{**FULL, "projected_tokens": (10**6, 10**5), "projected_cost": (USD,), "eta": 60.0})
+    run = snapshot(
+        **{**FULL, "projected_tokens": (10**6, 10**5), "projected_cost": (USD,), "eta": 60.0}
+    )
     assert any("by the end" in sentence for sentence in content.traffic((run,)))
-    assert not any("by the end" in sentence for sentence in content.traffic((replace(run, stopping="interrupted"),)))
+    assert not any(
+        "by the end" in sentence
+        for sentence in content.traffic((replace(run, stopping="interrupted"),))
+    )
 
 
 # What the engine tells
@@ -318,7 +391,8 @@ def test_longest_chain_can_outlast_the_rate() -> None:
 
 
 def test_time_to_go_of_the_last_users_is_that_of_the_longest_chain() -> None:
-    """Three users left, one with ten steps of 2 s: 20 s, also where the rate is that of a minute without any reply."""
+    """Three users left, one with ten steps of 2 s: 20 s, also where the rate is that of a minute
+    without any reply."""
     assert to_go(steps=12, longest=10, rate=0.1, all_in_play=True) == (20.0, True)
     assert to_go(steps=12, longest=10, rate=0.1) == (120.0, False)
 
@@ -348,7 +422,9 @@ times = st.floats(0.01, 1e4)
     pause=st.just(0.0) | times,
     outage=st.booleans(),
 )
-def test_time_to_go_is_at_least_the_wait_and_the_longest_chain(share: float, **numbers: Any) -> None:
+def test_time_to_go_is_at_least_the_wait_and_the_longest_chain(
+    share: float, **numbers: Any
+) -> None:
     """More steps, a longer chain, a longer wait and slower replies never shorten it."""
     longest = round(share * numbers["steps"])
     seconds, _ = time_to_go(longest=longest, **numbers)
@@ -376,8 +452,12 @@ def test_latency_is_that_of_the_last_replies() -> None:
     assert latency.mean == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("age", "left"), [(0.0, 3.0), (1.5, 2.0), (4.5, 0.5), (5.0, 5.0), (41.0, 41.0)])
-def test_request_in_flight_takes_as_long_as_the_replies_that_took_longer(age: float, left: float) -> None:
+@pytest.mark.parametrize(
+    ("age", "left"), [(0.0, 3.0), (1.5, 2.0), (4.5, 0.5), (5.0, 5.0), (41.0, 41.0)]
+)
+def test_request_in_flight_takes_as_long_as_the_replies_that_took_longer(
+    age: float, left: float
+) -> None:
     """On average; one that has taken longer than all of them may take as long again."""
     latency = Latency()
     for seconds in (1.0, 2.0, 3.0, 4.0, 5.0):
@@ -405,11 +485,18 @@ def test_warnings_that_repeat_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("requested", "options"), [(64, "--rpm 30 or --concurrency auto"), (None, "--rpm 30")], ids=["fixed", "auto"]
+    ("requested", "options"),
+    [(64, "--rpm 30 or --concurrency auto"), (None, "--rpm 30")],
+    ids=["fixed", "auto"],
 )
-def test_run_whose_tries_are_mostly_refused_names_the_rate_that_was_served(requested: int | None, options: str) -> None:
-    """50 replies in 100 s are 30 a minute; half of the tries or less refused are no reason to speak."""
+def test_run_whose_tries_are_mostly_refused_names_the_rate_that_was_served(
+    requested: int | None, options: str
+) -> None:
+    """50 replies in 100 s are 30 a minute; half of the tries or less refused are no reason to
+    speak."""
     refused = snapshot(requested=requested, requests=110, in_flight=4, faults=(("http_429", 56),))
     assert f"most tries are refused: {options} |" in line(refused)
-    some = snapshot(requested=requested, requests=110, in_flight=4, faults=(("http_429", 53), ("http_500", 30)))
+    some = snapshot(
+        requested=requested, requests=110, in_flight=4, faults=(("http_429", 53), ("http_500", 30))
+    )
     assert "--rpm" not in line(some)

@@ -1,9 +1,9 @@
 """Baseline residents: honest floors for a day of mobility, which read the prompt and nothing else.
 
-They know no file, only text: home as `AOI 1，坐标 (0, 0) 米`, work as the same with `，距家 9 米`
-behind it, and places in lines `- AOI 3 ...，距家 4 米，距工作地 5 米` under headings with an intention, as
-`### 购物（shopping）`. What they answer depends on model, user messages and seed alone. Source: docs/design.md,
-sections 7 and 9.
+They know no file, only text: home as `AOI 1，坐标 (0, 0) 米`, work as the same with
+`，距家 9 米` behind it, and places in lines `- AOI 3 ...，距家 4 米，距工作地 5 米` under headings
+with an intention, as `### 购物（shopping）`. What they answer depends on model, user messages and
+seed alone. Source: docs/design.md, sections 7 and 9.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ Start = tuple[int, str, int | str]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A candidate: the intention of its heading, and metres from work, 0 where the prompt does not give them."""
+    """A candidate: the intention of its heading, and metres from work, 0 where the prompt does not
+    give them."""
 
     aoi: int
     intention: str
@@ -48,7 +49,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The parts of a prompt. `home` and `work` are AOI ids; without a home the word `home` stands for it."""
+    """The parts of a prompt. `home` and `work` are AOI ids; without a home the word `home` stands
+    for it."""
 
     text: str
     home: int | str
@@ -56,9 +58,16 @@ class Reading:
     places: tuple[Place, ...]
 
 
-def _answer(baseline: Callable[[Reading, int], list[Start]], messages: Sequence[Mapping[str, Any]], seed: int) -> str:
-    """Return the JSON text of one reply: `segments` from 00:00 to 24:00 with start, end, intention and place."""
-    reading = read("\n".join([message["content"] for message in messages if message["role"] == "user"]))
+def _answer(
+    baseline: Callable[[Reading, int], list[Start]],
+    messages: Sequence[Mapping[str, Any]],
+    seed: int,
+) -> str:
+    """Return the JSON text of one reply: `segments` from 00:00 to 24:00 with start, end, intention
+    and place."""
+    reading = read(
+        "\n".join([message["content"] for message in messages if message["role"] == "user"])
+    )
     starts = [*baseline(reading, seed), (SLOTS, "", HOME)]
     segments = [
         {"start": day.clock(start), "end": day.clock(end), "intention": intention, "place": place}
@@ -78,11 +87,14 @@ def read(text: str) -> Reading:
         elif intention in INTENTIONS and (place := _PLACE.match(line)):
             distances = _FROM_WORK.findall(line)
             places.append(Place(int(place[1]), intention, int(distances[-1]) if distances else 0))
-    return Reading(text, int(home[1]) if home else HOME, int(work[1]) if work else None, tuple(places))
+    return Reading(
+        text, int(home[1]) if home else HOME, int(work[1]) if work else None, tuple(places)
+    )
 
 
 def _commuter(reading: Reading, seed: int) -> list[Start]:
-    """Sleep at home, work at work in office hours, eat out at noon nearest to work, be home for the evening.
+    """Sleep at home, work at work in office hours, eat out at noon nearest to work, be home for the
+    evening.
 
     The hours, within one or so, depend on the prompt. Without a work to go to it is a day at home.
     """
@@ -105,19 +117,27 @@ def _commuter(reading: Reading, seed: int) -> list[Start]:
 
 
 def _random_day(reading: Reading, seed: int) -> list[Start]:
-    """Draw times, intentions and places by seed and prompt; without places, be at home with any intention."""
-    rng = random.Random(f"{seed}\n{reading.text}")  # its `random` alone gives the same numbers in every Python
+    """Draw times, intentions and places by seed and prompt; without places, be at home with any
+    intention."""
+    rng = random.Random(
+        f"{seed}\n{reading.text}"
+    )  # its `random` alone gives the same numbers in every Python
 
     def draw(count: int) -> int:
         return int(rng.random() * count)
 
-    places = [reading.home, *([] if reading.work is None else [reading.work]), *(place.aoi for place in reading.places)]
+    places = [
+        reading.home,
+        *([] if reading.work is None else [reading.work]),
+        *(place.aoi for place in reading.places),
+    ]
     starts = sorted({0, *(draw(SLOTS) for _ in range(2 + draw(8)))})
     return [(start, INTENTIONS[draw(7)], places[draw(len(places))]) for start in starts]
 
 
 def reader(text: str) -> str | None:
-    """Return the baseline that answers a prompt for another model, None for a prompt without a home."""
+    """Return the baseline that answers a prompt for another model, None for a prompt without a
+    home."""
     return "baseline/commuter" if read(text).home != HOME else None
 
 

@@ -1,4 +1,5 @@
-"""DailyMobility as a benchmark: how a resident is played, measured and recorded (docs/design.md, section 9)."""
+"""DailyMobility as a benchmark: how a resident is played, measured and recorded (docs/design.md,
+section 9)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,17 @@ from typing import Any, ClassVar
 
 from msgspec import structs
 
-from harness.benchmark import VALID, About, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
+from harness.benchmark import (
+    VALID,
+    About,
+    Benchmark,
+    Configuration,
+    Imports,
+    Metric,
+    Records,
+    Task,
+    TaskFiles,
+)
 from harness.benchmarks.dailymobility import groundtruth, summary, synth
 from harness.benchmarks.dailymobility.agents import session
 from harness.benchmarks.dailymobility.agents.city import City, load_city
@@ -47,35 +58,48 @@ from harness.model import JSON, Completion, Request
 FOLDER, PROFILES = "dailymobility", "profiles.json"
 """Below the tasks folder: the data as published."""
 LAYOUTS = ((FOLDER,), ("datasets", FOLDER), ())
-"""Where the data may be in a tasks folder, in any case of letters: ours, that of asbench, the folder itself."""
+"""Where the data may be in a tasks folder, in any case of letters: ours, that of asbench, the
+folder itself."""
 
 SIMULATOR_VERSION = "1"
 AGENT_PARAMETERS = "agent_parameters"
 SENT = "sent"
-"""In an identity: requests have the parameters that the agent asks for. Without it (runs of version 0.1) none has."""
+"""In an identity: requests have the parameters that the agent asks for. Without it (runs of version
+0.1) none has."""
 
 AGENT_MEMORY_SEARCH = "agent_memory_search"
-"""In an identity: agents' searches of their memories find something. Without it they find nothing, as upstream's."""
+"""In an identity: agents' searches of their memories find something. Without it they find nothing,
+as upstream's."""
 
-IDENTITIES = ("structured", "parse_retries", "simulator", "agent_seed", AGENT_PARAMETERS, AGENT_MEMORY_SEARCH)
+IDENTITIES = (
+    "structured",
+    "parse_retries",
+    "simulator",
+    "agent_seed",
+    AGENT_PARAMETERS,
+    AGENT_MEMORY_SEARCH,
+)
 """What the modes say of themselves in a run's identity."""
 
 NO_REPLY = frozenset({*FINAL_REASONS, "refusal", "empty"})
-"""Why an agent had no reply to go on with: the model's or its provider's doing, so an invalid day and no failure."""
+"""Why an agent had no reply to go on with: the model's or its provider's doing, so an invalid day
+and no failure."""
 
 SYNTHETIC = (
-    "The city, its residents and the ground truth are synthetic: they show that the harness works, and say nothing of "
-    "anyone."
+    "The city, its residents and the ground truth are synthetic: they show that the harness works,"
+    " and say nothing of anyone."
 )
 SIMULATED = (
-    "Movements are simulated: straight lines x 1.3 at 8 m/s driving and 1.34 m/s walking, without roads and traffic. "
-    "This approximates the traffic simulator of the benchmark's authors."
+    "Movements are simulated: straight lines x 1.3 at 8 m/s driving and 1.34 m/s walking, without"
+    " roads and traffic. This approximates the traffic simulator of the benchmark's authors."
 )
 BASELINES_AND_AGENTS = (
-    "warning: baselines answer with a whole day, whatever is asked: an agent that asks other questions needs a model "
-    "(examples/commuting_agent.py is one that they can answer)"
+    "warning: baselines answer with a whole day, whatever is asked: an agent that asks other"
+    " questions needs a model (examples/commuting_agent.py is one that they can answer)"
 )
-RUNS_PARAMETERS = "Requests have this run's sampling parameters, not those that the agent file asks for."
+RUNS_PARAMETERS = (
+    "Requests have this run's sampling parameters, not those that the agent file asks for."
+)
 
 
 class AgentMode:
@@ -83,7 +107,8 @@ class AgentMode:
 
     name = "agent"
     steps = ROWS
-    """Requests that a day is expected to take, for the schedule: one a step. It may take fewer or more."""
+    """Requests that a day is expected to take, for the schedule: one a step. It may take fewer or
+    more."""
 
     def __init__(
         self,
@@ -94,13 +119,18 @@ class AgentMode:
         warn: Callable[[str], None],
         log: Callable[[str], None],
     ) -> None:
-        files = {COPY_PREFIX + name: content for name, content in ((agent.name, agent.data), *agent.siblings.items())}
+        files = {
+            COPY_PREFIX + name: content
+            for name, content in ((agent.name, agent.data), *agent.siblings.items())
+        }
         seed, finds = settings.agent_seed, settings.agent_memory_search
         identity = {"simulator": SIMULATOR_VERSION, "agent_seed": seed}
         identity |= {AGENT_MEMORY_SEARCH: True} if finds else {}
         identity |= {AGENT_PARAMETERS: SENT} if settings.sends_parameters else {}
         identity |= asking.identity
-        self.asks_with = Configuration(f"agent {agent.name}", agent.path, files, identity, None, BASELINES_AND_AGENTS)
+        self.asks_with = Configuration(
+            f"agent {agent.name}", agent.path, files, identity, None, BASELINES_AND_AGENTS
+        )
         self._asking, self._sends_parameters = asking, settings.sends_parameters
         self._runner = Runner(agent, city, seed=seed, finds_memories=finds, warn=warn, log=log)
 
@@ -108,13 +138,18 @@ class AgentMode:
         odd = Counter[str]()
 
         async def counted(request: Request) -> Completion:
-            """Send the same request once more while the completion has no reply, as often as the run allows."""
+            """Send the same request once more while the completion has no reply, as often as the
+            run allows."""
             request = self._as_run(request)
             for retries_left in range(self._asking.parse_retries, -1, -1):
                 completion = await chat.ask(request)
                 if completion.finish_reason == "tool_call":  # upstream reads no tool call
                     completion = structs.replace(completion, text="")
-                if no_reply(completion) is None or completion.finish_reason in FINAL_REASONS or not retries_left:
+                if (
+                    no_reply(completion) is None
+                    or completion.finish_reason in FINAL_REASONS
+                    or not retries_left
+                ):
                     break
             odd.update(_oddities(completion))
             return completion
@@ -125,18 +160,27 @@ class AgentMode:
             if failure.kind not in NO_REPLY:
                 raise
             return stayed_home(resident, self.name, failure.kind)
-        odd["unknown_intention"] = sum(row.intention not in NUMBERS for row in rows[: 2 * SLOTS : 2])
+        odd["unknown_intention"] = sum(
+            row.intention not in NUMBERS for row in rows[: 2 * SLOTS : 2]
+        )
         places = tuple(row.aoi for row in rows[: 2 * SLOTS : 2])
         warnings = tuple(f"{what}: {count}" for what, count in sorted(odd.items()) if count)
-        return Day(self.name, intention_sequence(rows), places, visited(rows), VALID, warnings=warnings)
+        return Day(
+            self.name, intention_sequence(rows), places, visited(rows), VALID, warnings=warnings
+        )
 
     def _as_run(self, request: Request) -> Request:
-        """Return a request without what this run leaves out: a `response_format`, or all that the agent asks for."""
+        """Return a request without what this run leaves out: a `response_format`, or all that the
+        agent asks for."""
         structured = self._asking.wants_json
         json_object, sends = request.json_object and structured, self._sends_parameters
         asked, full_messages = (request.parameters, request.full_messages) if sends else ({}, None)
-        kept = {name: value for name, value in asked.items() if structured or name != "response_format"}
-        return replace(request, json_object=json_object, parameters=kept, full_messages=full_messages)
+        kept = {
+            name: value for name, value in asked.items() if structured or name != "response_format"
+        }
+        return replace(
+            request, json_object=json_object, parameters=kept, full_messages=full_messages
+        )
 
 
 def _oddities(completion: Completion) -> Iterator[str]:
@@ -148,18 +192,24 @@ def _oddities(completion: Completion) -> Iterator[str]:
 
 
 def _divergence(metric: str) -> str:
-    return f"Jensen-Shannon divergence of {metric.replace('_', ' ')} from real residents, protocol aligned"
+    return (
+        f"Jensen-Shannon divergence of {metric.replace('_', ' ')} from real residents, protocol"
+        " aligned"
+    )
 
 
 @dataclass(frozen=True)
 class Days(Records):
-    """A record has the day: intentions and places. `city` is None where nothing is prepared to measure one."""
+    """A record has the day: intentions and places. `city` is None where nothing is prepared to
+    measure one."""
 
     outcome_field = "invalid"
     has_answer = False
     city: City | None = None
 
-    def record(self, task: Task, answer: Day, metrics: JSON, outcome: str, repairs: Sequence[str]) -> JSON:
+    def record(
+        self, task: Task, answer: Day, metrics: JSON, outcome: str, repairs: Sequence[str]
+    ) -> JSON:
         return {
             "user_id": task.given.number,
             "mode": answer.mode,
@@ -180,9 +230,13 @@ class Days(Records):
 
     def rows(self, record: JSON) -> Iterable[JSON]:
         """Return a row for each half hour of the day, from 0."""
-        about: JSON = {name: record[name] for name in ("user_id", "repeat", "mode") if name in record}
+        about: JSON = {
+            name: record[name] for name in ("user_id", "repeat", "mode") if name in record
+        }
         about["outcome"] = record["invalid"] or VALID
-        for slot, (place, intention) in enumerate(zip(record["places"], record["intentions"], strict=True)):
+        for slot, (place, intention) in enumerate(
+            zip(record["places"], record["intentions"], strict=True)
+        ):
             yield {**about, "slot": slot, "place": place, "intention": intention}
 
     def outcomes(self, record: JSON) -> Iterable[str]:
@@ -192,7 +246,9 @@ class Days(Records):
 def _measured(city: City, places: Sequence[int], intentions: Sequence[int]) -> JSON:
     return {
         "daily_location_number": len(places),
-        "gyration_radius_m": gyration_radius([(aoi.x, aoi.y) for aoi in map(city.aois.__getitem__, places)]),
+        "gyration_radius_m": gyration_radius(
+            [(aoi.x, aoi.y) for aoi in map(city.aois.__getitem__, places)]
+        ),
         "intention_proportions": proportions(intentions),
     }
 
@@ -209,14 +265,23 @@ class ProfileFiles(TaskFiles):
     data_set: str = "tsinghua-fib-lab/daily-mobility-generation-benchmark"
 
     def file_in(self, folder: Path, name: str) -> Path:
-        found = (data for names in LAYOUTS for data in _below(folder, *names) if os.path.isfile(data / PROFILES))
+        found = (
+            data
+            for names in LAYOUTS
+            for data in _below(folder, *names)
+            if os.path.isfile(data / PROFILES)
+        )
         return next(found, folder / FOLDER) / Path(name).relative_to(FOLDER)
 
 
 def _settings(identity: JSON, files: Mapping[str, Path]) -> DailyMobility.Settings:
     if checked(identity, "mode", str) != AgentMode.name or "agent" not in files:
         return DailyMobility.Settings(prompt=files.get("prompt"))
-    kind = DailyMobility.Settings if identity.get(AGENT_PARAMETERS) == SENT else DailyMobility.EarlierSettings
+    kind = (
+        DailyMobility.Settings
+        if identity.get(AGENT_PARAMETERS) == SENT
+        else DailyMobility.EarlierSettings
+    )
     finds, seed = identity.get(AGENT_MEMORY_SEARCH) is True, checked(identity, "agent_seed", int)
     return kind(agent=files["agent"], agent_seed=seed, agent_memory_search=finds)
 
@@ -227,7 +292,10 @@ class DailyMobility(Benchmark):
     subsets: ClassVar = {"beijing": f"{FOLDER}/{PROFILES}"}
     metrics = (
         Metric(SCORE, definition="1 minus the mean of the four divergences, protocol aligned"),
-        *(Metric(f"JSD_{metric}", better="lower", definition=_divergence(metric)) for metric in METRICS),
+        *(
+            Metric(f"JSD_{metric}", better="lower", definition=_divergence(metric))
+            for metric in METRICS
+        ),
     )
     about = About(
         title="DailyMobility",
@@ -251,20 +319,29 @@ class DailyMobility(Benchmark):
 
     @dataclass(frozen=True)
     class Settings:
-        prompt: Path | None = field(default=None, metadata={"help": "a prompt template for plan mode"})
+        prompt: Path | None = field(
+            default=None, metadata={"help": "a prompt template for plan mode"}
+        )
         agent: Path | None = field(
             default=None, metadata={"help": "an agent file written for asbench; its code is run"}
         )
         agent_seed: int = field(default=0, metadata={"help": "seed of the agents' random numbers"})
         agent_memory_search: bool = field(
             default=False,
-            metadata={"help": "let agents' searches of their stream of memories find something, unlike upstream's"},
+            metadata={
+                "help": (
+                    "let agents' searches of their stream of memories find something, unlike"
+                    " upstream's"
+                )
+            },
         )
         sends_parameters: ClassVar[bool] = True
 
         def __post_init__(self) -> None:
             if self.agent is not None and self.prompt is not None:
-                raise BadInput("--agent and --prompt exclude each other: an agent file writes its own prompts")
+                raise BadInput(
+                    "--agent and --prompt exclude each other: an agent file writes its own prompts"
+                )
             if self.agent is None and self.agent_seed:
                 raise BadInput("--agent-seed has no effect without --agent")
             if self.agent is None and self.agent_memory_search:
@@ -291,14 +368,22 @@ class DailyMobility(Benchmark):
         self._steps = AgentMode.steps if mode == AgentMode.name else PlanMode.steps
         version = f"1 {self.city.sha256} {self._steps}"
         self.task_files = ProfileFiles(version=version, truth_sha256=truth.sha256)
-        identity = {"mode": mode, "prompt": own.source, **own.identity, "map_sha256": self.city.sha256}
+        identity = {
+            "mode": mode,
+            "prompt": own.source,
+            **own.identity,
+            "map_sha256": self.city.sha256,
+        }
         return replace(own, identity=identity, remark=_remark(mode, identity))
 
     def _made_mode(self) -> PlanMode | AgentMode:
         made = self.settings
         if made.agent is not None:
             if self.asking.needs_schema:
-                raise BadInput("--structured json_schema has no effect with --agent: its file asks in its own form")
+                raise BadInput(
+                    "--structured json_schema has no effect with --agent: its file asks in its own"
+                    " form"
+                )
             agent = load_agent(made.agent, self.digests)
             return AgentMode(agent, self.city, made, self.asking, self.warn, self.logged.append)
         return PlanMode(prompt_of(made.prompt), self.city, self.asking)
@@ -315,7 +400,9 @@ class DailyMobility(Benchmark):
 
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]]:
-        return {f"{FOLDER}/{name}": (content,) for name, content in synth.files(users, seed).items()}
+        return {
+            f"{FOLDER}/{name}": (content,) for name, content in synth.files(users, seed).items()
+        }
 
 
 def _remark(mode: str, identity: JSON) -> str:
@@ -332,7 +419,9 @@ def task_of(entry: JSON, city: City, steps: int) -> Task:
     for name in ("home", "work"):
         if entry[name] not in city.aois:
             raise FieldError(name, f"an AOI of the map, which has none numbered {entry[name]}")
-    profile = {name: value for name, value in entry.items() if name != "synthetic"}  # a label of the data, no profile
+    profile = {
+        name: value for name, value in entry.items() if name != "synthetic"
+    }  # a label of the data, no profile
     resident = Resident(str(entry["id"]), entry["id"], entry["home"], entry["work"], profile)
     return Task(resident.key, given=resident, steps=steps)
 
@@ -342,18 +431,28 @@ def _check_record(resident: Resident, data: JSON, city: City) -> None:
     visited, places, intentions = data["visited_aois"], data["places"], data["intentions"]
     if unknown := [aoi for aoi in visited if aoi not in city.aois]:
         raise BadInput(
-            f"user {resident.key}: the map has no AOI {in_brief(unknown[0])}, where the record says they were"
+            f"user {resident.key}: the map has no AOI {in_brief(unknown[0])}, where the record says"
+            " they were"
         )
     if not visited or len(set(visited)) < len(visited):
-        raise BadInput(f"user {resident.key}: field visited_aois: expected one AOI or more, each once")
+        raise BadInput(
+            f"user {resident.key}: field visited_aois: expected one AOI or more, each once"
+        )
     if len(places) != SLOTS or not {*places} <= {*visited, None}:
-        raise BadInput(f"user {resident.key}: field places: expected {SLOTS} of the visited AOIs, or null")
-    if len(intentions) != SLOTS or any(type(one) is not int or one not in INTENTIONS for one in intentions):
-        raise BadInput(f"user {resident.key}: field intentions: expected {SLOTS} whole numbers from 1 to 7")
+        raise BadInput(
+            f"user {resident.key}: field places: expected {SLOTS} of the visited AOIs, or null"
+        )
+    if len(intentions) != SLOTS or any(
+        type(one) is not int or one not in INTENTIONS for one in intentions
+    ):
+        raise BadInput(
+            f"user {resident.key}: field intentions: expected {SLOTS} whole numbers from 1 to 7"
+        )
 
 
 def _below(folder: Path, *names: str) -> list[Path]:
-    """Return the folders at a path of names below a folder, in any case of letters, that spelling itself first."""
+    """Return the folders at a path of names below a folder, in any case of letters, that spelling
+    itself first."""
     found = [folder]
     for name in names:
         listed = [path for above in found for path in _entries(above) if path.name.lower() == name]

@@ -38,13 +38,19 @@ class ResidentCards(Cards):
         if self.city is not None and records:
             yield Heading("Places on the map")
             yield Paragraph(
-                f"The places of the {len(records)} residents that can be picked below, by what they do there."
+                f"The places of the {len(records)} residents that can be picked below, by what they"
+                " do there."
             )
             yield Sketch("Places, by what is done there", _places(records, self.city))
 
-    def card(self, record: JSON, task: Task | None, replies: Sequence[Completion]) -> Iterator[Block]:
+    def card(
+        self, record: JSON, task: Task | None, replies: Sequence[Completion]
+    ) -> Iterator[Block]:
         if record["invalid"]:
-            yield Paragraph(f"Invalid day ({record['invalid']}): scored as a day at home with the intention other.")
+            yield Paragraph(
+                f"Invalid day ({record['invalid']}): scored as a day at home with the intention"
+                " other."
+            )
         taken = [[float(number == one) for number in INTENTIONS] for one in record["intentions"]]
         yield ribbon("The day", "", taken)
         if self.city is None:
@@ -55,7 +61,9 @@ class ResidentCards(Cards):
             yield Sketch("Places, in the order of the day", _places([record], self.city), (path,))
         yield _plan(record, task)
         spent: Counter[int] = Counter(record["intentions"])
-        hours = [f"{name} {spent[number] / 2:g}" for number, name in INTENTIONS.items() if spent[number]]
+        hours = [
+            f"{name} {spent[number] / 2:g}" for number, name in INTENTIONS.items() if spent[number]
+        ]
         yield Paragraph(f"Hours: {' · '.join(hours)}.")
         for name in ("repairs", "warnings"):
             if record[name]:

@@ -1,9 +1,10 @@
 """Jensen-Shannon divergence of histograms, and how far that of a sample can be trusted.
 
-The divergence of a sample from a fixed distribution is too large on average, the more so the fewer users there are, and
-resampling the users adds as much again: the percentile bootstrap is biased. Leaving out one user at a time gives both
-the bias and the spread, needs no random numbers and is exact for any number of users.
-Sources: Lin, Divergence Measures Based on the Shannon Entropy, 1991; docs/statistics.md.
+The divergence of a sample from a fixed distribution is too large on average, the more so the fewer
+users there are, and resampling the users adds as much again: the percentile bootstrap is biased.
+Leaving out one user at a time gives both the bias and the spread, needs no random numbers and is
+exact for any number of users. Sources: Lin, Divergence Measures Based on the Shannon Entropy, 1991;
+docs/statistics.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ Counts = NDArray[np.integer]
 def divergence(p: Array | Counts, q: Array | Counts) -> Array:
     """Return 0.5 KL(p || m) + 0.5 KL(q || m) with m = (p + q) / 2, in bits: from 0 to 1.
 
-    Along the last axis, the others broadcast. Each histogram is normalised, so its sum must be above 0.
+    Along the last axis, the others broadcast. Each histogram is normalised, so its sum must be
+    above 0.
     """
     totals: Array = _terms(_normalised(p), _normalised(q)).sum(axis=-1)
     return totals.clip(0.0, 1.0)
@@ -37,8 +39,8 @@ def distance(p: Array | Counts, q: Array | Counts) -> Array:
 def left_out(p: Array | Counts, rows: Counts, totals: Counts) -> Array:
     """Return the divergence from `p` of `totals` without one user, for each user.
 
-    `rows` is users x bins, each user's counts, with few different sums; `totals` is the sum over all users, who may be
-    more than those of `rows` and must be at least two.
+    `rows` is users x bins, each user's counts, with few different sums; `totals` is the sum over
+    all users, who may be more than those of `rows` and must be at least two.
     """
     expected, sizes, values = _normalised(p), rows.sum(axis=1), np.empty(len(rows))
     taken = np.arange(int(rows.max()) + 1)
@@ -50,11 +52,11 @@ def left_out(p: Array | Counts, rows: Counts, totals: Counts) -> Array:
 
 
 def curvature(p: Array | Counts, totals: Counts, steps: Counts) -> Array:
-    """Return the second derivative of the divergence from `p` by each bin's share of `totals`, in bits; 0 where no user
-    is.
+    """Return the second derivative of the divergence from `p` by each bin's share of `totals`, in
+    bits; 0 where no user is.
 
-    It is that of differences, over as many counts as a user of the bin has there (`steps`): near 0 the divergence bends
-    too much for a derivative to describe what one user changes.
+    It is that of differences, over as many counts as a user of the bin has there (`steps`): near 0
+    the divergence bends too much for a derivative to describe what one user changes.
     """
     expected, size = _normalised(p), totals.sum()
 

@@ -1,4 +1,5 @@
-"""The four lists that are compared, and the ground truth's: real residents. Source: docs/design.md, section 9."""
+"""The four lists that are compared, and the ground truth's: real residents. Source: docs/design.md,
+section 9."""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ from numpy.typing import NDArray
 from harness.benchmarks.dailymobility import protocols
 from harness.benchmarks.dailymobility.agents.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.divergence import divergence
-from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, Whole
+from harness.benchmarks.dailymobility.protocols import (
+    LOCATIONS,
+    METRICS,
+    PROPORTIONS,
+    RADIUS,
+    SEQUENCES,
+    Whole,
+)
 from harness.benchmarks.files import content
 from harness.errors import BadInput, in_brief
 from harness.model import JSON
@@ -31,7 +39,15 @@ SUM_SLACK = 0.036
 """Seven shares rounded to two decimals sum to 1 within 0.035."""
 ROUNDING = 1e-9
 
-MALFORMED = (ArithmeticError, EOFError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+MALFORMED = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 """Errors of a decoder for data that is none, or made to do harm."""
 UNREADABLE = (*MALFORMED, BadZipFile, OSError, SyntaxError, TokenError)
 """Errors of numpy for a file that is no array, or one with an odd header."""
@@ -57,8 +73,23 @@ FIELDS: Mapping[str, Field] = {
     for field in (
         Field(RADIUS, "a number of metres, 0 or more", 0.0, 1e12),
         Field(LOCATIONS, "a number of locations, 1 or more", 1.0),
-        Field(SEQUENCES, "a whole number from 1 to 7", 1.0, 7.0, columns=SLOTS, column="slot", whole=True),
-        Field(PROPORTIONS, "a share from 0 to 1", -ROUNDING, 1 + ROUNDING, columns=len(INTENTIONS), column="intention"),
+        Field(
+            SEQUENCES,
+            "a whole number from 1 to 7",
+            1.0,
+            7.0,
+            columns=SLOTS,
+            column="slot",
+            whole=True,
+        ),
+        Field(
+            PROPORTIONS,
+            "a share from 0 to 1",
+            -ROUNDING,
+            1 + ROUNDING,
+            columns=len(INTENTIONS),
+            column="intention",
+        ),
     )
 }
 
@@ -67,7 +98,8 @@ Column = NDArray[np.floating | np.integer]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lists:
-    """Of n residents, by field: radii (n) in metres, locations (n), sequences (n x 48), proportions (n x 7)."""
+    """Of n residents, by field: radii (n) in metres, locations (n), sequences (n x 48), proportions
+    (n x 7)."""
 
     columns: Mapping[str, Column]
 
@@ -75,7 +107,9 @@ class Lists:
     def of(cls, values: Mapping[str, Array]) -> Lists:
         """Make lists of values by field that passed `check`."""
         proportions = values[PROPORTIONS].clip(0.0, 1.0)
-        return cls({**values, SEQUENCES: values[SEQUENCES].astype(np.uint8), PROPORTIONS: proportions})
+        return cls(
+            {**values, SEQUENCES: values[SEQUENCES].astype(np.uint8), PROPORTIONS: proportions}
+        )
 
     @property
     def residents(self) -> int:
@@ -88,7 +122,10 @@ class Lists:
 
     @property
     def sample(self) -> protocols.Sample:
-        found = {name: protocols.Numbers.of(self.columns[name]) for name in (RADIUS, LOCATIONS, PROPORTIONS)}
+        found = {
+            name: protocols.Numbers.of(self.columns[name])
+            for name in (RADIUS, LOCATIONS, PROPORTIONS)
+        }
         return {**found, SEQUENCES: protocols.Numbers.tallied(NUMBERS, self.slots.sum(axis=0))}
 
 
@@ -98,7 +135,8 @@ def count_slots(sequences: Column) -> Whole:
 
 
 def check(field: Field, values: Array, where: str) -> None:
-    """Raise `BadInput` that names the first row (from 1) with a number that the field may not hold."""
+    """Raise `BadInput` that names the first row (from 1) with a number that the field may not
+    hold."""
     sound = np.isfinite(values) & (values >= field.least) & (values <= field.most)
     if field.whole:
         sound &= values == np.floor(values)
@@ -109,7 +147,10 @@ def check(field: Field, values: Array, where: str) -> None:
         off = np.abs(values.sum(axis=1) - 1) > SUM_SLACK
         if off.any():
             row = int(off.argmax())
-            raise BadInput(f"{where}: row {row + 1}: expected shares that sum to 1, got {values[row].sum():.6g}")
+            raise BadInput(
+                f"{where}: row {row + 1}: expected shares that sum to 1, got"
+                f" {values[row].sum():.6g}"
+            )
 
 
 def bad(field: Field, where: str, row: int, column: int | None, value: object) -> BadInput:
@@ -130,8 +171,8 @@ FILES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruth:
-    """`sample`, `slots` and `totals` (the counts by bin of the aligned protocol) are those of `lists`; `sha256` is over
-    the bytes of the four files."""
+    """`sample`, `slots` and `totals` (the counts by bin of the aligned protocol) are those of
+    `lists`; `sha256` is over the bytes of the four files."""
 
     lists: Lists
     sha256: str
@@ -155,15 +196,20 @@ class GroundTruth:
         """Return the counts by bin of each resident: residents x bins."""
         found = []
         for metric in METRICS:
-            places = self.support.place(metric, self.lists.columns[metric]).reshape(self.residents, -1)
-            found.append(np.stack([np.bincount(row, minlength=protocols.SIZES[metric]) for row in places]))
+            places = self.support.place(metric, self.lists.columns[metric]).reshape(
+                self.residents, -1
+            )
+            found.append(
+                np.stack([np.bincount(row, minlength=protocols.SIZES[metric]) for row in places])
+            )
         return np.hstack(found)
 
     def ceiling(self, residents: int, seed: int = SEED) -> JSON:
-        """Return what so many residents score (1 or more) that are drawn from the ground truth with replacement.
+        """Return what so many residents score (1 or more) that are drawn from the ground truth with
+        replacement.
 
-        It is the mean of the draws and their middle 95 %, of the score and of the divergence per slot, averaged over
-        the day.
+        It is the mean of the draws and their middle 95 %, of the score and of the divergence per
+        slot, averaged over the day.
         """
         rng, counts = np.random.default_rng(seed), self.counts
         by_intention = [self.lists.columns[SEQUENCES] == number for number in NUMBERS]
@@ -171,8 +217,15 @@ class GroundTruth:
         found: list[tuple[Array, Array]] = []
         for size in chunks(self.residents, RESAMPLES):
             drawn = rng.multinomial(residents, share, size=size).astype(np.float64)
-            slots = divergence(self.slots, np.stack([product(drawn, chosen) for chosen in by_intention], axis=2))
-            found.append((100 * protocols.figures(self.totals, product(drawn, counts))[:, 0], slots.mean(axis=1)))
+            slots = divergence(
+                self.slots, np.stack([product(drawn, chosen) for chosen in by_intention], axis=2)
+            )
+            found.append(
+                (
+                    100 * protocols.figures(self.totals, product(drawn, counts))[:, 0],
+                    slots.mean(axis=1),
+                )
+            )
         scores, slots = (np.concatenate(parts) for parts in zip(*found, strict=True))
         middle = (1 - LEVEL) / 2, (1 + LEVEL) / 2
         return {
@@ -204,15 +257,21 @@ def load(folder: Path) -> GroundTruth:
         digest.update(data)
         columns[metric] = _array(FIELDS[metric], data, path)
         if (rows := len(columns[metric])) != (first := len(columns[RADIUS])):
-            raise BadInput(f"{path}: expected {first} residents as in the first file, got {rows} rows")
+            raise BadInput(
+                f"{path}: expected {first} residents as in the first file, got {rows} rows"
+            )
     if not columns[RADIUS].any():
-        raise BadInput(f"{inside / 'gyration_radius.npy'}: expected a radius above 0 for one resident at least")
+        raise BadInput(
+            f"{inside / 'gyration_radius.npy'}: expected a radius above 0 for one resident at least"
+        )
     return GroundTruth.of(Lists.of(columns), digest.hexdigest())
 
 
 def _array(field: Field, data: bytes, path: Path) -> Array:
     row = () if field.columns is None else (field.columns,)
-    expected = f"{path}: expected a NumPy array ({' x '.join(['residents', *map(str, row)])}) of numbers"
+    expected = (
+        f"{path}: expected a NumPy array ({' x '.join(['residents', *map(str, row)])}) of numbers"
+    )
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)
     except UNREADABLE as error:

@@ -1,10 +1,11 @@
-"""Files of the four lists: JSON, or a pickle as `asbench` writes it. Source: docs/design.md, section 9.
+"""Files of the four lists: JSON, or a pickle as `asbench` writes it. Source: docs/design.md,
+section 9.
 
-`asbench` 0.1.4 writes `{"results": the four lists, "metadata": ...}`: plain values and numpy scalars, and in the
-metadata a `pathlib` path and a `uuid.UUID`. A pickle may name any function of any module and have it called. Here a
-name either is in `STAND_INS` or the file is refused; and each mention gets a new stand-in, which holds nothing and
-calls nothing, so that a file cannot change anything outside of its own result. Nor can a small file request more memory
-than there is.
+`asbench` 0.1.4 writes `{"results": the four lists, "metadata": ...}`: plain values and numpy
+scalars, and in the metadata a `pathlib` path and a `uuid.UUID`. A pickle may name any function of
+any module and have it called. Here a name either is in `STAND_INS` or the file is refused; and each
+mention gets a new stand-in, which holds nothing and calls nothing, so that a file cannot change
+anything outside of its own result. Nor can a small file request more memory than there is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.benchmarks.dailymobility.groundtruth import FIELDS, MALFORMED, Column, Field, Lists, bad, check
+from harness.benchmarks.dailymobility.groundtruth import (
+    FIELDS,
+    MALFORMED,
+    Column,
+    Field,
+    Lists,
+    bad,
+    check,
+)
 from harness.benchmarks.dailymobility.protocols import METRICS, RADIUS
 from harness.benchmarks.files import input_file
 from harness.errors import BadInput, in_brief
@@ -33,7 +42,8 @@ PICKLES = (".pkl", ".pickle")
 PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 NUMERIC = frozenset({"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"})
 KILOMETRES = 0.01
-"""Radii whose median is below this part of the ground truth's look like kilometres (metres have a thousandth)."""
+"""Radii whose median is below this part of the ground truth's look like kilometres (metres have a
+thousandth)."""
 STAYED = 1e-6
 """Metres up to which a radius is that of somebody who stayed at one place."""
 
@@ -41,7 +51,10 @@ STAYED = 1e-6
 def read(path: Path) -> Lists:
     """Return the four lists of a file. Raise `BadInput` naming field and row (from 1)."""
     found = _four_lists(_decoded(path), path)
-    columns = {name: _column(field, plain(found[name]), f"{path}: {name}") for name, field in FIELDS.items()}
+    columns = {
+        name: _column(field, plain(found[name]), f"{path}: {name}")
+        for name, field in FIELDS.items()
+    }
     rows = {name: len(values) for name, values in columns.items()}
     if len(set(rows.values())) > 1:
         counts = ", ".join(f"{name} {number}" for name, number in rows.items())
@@ -52,7 +65,8 @@ def read(path: Path) -> Lists:
 
 
 def _decoded(path: Path) -> Any:
-    """Decode a file. JSON may have the NaN and Infinity that Python writes, so that an error can name their row."""
+    """Decode a file. JSON may have the NaN and Infinity that Python writes, so that an error can
+    name their row."""
     data = input_file(path)
     is_object = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"")
     if not is_object and (data.startswith(b"\x80") or path.suffix in PICKLES):
@@ -77,30 +91,40 @@ def _four_lists(content: object, path: Path) -> JSON:
 def _column(field: Field, items: object, where: str) -> Array:
     if not isinstance(items, (list, tuple)):
         raise BadInput(f"{where}: expected a list, got {in_brief(items)}")
-    kind, rows = list[float] if field.columns is None else list[list[float]], [plain(item) for item in items]
+    kind, rows = (
+        list[float] if field.columns is None else list[list[float]],
+        [plain(item) for item in items],
+    )
     for row, item in enumerate(rows if field.columns is not None else ()):
         if not isinstance(item, (list, tuple)) or len(item) != field.columns:
             got = f"{len(item)} of them" if isinstance(item, (list, tuple)) else in_brief(item)
-            raise BadInput(f"{where}: row {row + 1}: expected a list of {field.columns} numbers, got {got}")
+            raise BadInput(
+                f"{where}: row {row + 1}: expected a list of {field.columns} numbers, got {got}"
+            )
     try:
         values = np.array(msgspec.convert(rows, kind), dtype=np.float64)
     except msgspec.ValidationError as error:
         row, *column = map(int, re.findall(r"\[(\d+)\]", str(error)))  # "... - at `$[3][5]`"
-        raise bad(field, where, row, *([column[0], rows[row][column[0]]] if column else [None, rows[row]])) from None
+        raise bad(
+            field, where, row, *([column[0], rows[row][column[0]]] if column else [None, rows[row]])
+        ) from None
     values = values.reshape(-1, field.columns) if field.columns is not None else values
     check(field, values, where)
     return values
 
 
 def warnings(lists: Lists, truth: Lists) -> tuple[str, ...]:
-    """Warn of radii in kilometres: over the residents who left their place, the median radius is below a hundredth of
-    the ground truth's."""
+    """Warn of radii in kilometres: over the residents who left their place, the median radius is
+    below a hundredth of the ground truth's."""
     moved, expected = (_median_moved(side.columns[RADIUS]) for side in (lists, truth))
     if moved is None or expected is None or moved >= KILOMETRES * expected:
         return ()
     return (
-        f"{RADIUS} looks like kilometres: half of those who move have less than {moved:.3g}, where the ground truth "
-        f"has {expected:.4g} metres. The score of asbench is blind to the unit, those of the other protocols are not.",
+        (
+            f"{RADIUS} looks like kilometres: half of those who move have less than {moved:.3g},"
+            f" where the ground truth has {expected:.4g} metres. The score of asbench is blind to"
+            " the unit, those of the other protocols are not."
+        ),
     )
 
 
@@ -113,7 +137,8 @@ def _median_moved(radii: Column) -> float | None:
 
 
 def unpickled(data: bytes, path: Path) -> Any:
-    """Return the object in a pickle. Raise `BadInput` for no pickle, and for one that names anything else."""
+    """Return the object in a pickle. Raise `BadInput` for no pickle, and for one that names
+    anything else."""
     try:
         _refuse_wild(data)
         return _Restricted(io.BytesIO(data)).load()
@@ -123,9 +148,11 @@ def unpickled(data: bytes, path: Path) -> Any:
 
 
 def _refuse_wild(data: bytes) -> None:
-    """Refuse a few bytes that would take all memory: a far place among the objects that can be named again.
+    """Refuse a few bytes that would take all memory: a far place among the objects that can be
+    named again.
 
-    Python makes room for all places before it, where a pickle that was written has an object at each.
+    Python makes room for all places before it, where a pickle that was written has an object at
+    each.
     """
     argument: Any
     for number, (code, argument, _) in enumerate(pickletools.genops(data)):
@@ -167,7 +194,9 @@ class _Kind:
 
     def __init__(self, code: str, *flags: object) -> None:
         if code not in NUMERIC and code != "O8":
-            raise pickle.UnpicklingError(f"it holds a numpy {code!r:.20}, where numbers were expected")
+            raise pickle.UnpicklingError(
+                f"it holds a numpy {code!r:.20}, where numbers were expected"
+            )
         self.code, self.order = code, "="
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -190,10 +219,14 @@ class _Array:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, kind, by_column, data = state
         order = "F" if by_column else "C"
-        self.items = data if isinstance(data, list) else kind.numbers(data).reshape(shape, order=order)
+        self.items = (
+            data if isinstance(data, list) else kind.numbers(data).reshape(shape, order=order)
+        )
 
 
-def _from_buffer(raw: object, kind: _Kind, shape: tuple[int, ...], order: str, *axes: object) -> _Array:
+def _from_buffer(
+    raw: object, kind: _Kind, shape: tuple[int, ...], order: str, *axes: object
+) -> _Array:
     array = _Array()
     array.__setstate__((1, shape, kind, order == "F", raw))
     return array
@@ -211,7 +244,8 @@ def _new_function(function: Callable[..., Any]) -> Callable[[], Callable[..., An
 
 
 def _new_class(stand_in: type) -> Callable[[], type]:
-    """Make a class for each mention, since a pickle can set attributes of the classes that it names."""
+    """Make a class for each mention, since a pickle can set attributes of the classes that it
+    names."""
     return lambda: type(stand_in.__name__, (stand_in,), {})
 
 
@@ -226,7 +260,11 @@ STAND_INS: Mapping[tuple[str, str], Callable[[], Any]] = {
     ("uuid", "UUID"): _opaque,
     ("numpy", "dtype"): _new_class(_Kind),
     ("numpy", "ndarray"): _opaque,
-    **{(f"numpy.{core}.{part}", name): make for core in ("core", "_core") for (part, name), make in OF_NUMPY.items()},
+    **{
+        (f"numpy.{core}.{part}", name): make
+        for core in ("core", "_core")
+        for (part, name), make in OF_NUMPY.items()
+    },
     ("_codecs", "encode"): _new_function(_encoded),
     ("__builtin__", "bytes"): _new_function(lambda: b""),
 }

@@ -1,7 +1,7 @@
 """Plan mode: request a resident's whole day from a plain model at once (docs/design.md, section 9).
 
-The model gets profile, home, work and the places around, and writes 48 half hours. What it is offered depends on the
-resident and the map alone.
+The model gets profile, home, work and the places around, and writes 48 half hours. What it is
+offered depends on the resident and the map alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from pathlib import Path
 
 from harness.benchmark import VALID, Configuration
 from harness.benchmarks.dailymobility.agents.city import Aoi, City, Poi, levels
-from harness.benchmarks.dailymobility.agents.day import INTENTIONS, NUMBERS, OTHER, SLOTS, Day, Resident
+from harness.benchmarks.dailymobility.agents.day import (
+    INTENTIONS,
+    NUMBERS,
+    OTHER,
+    SLOTS,
+    Day,
+    Resident,
+)
 from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, read, schema
 from harness.benchmarks.template import Template
 from harness.chat import Asking, Chat
@@ -27,11 +34,23 @@ OWN_PROMPT = Path(__file__).with_name("plan.txt")
 PLACES = frozenset(["profile", "home", "work", "intentions", "candidates"])
 NEEDED = frozenset(["candidates"])
 
-PROFILE = {"age": "年龄", "gender": "性别", "education": "学历", "occupation": "职业", "consumption": "消费水平"}
-"""The fields that are shown, in this order. Others are not: a data set may keep there what is to be found out."""
+PROFILE = {
+    "age": "年龄",
+    "gender": "性别",
+    "education": "学历",
+    "occupation": "职业",
+    "consumption": "消费水平",
+}
+"""The fields that are shown, in this order. Others are not: a data set may keep there what is to be
+found out."""
 NO_PROFILE = "（没有资料）"
 NOTHING_NEAR = "（附近没有）"
-OFFERED = {NUMBERS["shopping"]: 8, NUMBERS["eating out"]: 10, NUMBERS["leisure and entertainment"]: 8, OTHER: 6}
+OFFERED = {
+    NUMBERS["shopping"]: 8,
+    NUMBERS["eating out"]: 10,
+    NUMBERS["leisure and entertainment"]: 8,
+    OTHER: 6,
+}
 """Places offered at most, by intention, in the order in which they are listed."""
 DEPTH = 8
 """Points of interest to look at for each place that is wanted: many of them share an AOI."""
@@ -48,7 +67,8 @@ _SUBLEVEL = re.compile("[:：;；]")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An AOI to go to with an intention, and the point of interest there. Distances in metres, between centroids."""
+    """An AOI to go to with an intention, and the point of interest there. Distances in metres,
+    between centroids."""
 
     intention: int
     aoi: int
@@ -60,7 +80,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The part of the map that a resident's prompt shows, and the `places` that a reply may name."""
+    """The part of the map that a resident's prompt shows, and the `places` that a reply may
+    name."""
 
     home: Aoi
     work: Aoi
@@ -69,7 +90,8 @@ class Surroundings:
 
 
 class Nearby:
-    """Offers the residents of a city places to go to. Made once for a city, as it reads all of its categories."""
+    """Offers the residents of a city places to go to. Made once for a city, as it reads all of its
+    categories."""
 
     def __init__(self, city: City) -> None:
         self._city = city
@@ -83,12 +105,17 @@ class Nearby:
         home, work = self._city.aois[resident.home], self._city.aois[resident.work]
         candidates = tuple(chain(*(self._candidates(home, work, number) for number in OFFERED)))
         offered = frozenset(candidate.aoi for candidate in candidates)
-        return Surroundings(home, work, candidates, Places(home.id, work.id, offered, self._city.aois))
+        return Surroundings(
+            home, work, candidates, Places(home.id, work.id, offered, self._city.aois)
+        )
 
     def _candidates(self, home: Aoi, work: Aoi, intention: int) -> list[Candidate]:
-        """Return the nearest first; half of them near home and half near work, as far as these differ."""
+        """Return the nearest first; half of them near home and half near work, as far as these
+        differ."""
         count = OFFERED[intention]
-        near_home, near_work = [self._near(at, self._levels[intention], count * DEPTH) for at in (home, work)]
+        near_home, near_work = [
+            self._near(at, self._levels[intention], count * DEPTH) for at in (home, work)
+        ]
         by_aoi: dict[int, Poi] = {}
         for poi in chain.from_iterable(zip_longest(near_home, near_work)):
             if poi is not None and len(by_aoi) < count:
@@ -97,8 +124,15 @@ class Nearby:
         for number, poi in by_aoi.items():
             aoi = self._city.aois[number]
             category = "" if _CODE.fullmatch(poi.category) else poi.category.replace("|", "/")
-            found.append(Candidate(intention, number, poi.name, category, _metres(aoi, home), _metres(aoi, work)))
-        return sorted(found, key=lambda candidate: (min(candidate.from_home, candidate.from_work), candidate.aoi))
+            found.append(
+                Candidate(
+                    intention, number, poi.name, category, _metres(aoi, home), _metres(aoi, work)
+                )
+            )
+        return sorted(
+            found,
+            key=lambda candidate: (min(candidate.from_home, candidate.from_work), candidate.aoi),
+        )
 
     def _near(self, at: Aoi, names: set[str], count: int) -> list[Poi]:
         """Return the nearest first, of equally near ones the lower id."""
@@ -115,17 +149,21 @@ def messages(prompt: Template, resident: Resident, around: Surroundings) -> tupl
     profile = {label: _short(resident.profile.get(name)) for name, label in PROFILE.items()}
     return prompt.messages(
         {
-            "profile": "\n".join(f"{label}：{value}" for label, value in profile.items() if value) or NO_PROFILE,
+            "profile": "\n".join(f"{label}：{value}" for label, value in profile.items() if value)
+            or NO_PROFILE,
             "home": _where(around.home),
             "work": f"{_where(around.work)}，距家 {_metres(around.home, around.work)} 米",
-            "intentions": "\n".join(f"- {name}：{INTENTIONS_ZH[number]}" for number, name in INTENTIONS.items()),
+            "intentions": "\n".join(
+                f"- {name}：{INTENTIONS_ZH[number]}" for number, name in INTENTIONS.items()
+            ),
             "candidates": "\n".join(_listed(intention, around.candidates) for intention in OFFERED),
         }
     )
 
 
 class PlanMode:
-    """A plain model writes the whole day at once. `asks_with` has the identity of the mode alone."""
+    """A plain model writes the whole day at once. `asks_with` has the identity of the mode
+    alone."""
 
     name = "plan"
     steps = 1
@@ -136,24 +174,37 @@ class PlanMode:
         self._nearby = Nearby(city)
 
     async def play(self, resident: Resident, chat: Chat) -> Day:
-        """Return the day of one resident. While the reply cannot be read, ask again and name the mistake."""
+        """Return the day of one resident. While the reply cannot be read, ask again and name the
+        mistake."""
         around = self._nearby.of(resident)
         places, asked = around.places, messages(self._prompt, resident, around)
         try:
-            reading = await chat.read(asked, lambda completion: read(completion, places), schema=schema(places))
+            reading = await chat.read(
+                asked, lambda completion: read(completion, places), schema=schema(places)
+            )
         except InvalidReply as error:
             return stayed_home(resident, self.name, error.kind)
         visited = tuple(dict.fromkeys(reading.places))
-        return Day(self.name, reading.intentions, reading.places, visited, VALID, reading.repairs, reading.warnings)
+        return Day(
+            self.name,
+            reading.intentions,
+            reading.places,
+            visited,
+            VALID,
+            reading.repairs,
+            reading.warnings,
+        )
 
 
 def stayed_home(resident: Resident, mode: str, outcome: str) -> Day:
-    """Return the day that an invalid answer counts as: at home all day, with the intention `other`."""
+    """Return the day that an invalid answer counts as: at home all day, with the intention
+    `other`."""
     return Day(mode, (OTHER,) * SLOTS, (resident.home,) * SLOTS, (resident.home,), outcome)
 
 
 def _intention_of(level: str) -> int | None:
-    """Return the intention that a level of a category is for; a map service may write several levels as one."""
+    """Return the intention that a level of a category is for; a map service may write several
+    levels as one."""
     if _CODE.fullmatch(level):
         return _INTENTION_OF_CODE.get(level[:2])
     return _INTENTION_OF_LEVEL.get(_SUBLEVEL.split(level)[0].strip())
@@ -179,5 +230,7 @@ def _listed(intention: int, candidates: Iterable[Candidate]) -> str:
             name, category = _short(candidate.name), _short(candidate.category)
             what = f"{name}（{category}）" if name and category else name or category
             place = f"- AOI {candidate.aoi} {what}" if what else f"- AOI {candidate.aoi}"
-            lines.append(f"{place}，距家 {candidate.from_home} 米，距工作地 {candidate.from_work} 米")
+            lines.append(
+                f"{place}，距家 {candidate.from_home} 米，距工作地 {candidate.from_work} 米"
+            )
     return "\n".join(lines if len(lines) > 1 else [*lines, NOTHING_NEAR])

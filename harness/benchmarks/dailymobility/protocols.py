@@ -1,7 +1,8 @@
-"""The three protocols by which days are compared with the ground truth's. Source: docs/design.md, section 9.
+"""The three protocols by which days are compared with the ground truth's. Source: docs/design.md,
+section 9.
 
-Each compares four distributions. What is compared is a multiset of numbers for each (`Numbers`), so a million
-residents cost no more than their distinct values.
+Each compares four distributions. What is compared is a multiset of numbers for each (`Numbers`), so
+a million residents cost no more than their distinct values.
 """
 
 from __future__ import annotations
@@ -28,8 +29,14 @@ BINS = 50
 MOST_LOCATIONS = 10
 SMOOTHING = 1e-10
 
-SIZES = {RADIUS: BINS + 1, LOCATIONS: MOST_LOCATIONS + 2, SEQUENCES: len(INTENTIONS), PROPORTIONS: BINS}
-"""Bins of the aligned protocol by metric: radius with an overflow, locations with an underflow and an overflow."""
+SIZES = {
+    RADIUS: BINS + 1,
+    LOCATIONS: MOST_LOCATIONS + 2,
+    SEQUENCES: len(INTENTIONS),
+    PROPORTIONS: BINS,
+}
+"""Bins of the aligned protocol by metric: radius with an overflow, locations with an underflow and
+an overflow."""
 ENDS = np.cumsum([SIZES[metric] for metric in METRICS])[:-1]
 """Where the bins of each metric end, where those of all metrics are next to each other: 120."""
 
@@ -61,7 +68,8 @@ Sample = Mapping[str, Numbers]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A protocol's result: divergence by metric, None where it is undefined, which `reasons` then tells."""
+    """A protocol's result: divergence by metric, None where it is undefined, which `reasons` then
+    tells."""
 
     divergences: Mapping[str, float | None]
     reasons: Mapping[str, str]
@@ -70,7 +78,11 @@ class Outcome:
     def final(self) -> float | None:
         """The mean of (1 - JSD) x 100; None once any divergence is undefined."""
         values = [value for value in self.divergences.values() if value is not None]
-        return 100 * sum(1 - value for value in values) / len(METRICS) if len(values) == len(METRICS) else None
+        return (
+            100 * sum(1 - value for value in values) / len(METRICS)
+            if len(values) == len(METRICS)
+            else None
+        )
 
     def as_json(self) -> JSON:
         """As reports have it; `reason` only where something is undefined."""
@@ -79,7 +91,9 @@ class Outcome:
         if set(self.reasons.values()) == {NOBODY}:
             data["reason"] = NOBODY
         elif self.reasons:
-            data["reason"] = "; ".join(f"{metric}: {reason}" for metric, reason in self.reasons.items())
+            data["reason"] = "; ".join(
+                f"{metric}: {reason}" for metric, reason in self.reasons.items()
+            )
         return data
 
 
@@ -96,7 +110,8 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The aligned protocol's bins, the same for both sides. `reach` is the ground truth's largest radius, metres."""
+    """The aligned protocol's bins, the same for both sides. `reach` is the ground truth's largest
+    radius, metres."""
 
     reach: float
 
@@ -142,11 +157,14 @@ def aligned(truth: Sample, sample: Sample) -> Outcome:
 def aligned_counts(truth: Whole, sample: Whole) -> Outcome:
     """Return the aligned protocol on the counts by bin of both."""
     sides = zip(METRICS, by_metric(truth).values(), by_metric(sample).values(), strict=True)
-    return _outcome((metric, float(divergence(*of)) if of[1].any() else NOBODY) for metric, *of in sides)
+    return _outcome(
+        (metric, float(divergence(*of)) if of[1].any() else NOBODY) for metric, *of in sides
+    )
 
 
 def figures(truth: Whole, totals: Array) -> Array:
-    """Return the score, from 0 to 1, then the divergences of the aligned protocol, of counts by bin (R x bins)."""
+    """Return the score, from 0 to 1, then the divergences of the aligned protocol, of counts by bin
+    (R x bins)."""
     parts = zip(np.split(truth, ENDS), np.split(totals, ENDS, axis=1), strict=True)
     found = np.stack([divergence(*part) for part in parts], axis=1)
     return np.column_stack([1 - found.mean(axis=1), found])
@@ -161,10 +179,16 @@ def _own_ranges(truth: Numbers, sample: Numbers) -> float | str:
 
 def _range_of_truth(truth: Numbers, sample: Numbers) -> float | str:
     expected = _density(truth, BINS)
-    return expected if isinstance(expected, str) else _smoothed_distance(expected, _density(sample, expected.edges))
+    return (
+        expected
+        if isinstance(expected, str)
+        else _smoothed_distance(expected, _density(sample, expected.edges))
+    )
 
 
-def _by_metric(compare: Callable[[Numbers, Numbers], float | str], truth: Sample, sample: Sample) -> Outcome:
+def _by_metric(
+    compare: Callable[[Numbers, Numbers], float | str], truth: Sample, sample: Sample
+) -> Outcome:
     return _outcome((metric, compare(truth[metric], sample[metric])) for metric in METRICS)
 
 
@@ -182,7 +206,8 @@ class _Density:
 
 
 def _density(numbers: Numbers, bins: int | Array) -> _Density | str:
-    """Return a histogram of area 1, as numpy makes it (a constant gets bins over 1 around it); or why there is none."""
+    """Return a histogram of area 1, as numpy makes it (a constant gets bins over 1 around it); or
+    why there is none."""
     if not len(numbers.values):
         return NOBODY
     try:
@@ -213,28 +238,38 @@ def _outcome(found: Iterator[tuple[str, float | str]]) -> Outcome:
 
 PROTOCOLS: Mapping[str, Protocol] = {
     "aligned": Protocol(
-        "the benchmark's formula as written, divergences in bits over bins that both sides share", aligned
+        "the benchmark's formula as written, divergences in bits over bins that both sides share",
+        aligned,
     ),
     "asbench": Protocol(
-        "as asbench 0.1.4 computes it: each side in 50 bins over its own range, the root of the divergence in nats",
+        "as asbench 0.1.4 computes it: each side in 50 bins over its own range, the root of the"
+        " divergence in nats",
         asbench,
     ),
     "agentsociety2": Protocol(
-        "as agentsociety2 computes it: both sides in 50 bins over the ground truth's range, what lies outside left "
-        "out, the root of the divergence in nats",
+        "as agentsociety2 computes it: both sides in 50 bins over the ground truth's range, what"
+        " lies outside left out, the root of the divergence in nats",
         agentsociety2,
     ),
 }
 HEADLINE = "aligned"
 
 CAVEATS = (
-    "No protocol sees the order of a day: turning every day by 12 hours changes no score. The divergence per slot, "
-    "of the intentions of all residents at the same half hour, averaged over the day, does see it.",
-    "The ground truth's locations and proportions are means over days: its own intention sequences, with the "
-    "proportions that they have and whole numbers of locations, score 98.9 (aligned) against it where it is the "
-    "published one. So no single day reaches 100, nor the ceiling, which draws those means.",
-    "asbench is blind to shift and unit, since each side has its own range, and cannot fall below 16.7; "
-    "agentsociety2 cannot either.",
+    (
+        "No protocol sees the order of a day: turning every day by 12 hours changes no score. The"
+        " divergence per slot, of the intentions of all residents at the same half hour, averaged"
+        " over the day, does see it."
+    ),
+    (
+        "The ground truth's locations and proportions are means over days: its own intention"
+        " sequences, with the proportions that they have and whole numbers of locations, score 98.9"
+        " (aligned) against it where it is the published one. So no single day reaches 100, nor the"
+        " ceiling, which draws those means."
+    ),
+    (
+        "asbench is blind to shift and unit, since each side has its own range, and cannot fall"
+        " below 16.7; agentsociety2 cannot either."
+    ),
 )
 
 

@@ -30,21 +30,27 @@ from harness.printable import short_hash
 
 RESIDENTS = "profiles.json"
 SYNTHETIC = (
-    "The ground truth is synthetic, not the published one: scores on it show that the harness works, and say nothing "
-    "of anyone."
+    "The ground truth is synthetic, not the published one: scores on it show that the harness"
+    " works, and say nothing of anyone."
 )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options:
-    file: Path = option(words="JSON with the four lists, or asbench's result pickle", position="FILE", everyday=True)
+    file: Path = option(
+        words="JSON with the four lists, or asbench's result pickle", position="FILE", everyday=True
+    )
     data: Path = option(
-        words="data folder of DailyMobility, or the folder groundtruth in it", unit="DIR", read=folder, everyday=True
+        words="data folder of DailyMobility, or the folder groundtruth in it",
+        unit="DIR",
+        read=folder,
+        everyday=True,
     )
 
 
 def execute(args: Options) -> tuple[JSON, Sequence[Block]]:
-    """Return what `--json` prints, whose `warnings` are always shown, and what people are shown besides."""
+    """Return what `--json` prints, whose `warnings` are always shown, and what people are shown
+    besides."""
     truth = groundtruth.load(args.data)
     notes = [SYNTHETIC] if _is_synthetic(args.data) else []
     data = {"file": str(args.file), **_scored(lists.read(args.file), truth), "notes": notes}
@@ -52,13 +58,18 @@ def execute(args: Options) -> tuple[JSON, Sequence[Block]]:
 
 
 def _is_synthetic(folder: Path) -> bool:
-    """Whether a resident of the data folder, or of the one that this is the ground truth in, says so.
+    """Whether a resident of the data folder, or of the one that this is the ground truth in, says
+    so.
 
     No score needs them: residents that are not there, or cannot be read, say nothing.
     """
-    inside = folder.resolve().name == groundtruth.FOLDER and not (folder / groundtruth.FOLDER).is_dir()
+    inside = (
+        folder.resolve().name == groundtruth.FOLDER and not (folder / groundtruth.FOLDER).is_dir()
+    )
     try:
-        residents: object = orjson.loads(content((folder.resolve().parent if inside else folder) / RESIDENTS))
+        residents: object = orjson.loads(
+            content((folder.resolve().parent if inside else folder) / RESIDENTS)
+        )
     except (OSError, ValueError):
         return False
     return isinstance(residents, list) and any(
@@ -70,7 +81,9 @@ def _scored(found: Lists, truth: GroundTruth) -> JSON:
     return {
         "residents": found.residents,
         "ground_truth": {"residents": truth.residents, "sha256": truth.sha256},
-        "protocols": {name: of.as_json() for name, of in all_protocols(truth.sample, found.sample).items()},
+        "protocols": {
+            name: of.as_json() for name, of in all_protocols(truth.sample, found.sample).items()
+        },
         "JSD_per_slot": float(divergence(truth.slots, found.slots).mean()),
         "ceiling": truth.ceiling(found.residents),
         "warnings": list(lists.warnings(found, truth.lists)),
@@ -80,8 +93,8 @@ def _scored(found: Lists, truth: GroundTruth) -> JSON:
 def _blocks(data: JSON) -> Iterator[Block]:
     truth = data["ground_truth"]
     yield Verbatim(
-        f"{data['file']}: {_residents(data['residents'])}, against {truth['residents']} of the ground truth "
-        f"(SHA-256 {short_hash(truth['sha256'])})"
+        f"{data['file']}: {_residents(data['residents'])}, against {truth['residents']} of the"
+        f" ground truth (SHA-256 {short_hash(truth['sha256'])})"
     )
     yield from map(Paragraph, data["notes"])
     yield protocol_table(data["protocols"])

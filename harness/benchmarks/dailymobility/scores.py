@@ -1,9 +1,11 @@
-"""What residents of DailyMobility add to its scores: counts by bin, and a tally. Source: docs/design.md, section 9.
+"""What residents of DailyMobility add to its scores: counts by bin, and a tally. Source:
+docs/design.md, section 9.
 
-Divergences are of whole distributions, so what is kept is what decides those exactly: sums for each of them, and of
-each resident the radius (asbench's bins depend on the least and greatest) and nine bytes of bins and counts (for the
-jackknife). That is 17 bytes a resident, and no figure is an approximation however many there are. No figure depends on
-the order or grouping of residents. Their four lists are kept as well while residents are few, to be written as a file.
+Divergences are of whole distributions, so what is kept is what decides those exactly: sums for each
+of them, and of each resident the radius (asbench's bins depend on the least and greatest) and nine
+bytes of bins and counts (for the jackknife). That is 17 bytes a resident, and no figure is an
+approximation however many there are. No figure depends on the order or grouping of residents. Their
+four lists are kept as well while residents are few, to be written as a file.
 """
 
 from __future__ import annotations
@@ -50,17 +52,20 @@ LISTS_LIMIT = 50_000
 """Residents up to whom their lists are kept, to be written as a file."""
 
 CHUNK = 8192
-"""Residents whose counts by bin are held at once, so that memory does not grow with residents times bins."""
+"""Residents whose counts by bin are held at once, so that memory does not grow with residents times
+bins."""
 
 Rows = NDArray[np.uint8]
 
 
 class Estimate(NamedTuple):
-    """A figure from 0 to 1 with its 95 % interval, None where there are too few residents or all are alike.
+    """A figure from 0 to 1 with its 95 % interval, None where there are too few residents or all
+    are alike.
 
-    `interval` is about other residents in the run, `with_truth` about other residents in the ground truth as well.
-    `corrected` is the mean of the residents' parts, which is the figure with its bias taken off, and that one's
-    interval; None for fewer than `FEWEST`. `bias` is what it takes off; None for fewer than `FEWEST_AT_ALL`.
+    `interval` is about other residents in the run, `with_truth` about other residents in the ground
+    truth as well. `corrected` is the mean of the residents' parts, which is the figure with its
+    bias taken off, and that one's interval; None for fewer than `FEWEST`. `bias` is what it takes
+    off; None for fewer than `FEWEST_AT_ALL`.
     """
 
     value: float
@@ -74,11 +79,12 @@ class Estimate(NamedTuple):
 class Tally:
     """Scores of some residents against the ground truth.
 
-    With repeats each is a day of its own, and "residents" are days; `repeats` has how many each real one has. `radii`
-    and `rows` are in parts, as shards came; a row holds a resident's bin of the radius, bin of the locations,
-    and number of slots with each intention. `locations` counts residents by their number of locations, `slots` by slot
-    and intention (48 x 7), `shares` proportions by the number of slots (0 to 48) that they are of. `all_days` and
-    `valid_days` are counts by bin of the aligned protocol, all metrics side by side. `lists` has the locations and
+    With repeats each is a day of its own, and "residents" are days; `repeats` has how many each
+    real one has. `radii` and `rows` are in parts, as shards came; a row holds a resident's bin of
+    the radius, bin of the locations, and number of slots with each intention. `locations` counts
+    residents by their number of locations, `slots` by slot and intention (48 x 7), `shares`
+    proportions by the number of slots (0 to 48) that they are of. `all_days` and `valid_days` are
+    counts by bin of the aligned protocol, all metrics side by side. `lists` has the locations and
     sequences of each part's residents, None once they are dropped. `counts` are of residents.
     """
 
@@ -97,15 +103,21 @@ class Tally:
     warnings: Counter[str]
 
     def __add__(self, other: Tally) -> Tally:
-        """Return the tally of both; associative, and which comes first makes no difference to any figure."""
+        """Return the tally of both; associative, and which comes first makes no difference to any
+        figure."""
         few = self.counts["residents"] + other.counts["residents"] <= LISTS_LIMIT
-        lists = self.lists + other.lists if few and self.lists is not None and other.lists is not None else None
+        lists = (
+            self.lists + other.lists
+            if few and self.lists is not None and other.lists is not None
+            else None
+        )
         rest = (field.name for field in fields(self) if field.name not in ("truth", "lists"))
         sums = {name: getattr(self, name) + getattr(other, name) for name in rest}
         return Tally(truth=self.truth, lists=lists, **sums)
 
     def condensed(self) -> Tally:
-        """Return the same sums without what is kept of each resident: for neither lists nor intervals."""
+        """Return the same sums without what is kept of each resident: for neither lists nor
+        intervals."""
         return replace(self, radii=(), rows=(), repeats=(), lists=None)
 
     @cached_property
@@ -145,11 +157,19 @@ class Tally:
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
-        """The aligned protocol's final score, by `FINAL`, and its divergences by metric (docs/statistics.md)."""
+        """The aligned protocol's final score, by `FINAL`, and its divergences by metric
+        (docs/statistics.md)."""
         values = figures(self.truth.totals, self.all_days[None])[0]
-        users, totals, expected = sum(map(len, self.repeats)), self.all_days.astype(np.int64), self.truth.totals
+        users, totals, expected = (
+            sum(map(len, self.repeats)),
+            self.all_days.astype(np.int64),
+            self.truth.totals,
+        )
         if users < 2 or self.truth.residents < 2:
-            return {name: Estimate(value, None, None, None) for name, value in zip(FIGURES, values, strict=True)}
+            return {
+                name: Estimate(value, None, None, None)
+                for name, value in zip(FIGURES, values, strict=True)
+            }
         run = Side.of(self._chunks(), totals, expected, values, users)
         truth = Side.of([self.truth.counts], expected, totals, values)
         spread, means = run.spread, run.parts.mean(axis=0)
@@ -157,24 +177,30 @@ class Tally:
         wider = both(run, truth, mixed(expected, totals)).intervals(values, users)
         moved = replace(spread, noise=0 * spread.noise).intervals(means, users)
         estimates = {}
-        for name, value, mean in zip(FIGURES, values.tolist(), means.clip(0.0, 1.0).tolist(), strict=True):
+        for name, value, mean in zip(
+            FIGURES, values.tolist(), means.clip(0.0, 1.0).tolist(), strict=True
+        ):
             corrected = (mean, moved[name]) if users >= FEWEST else None
             bias = value - mean if users >= FEWEST_AT_ALL else None
             estimates[name] = Estimate(value, found[name], wider[name], corrected, bias)
         return estimates
 
     def _chunks(self) -> Iterator[Rows | Whole]:
-        """Yield counts by bin of some residents at once, those of all their days together. Without repeats they are
-        sorted, so that their order changes no digit."""
+        """Yield counts by bin of some residents at once, those of all their days together. Without
+        repeats they are sorted, so that their order changes no digit."""
         rows, ends = np.concatenate(self.rows), np.cumsum(np.concatenate(self.repeats))
         rows = rows[np.lexsort(rows.T)] if len(ends) == len(rows) else rows
-        parts = np.split(rows, ends[CHUNK - 1 :: CHUNK]), np.split(ends, range(CHUNK, len(ends), CHUNK))
+        parts = (
+            np.split(rows, ends[CHUNK - 1 :: CHUNK]),
+            np.split(ends, range(CHUNK, len(ends), CHUNK)),
+        )
         for part, last in zip(*parts, strict=False):
             yield _of_residents(side_by_side(part), last)
 
 
 def tallied(days: Sequence[JSON], truth: GroundTruth) -> tuple[Array, Tally]:
-    """Return the counts by bin of the days of up to 256 residents (days x bins of all metrics), and their tally.
+    """Return the counts by bin of the days of up to 256 residents (days x bins of all metrics), and
+    their tally.
 
     A resident's proportions are those of the sequence.
     """
@@ -209,10 +235,13 @@ def tallied(days: Sequence[JSON], truth: GroundTruth) -> tuple[Array, Tally]:
 
 
 def _of_residents(counts: Rows, ends: NDArray[np.int64]) -> Rows | Whole:
-    """Return the counts of residents of those of their days (days x bins); `ends` numbers the last day of each on."""
+    """Return the counts of residents of those of their days (days x bins); `ends` numbers the last
+    day of each on."""
     first = ends[-1] - len(counts)
     starts = np.concatenate([[0], ends[:-1] - first])
-    return counts if len(starts) == len(counts) else np.add.reduceat(counts.astype(np.int64), starts)
+    return (
+        counts if len(starts) == len(counts) else np.add.reduceat(counts.astype(np.int64), starts)
+    )
 
 
 def _kind(warning: str) -> str:

@@ -1,13 +1,17 @@
-"""Make synthetic DailyMobility data: a city, residents, and how they live there. Source: docs/design.md, section 9.
+"""Make synthetic DailyMobility data: a city, residents, and how they live there. Source:
+docs/design.md, section 9.
 
-The ground truth comes from one simple model of a day. A resident has habits: when to get up and to go to bed, on what
-share of days to work, how long, how often to go out, and two favourite places for each thing to go out for, chosen
-near home or work. A day is: asleep at home, up, on a working day to work (often with a slot of `other` before it and
-a meal out at noon), on any day an outing or two in what is left of it, home, asleep. Half hours are whole, and places
-are the AOIs of the city; ways take no time. Of each resident 4 to 8 days are made, of which the sequence is the first
-one, locations and radius are means over days, and proportions are over all slots of all days. Words are in synth.toml.
+The ground truth comes from one simple model of a day. A resident has habits: when to get up and to
+go to bed, on what share of days to work, how long, how often to go out, and two favourite places
+for each thing to go out for, chosen near home or work. A day is: asleep at home, up, on a working
+day to work (often with a slot of `other` before it and a meal out at noon), on any day an outing or
+two in what is left of it, home, asleep. Half hours are whole, and places are the AOIs of the city;
+ways take no time. Of each resident 4 to 8 days are made, of which the sequence is the first one,
+locations and radius are means over days, and proportions are over all slots of all days. Words are
+in synth.toml.
 
-Only `Random.random()` is drawn from: it is the one method whose sequence Python keeps across versions.
+Only `Random.random()` is drawn from: it is the one method whose sequence Python keeps across
+versions.
 """
 
 from __future__ import annotations
@@ -30,36 +34,48 @@ from harness.model import JSON
 Slot = tuple[int, int]
 """The intention of a half hour, and the AOI."""
 
-SLEEP, AT_HOME, OTHER, WORK = (NUMBERS[name] for name in ("sleep", "home activity", "other", "work"))
+SLEEP, AT_HOME, OTHER, WORK = (
+    NUMBERS[name] for name in ("sleep", "home activity", "other", "work")
+)
 EATING = NUMBERS["eating out"]
 
 WORDS = SYNTH["residents"]
-PLACES: dict[int, list[str]] = {NUMBERS[name]: categories for name, categories in WORDS["places"].items()}
+PLACES: dict[int, list[str]] = {
+    NUMBERS[name]: categories for name, categories in WORDS["places"].items()
+}
 """Categories of the points of interest that residents go to, by intention."""
 NOTE = """# Synthetic DailyMobility data
 
-{residents} invented residents of an invented city with {aois} areas, and a ground truth from a simple random model of
-their days. All of it is synthetic: made by `harness/benchmarks/dailymobility/synth.py` with seed {seed}, and nothing
-taken from a real city, person or published data set. The same seed makes the same bytes again.
+{residents} invented residents of an invented city with {aois} areas, and a ground truth from a
+simple random model of their days. All of it is synthetic: made by
+`harness/benchmarks/dailymobility/synth.py` with seed {seed}, and nothing taken from a real city,
+person or published data set. The same seed makes the same bytes again.
 
-The files are in the form of the published data: `profiles.json` (every entry says `"synthetic": true`), `beijing.pb`
-(a `city.map.v2.Map`; its projection puts it where Beijing is, and that is all it has of Beijing) and `groundtruth/`.
+The files are in the form of the published data: `profiles.json` (every entry says
+`"synthetic": true`), `beijing.pb` (a `city.map.v2.Map`; its projection puts it where Beijing is,
+and that is all it has of Beijing) and `groundtruth/`.
 
-Scores on these files say whether a set-up works. They are not results: do not publish them, and do not compare them
-with published ones.
+Scores on these files say whether a set-up works. They are not results: do not publish them, and do
+not compare them with published ones.
 """
 
 
 def files(residents: int, seed: int) -> dict[str, bytes]:
-    """Return the contents of a data folder by path: profiles, map, the four arrays of the ground truth, and a README.
+    """Return the contents of a data folder by path: profiles, map, the four arrays of the ground
+    truth, and a README.
 
-    The city depends on the seed alone and resident i on (seed, i), so fewer residents are the first of more. There is
-    one at least. Raise `BadInput` where the extra `mobility` is not installed.
+    The city depends on the seed alone and resident i on (seed, i), so fewer residents are the first
+    of more. There is one at least. Raise `BadInput` where the extra `mobility` is not installed.
     """
     data = map_bytes(seed)
     city = read_city(data, "the synthetic map")
-    people = [_person(city, Random(f"{seed}/resident/{number}"), number) for number in range(1, residents + 1)]
-    profiles = json.dumps([person.profile for person in people], ensure_ascii=False, indent=4) + "\n"
+    people = [
+        _person(city, Random(f"{seed}/resident/{number}"), number)
+        for number in range(1, residents + 1)
+    ]
+    profiles = (
+        json.dumps([person.profile for person in people], ensure_ascii=False, indent=4) + "\n"
+    )
     lives = [[_day(person) for _ in range(4 + int(5 * person.rng.random()))] for person in people]
     return {
         "README.md": NOTE.format(residents=residents, aois=len(city.aois), seed=seed).encode(),
@@ -71,7 +87,8 @@ def files(residents: int, seed: int) -> dict[str, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Slots are of 48; `work_share`, `lunch_out` and `outing` are chances on a day. Each day draws on from `rng`."""
+    """Slots are of 48; `work_share`, `lunch_out` and `outing` are chances on a day. Each day draws
+    on from `rng`."""
 
     profile: JSON
     rng: Random
@@ -90,7 +107,10 @@ def _person(city: City, rng: Random, number: int) -> Person:
     work = home if rng.random() < 0.05 else _near(rng, home, works)
     profile: JSON = {
         "age": 20 + int(36 * rng.random() ** 2),
-        **{name: pick(rng, WORDS[name]) for name in ("education", "gender", "consumption", "occupation")},
+        **{
+            name: pick(rng, WORDS[name])
+            for name in ("education", "gender", "consumption", "occupation")
+        },
         "home": home.id,
         "work": work.id,
         "id": number,
@@ -105,13 +125,22 @@ def _person(city: City, rng: Random, number: int) -> Person:
         work_share=0.6 + 0.4 * rng.random(),
         lunch_out=0.25 * rng.random(),
         outing=0.15 + 0.5 * rng.random(),
-        favourites={intention: _favourites(city, rng, intention, (home, work)) for intention in PLACES},
+        favourites={
+            intention: _favourites(city, rng, intention, (home, work)) for intention in PLACES
+        },
     )
 
 
-def _favourites(city: City, rng: Random, intention: int, around: tuple[Aoi, Aoi]) -> tuple[int, ...]:
-    """Return two AOIs to go to, the first near home and the second near work; they may be the same."""
-    aois = {poi.aoi_id: city.aois[poi.aoi_id] for poi in city.pois.values() if poi.category in PLACES[intention]}
+def _favourites(
+    city: City, rng: Random, intention: int, around: tuple[Aoi, Aoi]
+) -> tuple[int, ...]:
+    """Return two AOIs to go to, the first near home and the second near work; they may be the
+    same."""
+    aois = {
+        poi.aoi_id: city.aois[poi.aoi_id]
+        for poi in city.pois.values()
+        if poi.category in PLACES[intention]
+    }
     return tuple(_near(rng, at, list(aois.values())).id for at in around)
 
 
@@ -157,19 +186,31 @@ def _go_to_work(person: Person, slots: list[Slot], begin: int) -> int:
 
 
 def _ground_truth(city: City, lives: Sequence[Sequence[Sequence[Slot]]]) -> dict[str, bytes]:
-    """Return the four arrays in the published ones' types; radii rounded to a micrometre are the same everywhere."""
+    """Return the four arrays in the published ones' types; radii rounded to a micrometre are the
+    same everywhere."""
     places = [[dict.fromkeys(place for _, place in day) for day in life] for life in lives]
     radii = [
-        round(fmean([gyration_radius([(city.aois[place].x, city.aois[place].y) for place in day]) for day in life]), 6)
+        round(
+            fmean(
+                [
+                    gyration_radius([(city.aois[place].x, city.aois[place].y) for place in day])
+                    for day in life
+                ]
+            ),
+            6,
+        )
         for life in places
     ]
     intentions = [[[intention for intention, _ in day] for day in life] for life in lives]
     shares = [
-        [sum(day.count(number) for day in life) / (SLOTS * len(life)) for number in INTENTIONS] for life in intentions
+        [sum(day.count(number) for day in life) / (SLOTS * len(life)) for number in INTENTIONS]
+        for life in intentions
     ]
     return {
         "groundtruth/gyration_radius.npy": _npy(radii, "<f8"),
-        "groundtruth/daily_location_numbers.npy": _npy([fmean([len(day) for day in life]) for life in places], "<f8"),
+        "groundtruth/daily_location_numbers.npy": _npy(
+            [fmean([len(day) for day in life]) for life in places], "<f8"
+        ),
         "groundtruth/daily_intentions_2d.npy": _npy([life[0] for life in intentions], "<i8"),
         "groundtruth/intention_proportions_2d.npy": _npy(shares, "<f8"),
     }

@@ -1,12 +1,14 @@
-"""Build a small synthetic city in the published map's format (`city.map.v2.Map`). Source: docs/design.md, section 9.
+"""Build a small synthetic city in the published map's format (`city.map.v2.Map`). Source:
+docs/design.md, section 9.
 
-Nine blocks of 4 km between the streets of a grid, each with some grounds that have a use, an outline and points of
-interest. The streets are the same in every such city: they are those of the map that ships as a sample. All of it is
-invented: no name, outline or position is taken from a real place. Ids start where those of published maps start, and
-categories are OpenStreetMap's, as in maps built with mosstool. Words are in synth.toml.
+Nine blocks of 4 km between the streets of a grid, each with some grounds that have a use, an
+outline and points of interest. The streets are the same in every such city: they are those of the
+map that ships as a sample. All of it is invented: no name, outline or position is taken from a real
+place. Ids start where those of published maps start, and categories are OpenStreetMap's, as in maps
+built with mosstool. Words are in synth.toml.
 
-Only `Random.random()` is drawn from, and numbers are rounded to centimetres, so that a seed gives the same bytes on
-every machine.
+Only `Random.random()` is drawn from, and numbers are rounded to centimetres, so that a seed gives
+the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ POIS, EXTRA = 4, 15
 
 
 class _Ground(NamedTuple):
-    """A rectangle with some corners cut off: its middle, and half its width and height, in metres."""
+    """A rectangle with some corners cut off: its middle, and half its width and height, in
+    metres."""
 
     use: str
     x: float
@@ -52,7 +55,8 @@ class _Ground(NamedTuple):
 
 
 def map_bytes(seed: int) -> bytes:
-    """Return a serialized map: 50 AOIs (5 of them points), 200 POIs, 48 roads with 96 lanes, 16 junctions with 208.
+    """Return a serialized map: 50 AOIs (5 of them points), 200 POIs, 48 roads with 96 lanes, 16
+    junctions with 208.
 
     Raise `BadInput` where the extra `mobility` is not installed.
     """
@@ -65,7 +69,8 @@ def map_bytes(seed: int) -> bytes:
 
 
 def _streets() -> Any:
-    """Return the sample's map with header, roads, lanes and junctions, and nothing in its blocks."""
+    """Return the sample's map with header, roads, lanes and junctions, and nothing in its
+    blocks."""
     streets = map_format().Map.FromString(SAMPLE_MAP.read_bytes())
     del streets.aois[:], streets.pois[:]
     for lane in streets.lanes:
@@ -84,7 +89,15 @@ def _grounds(rng: Random) -> list[_Ground]:
             downtown = column == row == BLOCKS // 2
             use = CITY["downtown"][number] if downtown else pick(rng, CITY["grounds"][number])
             x, y = _within(column, row, right + _around(rng, 0.011), up + _around(rng, 0.011))
-            grounds.append(_Ground(use, x, y, round(150 + 300 * rng.random(), 2), round(150 + 300 * rng.random(), 2)))
+            grounds.append(
+                _Ground(
+                    use,
+                    x,
+                    y,
+                    round(150 + 300 * rng.random(), 2),
+                    round(150 + 300 * rng.random(), 2),
+                )
+            )
     return grounds
 
 
@@ -101,7 +114,10 @@ def _add_grounds(made: Map, grounds: Sequence[_Ground], names: Iterator[str], rn
         name = next(names)
         aoi = _add_aoi(made, name + USES[ground.use]["end"], ground, _outline(ground, rng))
         for category, end in _kinds(USES[ground.use]["pois"], POIS + extra.count(row), rng):
-            x, y = ground.x + ground.wide * _around(rng, 0.6), ground.y + ground.high * _around(rng, 0.6)
+            x, y = (
+                ground.x + ground.wide * _around(rng, 0.6),
+                ground.y + ground.high * _around(rng, 0.6),
+            )
             _add_poi(made, aoi, name + end, category, x, y)
 
 
@@ -115,7 +131,8 @@ def _kinds(choices: Sequence[Sequence[str]], count: int, rng: Random) -> list[Se
 
 
 def _add_points(made: Map, names: Iterator[str], rng: Random) -> None:
-    """Add the AOIs that are points, each with one POI: in the blocks at the city's corners and in the middle one."""
+    """Add the AOIs that are points, each with one POI: in the blocks at the city's corners and in
+    the middle one."""
     for number, (category, end, use) in enumerate(CITY["points"]):
         x, y = _within(*divmod(2 * number, BLOCKS), 0.5, 0.12 + 0.02 * rng.random())
         name = next(names) + end
@@ -135,28 +152,40 @@ def _outline(ground: _Ground, rng: Random) -> list[XY]:
 
 
 def _add_aoi(made: Map, name: str, ground: _Ground, outline: Sequence[XY]) -> Aoi:
-    """Add an AOI and where one leaves it for the nearest driving and walking lane. A single corner has no area."""
+    """Add an AOI and where one leaves it for the nearest driving and walking lane. A single corner
+    has no area."""
     use = ground.use
-    aoi = made.aois.add(id=FIRST_AOI + len(made.aois), name=name, type="AOI_TYPE_OTHER", urban_land_use=use)
+    aoi = made.aois.add(
+        id=FIRST_AOI + len(made.aois), name=name, type="AOI_TYPE_OTHER", urban_land_use=use
+    )
     aoi.land_use = map_format().LandUseType.Value(CITY["land_use"][use[0]])
     for x, y in outline:
         aoi.positions.add(x=x, y=y)
     if len(outline) > 1:
         following = [*outline[1:], outline[0]]
-        aoi.area = round(sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in zip(outline, following, strict=True)) / 2, 2)
+        aoi.area = round(
+            sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in zip(outline, following, strict=True))
+            / 2,
+            2,
+        )
     sides = ((aoi.driving_positions, aoi.driving_gates), (aoi.walking_positions, aoi.walking_gates))
     for kind, (positions, gates) in enumerate(sides):
         lanes = (made.lanes[road.lane_ids[kind]] for road in made.roads)
-        _, along, x, y, nearest = min((_foot(lane, ground.x, ground.y) for lane in lanes), key=lambda foot: foot[0])
+        _, along, x, y, nearest = min(
+            (_foot(lane, ground.x, ground.y) for lane in lanes), key=lambda foot: foot[0]
+        )
         positions.add(lane_id=nearest.id, s=round(along, 2))
         x = _clamp(x, ground.x - ground.wide, ground.x + ground.wide)
-        gates.add(x=round(x, 2), y=round(_clamp(y, ground.y - ground.high, ground.y + ground.high), 2))
+        gates.add(
+            x=round(x, 2), y=round(_clamp(y, ground.y - ground.high, ground.y + ground.high), 2)
+        )
         nearest.aoi_ids.append(aoi.id)
     return aoi
 
 
 def _foot(lane: Lane, x: float, y: float) -> tuple[float, float, float, float, Lane]:
-    """Return the point of a straight lane nearest to (x, y): squared distance, metres along the lane, x, y, lane."""
+    """Return the point of a straight lane nearest to (x, y): squared distance, metres along the
+    lane, x, y, lane."""
     start, end = lane.center_line.nodes
     right, up = (end.x - start.x) / lane.length, (end.y - start.y) / lane.length
     along = _clamp((x - start.x) * right + (y - start.y) * up, 0.0, lane.length)

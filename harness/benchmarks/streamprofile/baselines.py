@@ -1,8 +1,9 @@
 """Baseline models: honest floors for a table of models, which read the prompt and nothing else.
 
-They read text: post blocks (`[3] Content: ...` up to a line `Tags: a, b`), a candidate pool as a JSON array of strings,
-the number of tags to predict, and their own earlier summary if the prompt contains it. Only model, user messages and
-seed of the request (`run --seed`) decide the answer. Source: docs/design.md, section 7.
+They read text: post blocks (`[3] Content: ...` up to a line `Tags: a, b`), a candidate pool as a
+JSON array of strings, the number of tags to predict, and their own earlier summary if the prompt
+contains it. Only model, user messages and seed of the request (`run --seed`) decide the answer.
+Source: docs/design.md, section 7.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import orjson
 from harness.model import Baseline
 
 CARRIED = 40
-"""Number of tags that a summary carries to the next step at most, so that prompts do not grow with the chain."""
+"""Number of tags that a summary carries to the next step at most, so that prompts do not grow with
+the chain."""
 
 PERSONA_HEADING = "## 此前的画像"
 RECENT = "近期标签："
@@ -39,7 +41,8 @@ _STRINGS = re.compile(rf"\[\s*{_STRING}(?:\s*,\s*{_STRING})*+\s*\]")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a baseline reads in a prompt. `posts` holds the tags of each post, newest first; `pool` has no repeats."""
+    """What a baseline reads in a prompt. `posts` holds the tags of each post, newest first; `pool`
+    has no repeats."""
 
     text: str
     posts: tuple[tuple[str, ...], ...]
@@ -52,18 +55,25 @@ Opinion = tuple[str, Sequence[str], str]
 """A baseline's summary, the pool from most to least likely, and the reasoning."""
 
 
-def _answer(baseline: Callable[[Reading, int], Opinion], messages: Sequence[Mapping[str, Any]], seed: int) -> str:
+def _answer(
+    baseline: Callable[[Reading, int], Opinion], messages: Sequence[Mapping[str, Any]], seed: int
+) -> str:
     """Return the JSON text of one reply: `persona_summary`, `predicted_tags`, `reasoning`."""
-    reading = read("\n".join([message["content"] for message in messages if message["role"] == "user"]))
+    reading = read(
+        "\n".join([message["content"] for message in messages if message["role"] == "user"])
+    )
     summary, ranking, reasoning = baseline(reading, seed)
     tags, why = ranking[: reading.asked], reasoning if reading.pool else NO_POOL
-    return orjson.dumps({"persona_summary": summary, "predicted_tags": tags, "reasoning": why}).decode()
+    return orjson.dumps(
+        {"persona_summary": summary, "predicted_tags": tags, "reasoning": why}
+    ).decode()
 
 
 def read(text: str) -> Reading:
     """Return the parts of a prompt, empty if it lacks them.
 
-    The persona is the section under our prompt's heading; in another prompt it may be anywhere outside of posts.
+    The persona is the section under our prompt's heading; in another prompt it may be anywhere
+    outside of posts.
     """
     posts, rest = _split_posts(text)
     _, headed, after = rest.partition(PERSONA_HEADING)
@@ -79,7 +89,8 @@ def read(text: str) -> Reading:
 
 
 def _split_posts(text: str) -> tuple[tuple[tuple[str, ...], ...], str]:
-    """Return the tags of each post, newest (highest number) first, and the text outside of posts."""
+    """Return the tags of each post, newest (highest number) first, and the text outside of
+    posts."""
     numbered: list[tuple[int, tuple[str, ...]]] = []
     rest: list[str] = []
     number, post = 0, rest
@@ -94,7 +105,9 @@ def _split_posts(text: str) -> tuple[tuple[tuple[str, ...], ...], str]:
             post.append(line)
     if post is not rest:  # a last post without a Tags line has no known end
         rest.extend(post)
-    newest_first = sorted(enumerate(numbered), key=lambda entry: (entry[1][0], entry[0]), reverse=True)
+    newest_first = sorted(
+        enumerate(numbered), key=lambda entry: (entry[1][0], entry[0]), reverse=True
+    )
     return tuple([tags for _, (_, tags) in newest_first]), "\n".join(rest)
 
 
@@ -104,7 +117,8 @@ def _split_tags(line: str) -> tuple[str, ...]:
 
 
 def _pool(text: str) -> list[str]:
-    """Return the longest JSON array of strings, the last of equals: texts have other brackets, prompts have examples.
+    """Return the longest JSON array of strings, the last of equals: texts have other brackets,
+    prompts have examples.
 
     An array that is a field's value, as in an example of a reply, counts only if there is no other.
     """
@@ -125,8 +139,11 @@ def _carried(persona: str, marker: str) -> tuple[str, ...]:
 
 
 def _recency(reading: Reading, seed: int) -> Opinion:
-    """Rank tags of the newest posts first, then those of the summary, then the pool in its order."""
-    seen = list(dict.fromkeys([*chain.from_iterable(reading.posts), *_carried(reading.persona, RECENT)]))
+    """Rank tags of the newest posts first, then those of the summary, then the pool in its
+    order."""
+    seen = list(
+        dict.fromkeys([*chain.from_iterable(reading.posts), *_carried(reading.persona, RECENT)])
+    )
     pool = frozenset(reading.pool)
     ranking = list(dict.fromkeys([*(tag for tag in seen if tag in pool), *reading.pool]))
     summary = RECENT + "、".join(seen[:CARRIED]) if seen else NO_TAGS
@@ -134,24 +151,35 @@ def _recency(reading: Reading, seed: int) -> Opinion:
 
 
 def _frequency(reading: Reading, seed: int) -> Opinion:
-    """Rank the pool by number of posts with the tag, in this batch and in the summary; ties in pool order."""
+    """Rank the pool by number of posts with the tag, in this batch and in the summary; ties in pool
+    order."""
     counts = Counter(chain.from_iterable(reading.posts))
     for entry in _carried(reading.persona, COUNTS):
         if counted := _COUNTED.fullmatch(entry):
             counts[counted[1]] += int(counted[2])
     ranking = sorted(reading.pool, key=lambda tag: -counts[tag])
     listed = "、".join([f"{tag}×{count}" for tag, count in counts.most_common(CARRIED)])
-    return COUNTS + listed if listed else NO_TAGS, ranking, "按标签至今出现的次数排列，次数相同时按候选顺序。"
+    return (
+        COUNTS + listed if listed else NO_TAGS,
+        ranking,
+        "按标签至今出现的次数排列，次数相同时按候选顺序。",
+    )
 
 
 def _random(reading: Reading, seed: int) -> Opinion:
-    """Shuffle the pool, by seed and prompt. Only `Random.random` gives the same numbers in every Python."""
+    """Shuffle the pool, by seed and prompt. Only `Random.random` gives the same numbers in every
+    Python."""
     rng = random.Random(f"{seed}\n{reading.text}")
-    return "随机基线，不读动态，没有画像。", sorted(reading.pool, key=lambda tag: rng.random()), "随机抽取。"
+    return (
+        "随机基线，不读动态，没有画像。",
+        sorted(reading.pool, key=lambda tag: rng.random()),
+        "随机抽取。",
+    )
 
 
 def reader(text: str) -> str | None:
-    """Return the baseline that answers a prompt for another model, None if the prompt has no candidates."""
+    """Return the baseline that answers a prompt for another model, None if the prompt has no
+    candidates."""
     return "baseline/recency" if read(text).pool else None
 
 

@@ -1,4 +1,5 @@
-"""StreamProfileBench as a benchmark: how a user is played, measured and recorded (docs/design.md, section 8)."""
+"""StreamProfileBench as a benchmark: how a user is played, measured and recorded (docs/design.md,
+section 8)."""
 
 from __future__ import annotations
 
@@ -30,9 +31,10 @@ COLUMNS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
 """Platforms in the order of the published tables."""
 
 PUBLISHED = (
-    "Published: as printed in {source}, whose F1^NS is that of its code: users with both parts 0 are left out. Avg. of "
-    "F1^NS is the printed Overall, which is not the mean of the platforms. Only runs with the authors' prompt compare "
-    "with it; best and second best are marked among the runs alone."
+    "Published: as printed in {source}, whose F1^NS is that of its code: users with both parts 0"
+    " are left out. Avg. of F1^NS is the printed Overall, which is not the mean of the platforms."
+    " Only runs with the authors' prompt compare with it; best and second best are marked among the"
+    " runs alone."
 )
 
 
@@ -67,13 +69,23 @@ class Steps(Records):
                 "repairs": predicted.repairs,
                 **_measured(step, measured),
             }
-            for step, truth, predicted, measured in zip(task.given.steps, task.truth, answer, metrics, strict=True)
+            for step, truth, predicted, measured in zip(
+                task.given.steps, task.truth, answer, metrics, strict=True
+            )
         ]
         given: Given = task.given
-        return {"user_id": given.user_id, "platform": given.platform, "username": given.username, "steps": steps}
+        return {
+            "user_id": given.user_id,
+            "platform": given.platform,
+            "username": given.username,
+            "steps": steps,
+        }
 
     def rescore(self, task: Task, data: JSON) -> JSON:
-        given = {step.step_id: (step, truth) for step, truth in zip(task.given.steps, task.truth, strict=True)}
+        given = {
+            step.step_id: (step, truth)
+            for step, truth in zip(task.given.steps, task.truth, strict=True)
+        }
         steps = []
         with read_of(task.key):
             from_authors = "usage" not in data
@@ -84,15 +96,23 @@ class Steps(Records):
                 measured = measure_step(truth, step, prediction)
                 again = {**saved, "prediction": prediction, "metrics": measured.values}
                 if from_authors:
-                    again |= {"ground_truth": truth.listed, "outcome": authors.outcome(saved), "repairs": ()}
+                    again |= {
+                        "ground_truth": truth.listed,
+                        "outcome": authors.outcome(saved),
+                        "repairs": (),
+                    }
                 again.pop("metrics_at_asked", None)
                 steps.append(again | _measured(step, measured))
         return {**data, "steps": steps}
 
     def rows(self, record: JSON) -> Iterable[JSON]:
-        about: JSON = {name: record[name] for name in ("user_id", "repeat", "platform") if name in record}
+        about: JSON = {
+            name: record[name] for name in ("user_id", "repeat", "platform") if name in record
+        }
         for step in record["steps"]:
-            known = {name: step.get(name) for name in ("step_id", "outcome", "asked", "out_of_pool")}
+            known = {
+                name: step.get(name) for name in ("step_id", "outcome", "asked", "out_of_pool")
+            }
             yield {**about, **known, **step["metrics"]}
 
     def completed(self, record: JSON) -> JSON:
@@ -122,7 +142,9 @@ def published() -> Published:
     columns, models = data["columns"], data["models"]
     figures = {
         metric: {
-            model["name"]: {column: value / 100 for column, value in zip(columns, model[metric], strict=True)}
+            model["name"]: {
+                column: value / 100 for column, value in zip(columns, model[metric], strict=True)
+            }
             for model in models
         }
         for metric in models[0]
@@ -152,9 +174,14 @@ class StreamProfile(Benchmark):
     @dataclass(frozen=True)
     class Settings:
         prompt: Path | None = field(
-            default=None, metadata={"help": "a prompt template, or the authors' bench_task.py, whose code is run"}
+            default=None,
+            metadata={
+                "help": "a prompt template, or the authors' bench_task.py, whose code is run"
+            },
         )
-        persona: bool = field(default=True, metadata={"help": "ablation: carry no persona from step to step"})
+        persona: bool = field(
+            default=True, metadata={"help": "ablation: carry no persona from step to step"}
+        )
 
     def prepare(self) -> Configuration:
         self.cards = UserCards(self.asking.parse_retries)
@@ -181,7 +208,9 @@ class StreamProfile(Benchmark):
         messages = self._prompt.messages(given, step, persona)
         try:
             wanted = schema(step.pool, step.asked) if self.asking.wants_schema else None
-            reading = await chat.read(messages, lambda completion: read(completion, step.pool), schema=wanted)
+            reading = await chat.read(
+                messages, lambda completion: read(completion, step.pool), schema=wanted
+            )
         except InvalidReply as error:
             return Reading(persona, (), "", outcome=error.kind)
         return reading if reading.persona.strip() else structs.replace(reading, persona=persona)
@@ -195,26 +224,46 @@ class StreamProfile(Benchmark):
 
     @classmethod
     def synthesise(
-        cls, folder: Path, users: int, seed: int, subsets: Sequence[str] = tuple(PLATFORMS), mean_steps: float = 6.0
+        cls,
+        folder: Path,
+        users: int,
+        seed: int,
+        subsets: Sequence[str] = tuple(PLATFORMS),
+        mean_steps: float = 6.0,
     ) -> Mapping[str, Iterable[bytes]]:
-        return {cls.subsets[subset]: generate(subset, users, seed, mean_steps) for subset in subsets}
+        return {
+            cls.subsets[subset]: generate(subset, users, seed, mean_steps) for subset in subsets
+        }
 
 
 def _check_steps(task: Task, data: JSON) -> None:
-    """Raise `BadInput` where a user's steps are not those of the task, each once: what scores a part of them, or one
-    of them twice, is no score of this user."""
-    seen, known = Counter(saved["step_id"] for saved in data["steps"]), {step.step_id for step in task.given.steps}
+    """Raise `BadInput` where a user's steps are not those of the task, each once: what scores a
+    part of them, or one of them twice, is no score of this user."""
+    seen, known = (
+        Counter(saved["step_id"] for saved in data["steps"]),
+        {step.step_id for step in task.given.steps},
+    )
     if unknown := [number for number in seen if number not in known]:
-        raise BadInput(f"user {task.key}: step_id {in_brief(unknown[0])} of the results is not in the tasks file")
+        raise BadInput(
+            f"user {task.key}: step_id {in_brief(unknown[0])} of the results is not in the tasks"
+            " file"
+        )
     if twice := [number for number, count in seen.items() if count > 1]:
         raise BadInput(f"user {task.key}: duplicate step_id {twice[0]}")
     if missing := known - seen.keys():
-        raise BadInput(f"user {task.key}: {len(missing)} of {len(known)} steps are missing, as step_id {min(missing)}")
+        raise BadInput(
+            f"user {task.key}: {len(missing)} of {len(known)} steps are missing, as step_id"
+            f" {min(missing)}"
+        )
 
 
 def _measured(step: GivenStep, measured: StepMetrics) -> JSON:
     """Return what the scorer needs of a step in addition to its metrics."""
-    found: JSON = {"asked": step.asked, "out_of_pool": measured.out_of_pool, "ceiling": measured.ceiling}
+    found: JSON = {
+        "asked": step.asked,
+        "out_of_pool": measured.out_of_pool,
+        "ceiling": measured.ceiling,
+    }
     if measured.at_asked is not None:
         found["metrics_at_asked"] = measured.at_asked
     return found

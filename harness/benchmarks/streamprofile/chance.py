@@ -1,8 +1,9 @@
 """The chance level: what answers drawn at random from the pools of the same steps have on average.
 
-Shares of hits have it exactly, by the mean of the hypergeometric distribution. What is no such share is drawn. No
-request is sent. Every draw is decided by the user's key, the step and its number alone, so neither the order of
-users, nor their grouping, nor the version of Python or numpy changes a digit (docs/statistics.md, Chance level).
+Shares of hits have it exactly, by the mean of the hypergeometric distribution. What is no such
+share is drawn. No request is sent. Every draw is decided by the user's key, the step and its number
+alone, so neither the order of users, nor their grouping, nor the version of Python or numpy changes
+a digit (docs/statistics.md, Chance level).
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ from harness.benchmarks.streamprofile.task import GivenStep, Truth
 from harness.scoring.bootstrap import Array
 
 DRAWS = 64
-"""Answers to each step: of the 2,000 users that are drawn for at most, they take less than a second."""
+"""Answers to each step: of the 2,000 users that are drawn for at most, they take less than a
+second."""
 
 Urn = tuple[int, ...]
-"""A step as random answers see it: the seed of its draws, the tags of its pool, how many are asked for, how many of the
-pool are new alone, kept alone, and both, and how many tags are new, kept, and either in the truth."""
+"""A step as random answers see it: the seed of its draws, the tags of its pool, how many are asked
+for, how many of the pool are new alone, kept alone, and both, and how many tags are new, kept, and
+either in the truth."""
 
 Whole = NDArray[np.uint64]
 
 
 def urn(key: str, truth: Truth, step: GivenStep) -> Urn:
     pool, sets = step.tags, truth.sets
-    seed = int.from_bytes(blake2b(f"{key}\n{step.step_id}".encode("utf-8", "surrogatepass"), digest_size=8).digest())
+    seed = int.from_bytes(
+        blake2b(f"{key}\n{step.step_id}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    )
     new, kept = pool & sets.new, pool & sets.kept
     both = len(new & kept)
     inside = len(new) - both, len(kept) - both, both
@@ -38,7 +43,8 @@ def urn(key: str, truth: Truth, step: GivenStep) -> Urn:
 
 
 def expected(urns: Sequence[Urn]) -> Array:
-    """Return the mean Precision, Recall, Recall_Novelty and Recall_Stability of random answers: steps x 4.
+    """Return the mean Precision, Recall, Recall_Novelty and Recall_Stability of random answers:
+    steps x 4.
 
     Each tag of the pool is drawn with the same probability. NaN where undefined.
     """
@@ -57,14 +63,17 @@ def _columns(urns: Sequence[Urn]) -> Array:
 
 
 def drawn(urns: Sequence[Urn]) -> Array:
-    """Return Precision, Recall, Recall_Novelty and Recall_Stability of each draw and step: DRAWS x steps x 4.
+    """Return Precision, Recall, Recall_Novelty and Recall_Stability of each draw and step: DRAWS x
+    steps x 4.
 
-    Tags are drawn one after the other without putting them back, in all draws and steps at once: a tag is of a kind
-    with the share that the kind has of the tags that are left. NaN where undefined.
+    Tags are drawn one after the other without putting them back, in all draws and steps at once: a
+    tag is of a kind with the share that the kind has of the tags that are left. NaN where
+    undefined.
     """
     seeds = np.array([one[0] for one in urns], dtype=np.uint64)
     pool, asked, *inside, new, kept, either = _columns(urns)
-    # The tags that are left of the first kind, of the first two, and of all three: a draw below such a bound lowers it.
+    # The tags that are left of the first kind, of the first two, and of all three: a draw below
+    # such a bound lowers it.
     bounds = np.cumsum(inside, axis=0)
     left = [np.broadcast_to(bound, (DRAWS, len(urns))).copy() for bound in bounds]
     for number in range(int(asked.max())):

@@ -49,7 +49,8 @@ class StepMetrics(Struct, frozen=True):
 
 
 def measure_step(truth: Truth, step: GivenStep, prediction: Sequence[str]) -> StepMetrics:
-    """Return the values of a prediction without repeated tags; tags outside the pool count in Precision, too."""
+    """Return the values of a prediction without repeated tags; tags outside the pool count in
+    Precision, too."""
     pool, predicted, asked = step.tags, frozenset(prediction), step.asked
     out_of_pool = len(predicted - pool)
     if not truth.kept and not truth.new:
@@ -57,18 +58,22 @@ def measure_step(truth: Truth, step: GivenStep, prediction: Sequence[str]) -> St
     sets, wrong = truth.sets, truth.distractors
     return StepMetrics(
         values=_measure(sets, wrong, predicted),
-        at_asked=_measure(sets, wrong, frozenset(prediction[:asked])) if len(prediction) > asked else None,
+        at_asked=_measure(sets, wrong, frozenset(prediction[:asked]))
+        if len(prediction) > asked
+        else None,
         ceiling=ceiling(sets, pool, asked),
         out_of_pool=out_of_pool,
     )
 
 
 def ceiling(truth: Sets, pool: AbstractSet[str], asked: int) -> Values:
-    """Return the values of a stepwise oracle, which answers with exactly `asked` tags, from the pool.
+    """Return the values of a stepwise oracle, which answers with exactly `asked` tags, from the
+    pool.
 
-    What it maximises is the F1^NS of the step, so a user's F1^NS, which is of means over steps, can be higher. It takes
-    as many true tags as it can, tags that are both kept and new first, and splits the rest so that the step's F1^NS is
-    highest; of equal splits the one with the highest sum of recalls, then with most kept.
+    What it maximises is the F1^NS of the step, so a user's F1^NS, which is of means over steps, can
+    be higher. It takes as many true tags as it can, tags that are both kept and new first, and
+    splits the rest so that the step's F1^NS is highest; of equal splits the one with the highest
+    sum of recalls, then with most kept.
     """
     new, kept = truth.new & pool, truth.kept & pool
     both = len(new & kept)
@@ -86,7 +91,8 @@ def ceiling(truth: Sets, pool: AbstractSet[str], asked: int) -> Values:
             for taken in range(rest - most_kept, most_new + 1)
         )
         novelty, stability = max(
-            recalls, key=lambda pair: (harmonic(*pair) or 0.0, sum(recall or 0.0 for recall in pair))
+            recalls,
+            key=lambda pair: (harmonic(*pair) or 0.0, sum(recall or 0.0 for recall in pair)),
         )
     return {
         "Precision": hits / asked,
@@ -103,7 +109,9 @@ def harmonic(a: float | None, b: float | None) -> float | None:
     return 2 * a * b / (a + b) if a + b > 0 else 0.0
 
 
-def _measure(truth: Sets, wrong: Mapping[str, AbstractSet[str]], predicted: AbstractSet[str]) -> Values:
+def _measure(
+    truth: Sets, wrong: Mapping[str, AbstractSet[str]], predicted: AbstractSet[str]
+) -> Values:
     """Return every value of `METRICS`; `wrong` holds the kinds of D by metric."""
     hits = len(predicted & truth.true)
     values: Values = {

@@ -1,7 +1,8 @@
 """Make the messages of a request from the given part of a step.
 
-There are two kinds of `Prompt`, with the same members: a template with named places, and the benchmark authors' own
-`bench_task.py`, which the user names, so that its code is run on purpose (docs/design.md, section 8).
+There are two kinds of `Prompt`, with the same members: a template with named places, and the
+benchmark authors' own `bench_task.py`, which the user names, so that its code is run on purpose
+(docs/design.md, section 8).
 """
 
 from __future__ import annotations
@@ -63,10 +64,11 @@ class TemplatePrompt:
 
 
 class AuthorsPrompt:
-    """The authors' `BenchTaskBuilder(platform).format_prompt(...)`, from the user's copy of their release.
+    """The authors' `BenchTaskBuilder(platform).format_prompt(...)`, from the user's copy of their
+    release.
 
-    The system message of `bench_inference.py` next to it is read from the source, not run. Without it the prompt is
-    not the whole one of the authors, and `source` is another.
+    The system message of `bench_inference.py` next to it is read from the source, not run. Without
+    it the prompt is not the whole one of the authors, and `source` is another.
     """
 
     def __init__(self, path: Path, digests: Mapping[str, str] | None = None) -> None:
@@ -75,11 +77,15 @@ class AuthorsPrompt:
         self.files: Mapping[str, bytes] = {kept_name(path): content}
         self.path = path
         self._builder = cache(_load_builder(path, content, neighbours=digests is None))
-        inference = next(filter(Path.is_file, map(path.with_name, (INFERENCE, KEPT + INFERENCE))), None)
+        inference = next(
+            filter(Path.is_file, map(path.with_name, (INFERENCE, KEPT + INFERENCE))), None
+        )
         system = system_message(inference) if inference else None
         if inference and system is not None:
             self.files = {**self.files, kept_name(inference): read_file(inference)}
-        self.source = f"{path.name.removeprefix(KEPT)} without {INFERENCE}" if system is None else AUTHORS
+        self.source = (
+            f"{path.name.removeprefix(KEPT)} without {INFERENCE}" if system is None else AUTHORS
+        )
         self._system = Message("system", AUTHORS_SYSTEM if system is None else system)
 
     def messages(self, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
@@ -95,9 +101,13 @@ class AuthorsPrompt:
             )
         except Exception as error:  # the authors' code, not ours
             user = f"user {given.user_id}, step {step.step_id}"
-            raise BadInput(f"{self.path}: format_prompt failed for {user}: {described(error)}") from error
+            raise BadInput(
+                f"{self.path}: format_prompt failed for {user}: {described(error)}"
+            ) from error
         if type(text) is not str:
-            raise BadInput(f"{self.path}: format_prompt returned {type(text).__name__}, expected a string")
+            raise BadInput(
+                f"{self.path}: format_prompt returned {type(text).__name__}, expected a string"
+            )
         return (self._system, Message("user", text))
 
 
@@ -105,16 +115,26 @@ Prompt = TemplatePrompt | AuthorsPrompt
 
 
 def load(path: Path | None, digests: Mapping[str, str] | None = None) -> Prompt:
-    """Return our own prompt, a template file, or (a `.py` file) the authors' builder, with its hash in `digests` if
-    that is given."""
-    return AuthorsPrompt(path, digests) if path is not None and path.suffix == ".py" else TemplatePrompt(path)
+    """Return our own prompt, a template file, or (a `.py` file) the authors' builder, with its hash
+    in `digests` if that is given."""
+    return (
+        AuthorsPrompt(path, digests)
+        if path is not None and path.suffix == ".py"
+        else TemplatePrompt(path)
+    )
 
 
 def system_message(source: Path) -> str | None:
-    """Return the text of the first `{"role": "system", "content": "..."}` in a Python source, None if there is none."""
+    """Return the text of the first `{"role": "system", "content": "..."}` in a Python source, None
+    if there is none."""
     try:
         tree = ast.parse(read_file(source))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for what is nested too deep
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ):  # the last two for what is nested too deep
         return None
     literals = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
     for literal in sorted(literals, key=lambda node: (node.lineno, node.col_offset)):
@@ -129,7 +149,8 @@ def system_message(source: Path) -> str | None:
 
 
 def _load_builder(path: Path, content: bytes, *, neighbours: bool) -> Callable[[str], Any]:
-    """Run the very bytes that were read, so that what a run's folder keeps is what made its prompts.
+    """Run the very bytes that were read, so that what a run's folder keeps is what made its
+    prompts.
 
     Their file may import its neighbours, but not what is next to it in a run's folder.
     """

@@ -1,7 +1,8 @@
-"""What users of StreamProfileBench add to its scores: values, and a tally. Source: docs/design.md, section 8.
+"""What users of StreamProfileBench add to its scores: values, and a tally. Source: docs/design.md,
+section 8.
 
-Each user becomes one row of columns (a part of its steps, a metric); means are taken over rows. A tally holds the
-learning curves and counts. Neither depends on how users were grouped.
+Each user becomes one row of columns (a part of its steps, a metric); means are taken over rows. A
+tally holds the learning curves and counts. Neither depends on how users were grouped.
 """
 
 from __future__ import annotations
@@ -46,18 +47,22 @@ PARTS: dict[str, tuple[str, ...]] = {
     "chance_noise": (F1,),
     "chance_fwt_noise": TRANSFER,
 }
-"""Part of the scores -> its metrics: those of the benchmark, its secondary ones (up to `fwt_cut`), and the rest. `fwt`
-is augmented minus cold within a user; `valid` is over valid answers. The `chance` parts are those of answers drawn at
-random, of records with their tasks' urns (`Scoring.with_task`): exact, and of F1^NS the mean over draws. `noise` is the
-variance of that mean.
+"""Part of the scores -> its metrics: those of the benchmark, its secondary ones (up to `fwt_cut`),
+and the rest. `fwt` is augmented minus cold within a user; `valid` is over valid answers. The
+`chance` parts are those of answers drawn at random, of records with their tasks' urns
+(`Scoring.with_task`): exact, and of F1^NS the mean over draws. `noise` is the variance of that
+mean.
 
-The parts that end in `cut` are what runs are ranked by: predictions cut to the asked number of tags, Precision with
-that number as its denominator. Their errors, and both sides of `fwt_cut`, are over the answers that follow the task's
-rules alone: as many tags as asked for, or more, all of them from the pool."""
+The parts that end in `cut` are what runs are ranked by: predictions cut to the asked number of
+tags, Precision with that number as its denominator. Their errors, and both sides of `fwt_cut`, are
+over the answers that follow the task's rules alone: as many tags as asked for, or more, all of them
+from the pool."""
 
 COLUMNS = tuple((part, name) for part, names in PARTS.items() for name in names)
 INDEX = {column: index for index, column in enumerate(COLUMNS)}
-PRECISION, NOVELTY, STABILITY = map(GAINS.index, ("Precision", "Recall_Novelty", "Recall_Stability"))
+PRECISION, NOVELTY, STABILITY = map(
+    GAINS.index, ("Precision", "Recall_Novelty", "Recall_Stability")
+)
 ERROR_COLUMNS = slice(len(GAINS), len(METRICS))
 UNITS = 64
 """Sums of curves are whole numbers of 2**-64."""
@@ -79,30 +84,39 @@ class CurvePoint(NamedTuple):
         return CurvePoint(self.users + other.users, tuple(map(operator.add, self.sums, other.sums)))
 
     def of_names(self) -> Iterator[tuple[int, ...]]:
-        """Yield for each name of `NAMES` the sums of its values, of their squares, cubes and fourth powers (in
-        2**-64), and how many values are there, are 0 and are 1."""
+        """Yield for each name of `NAMES` the sums of its values, of their squares, cubes and fourth
+        powers (in 2**-64), and how many values are there, are 0 and are 1."""
         for at in range(len(NAMES)):
             of = self.sums[at :: len(NAMES)]
-            yield *((high << UNITS // 2) + low for high, low in zip(of[:4], of[4:8], strict=True)), *of[8:]
+            yield (
+                *((high << UNITS // 2) + low for high, low in zip(of[:4], of[4:8], strict=True)),
+                *of[8:],
+            )
 
     def means(self) -> tuple[float | None, ...]:
-        return tuple(total / (count << UNITS) if count else None for total, _, _, _, count, _, _ in self.of_names())
+        return tuple(
+            total / (count << UNITS) if count else None
+            for total, _, _, _, count, _, _ in self.of_names()
+        )
 
     def intervals(self) -> tuple[tuple[float, float, bool] | None, ...]:
-        """Return the 95 % intervals of the means over users, and whether each is approximate; None if there are too few
-        users, or all are alike. That other values than 0 and 1 are tied is not looked at."""
+        """Return the 95 % intervals of the means over users, and whether each is approximate; None
+        if there are too few users, or all are alike. That other values than 0 and 1 are tied is not
+        looked at."""
         return tuple(starmap(_interval, self.of_names()))
 
 
 def _point_columns(values: Array) -> Array:
-    """Return what steps add to points: the upper and lower halves of their values, squares, cubes and fourth powers,
-    cut to whole numbers of 2**-64; and whether a value is there, is 0, is 1.
+    """Return what steps add to points: the upper and lower halves of their values, squares, cubes
+    and fourth powers, cut to whole numbers of 2**-64; and whether a value is there, is 0, is 1.
 
     As whole numbers below 2**33, 2**20 of them add up exactly.
     """
     powers = np.hstack([values**power for power in (1, 2, 3, 4)]) * HALF
     upper = np.floor(powers)
-    return np.hstack([upper, np.floor((powers - upper) * HALF), ~np.isnan(values), values == 0, values == 1])
+    return np.hstack(
+        [upper, np.floor((powers - upper) * HALF), ~np.isnan(values), values == 0, values == 1]
+    )
 
 
 def _interval(
@@ -110,23 +124,35 @@ def _interval(
 ) -> tuple[float, float, bool] | None:
     if not count:
         return None
-    # Whole numbers, in 2**-64 to the power of 2, 3 and 4: no digit is lost where values are next to equal.
+    # Whole numbers, in 2**-64 to the power of 2, 3 and 4: no digit is lost where values are next to
+    # equal.
     squares, cubes, fourths = squares << UNITS, cubes << (2 * UNITS), fourths << (3 * UNITS)
     second = max(0, count * squares - total**2)  # of equal values the squares may be rounded down
     third = count**2 * cubes - 3 * count * total * squares + 2 * total**3
-    fourth = count**3 * fourths - 4 * count**2 * total * cubes + 6 * count * total**2 * squares - 3 * total**4
-    sums = second / (count << (2 * UNITS)), third / (count**2 << (3 * UNITS)), fourth / (count**3 << (4 * UNITS))
+    fourth = (
+        count**3 * fourths
+        - 4 * count**2 * total * cubes
+        + 6 * count * total**2 * squares
+        - 3 * total**4
+    )
+    sums = (
+        second / (count << (2 * UNITS)),
+        third / (count**2 << (3 * UNITS)),
+        fourth / (count**3 << (4 * UNITS)),
+    )
     strata = [moments_of_sums(count, count - max(1, zeros, ones), *sums)]
     return with_mark(interval(total / (count << UNITS), strata, (0.0, 1.0)), strata)
 
 
 Curves = dict[tuple[int, int], CurvePoint]
-"""(last step_id of the users, step_id) -> their point, so that the curve of any cohort can be made."""
+"""(last step_id of the users, step_id) -> their point, so that the curve of any cohort can be
+made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """`reached` counts users with a scored step by their last step_id, `counts` steps, tags and users by name."""
+    """`reached` counts users with a scored step by their last step_id, `counts` steps, tags and
+    users by name."""
 
     curves: Curves
     reached: Counter[int]
@@ -134,17 +160,22 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         """Return the tally of both; associative to the last bit."""
-        shared = {key: self.curves[key].plus(point) for key, point in other.curves.items() if key in self.curves}
+        shared = {
+            key: self.curves[key].plus(point)
+            for key, point in other.curves.items()
+            if key in self.curves
+        }
         curves = {**self.curves, **other.curves, **shared}
         return Tally(curves, self.reached + other.reached, self.counts + other.counts)
 
 
 def tallied(records: Sequence[JSON]) -> tuple[Array, Tally]:
-    """Return the values of each record of up to 256 users (records x COLUMNS, NaN if undefined) and their tally.
+    """Return the values of each record of up to 256 users (records x COLUMNS, NaN if undefined) and
+    their tally.
 
-    The curves are of users: a step's values are the means over its user's repeats. Which values are defined depends on
-    the task alone, so a user has the same metrics in every run; but those of the parts `valid`, `cut` (errors) and
-    `fwt_cut` on the answers, too.
+    The curves are of users: a step's values are the means over its user's repeats. Which values are
+    defined depends on the task alone, so a user has the same metrics in every run; but those of the
+    parts `valid`, `cut` (errors) and `fwt_cut` on the answers, too.
     """
     steps = _scored_steps(records)
     starts = user_starts(records)
@@ -153,7 +184,9 @@ def tallied(records: Sequence[JSON]) -> tuple[Array, Tally]:
     last = [max((step["step_id"] for step in records[at]["steps"]), default=0) for at in starts]
     table = _StepTable.of(steps)
     rows = table.rows(len(records))
-    tally = Tally(table.curves(last, user_of), Counter(last[user] for user in scored), _counts(records, rows))
+    tally = Tally(
+        table.curves(last, user_of), Counter(last[user] for user in scored), _counts(records, rows)
+    )
     tally.counts["scored_steps"] += len(steps)
     tally.counts["users_without_scored_step"] += len(starts) - len(scored)
     return rows, tally
@@ -166,14 +199,21 @@ def rows(records: Sequence[JSON]) -> Array:
 
 def _scored_steps(records: Sequence[JSON]) -> list[tuple[int, JSON]]:
     """Return the scored steps of records, each after the number of its record."""
-    return [(record, step) for record, data in enumerate(records) for step in data["steps"] if step["metrics"]]
+    return [
+        (record, step)
+        for record, data in enumerate(records)
+        for step in data["steps"]
+        if step["metrics"]
+    ]
 
 
 def _counts(records: Sequence[JSON], rows: Array) -> Counter[str]:
     """Count over every step, scored or not."""
     steps = [step for data in records for step in data["steps"]]
     longer = [len(step["prediction"]) - step["asked"] for step in steps if step["outcome"] == VALID]
-    left_out = np.isnan(rows[:, INDEX["release", F1]]).sum() - np.isnan(rows[:, INDEX["all", F1]]).sum()
+    left_out = (
+        np.isnan(rows[:, INDEX["release", F1]]).sum() - np.isnan(rows[:, INDEX["all", F1]]).sum()
+    )
     return Counter(
         repaired_steps=sum(1 for step in steps if step["repairs"]),
         out_of_pool_steps=sum(1 for step in steps if step["out_of_pool"]),
@@ -186,10 +226,11 @@ def _counts(records: Sequence[JSON], rows: Array) -> Counter[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StepTable:
-    """The scored steps of a shard, a row each: whose it is (the number of the record), and its values (NaN undefined).
+    """The scored steps of a shard, a row each: whose it is (the number of the record), and its
+    values (NaN undefined).
 
-    `follows` are the answers that follow the task's rules. `named` is how many tags a cut answer has, as a share of
-    those asked for. `urns` are those of the records that have them, else None.
+    `follows` are the answers that follow the task's rules. `named` is how many tags a cut answer
+    has, as a share of those asked for. `urns` are those of the records that have them, else None.
     """
 
     user: NDArray[np.int_]
@@ -209,11 +250,19 @@ class _StepTable:
             step_id=np.array([step["step_id"] for _, step in steps], dtype=np.int_),
             valid=np.array([step["outcome"] == VALID for _, step in steps], dtype=np.bool_),
             follows=np.array(
-                [len(step["prediction"]) >= step["asked"] and not step["out_of_pool"] for _, step in steps], np.bool_
+                [
+                    len(step["prediction"]) >= step["asked"] and not step["out_of_pool"]
+                    for _, step in steps
+                ],
+                np.bool_,
             ),
-            named=np.array([min(1.0, len(step["prediction"]) / step["asked"]) for _, step in steps]),
+            named=np.array(
+                [min(1.0, len(step["prediction"]) / step["asked"]) for _, step in steps]
+            ),
             values=_matrix([step["metrics"] for _, step in steps], METRICS),
-            at_asked=_matrix([step.get("metrics_at_asked") or step["metrics"] for _, step in steps], METRICS),
+            at_asked=_matrix(
+                [step.get("metrics_at_asked") or step["metrics"] for _, step in steps], METRICS
+            ),
             ceiling=_matrix([step["ceiling"] for _, step in steps], GAINS),
             urns=tuple(step.get("urn") for _, step in steps),
         )
@@ -246,7 +295,8 @@ class _StepTable:
         )
 
     def _chance(self, users: int) -> Array:
-        """Return the columns of the `chance` parts: what random answers have, and the variances of means of draws."""
+        """Return the columns of the `chance` parts: what random answers have, and the variances of
+        means of draws."""
         columns = 2 + len(GAINS) + 4 * len(TRANSFER)
         result = np.full((users, columns), np.nan)
         steps = np.array([step for step, urn in enumerate(self.urns) if urn], dtype=np.int_)
@@ -266,7 +316,9 @@ class _StepTable:
 
         everything = np.ones(len(steps), dtype=np.bool_)
         values = drawn(of_step)
-        of_steps = np.concatenate([values[..., [NOVELTY, STABILITY]], _f1(values)[..., None]], axis=-1)
+        of_steps = np.concatenate(
+            [values[..., [NOVELTY, STABILITY]], _f1(values)[..., None]], axis=-1
+        )
         sides = (means(of_steps, side) for side in (step_id == 1, step_id >= 2))
         cold, augmented = (np.stack([_f1(side, 0, 1), side[..., 2]], axis=-1) for side in sides)
         f1 = _f1(means(values, everything))[..., None]
@@ -282,15 +334,16 @@ class _StepTable:
         return cold, self._means(values, chosen & (self.step_id >= 2), users)
 
     def _means(self, values: Array, chosen: Mask, users: int) -> Array:
-        """Means within each user over the chosen steps: the columns, F1^NS of their means, and the mean F1^NS of each
-        step."""
+        """Means within each user over the chosen steps: the columns, F1^NS of their means, and the
+        mean F1^NS of each step."""
         means = self._user_means(_with_f1(values), chosen, users)
         return np.column_stack([_with_f1(means[:, :-1]), means[:, -1]])
 
     def curves(self, last: Sequence[int], user_of: Sequence[int]) -> Curves:
         """`last` is each user's last step_id, `user_of` the user of each record."""
         whose = [
-            (user_of[record], step) for record, step in zip(self.user.tolist(), self.step_id.tolist(), strict=True)
+            (user_of[record], step)
+            for record, step in zip(self.user.tolist(), self.step_id.tolist(), strict=True)
         ]
         steps = {one: place for place, one in enumerate(dict.fromkeys(whose))}
         values = _with_f1(self.values)
@@ -304,7 +357,8 @@ class _StepTable:
         return {key: CurvePoint(users[row], tuple(sums[row])) for key, row in places.items()}
 
     def _user_means(self, values: Array, chosen: Mask, users: int) -> Array:
-        """Mean within each user over the chosen steps: users x columns, NaN where nothing is defined."""
+        """Mean within each user over the chosen steps: users x columns, NaN where nothing is
+        defined."""
         return _means_by(self.user[chosen], values[chosen], users)
 
 

@@ -1,4 +1,5 @@
-"""What a report of StreamProfileBench has of its own: `details`, and the sections that are made of them.
+"""What a report of StreamProfileBench has of its own: `details`, and the sections that are made of
+them.
 
 Source: docs/design.md, section 8. Values are fractions, undefined ones null.
 """
@@ -42,21 +43,27 @@ CURVE_NAMES = (*GAINS, F1, *ERRORS)
 CURVE_USERS = 10
 RELEASE = f"{F1} (release code)"
 GROWS = (
-    f"{F1} is a harmonic mean of means, so it grows with the number of steps even if nothing is learned, as random "
-    "answers show"
+    f"{F1} is a harmonic mean of means, so it grows with the number of steps even if nothing is"
+    " learned, as random answers show"
 )
 MORE, FEWER, OUTSIDE = "more_tags", "fewer_tags", "outside_pool"
-"""Kinds of valid answers that break a rule of the task: the number of tags, and where they are from."""
+"""Kinds of valid answers that break a rule of the task: the number of tags, and where they are
+from."""
 FOR_STATS = "for the authors' stats.py"
-RELEASED = f"{F1} as the authors' released code has it, and as published: users with both 0 are left out"
+RELEASED = (
+    f"{F1} as the authors' released code has it, and as published: users with both 0 are left out"
+)
 
 FWT = "FWT "
 CUT = "with predictions cut to the asked number of tags, which Precision is divided by"
-FOLLOWING = "over the answers with the asked number of tags or more, all of the pool, cut to that number"
+FOLLOWING = (
+    "over the answers with the asked number of tags or more, all of the pool, cut to that number"
+)
 
 
 def _metric(name: str, **more: Any) -> Metric:
-    """Return a metric that runs are not ranked by themselves, but by the figure that `_comparable` declares."""
+    """Return a metric that runs are not ranked by themselves, but by the figure that `_comparable`
+    declares."""
     better: Literal["higher", "lower"] = "lower" if name.removeprefix(FWT) in ERRORS else "higher"
     more = {"ranked_by": f"{name} (cut)"} | more
     return Metric(name, better=better, **more)
@@ -73,7 +80,11 @@ def _comparable(metric: Metric) -> Metric:
     of_rules = metric.name.startswith(FWT) or metric.name in ERRORS
     definition, leaves_out = (FOLLOWING, (FEWER, OUTSIDE)) if of_rules else (CUT, ())
     return replace(
-        metric, name=metric.ranked_by, definition=f"{metric.name} {definition}", ranked_by="", leaves_out=leaves_out
+        metric,
+        name=metric.ranked_by,
+        definition=f"{metric.name} {definition}",
+        ranked_by="",
+        leaves_out=leaves_out,
     )
 
 
@@ -86,7 +97,10 @@ class StepScoring(Means):
 
     is_measured = False
     headline = ("Recall", F1)
-    secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
+    secondary = (
+        *FURTHER,
+        *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by),
+    )
 
     def tallied(self, records: Sequence[JSON]) -> tuple[Array, Tally]:
         return tallied(records)
@@ -99,7 +113,10 @@ class StepScoring(Means):
         return {step.step_id: urn(task.key, truth, step) for step, truth in given}
 
     def with_task(self, record: JSON, urns: Mapping[int, Urn]) -> JSON:
-        return {**record, "steps": [{**step, "urn": urns.get(step["step_id"])} for step in record["steps"]]}
+        return {
+            **record,
+            "steps": [{**step, "urn": urns.get(step["step_id"])} for step in record["steps"]],
+        }
 
     def breaches(self, record: JSON) -> Iterator[str]:
         for step in record["steps"]:
@@ -109,7 +126,8 @@ class StepScoring(Means):
                     yield OUTSIDE if step["out_of_pool"] else MORE if extra > 0 else FEWER
 
     def chance(self, scored: Scored) -> dict[str, float | tuple[float, float]]:
-        """Return what random answers have on average, by metric; what is drawn with its standard error."""
+        """Return what random answers have on average, by metric; what is drawn with its standard
+        error."""
         levels: dict[str, float | tuple[float, float]] = {}
         for prefix, part in (("", "chance"), (FWT, "chance_fwt")):
             noises = _part(scored, f"{part}_noise")
@@ -139,14 +157,18 @@ class StepScoring(Means):
             },
             "learning_curve": _curve(tally, lambda last, step_id: True),
             "cohort": {"reaches": reaches, "users": cohort_users},
-            "cohort_curve": _curve(tally, lambda last, step_id: reaches is not None and step_id <= reaches <= last),
+            "cohort_curve": _curve(
+                tally, lambda last, step_id: reaches is not None and step_id <= reaches <= last
+            ),
             "ceiling": _part(scored, "ceiling"),
             "repaired_steps": of["repaired_steps"],
             "release_code_left_out": of["release_code_left_out"],
             "out_of_pool": {"steps": of["out_of_pool_steps"], "tags": of["out_of_pool_tags"]},
             "wrong_number": {"more": of["more_tags"], "fewer": of["fewer_tags"]},
             "at_asked": {name: found["value"] for name, found in _part(scored, "at_asked").items()},
-            "errors_over_valid": {name: found["value"] for name, found in _part(scored, "valid").items()},
+            "errors_over_valid": {
+                name: found["value"] for name, found in _part(scored, "valid").items()
+            },
         }
 
     def sections(self, scored: Scored) -> Iterator[Block]:
@@ -196,7 +218,8 @@ def _span(value: float | None, parts_of_users: Array, bounds: tuple[float, float
 
 
 def _delta(scored: Scored, prefix: str, names: Sequence[str]) -> dict[str, JSON]:
-    """Return persona-augmented minus cold start, each over the users that have it; `prefix` is that of both parts."""
+    """Return persona-augmented minus cold start, each over the users that have it; `prefix` is that
+    of both parts."""
     sides = [f"{prefix}{part}" for part in ("cold", "augmented")]
     cold, augmented = (_part(scored, side) for side in sides)
     figures = {}
@@ -215,7 +238,8 @@ def _delta(scored: Scored, prefix: str, names: Sequence[str]) -> dict[str, JSON]
 
 
 def _cohort(reached: Counter[int]) -> tuple[int | None, int]:
-    """Return the largest step_id that at least half of the users with a scored step reach, and how many do."""
+    """Return the largest step_id that at least half of the users with a scored step reach, and how
+    many do."""
     at_least = 0
     for last in sorted(reached, reverse=True):
         at_least += reached[last]
@@ -225,7 +249,8 @@ def _cohort(reached: Counter[int]) -> tuple[int | None, int]:
 
 
 def _curve(tally: Tally, chosen: Callable[[int, int], bool]) -> list[JSON]:
-    """Return means per step_id over the users and steps for which `chosen(last step_id, step_id)` holds."""
+    """Return means per step_id over the users and steps for which `chosen(last step_id, step_id)`
+    holds."""
     by_step: dict[int, CurvePoint] = {}
     for (last, step_id), point in tally.curves.items():
         if chosen(last, step_id):
@@ -234,7 +259,8 @@ def _curve(tally: Tally, chosen: Callable[[int, int], bool]) -> list[JSON]:
 
 
 def _point(step_id: int, point: CurvePoint) -> JSON:
-    """Return a step of a curve; `approximate` has the metrics whose interval is, where there are any."""
+    """Return a step of a curve; `approximate` has the metrics whose interval is, where there are
+    any."""
     intervals = dict(zip(NAMES, point.intervals(), strict=True))
     approximate = [name for name, ends in intervals.items() if ends and ends[2]]
     return {
@@ -247,7 +273,8 @@ def _point(step_id: int, point: CurvePoint) -> JSON:
 
 
 def upgraded(data: JSON) -> JSON:
-    """Return a JSON report of format 1 with its secondary metrics, and with the scored steps among its details."""
+    """Return a JSON report of format 1 with its secondary metrics, and with the scored steps among
+    its details."""
     moved = ("steps", "release_code", "fwt")
     details = {name: of for name, of in data["details"].items() if name not in moved}
     details["scored_steps"] = data["coverage"].get("scored_steps")
@@ -263,63 +290,82 @@ def upgraded(data: JSON) -> JSON:
 
 def _about(report: Report) -> Iterator[str]:
     if report.prompt == "authors":
-        yield "The benchmark authors' own prompt. Scores compare with published ones where sampling and data do."
+        yield (
+            "The benchmark authors' own prompt. Scores compare with published ones where sampling"
+            " and data do."
+        )
     else:
         yield (
-            "Not the benchmark authors' prompt. Scores compare with other runs of the same prompt, but not with "
-            "published ones: those need the authors' prompt (--prompt bench_task.py)."
+            "Not the benchmark authors' prompt. Scores compare with other runs of the same prompt,"
+            " but not with published ones: those need the authors' prompt (--prompt bench_task.py)."
         )
     if report.run.get("persona") is False:
         yield "Ablation without persona: no step saw the summary of the one before."
     yield f"{report.details['scored_steps']} of {report.diagnostics.answers} steps are scored."
     yield (
-        "Mean within a user over its scored steps, then mean over users (M_bar); undefined values are left out. "
-        f"{'; '.join(f'{name}: {DEFINITIONS[name]}' for name in METRICS)}. Formulas: docs/design.md, section 8."
+        "Mean within a user over its scored steps, then mean over users (M_bar); undefined values"
+        f" are left out. {'; '.join(f'{name}: {DEFINITIONS[name]}' for name in METRICS)}. Formulas:"
+        " docs/design.md, section 8."
     )
     yield (
         f"{F1} is the {DEFINITIONS[F1]}. The authors' released code, and so published scores, "
         f"leave out users with both 0: here {report.details['release_code_left_out']}."
     )
     yield (
-        "Forward transfer (FWT) is a user's value over the steps from 2 on minus its value at step 1, then the mean "
-        "over the users that have both, in percentage points. For Error_* a positive FWT is bad: more distractors are "
-        "taken."
+        "Forward transfer (FWT) is a user's value over the steps from 2 on minus its value at step"
+        " 1, then the mean over the users that have both, in percentage points. For Error_* a"
+        " positive FWT is bad: more distractors are taken."
     )
 
 
 def _cold_start(of: JSON) -> Iterator[Block]:
     yield Heading("Cold start and persona-augmented")
     yield Paragraph(
-        "Cold start is step 1, persona-augmented every later step. The difference is that of the two means, each over "
-        "the users that have it, in percentage points. Unlike it, FWT has the same users on both sides."
+        "Cold start is step 1, persona-augmented every later step. The difference is that of the"
+        " two means, each over the users that have it, in percentage points. Unlike it, FWT has the"
+        " same users on both sides."
     )
-    cold, later = (msgspec.convert(of[part], dict[str, Value]) for part in ("cold_start", "persona_augmented"))
+    cold, later = (
+        msgspec.convert(of[part], dict[str, Value]) for part in ("cold_start", "persona_augmented")
+    )
     rows = []
     for name, delta in of["delta"].items():
         sides = [(SHARE.text(side[name].value), str(side[name].users)) for side in (cold, later)]
         rows.append((name, *sides[0], *sides[1], *_signed(delta)))
-    yield Table(("metric", "cold", "users", "later", "users", "diff.", "95 % interval"), tuple(rows))
+    yield Table(
+        ("metric", "cold", "users", "later", "users", "diff.", "95 % interval"), tuple(rows)
+    )
     parts: Mapping[str, Mapping[str, Value]] = {"cold start": cold, "later steps": later}
     yield intervals("Cold start and later steps", SHARE, parts, (F1, *GAINS))
     yield intervals("Error rates by distractor", SHARE, parts, ERRORS)
 
 
 def _transfer(report: Report) -> Iterator[Block]:
-    """Yield the figures of F1^NS from step 1 to the later ones, and those of random answers of the same users."""
+    """Yield the figures of F1^NS from step 1 to the later ones, and those of random answers of the
+    same users."""
     yield Heading(f"Transfer of {F1}, and what random answers show")
     if "chance" not in report.details:
-        yield Paragraph("This report is of an earlier version: `reeval` adds what random answers show.")
+        yield Paragraph(
+            "This report is of an earlier version: `reeval` adds what random answers show."
+        )
         return
     of, random = report.details, report.details["chance"]
     yield Paragraph(
-        f"{GROWS}: its FWT and its difference are not ranked. Per step: the mean of the {F1} of each step, "
-        "which does not grow so. Random: as many tags as asked for, drawn from the pool for each step of the same "
-        f"users ({random['fwt'][F1]['users']} of them have an FWT; of a large tasks file it is a sample), the mean of "
-        f"{DRAWS} draws; no request was sent for it."
+        f"{GROWS}: its FWT and its difference are not ranked. Per step: the mean of the {F1} of"
+        " each step, which does not grow so. Random: as many tags as asked for, drawn from the"
+        f" pool for each step of the same users ({random['fwt'][F1]['users']} of them have an FWT;"
+        f" of a large tasks file it is a sample), the mean of {DRAWS} draws; no request was sent"
+        " for it."
     )
-    named = {f"FWT {name}": (report.secondary[f"FWT {name}"], random["fwt"][name]) for name in TRANSFER}
-    named |= {f"{name}, difference": (of["delta"][name], random["delta"][name]) for name in TRANSFER}
-    rows = ((name, *_signed(of_run), *_signed(at_random)) for name, (of_run, at_random) in named.items())
+    named = {
+        f"FWT {name}": (report.secondary[f"FWT {name}"], random["fwt"][name]) for name in TRANSFER
+    }
+    named |= {
+        f"{name}, difference": (of["delta"][name], random["delta"][name]) for name in TRANSFER
+    }
+    rows = (
+        (name, *_signed(of_run), *_signed(at_random)) for name, (of_run, at_random) in named.items()
+    )
     yield Table(("figure", "run", "95 % interval", "random", "95 % interval"), tuple(rows))
 
 
@@ -331,8 +377,9 @@ def _signed(of: Value | JSON) -> tuple[str, str]:
 def _curves(of: JSON) -> Iterator[Block]:
     yield Heading("Learning curve")
     yield Paragraph(
-        "Mean over the users with a scored step of that number, in percent. Who stays differs from step to step. "
-        f"Later steps with fewer than {CURVE_USERS} users are in the JSON report only."
+        "Mean over the users with a scored step of that number, in percent. Who stays differs from"
+        f" step to step. Later steps with fewer than {CURVE_USERS} users are in the JSON report"
+        " only."
     )
     yield from _curve_blocks(of["learning_curve"])
     yield Heading("Learning curve of a fixed cohort")
@@ -340,8 +387,8 @@ def _curves(of: JSON) -> Iterator[Block]:
         yield Paragraph("No user has a scored step.")
         return
     yield Paragraph(
-        f"The same for the {of['cohort']['users']} users that reach step {of['cohort']['reaches']}, the last step that "
-        "at least half of the scored users reach."
+        f"The same for the {of['cohort']['users']} users that reach step {of['cohort']['reaches']},"
+        " the last step that at least half of the scored users reach."
     )
     yield from _curve_blocks(of["cohort_curve"])
 
@@ -351,13 +398,20 @@ def _curve_blocks(curve: Sequence[JSON]) -> Iterator[Block]:
     points = [point for point in curve if point["users"] >= CURVE_USERS or point["step_id"] <= 3]
     for title, names in (("Hits", (F1, "Recall_Novelty", "Recall_Stability")), ("Errors", ERRORS)):
         series = tuple(
-            Series(name, tuple(at["metrics"][name] for at in points), *ends([at["ci95"][name] for at in points]))
+            Series(
+                name,
+                tuple(at["metrics"][name] for at in points),
+                *ends([at["ci95"][name] for at in points]),
+            )
             for name in names
         )
         steps = tuple(point["step_id"] for point in points)
         yield Chart("curve", f"{title}, with 95 % bands", steps, "step", "%", series)
     rows = tuple(
-        (f"{point['step_id']} ({point['users']})", *(SHARE.text(point["metrics"][name]) for name in CURVE_NAMES))
+        (
+            f"{point['step_id']} ({point['users']})",
+            *(SHARE.text(point["metrics"][name]) for name in CURVE_NAMES),
+        )
         for point in points
     )
     yield Table(("step (users)", *CURVE_NAMES), rows)
@@ -380,35 +434,47 @@ def _checks(report: Report) -> Iterator[Block]:
     if more > 0:  # the authors' runner does not report its requests
         yield Paragraph(f"{more} of the requests asked again for a reply that could not be used.")
     yield Paragraph(
-        "In percent. At asked: the first tags, up to the asked number. Valid only: Error_* over valid answers, since "
-        "an empty prediction makes no errors either. Cut: what runs are ranked and compared by: Precision over the "
-        "asked number, and Error_* over the answers that follow the rules of the task (the asked number of tags or "
-        "more, all of the pool). Stepwise oracle: it knows the truth, answers with the asked number of tags from the "
-        f"pool, and maximises the {F1} of each step. That is not the maximum of a user's {F1}, which is of the means "
-        "over its steps."
+        "In percent. At asked: the first tags, up to the asked number. Valid only: Error_* over"
+        " valid answers, since an empty prediction makes no errors either. Cut: what runs are"
+        " ranked and compared by: Precision over the asked number, and Error_* over the answers"
+        " that follow the rules of the task (the asked number of tags or more, all of the pool)."
+        " Stepwise oracle: it knows the truth, answers with the asked number of tags from the"
+        f" pool, and maximises the {F1} of each step. That is not the maximum of a user's {F1},"
+        " which is of the means over its steps."
     )
     columns = {
         "as given": {name: report.metrics[name].value for name in NAMES},
         "at asked": of["at_asked"],
         "valid only": of["errors_over_valid"],
-        "cut": {name: report.secondary.get(report.units[name].ranked_by, Value(None)).value for name in NAMES},
+        "cut": {
+            name: report.secondary.get(report.units[name].ranked_by, Value(None)).value
+            for name in NAMES
+        },
         "stepwise oracle": {name: ceiling["value"] for name, ceiling in of["ceiling"].items()},
     }
-    shown = {column: {name: SHARE.text(value) for name, value in cells.items()} for column, cells in columns.items()}
+    shown = {
+        column: {name: SHARE.text(value) for name, value in cells.items()}
+        for column, cells in columns.items()
+    }
     yield table("metric", shown)
 
 
 def _for_stats(report: Report) -> str:
     """Return what that script's patterns find; an undefined value has no line.
 
-    Unless all users are scored, every name has a mark, so that the script makes other files of these figures. Its
-    pattern for F1^NS finds no mark: a marked one is among the other metrics, whose pattern does.
+    Unless all users are scored, every name has a mark, so that the script makes other files of
+    these figures. Its pattern for F1^NS finds no mark: a marked one is among the other metrics,
+    whose pattern does.
     """
     of, title, release = report.coverage, "Overall Macro Average", report.secondary[RELEASE].value
-    share = "(share)" if report.run.get("users_in_tasks", of.expected_users) > of.expected_users else ""
+    share = (
+        "(share)" if report.run.get("users_in_tasks", of.expected_users) > of.expected_users else ""
+    )
     mark = share if of.complete else "(INCOMPLETE)"
     values = [(name, report.metrics[name].value) for name in METRICS]
-    lines = [f"  {name}{mark} : {SHARE.text(value)}%" for name, value in values if value is not None]
+    lines = [
+        f"  {name}{mark} : {SHARE.text(value)}%" for name, value in values if value is not None
+    ]
     last = [f"{F1}{mark} : {SHARE.text(release)}%"] if release is not None else []
     users = [f"Users: {of.scored_users}{f' of {of.expected_users} {mark}' if mark else ''}"]
     return "\n".join([title, "=" * len(title), *lines, *(last + users if mark else users + last)])

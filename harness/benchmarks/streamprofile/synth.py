@@ -1,11 +1,13 @@
-"""Synthetic StreamProfileBench tasks of any size. Source: docs/design.md, section 8, for form and pool rule.
+"""Synthetic StreamProfileBench tasks of any size. Source: docs/design.md, section 8, for form and
+pool rule.
 
-A user has a few topics of interest and favourite tags in each. From batch to batch tags stay, return, emerge
-from those topics or are picked up from the day's trends, and now and then one topic gives way to another.
-So the newest posts predict stability well, and the history (a persona) predicts some of the novelty.
+A user has a few topics of interest and favourite tags in each. From batch to batch tags stay,
+return, emerge from those topics or are picked up from the day's trends, and now and then one topic
+gives way to another. So the newest posts predict stability well, and the history (a persona)
+predicts some of the novelty.
 
-Only `Random.random()` is called: Python guarantees its sequence across versions, and that of no other method, so a file
-has the same bytes on every machine.
+Only `Random.random()` is called: Python guarantees its sequence across versions, and that of no
+other method, so a file has the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A platform's words. `topic_of` is the index of a tag's topic; `hot` words trend and have no topic.
+    """A platform's words. `topic_of` is the index of a tag's topic; `hot` words trend and have no
+    topic.
 
     The other fields are patterns of posts and bios; vocabulary.toml explains the places in them.
     """
@@ -67,7 +70,9 @@ def _topics(text: str) -> list[Topic]:
 def _vocabulary(own: str, shared: str, hot: str, **patterns: Sequence[str]) -> Vocabulary:
     topics = [*_topics(own), *(_SHARED[name] for name in shared.split())]
     topic_of = {tag: number for number, topic in enumerate(topics) for tag in topic.tags}
-    return Vocabulary(topics, topic_of, [tag for topic in topics for tag in topic.tags], hot.split(), **patterns)
+    return Vocabulary(
+        topics, topic_of, [tag for topic in topics for tag in topic.tags], hot.split(), **patterns
+    )
 
 
 _DATA = tomllib.loads(Path(__file__).with_name("vocabulary.toml").read_text(encoding="utf-8"))
@@ -77,20 +82,25 @@ HOT_TOPIC = Topic("热点", _DATA.pop("hot_scenes"), ())
 
 _NAMES = _DATA.pop("names")
 NAME_HEADS, NAME_TAILS, NAME_ENDS = _NAMES["heads"].split(), _NAMES["tails"].split(), _NAMES["ends"]
-VOCABULARIES: Mapping[str, Vocabulary] = {platform: _vocabulary(**words) for platform, words in _DATA.items()}
+VOCABULARIES: Mapping[str, Vocabulary] = {
+    platform: _vocabulary(**words) for platform, words in _DATA.items()
+}
 
 
 def generate(platform: str, users: int, seed: int, mean_steps: float) -> Iterator[bytes]:
     """Return the lines of a tasks file, one a user, made one by one, each with its line break.
 
-    User i depends on (seed, platform, i, mean_steps) alone, so a smaller file is a prefix of a larger one.
-    `mean_steps` is in 1..40: the mean before chains are cut at 40; 1 gives every user exactly one step.
-    Raise `BadInput` for `mean_steps` out of range.
+    User i depends on (seed, platform, i, mean_steps) alone, so a smaller file is a prefix of a
+    larger one. `mean_steps` is in 1..40: the mean before chains are cut at 40; 1 gives every user
+    exactly one step. Raise `BadInput` for `mean_steps` out of range.
     """
     if not 1 <= mean_steps <= MAX_STEPS:
         raise BadInput(f"steps: expected a mean from 1 to {MAX_STEPS}, got {mean_steps:g}")
     world = _World(platform, seed)
-    return (orjson.dumps(_user(world, index, mean_steps), option=orjson.OPT_APPEND_NEWLINE) for index in range(users))
+    return (
+        orjson.dumps(_user(world, index, mean_steps), option=orjson.OPT_APPEND_NEWLINE)
+        for index in range(users)
+    )
 
 
 class _Day(NamedTuple):
@@ -114,12 +124,15 @@ class _World:
         if ordinal not in self._days:
             text = date.fromordinal(ordinal).isoformat()
             rng = self.random(text)
-            self._days[ordinal] = _Day(text, _some(rng, self.words.hot, 10) + _some(rng, self.words.tags, 10))
+            self._days[ordinal] = _Day(
+                text, _some(rng, self.words.hot, 10) + _some(rng, self.words.tags, 10)
+            )
         return self._days[ordinal]
 
 
 class _Person:
-    """A user's latent state; it moves on with every batch. `seen` holds the tags of all batches so far."""
+    """A user's latent state; it moves on with every batch. `seen` holds the tags of all batches so
+    far."""
 
     def __init__(self, world: _World, rng: Random) -> None:
         self.world, self.rng, self.words = world, rng, world.words
@@ -135,7 +148,9 @@ class _Person:
         self._drift()
         chance = self.rng.random
         liked = {tag for tags in self.favourites for tag in tags}
-        batch = [tag for tag in current if chance() < self.loyalty + (0.15 if tag in liked else -0.2)]
+        batch = [
+            tag for tag in current if chance() < self.loyalty + (0.15 if tag in liked else -0.2)
+        ]
         size = min(MAX_TAGS, max(1, int(self.size * (0.6 + 0.8 * chance()) + 0.5)))
         taken = set(current)
         for _ in range(3 * size):
@@ -192,7 +207,8 @@ def _user(world: _World, index: int, mean_steps: float) -> JSON:
 
 
 def step_count(rng: Random, mean: float) -> int:
-    """Return the steps of a user, 1 to 40: 1 + a geometric number, with a far larger mean for a fifth of the users.
+    """Return the steps of a user, 1 to 40: 1 + a geometric number, with a far larger mean for a
+    fifth of the users.
 
     The mixture has this mean; the cut at 40 takes some of it away (6 becomes 5.89).
     """
@@ -229,12 +245,18 @@ def _steps(person: _Person, total: int) -> list[JSON]:
 
 
 def _question(person: _Person, current: list[str], truth: list[str], day: _Day) -> JSON:
-    """Return pool, ground truth and meta of a step; the pool is the disjoint union of the six lists in meta."""
+    """Return pool, ground truth and meta of a step; the pool is the disjoint union of the six lists
+    in meta."""
     rng, words = person.rng, person.words
-    kept, new = [tag for tag in truth if tag in current], [tag for tag in truth if tag not in current]
+    kept, new = (
+        [tag for tag in truth if tag in current],
+        [tag for tag in truth if tag not in current],
+    )
     wanted = min(POOL_LARGEST, max(POOL_SMALLEST, 4 * len(truth))) - len(truth)
     taken = {*current, *truth}
-    decay = _some(rng, [tag for tag in current if tag not in truth], int(wanted * DECAY_SHARE + 0.5))
+    decay = _some(
+        rng, [tag for tag in current if tag not in truth], int(wanted * DECAY_SHARE + 0.5)
+    )
     near = sorted({words.topic_of[tag] for tag in truth if tag in words.topic_of})
     near_tags = [tag for topic in near for tag in words.topics[topic].tags]
     cluster = _fresh(rng, near_tags, int(wanted * CLUSTER_SHARE), taken)
@@ -288,7 +310,8 @@ def _pick(rng: Random, items: Sequence[T]) -> T:
 
 
 def _some(rng: Random, items: Sequence[T], count: int) -> list[T]:
-    """Return `count` of the items (all, if there are fewer), in random order, each place at most once."""
+    """Return `count` of the items (all, if there are fewer), in random order, each place at most
+    once."""
     rest = list(items)
     size = len(rest)
     count = min(count, size)
@@ -299,7 +322,8 @@ def _some(rng: Random, items: Sequence[T], count: int) -> list[T]:
 
 
 def _fresh(rng: Random, items: Sequence[str], count: int, taken: set[str]) -> list[str]:
-    """Return `count` of the items that are not in `taken` (all such, if there are fewer), and add them to it."""
+    """Return `count` of the items that are not in `taken` (all such, if there are fewer), and add
+    them to it."""
     found = _some(rng, [tag for tag in items if tag not in taken], count)
     taken.update(found)
     return found

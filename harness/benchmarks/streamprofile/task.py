@@ -32,7 +32,12 @@ class Platform:
 _DATA = tomllib.loads(Path(__file__).with_name("platforms.toml").read_text(encoding="utf-8"))
 PLATFORMS = {subset: Platform(**words) for subset, words in _DATA.items()}
 """The five, read from platforms.toml."""
-ERROR_SETS = {"Error_Peer": "D_cluster", "Error_Viral": "D_viral", "Error_Decay": "D_decay", "Error_Random": "D_random"}
+ERROR_SETS = {
+    "Error_Peer": "D_cluster",
+    "Error_Viral": "D_viral",
+    "Error_Decay": "D_decay",
+    "Error_Random": "D_random",
+}
 """Metric name -> the list in `meta` that holds its distractors."""
 
 INSTEAD = {"T_keep": "keep_tags", "T_new": "new_tags"}
@@ -55,7 +60,8 @@ class _TagSets(Struct, gc=False):
 
 
 class _GroundTruth(Struct, gc=False):
-    """`keep_tags` and `new_tags` replace `T_keep` and `T_new` that `meta` lacks; otherwise they are not looked at."""
+    """`keep_tags` and `new_tags` replace `T_keep` and `T_new` that `meta` lacks; otherwise they are
+    not looked at."""
 
     keep_tags: Any = None
     new_tags: Any = None
@@ -93,7 +99,8 @@ class GivenStep(Struct, frozen=True, dict=True):
 
     @cached_property
     def asked(self) -> int:
-        """The number of tags to predict: a quarter of the pool, at least one, rounded half to even."""
+        """The number of tags to predict: a quarter of the pool, at least one, rounded half to
+        even."""
         return max(1, round(0.25 * len(self.pool)))
 
 
@@ -117,8 +124,8 @@ class Sets(NamedTuple):
 
 
 class Truth(Struct, frozen=True, dict=True):
-    """What scores a step: tags that are kept (K), new (N), as the file lists them, and each kind of distractors by
-    metric name."""
+    """What scores a step: tags that are kept (K), new (N), as the file lists them, and each kind of
+    distractors by metric name."""
 
     kept: Collection[str]
     new: Collection[str]
@@ -143,7 +150,9 @@ def parse(line: JSON, subset: str | None = None) -> Task:
     user = check(line, subset)
     steps = user.prediction_tasks
     given = [
-        GivenStep(step.step_id, step.total_steps or user.total_steps, step.posts_text, step.candidate_pool)
+        GivenStep(
+            step.step_id, step.total_steps or user.total_steps, step.posts_text, step.candidate_pool
+        )
         for step in steps
     ]
     name, bio = user.username or "", user.bio or ""
@@ -161,7 +170,9 @@ def _truth(step: _Step) -> Truth:
         kept=truth.keep_tags if meta.T_keep is None else meta.T_keep,
         new=truth.new_tags if meta.T_new is None else meta.T_new,
         distractors={
-            metric: frozenset(tags) for metric, name in ERROR_SETS.items() if (tags := getattr(meta, name)) is not None
+            metric: frozenset(tags)
+            for metric, name in ERROR_SETS.items()
+            if (tags := getattr(meta, name)) is not None
         },
     )
 
@@ -170,7 +181,9 @@ def check(line: JSON, subset: str | None = None) -> Line:
     """Return a decoded line with every field validated. Raise `FieldError`."""
     user = typed(line, Line)
     if user.platform.lower() not in ((subset,) if subset else PLATFORMS):
-        raise FieldError("platform", subset or f"one of {', '.join(PLATFORMS)}", kind_of(user.platform))
+        raise FieldError(
+            "platform", subset or f"one of {', '.join(PLATFORMS)}", kind_of(user.platform)
+        )
     previous = 0
     for number, step in enumerate(user.prediction_tasks):
         if step.step_id <= previous:
@@ -179,5 +192,9 @@ def check(line: JSON, subset: str | None = None) -> Line:
         previous, truth, meta = step.step_id, step.ground_truth, step.meta
         for name, instead in INSTEAD.items():
             if getattr(meta, name, None) is None:
-                typed(getattr(truth, instead), Tags, f"prediction_tasks[{number}].ground_truth.{instead}")
+                typed(
+                    getattr(truth, instead),
+                    Tags,
+                    f"prediction_tasks[{number}].ground_truth.{instead}",
+                )
     return user

@@ -1,7 +1,7 @@
 """The contract of `harness.benchmark`, as the promises that `check-benchmark` checks.
 
-Each check is a function of a `Subject`. Its first line is the promise; it yields each breach as a sentence that names
-the user or the line.
+Each check is a function of a `Subject`. Its first line is the promise; it yields each breach as a
+sentence that names the user or the line.
 """
 
 from __future__ import annotations
@@ -37,7 +37,16 @@ from harness.scoring.scorer import Scorer
 FEW = 3
 """Lines that are changed field by field, and findings reported for one check."""
 
-GARBAGE = ("", "I cannot help with that.", "[]", "{}", '{"x": 1}', '{"x"', "<think>hm</think> {}", "null")
+GARBAGE = (
+    "",
+    "I cannot help with that.",
+    "[]",
+    "{}",
+    '{"x": 1}',
+    '{"x"',
+    "<think>hm</think> {}",
+    "null",
+)
 
 Model = Callable[[], Callable[[Request], str]]
 """Begins one user: returns what answers its requests. The same requests get the same replies."""
@@ -45,8 +54,8 @@ Model = Callable[[], Callable[[Request], str]]
 
 @dataclass(frozen=True)
 class Trial:
-    """One user with one model: the task, the record, and the completions in the order of their requests, by request and
-    number of the same request before."""
+    """One user with one model: the task, the record, and the completions in the order of their
+    requests, by request and number of the same request before."""
 
     task: Task
     saved: Mapping[tuple[Request, int], Completion]
@@ -55,7 +64,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked: a benchmark on one subset, with lines of its tasks `file` and models by name."""
+    """What is checked: a benchmark on one subset, with lines of its tasks `file` and models by
+    name."""
 
     benchmark: Benchmark
     subset: str
@@ -89,7 +99,10 @@ class Subject:
 
     def requests(self, line: bytes, number: int) -> dict[str, list[tuple[Request, int]]]:
         """Return the requests for the user of a line, by model."""
-        return {name: list(self.play(self.parse(line, number), model).saved) for name, model in self.models.items()}
+        return {
+            name: list(self.play(self.parse(line, number), model).saved)
+            for name, model in self.models.items()
+        }
 
     def at_once(self, model: Model) -> list[JSON]:
         """Return the records of all users, played at the same time, then measured."""
@@ -102,7 +115,8 @@ class Subject:
         return [play.recorded(self.benchmark, task, played) for task, played in users]
 
     def replay(self, trial: Trial) -> JSON:
-        """Return the record of the saved completions. Raise `BenchmarkError` if another request is made."""
+        """Return the record of the saved completions. Raise `BenchmarkError` if another request is
+        made."""
         times = Counter[Request]()
 
         async def ask(request: Request) -> Completion:
@@ -127,7 +141,9 @@ def _answering(model: Model, saved: dict[tuple[Request, int], Completion]) -> As
         await asyncio.sleep(0)  # as over a network, others run meanwhile
         text = reply(request)
         tokens = sum(len(one.text) for one in request.messages) // 2, len(text) // 2
-        made = saved[request, times[request]] = Completion(text, prompt_tokens=tokens[0], completion_tokens=tokens[1])
+        made = saved[request, times[request]] = Completion(
+            text, prompt_tokens=tokens[0], completion_tokens=tokens[1]
+        )
         times[request] += 1
         return made
 
@@ -136,8 +152,8 @@ def _answering(model: Model, saved: dict[tuple[Request, int], Completion]) -> As
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a check has found, None for nothing. `waived` is the reason why its findings are no breach: an exception
-    is one all the same."""
+    """What a check has found, None for nothing. `waived` is the reason why its findings are no
+    breach: an exception is one all the same."""
 
     check: str
     wrong: str | None
@@ -154,7 +170,9 @@ def results(subject: Subject, seen: dict[str, str] | None = None) -> Iterator[Re
         found, waived = list[str](), subject.benchmark.about.waived.get(name)
         try:
             found += islice(check(subject), FEW)
-        except Exception as error:  # the author's code where nothing guards it, or an assumption of a check
+        except (
+            Exception
+        ) as error:  # the author's code where nothing guards it, or an assumption of a check
             found.append(str(error) if isinstance(error, HarnessError) else described(error))
             waived = None
         earlier = {one: place for one in found for text, place in seen.items() if text in one}
@@ -169,13 +187,15 @@ def results(subject: Subject, seen: dict[str, str] | None = None) -> Iterator[Re
 def unmade(subject: Subject) -> str | None:
     """Return which checks prove little because no model gave a valid answer, None if one did."""
     try:
-        if any(VALID in subject.benchmark.records.outcomes(record.data) for record in subject.records):
+        if any(
+            VALID in subject.benchmark.records.outcomes(record.data) for record in subject.records
+        ):
             return None
     except Exception:  # the author's code or the harness's, which the checks have reported
         return None
     return (
-        "no reply made a valid answer: values, statistics and saved answers were checked of invalid ones alone; "
-        "declare `baselines`, or give replies with --replies"
+        "no reply made a valid answer: values, statistics and saved answers were checked of invalid"
+        " ones alone; declare `baselines`, or give replies with --replies"
     )
 
 
@@ -188,8 +208,13 @@ def declaration(subject: Subject) -> Iterator[str]:
         yield wrong
     waived = subject.benchmark.about.waived
     if unknown := [name for name in waived if name not in CHECKS.keys() - FIRST]:
-        yield f"waived: {unknown[0]} is no check that can be waived: these are {', '.join(CHECKS.keys() - FIRST)}"
-    if bare := [name for name, reason in waived.items() if type(reason) is not str or not reason.strip()]:
+        yield (
+            f"waived: {unknown[0]} is no check that can be waived: these are"
+            f" {', '.join(CHECKS.keys() - FIRST)}"
+        )
+    if bare := [
+        name for name, reason in waived.items() if type(reason) is not str or not reason.strip()
+    ]:
         yield f"waived: {bare[0]}: expected the reason"
     orjson.dumps(typed.declared(type(subject.benchmark)))
 
@@ -207,13 +232,18 @@ def settings_again(subject: Subject) -> Iterator[str]:
     for name, kind in own_settings.kinds(cls.Settings).items():
         for value in _other_values(getattr(now, name), kind):
             try:
-                made = cls(replace(now, **{name: value}), asking=benchmark.asking, folder=benchmark.folder)
+                made = cls(
+                    replace(now, **{name: value}), asking=benchmark.asking, folder=benchmark.folder
+                )
             except (BadInput, ValueError):  # values that the benchmark itself refuses
                 continue
             identity = orjson.loads(orjson.dumps(made.configuration.identity))
             if identity == benchmark.configuration.identity:
                 yield f"{name}: {value!r} leaves the identity of a run as it was"
-            if own_settings.of_run(cls, identity, own_settings.files(made.settings)) != made.settings:
+            if (
+                own_settings.of_run(cls, identity, own_settings.files(made.settings))
+                != made.settings
+            ):
                 yield f"{name}: {value!r} is not read back from the identity of a run"
 
 
@@ -233,18 +263,24 @@ def no_answer(subject: Subject) -> Iterator[str]:
 
 
 def bad_lines(subject: Subject) -> Iterator[str]:
-    """A field that is read and missing is refused under its name; of another type it is refused, or can be played."""
+    """A field that is read and missing is refused under its name; of another type it is refused, or
+    can be played."""
     told = set()
     for number, line in enumerate(subject.decoded[:FEW], 1):
         subject.benchmark.parse(watched := tasks.Line(line), subject.subset)
         for path in line_changes.paths(line):
             if path not in told and (wrong := _bad_field(subject, number, path, watched.read)):
-                told.add(path)  # a field's other values, and other lines, most likely have the same mistake
+                told.add(
+                    path
+                )  # a field's other values, and other lines, most likely have the same mistake
                 yield wrong
 
 
-def _bad_field(subject: Subject, number: int, path: tuple[str | int, ...], read: Container[str]) -> str | None:
-    """Return what is wrong once a field of a line is missing, or of another type; None for nothing."""
+def _bad_field(
+    subject: Subject, number: int, path: tuple[str | int, ...], read: Container[str]
+) -> str | None:
+    """Return what is wrong once a field of a line is missing, or of another type; None for
+    nothing."""
     line, name = subject.decoded[number - 1], path[0]
     try:
         wrong = _refusal(subject, number, line_changes.without(line, path))
@@ -258,7 +294,8 @@ def _bad_field(subject: Subject, number: int, path: tuple[str | int, ...], read:
 
 
 def _refusal(subject: Subject, number: int, line: JSON) -> str | None:
-    """Return the sentence that refuses a line, None for an accepted one, which then can be played and measured."""
+    """Return the sentence that refuses a line, None for an accepted one, which then can be played
+    and measured."""
     text = orjson.dumps(line)
     try:
         task = subject.parse(text, number)
@@ -268,7 +305,9 @@ def _refusal(subject: Subject, number: int, line: JSON) -> str | None:
         play.check_measure(subject.benchmark, task)
         subject.play(task, garbage)
     except HarnessError as error:
-        raise BenchmarkError(f"parse takes line {number} once it is {text.decode():.200}, and then: {error}") from None
+        raise BenchmarkError(
+            f"parse takes line {number} once it is {text.decode():.200}, and then: {error}"
+        ) from None
     return None
 
 
@@ -285,7 +324,10 @@ def unreachable_truth(subject: Subject) -> Iterator[str]:
             other = _other_truth(subject, task, number, copies)
             after = subject.requests(other, number) if other else before
             if leaks := [name for name in before if after[name] != before[name]]:
-                yield f"line {number}: {line_changes.path_text(path)} changes the truth and, with {leaks[0]}, a request"
+                yield (
+                    f"line {number}: {line_changes.path_text(path)} changes the truth and, with"
+                    f" {leaks[0]}, a request"
+                )
 
 
 def _other_truth(subject: Subject, task: Task, number: int, copies: Sequence[JSON]) -> bytes | None:
@@ -301,7 +343,8 @@ def _other_truth(subject: Subject, task: Task, number: int, copies: Sequence[JSO
 
 
 def values(subject: Subject) -> Iterator[str]:
-    """Every metric is defined for a user. (Playing raises where a value is missing or out of bounds.)"""
+    """Every metric is defined for a user. (Playing raises where a value is missing or out of
+    bounds.)"""
     data = [record.data for record in subject.records]
     for metric in subject.benchmark.metrics if subject.benchmark.scoring.is_measured else ():
         if data and all(one["metrics"][metric.name] is None for one in data):
@@ -333,8 +376,8 @@ def shared_state(subject: Subject) -> Iterator[str]:
         for trial, data in zip(trials, together, strict=True):
             if orjson.dumps(trial.data) != orjson.dumps(data):
                 yield (
-                    f"users share state: user {trial.task.key} has another record when others are played at the same "
-                    "time: keep nothing of a user on self"
+                    f"users share state: user {trial.task.key} has another record when others are"
+                    " played at the same time: keep nothing of a user on self"
                 )
                 break
 
@@ -348,7 +391,8 @@ def saved_answers(subject: Subject) -> Iterator[str]:
 
 
 def additive_statistics(subject: Subject) -> Iterator[str]:
-    """Neither shards nor order change a figure, and the row of a user does not depend on the others."""
+    """Neither shards nor order change a figure, and the row of a user does not depend on the
+    others."""
     benchmark, records = subject.benchmark, subject.records
     compared = Figures(benchmark)
 
@@ -395,7 +439,12 @@ def reports(subject: Subject) -> Iterator[str]:
     for records in ([], subject.records[:1], subject.records):
         for missing in (0, 1):
             facts = RunFacts(
-                subject.subset, "model", "check", benchmark.configuration.source, len(records) + missing, missing
+                subject.subset,
+                "model",
+                "check",
+                benchmark.configuration.source,
+                len(records) + missing,
+                missing,
             )
             written, _ = made.report(made.score(records), replace(facts, notes=notes))
             report = report_files.read(typed.encoded(written))

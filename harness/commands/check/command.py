@@ -30,14 +30,18 @@ USERS = 20
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.TasksFolder, options.OneBenchmark):
     replies: Path | None = option(
-        None, "replies, one per line (JSON, or a JSON string for other text), which each user gets in turn"
+        None,
+        "replies, one per line (JSON, or a JSON string for other text), which each user gets in"
+        " turn",
     )
 
 
 def execute(args: Options) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("once")  # not again for each user and subset
-        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # the checks report it
+        warnings.filterwarnings(
+            "ignore", "coroutine .* was never awaited", RuntimeWarning
+        )  # the checks report it
         return _checked(args)
 
 
@@ -45,11 +49,18 @@ def _checked(args: Options) -> int:
     cls, folder = registry.find(args.benchmark), args.tasks_dir
     models = models_of(cls, _replies(args.replies) if args.replies else [])
     find = cls.task_files.file_in
-    needed = {subset: [find(folder, name) for name in files_needed(cls, subset)] for subset in cls.subsets}
-    absent = {subset: next((path for path in paths if not path.exists()), None) for subset, paths in needed.items()}
+    needed = {
+        subset: [find(folder, name) for name in files_needed(cls, subset)] for subset in cls.subsets
+    }
+    absent = {
+        subset: next((path for path in paths if not path.exists()), None)
+        for subset, paths in needed.items()
+    }
     if all(absent.values()):
         first = next(iter(absent.values()))
-        raise BadInput(f"no tasks: missing {first}; {how_to_get(cls)}, or name their folder with --tasks-dir")
+        raise BadInput(
+            f"no tasks: missing {first}; {how_to_get(cls)}, or name their folder with --tasks-dir"
+        )
     say, code = partial(console().print, highlight=False, soft_wrap=True, markup=False), 0
     seen, notes = dict[str, str](), dict[str, list[str]]()
     for subset, missing in absent.items():
@@ -71,12 +82,17 @@ def _checked(args: Options) -> int:
 
 def _verdict(one: Result) -> str:
     if one.waived:
-        return f"waived ({one.waived}): {one.wrong}" if one.wrong else f"OK (the waiver is not needed: {one.waived})"
+        return (
+            f"waived ({one.waived}): {one.wrong}"
+            if one.wrong
+            else f"OK (the waiver is not needed: {one.waived})"
+        )
     return one.wrong or "OK"
 
 
 def _replies(path: Path) -> list[str]:
-    """Return the reply of each line: the text of a JSON string, and any other JSON as it is written."""
+    """Return the reply of each line: the text of a JSON string, and any other JSON as it is
+    written."""
     found = []
     for number, line in enumerate(input_file(path, "the replies ", DOCUMENT_MOST).splitlines(), 1):
         if line.strip():
@@ -92,17 +108,25 @@ def _replies(path: Path) -> list[str]:
 
 
 def models_of(cls: type[Benchmark], replies: list[str]) -> dict[str, Model]:
-    """Return the models: the benchmark's baselines (all baselines for a shipped one), replies, garbage."""
+    """Return the models: the benchmark's baselines (all baselines for a shipped one), replies,
+    garbage."""
     found: dict[str, Model] = {"garbage": checking.garbage}
     found |= {name: checking.of_baseline(answer) for name, answer in cls.baselines.items()}
     if registry.is_shipped(cls.name):
-        found |= {name: checking.of_baseline(answer) for name, answer in registry.baselines().items()}
+        found |= {
+            name: checking.of_baseline(answer) for name, answer in registry.baselines().items()
+        }
     return found | ({"replies": checking.of_replies(replies)} if replies else {})
 
 
-def subject_of(cls: type[Benchmark], subset: str, folder: Path, models: dict[str, Model]) -> Subject:
+def subject_of(
+    cls: type[Benchmark], subset: str, folder: Path, models: dict[str, Model]
+) -> Subject:
     """Return a subset with its first users. Raise `BadInput` for unusable tasks."""
     benchmark, path = cls(folder=folder), cls.task_files.file_in(folder, cls.subsets[subset])
-    with tempfile.TemporaryDirectory() as cache, closing(index_file(benchmark, subset, path, Path(cache))) as index:
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        closing(index_file(benchmark, subset, path, Path(cache))) as index,
+    ):
         lines = [index.read(position) for position in range(min(USERS, len(index)))]
     return Subject(benchmark, subset, path.name, lines, models)

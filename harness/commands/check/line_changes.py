@@ -21,14 +21,18 @@ VALUES_MOST = 8
 def paths(value: object, above: Path = ()) -> Iterator[Path]:
     """Yield the path of every field of a line; of the entries of a list, the first and the last."""
     entries = list(enumerate(value)) if isinstance(value, list) else []
-    for step, member in value.items() if isinstance(value, dict) else [*entries[:1], *entries[1:][-1:]]:
+    for step, member in (
+        value.items() if isinstance(value, dict) else [*entries[:1], *entries[1:][-1:]]
+    ):
         yield (*above, step)
         yield from paths(member, (*above, step))
 
 
 def path_text(path: Path) -> str:
     """Return a path in the form of error messages: `steps[2].pool`."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+    return "".join(
+        f"[{step}]" if isinstance(step, int) else f".{step}" for step in path
+    ).removeprefix(".")
 
 
 def kinds(path: Path) -> Path:
@@ -65,10 +69,15 @@ def pools(lines: Sequence[JSON]) -> Mapping[Path, list[Any]]:
 
 
 def others(line: JSON, pools: Mapping[Path, list[Any]]) -> Iterator[tuple[Path, list[JSON]]]:
-    """Yield the path of each text or number, with copies of the line that have another fitting value there."""
+    """Yield the path of each text or number, with copies of the line that have another fitting
+    value there."""
     for path in paths(line):
         now = at(line, path)
         if not isinstance(now, list | dict):
             values = [value for value in pools.get(kinds(path), ()) if value != now]
-            values += [now + 1, now - 1] if isinstance(now, int | float) and not isinstance(now, bool) else []
+            values += (
+                [now + 1, now - 1]
+                if isinstance(now, int | float) and not isinstance(now, bool)
+                else []
+            )
             yield path, [replaced(line, path, value) for value in values]

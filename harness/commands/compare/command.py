@@ -42,17 +42,23 @@ class Options(options.Forced, options.AsJson, options.Earlier):
     )
     resamples: int = option(
         RESAMPLES,
-        f"swaps of the permutation test, and draws for simultaneous intervals (default: {RESAMPLES})",
+        "swaps of the permutation test, and draws for simultaneous intervals (default:"
+        f" {RESAMPLES})",
         check=whole(FEWEST, MOST),
     )
-    out: Path | None = option(None, "write an Excel file too", unit="FILE.xlsx", read=file_of(".xlsx"))
+    out: Path | None = option(
+        None, "write an Excel file too", unit="FILE.xlsx", read=file_of(".xlsx")
+    )
     not_worse_than: float | None = option(
         None,
-        "end with 0 if the first run is not worse than the second by more than so many points of the primary metric, 7 "
-        "if it is, 8 if these users cannot say (one-sided 95 % bounds)",
-        unit="POINTS", check=NOT_NEGATIVE,
-    )  # fmt: skip
-    full: bool = option(False, "print everything: users, warnings, all figures, and how they are computed", own=True)
+        "end with 0 if the first run is not worse than the second by more than so many points of "
+        "the primary metric, 7 if it is, 8 if these users cannot say (one-sided 95 % bounds)",
+        unit="POINTS",
+        check=NOT_NEGATIVE,
+    )
+    full: bool = option(
+        False, "print everything: users, warnings, all figures, and how they are computed", own=True
+    )
     html: Path | None = option(None, "write a page too", unit="FILE.html", read=file_of(".html"))
 
 
@@ -73,9 +79,15 @@ def execute(args: Options) -> int:
         show_json(data)
     else:
         screen = console()
-        blocks = comparison.blocks(data) if args.full else comparison.summary(data, "--full shows the rest.")
+        blocks = (
+            comparison.blocks(data)
+            if args.full
+            else comparison.summary(data, "--full shows the rest.")
+        )
         between = "\n\n" if args.full else "\n"
-        text = rendered(list(blocks), min(screen.width, MAX_WIDTH), encoding=screen.encoding, between=between)
+        text = rendered(
+            list(blocks), min(screen.width, MAX_WIDTH), encoding=screen.encoding, between=between
+        )
         screen.print(*text.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
     for path in written:
         tell(f"written: {path}")
@@ -83,10 +95,13 @@ def execute(args: Options) -> int:
 
 
 def _gate(data: JSON) -> int:
-    """Print whether the first run is worse than the second by more than a margin; return the exit code."""
+    """Print whether the first run is worse than the second by more than a margin; return the exit
+    code."""
     gates = [(pair, pair["non_inferiority"]) for pair in data["pairs"] if "non_inferiority" in pair]
     if len(data["pairs"]) != 1 or not gates:
-        raise BadInput("--not-worse-than is for two runs of one benchmark that have users in common")
+        raise BadInput(
+            "--not-worse-than is for two runs of one benchmark that have users in common"
+        )
     [(pair, gate)] = gates
     tell(comparison.non_inferiority(pair, gate))
     return GATE_CODES[gate["answer"]]
@@ -94,15 +109,20 @@ def _gate(data: JSON) -> int:
 
 def _compared(args: Options) -> JSON:
     chosen = pairs.CompareOptions(
-        options.named_runs(args.runs), args.results_dir, args.tasks_dir, args.platform or (), args.trust, args.benchmark
+        options.named_runs(args.runs),
+        args.results_dir,
+        args.tasks_dir,
+        args.platform or (),
+        args.trust,
+        args.benchmark,
     )
     return pairs.compared(chosen, args.resamples, args.not_worse_than)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Findings:
-    """What a command has found, for Python: `data` is what its `--json` prints, `blocks` everything for people. As text
-    and in notebooks it is the first lines."""
+    """What a command has found, for Python: `data` is what its `--json` prints, `blocks` everything
+    for people. As text and in notebooks it is the first lines."""
 
     data: JSON
     blocks: tuple[Block, ...]
@@ -125,10 +145,13 @@ def compare(  # noqa: PLR0913
     trust: bool | None = None,
     settings_file: str | Path | None = None,
 ) -> Findings:
-    """Compare runs on the users that they share, with significance tests, as `harness compare` does.
+    """Compare runs on the users that they share, with significance tests, as `harness compare`
+    does.
 
-    `runs` are names, folders, or loaded runs. With `not_worse_than`, in points, `data` has the key `non_inferiority`
-    for each pair. Raise `BadInput`.
+    `runs` are names, folders, or loaded runs. With `not_worse_than`, in points, `data` has the key
+    `non_inferiority` for each pair. Raise `BadInput`.
     """
-    data = _compared(called("compare", {**locals(), "name": [fspath(one) for one in runs] or None}).args)
+    data = _compared(
+        called("compare", {**locals(), "name": [fspath(one) for one in runs] or None}).args
+    )
     return Findings(data, tuple(comparison.blocks(data)))

@@ -1,4 +1,5 @@
-"""Pairs of runs on the users that both have: everything that `compare` finds, as JSON (docs/statistics.md)."""
+"""Pairs of runs on the users that both have: everything that `compare` finds, as JSON
+(docs/statistics.md)."""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ FORMAT = 3
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """Which runs are compared, by `names` of `results` or folders, on which `subsets` (all without). `tasks` is a
-    folder, None for each run's own; code of others is run with `trust`, or from the file `benchmark`."""
+    """Which runs are compared, by `names` of `results` or folders, on which `subsets` (all
+    without). `tasks` is a folder, None for each run's own; code of others is run with `trust`, or
+    from the file `benchmark`."""
 
     names: Sequence[str]
     results: Path
@@ -45,8 +47,8 @@ Runs = Mapping[str, Mapping[str, Subset]]
 
 
 class Pair(NamedTuple):
-    """Runs `a` and `b` on the subsets of one benchmark that both have; `alone` are the names of those that only one
-    has."""
+    """Runs `a` and `b` on the subsets of one benchmark that both have; `alone` are the names of
+    those that only one has."""
 
     a: str
     b: str
@@ -60,15 +62,19 @@ class Pair(NamedTuple):
     def strata(self) -> list[Stratum]:
         """Return the subsets on which both have users with the same task."""
         reports = [[of.report for of in of_subset] for of_subset in self.subsets]
-        with_chance = [next((report for report in both if report and report.chance), None) for both in reports]
+        with_chance = [
+            next((report for report in both if report and report.chance), None) for both in reports
+        ]
         strata = [
-            Stratum.of(a, b, self.figures, report) for (a, b), report in zip(self.sides, with_chance, strict=True)
+            Stratum.of(a, b, self.figures, report)
+            for (a, b), report in zip(self.sides, with_chance, strict=True)
         ]
         return [stratum for stratum in strata if stratum.users]
 
     @property
     def left_out(self) -> list[str]:
-        """Return why a subset that both have gives nothing to compare, and which subsets only one run has."""
+        """Return why a subset that both have gives nothing to compare, and which subsets only one
+        run has."""
         sentences = []
         for a, b in self.sides:
             empty = [side.run for side in (a, b) if not side.tasks]
@@ -76,15 +82,22 @@ class Pair(NamedTuple):
                 has = "has" if len(empty) == 1 else "have"
                 sentences.append(f"On {a.subset} {' and '.join(empty)} {has} no scored user.")
             elif not a.tasks.items() & b.tasks.items():
-                why = "no user with the same task" if a.tasks.keys() & b.tasks.keys() else "no user in common"
+                why = (
+                    "no user with the same task"
+                    if a.tasks.keys() & b.tasks.keys()
+                    else "no user in common"
+                )
                 sentences.append(f"On {a.subset} {a.run} and {b.run} have {why}.")
         return sentences + [
-            f"Only {run} has {', '.join(names)}: left out." for run, names in self.alone.items() if names
+            f"Only {run} has {', '.join(names)}: left out."
+            for run, names in self.alone.items()
+            if names
         ]
 
 
 def compared(chosen: CompareOptions, resamples: int, points: float | None = None) -> JSON:
-    """Return the whole comparison, as `compare --json` prints it. Raise `BadInput` if no two runs share a user.
+    """Return the whole comparison, as `compare --json` prints it. Raise `BadInput` if no two runs
+    share a user.
 
     With `points`, each pair says whether its first run is not worse by more than that.
     """
@@ -95,7 +108,11 @@ def compared(chosen: CompareOptions, resamples: int, points: float | None = None
         raise BadInput(" ".join(dict.fromkeys(words for pair in pairs for words in pair.left_out)))
     figures = {}
     for benchmark in dict.fromkeys(pair.benchmark for pair in pairs):
-        family = [of_pair for pair, of_pair in zip(pairs, strata, strict=True) if pair.benchmark == benchmark]
+        family = [
+            of_pair
+            for pair, of_pair in zip(pairs, strata, strict=True)
+            if pair.benchmark == benchmark
+        ]
         figures[benchmark] = iter(differences.compared(family, resamples))
     return {
         "format": FORMAT,
@@ -146,7 +163,9 @@ def _pairs(found: Runs, tasks: Path | None) -> list[Pair]:
     read = cache(lambda run, subset: runs.read(found[run][subset], measured[subset]))
     pairs = []
     for a, b in combinations(found, 2):
-        alone = {run: sorted(found[run].keys() - found[other].keys()) for run, other in ((a, b), (b, a))}
+        alone = {
+            run: sorted(found[run].keys() - found[other].keys()) for run, other in ((a, b), (b, a))
+        }
         groups: dict[str, list[str]] = {}
         for name in sorted(found[a].keys() & found[b].keys()):
             groups.setdefault(found[a][name].benchmark, []).append(name)
@@ -156,20 +175,31 @@ def _pairs(found: Runs, tasks: Path | None) -> list[Pair]:
             pairs.append(Pair(a, b, benchmark, subsets_of_both, sides, measured[names[0]], alone))
     if not pairs:
         has = {
-            run: ", ".join(f"{of.name} ({of.benchmark})" for of in subsets.values()) for run, subsets in found.items()
+            run: ", ".join(f"{of.name} ({of.benchmark})" for of in subsets.values())
+            for run, subsets in found.items()
         }
         which = "; ".join(f"{run} has {names}" for run, names in has.items())
         raise BadInput(f"the runs have no subset in common: {which}")
     return pairs
 
 
-def _report(pair: Pair, strata: Sequence[Stratum], figures: Sequence[Difference], points: float | None) -> JSON:
+def _report(
+    pair: Pair, strata: Sequence[Stratum], figures: Sequence[Difference], points: float | None
+) -> JSON:
     """Return everything about two runs."""
     names = {"a": pair.a, "b": pair.b}
-    covered = [coverage(subsets, sides, pair.figures) for subsets, sides in zip(pair.subsets, pair.sides, strict=True)]
+    covered = [
+        coverage(subsets, sides, pair.figures)
+        for subsets, sides in zip(pair.subsets, pair.sides, strict=True)
+    ]
     units = pair.figures.metrics
     verdicts = [
-        " ".join([verdict(of, units[of.metric], pair.a, pair.b), *reservations(of, units[of.metric], names)])
+        " ".join(
+            [
+                verdict(of, units[of.metric], pair.a, pair.b),
+                *reservations(of, units[of.metric], names),
+            ]
+        )
         for of in reversed(figures)
         if not of.exploratory
     ]
@@ -189,8 +219,11 @@ def _report(pair: Pair, strata: Sequence[Stratum], figures: Sequence[Difference]
     }
 
 
-def _gate(pair: Pair, strata: Sequence[Stratum], figures: Sequence[Difference], points: float) -> NonInferiority | None:
-    """Return whether A is not worse than B by more than so many points of the last primary metric."""
+def _gate(
+    pair: Pair, strata: Sequence[Stratum], figures: Sequence[Difference], points: float
+) -> NonInferiority | None:
+    """Return whether A is not worse than B by more than so many points of the last primary
+    metric."""
     name = pair.figures.main[-1]
     primary = [figure for figure in figures if figure.metric == name and not figure.exploratory]
     if not primary:

@@ -1,6 +1,8 @@
-"""The runs that `compare` is about: found by name or folder, and what their users contribute to every figure.
+"""The runs that `compare` is about: found by name or folder, and what their users contribute to
+every figure.
 
-Only users with a record contribute: a failure has no score. Files are read as they are, even while they are written.
+Only users with a record contribute: a failure has no score. Files are read as they are, even while
+they are written.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ SCORE_AGAIN = "score it again with `reeval`"
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """One run on one subset, by its label in the comparison; results of another program, scored by `reeval`, have no
-    manifest and are no `saved` run."""
+    """One run on one subset, by its label in the comparison; results of another program, scored by
+    `reeval`, have no manifest and are no `saved` run."""
 
     run: str
     files: RunFiles
@@ -62,7 +64,8 @@ class Subset:
 
     @property
     def report(self) -> Report | None:
-        """Return its report; None without one that can be read, since what is compared are the records."""
+        """Return its report; None without one that can be read, since what is compared are the
+        records."""
         try:
             return report_files.read(content(self.files.report("json"), DOCUMENT_MOST))
         except (OSError, BadInput):
@@ -70,8 +73,8 @@ class Subset:
 
 
 def folders(named: Sequence[str], results: Path) -> dict[str, Path]:
-    """Return the folders of runs, by their labels; a run of the results folder goes before another folder. Raise
-    `BadInput` for fewer than two, or one that does not exist."""
+    """Return the folders of runs, by their labels; a run of the results folder goes before another
+    folder. Raise `BadInput` for fewer than two, or one that does not exist."""
     found: dict[str, Path] = {}
     for name in named:
         path = selection.folder(name, results)
@@ -85,11 +88,17 @@ def folders(named: Sequence[str], results: Path) -> dict[str, Path]:
     return found
 
 
-def subsets(run: str, folder: Path, wanted: Sequence[str], trust: bool, benchmark: str | None) -> dict[str, Subset]:
-    """Return the subsets of a run, by name; those `wanted` if any. Raise `BadInput` for an unusable manifest."""
+def subsets(
+    run: str, folder: Path, wanted: Sequence[str], trust: bool, benchmark: str | None
+) -> dict[str, Subset]:
+    """Return the subsets of a run, by name; those `wanted` if any. Raise `BadInput` for an unusable
+    manifest."""
     chosen = {name.lower() for name in wanted}
     names = {path.stem.removeprefix("run_") for path in folder.glob("run_*.json")}
-    names |= {path.stem.removeprefix("inference_results_") for path in folder.glob("inference_results_*.jsonl")}
+    names |= {
+        path.stem.removeprefix("inference_results_")
+        for path in folder.glob("inference_results_*.jsonl")
+    }
     found = {}
     for name in sorted(names & chosen if chosen else names):
         files = RunFiles(folder, name)
@@ -112,19 +121,30 @@ def figures(of: Sequence[Subset], tasks: Path | None) -> Figures:
         return Figures(registry.importing(of[0].name)[0]())
     benchmark = runs[0].measuring(tasks)
     for run in runs:
-        if run.manifest.tasks.get("truth", benchmark.task_files.truth_sha256) != benchmark.task_files.truth_sha256:
+        if (
+            run.manifest.tasks.get("truth", benchmark.task_files.truth_sha256)
+            != benchmark.task_files.truth_sha256
+        ):
             raise BadInput(
-                f"{run.name} was scored with another ground truth than the current one: score it again with "
-                "`reeval`, or name the folder that has it with --tasks-dir"
+                f"{run.name} was scored with another ground truth than the current one: score it"
+                " again with `reeval`, or name the folder that has it with --tasks-dir"
             )
-        if (origin := benchmark.origin) and run.manifest.identity["files"].get(origin.kept) != origin.digest:
-            raise BadInput(f"{run.name} was made with another version of {origin.kept}: they cannot be compared")
-    primary = {subset.manifest.provenance.get("primary") if subset.manifest else None for subset in of}
+        if (origin := benchmark.origin) and run.manifest.identity["files"].get(
+            origin.kept
+        ) != origin.digest:
+            raise BadInput(
+                f"{run.name} was made with another version of {origin.kept}: they cannot be"
+                " compared"
+            )
+    primary = {
+        subset.manifest.provenance.get("primary") if subset.manifest else None for subset in of
+    }
     return Figures(benchmark, primary.pop() if len(primary) == 1 else None)
 
 
 def read(of: Subset, figures: Figures) -> Side:
-    """Return what a run's users contribute. Raise `BadInput` for records that this harness has not scored."""
+    """Return what a run's users contribute. Raise `BadInput` for records that this harness has not
+    scored."""
     tasks, places, parts = dict[str, str](), dict[str, dict[str, int]](), list[Array]()
     outcomes, alike, skipped = list[Outcomes](), dict[Outcomes, Outcomes](), [0]
     records = _records(of, skipped)
@@ -139,15 +159,20 @@ def read(of: Subset, figures: Figures) -> Side:
             counted = [tuple(sorted(one.items())) for one in figures.outcomes(shard)]
         except ODD_SHAPE as error:  # a record that is odd only together with others
             raise BadInput(
-                f"{of.files.results}: a saved record has another shape than this harness gives it, one of users "
-                f"{shard[0].key} to {shard[-1].key} ({type(error).__name__}): {SCORE_AGAIN}"
+                f"{of.files.results}: a saved record has another shape than this harness gives it,"
+                f" one of users {shard[0].key} to {shard[-1].key} ({type(error).__name__}):"
+                f" {SCORE_AGAIN}"
             ) from None
         except BadInput as error:
             raise BadInput(f"{of.files.results}: {error}") from None
         outcomes += [alike.setdefault(one, one) for one in counted]
     chosen = [[*places[key].values()] for key in tasks]
     starts = np.cumsum([0, *map(len, chosen)])[:-1].tolist()
-    raw = np.concatenate(parts)[[place for some in chosen for place in some]] if tasks else figures.raw([])
+    raw = (
+        np.concatenate(parts)[[place for some in chosen for place in some]]
+        if tasks
+        else figures.raw([])
+    )
     rows, given = figures.contributions(raw, starts)
     failures = (data for _, data in objects(of.files.failures))
     failed = {str(data.get("user_id")): str(data.get("task")) for data in failures}
@@ -175,8 +200,12 @@ def _records(of: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:
             raise BadInput(f"{path}, line {number}: not scored by this harness: {SCORE_AGAIN}")
         user, task = data.get("user_id"), data.get("task")
         if user is None or not isinstance(task, str):
-            skipped[0] += not data or of.manifest is not None  # of another program's users some are not scored
+            skipped[0] += (
+                not data or of.manifest is not None
+            )  # of another program's users some are not scored
             continue
         if data.get("format") != RECORD_FORMAT:
-            raise BadInput(f"{path}, line {number}: field format: expected {RECORD_FORMAT}: {SCORE_AGAIN}")
+            raise BadInput(
+                f"{path}, line {number}: field format: expected {RECORD_FORMAT}: {SCORE_AGAIN}"
+            )
         yield Record(str(user), data), task

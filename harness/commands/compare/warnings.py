@@ -1,4 +1,5 @@
-"""What to know about two runs before their figures: users, answers, and differences other than the model."""
+"""What to know about two runs before their figures: users, answers, and differences other than the
+model."""
 
 from __future__ import annotations
 
@@ -22,8 +23,13 @@ def coverage(subsets: Sequence[Subset], sides: tuple[Side, Side], figures: Figur
     """Return who has which users of a subset, and the figures on those that only one has."""
     a, b = sides
     both = common(a, b)
-    only_a, only_b = ([user for user in side.tasks if user not in other.tasks] for side, other in ((a, b), (b, a)))
-    covered = [_covered(*of) | {"answers_on_common": _answers(of[1], both)} for of in zip(subsets, sides, strict=True)]
+    only_a, only_b = (
+        [user for user in side.tasks if user not in other.tasks] for side, other in ((a, b), (b, a))
+    )
+    covered = [
+        _covered(*of) | {"answers_on_common": _answers(of[1], both)}
+        for of in zip(subsets, sides, strict=True)
+    ]
     return {
         "subset": a.subset,
         **dict(zip("ab", covered, strict=True)),
@@ -36,9 +42,12 @@ def coverage(subsets: Sequence[Subset], sides: tuple[Side, Side], figures: Figur
 
 
 def _covered(subset: Subset, side: Side) -> JSON:
-    """Return of how many users a run has scores. Numbers that only a manifest has are None without one."""
+    """Return of how many users a run has scores. Numbers that only a manifest has are None without
+    one."""
     scored, saved = len(side.tasks), subset.saved
-    covered: JSON = dict.fromkeys(("scored", "expected", "failed", "state", "ratio", "users_in_tasks"))
+    covered: JSON = dict.fromkeys(
+        ("scored", "expected", "failed", "state", "ratio", "users_in_tasks")
+    )
     covered |= {"scored": scored, "unsound": side.unsound}
     if saved:
         return covered | {
@@ -49,7 +58,10 @@ def _covered(subset: Subset, side: Side) -> JSON:
             "users_in_tasks": saved.manifest.tasks["users"],
         }
     if (theirs := imported_of(subset.files)) and (report := theirs.report):
-        covered |= {"expected": report.coverage.expected_users, "failed": report.coverage.failed_users}
+        covered |= {
+            "expected": report.coverage.expected_users,
+            "failed": report.coverage.failed_users,
+        }
     return covered
 
 
@@ -67,14 +79,20 @@ def _on(side: Side, users: Sequence[str], figures: Figures) -> JSON:
     return dict(zip(figures.names, map(number, values.tolist()), strict=True))
 
 
-def warnings(subsets: Sequence[tuple[Subset, Subset]], names: JSON, covered: Sequence[JSON]) -> list[str]:
-    """Return the remarks of reports (synthetic tasks), what differs other than the model, results of unknown origin,
-    and the answers that count as empty, of two runs: each once, with its subsets unless it is about all."""
+def warnings(
+    subsets: Sequence[tuple[Subset, Subset]], names: JSON, covered: Sequence[JSON]
+) -> list[str]:
+    """Return the remarks of reports (synthetic tasks), what differs other than the model, results
+    of unknown origin, and the answers that count as empty, of two runs: each once, with its subsets
+    unless it is about all."""
     about: dict[str, list[str]] = {}
     for both in subsets:
         for words in (*_remarks(*both), *_unlike(*both)):
             about.setdefault(words, []).append(both[0].name)
-    sentences = [words if len(of) == len(subsets) else f"{', '.join(of)}: {words}" for words, of in about.items()]
+    sentences = [
+        words if len(of) == len(subsets) else f"{', '.join(of)}: {words}"
+        for words, of in about.items()
+    ]
     return [*sentences, *_invalid(names, covered)]
 
 
@@ -93,25 +111,46 @@ def _invalid(names: JSON, covered: Sequence[JSON]) -> Iterator[str]:
         if any(count.keys() - {VALID} for count in counts.values()):
             by_run = []
             for side, count in counts.items():
-                answers, wrong = sum(count.values()), {kind: count[kind] for kind in count if kind != VALID}
-                by_run.append(f"of {names[side]} {sentence_on_invalid(wrong, answers) or f'none of {answers}'}")
-            yield f"{of['subset']}, invalid answers of users that both have, scored as empty: {'; '.join(by_run)}."
+                answers, wrong = (
+                    sum(count.values()),
+                    {kind: count[kind] for kind in count if kind != VALID},
+                )
+                by_run.append(
+                    f"of {names[side]}"
+                    f" {sentence_on_invalid(wrong, answers) or f'none of {answers}'}"
+                )
+            yield (
+                f"{of['subset']}, invalid answers of users that both have, scored as empty:"
+                f" {'; '.join(by_run)}."
+            )
 
 
 def _unlike(a: Subset, b: Subset) -> Iterator[str]:
     for of in (a, b):
         if of.manifest is None:
-            yield f"{of.run} has no manifest: its prompt, sampling and tasks are unknown and may differ."
+            yield (
+                f"{of.run} has no manifest: its prompt, sampling and tasks are unknown and may"
+                " differ."
+            )
     if a.manifest is None or b.manifest is None:
         return
     for name, (before, after) in differences(a.manifest.identity, b.manifest.identity).items():
         if name != "model":
-            yield f"{NOT_ALIKE}{name} is {value_text(before)} in {a.run}, {value_text(after)} in {b.run}."
+            yield (
+                f"{NOT_ALIKE}{name} is {value_text(before)} in {a.run}, {value_text(after)} in"
+                f" {b.run}."
+            )
     for name in ("parser_version", "harness", "primary"):
         before, after = (of.manifest.provenance.get(name) for of in (a, b) if of.manifest)
         if before != after:
             yield f"{NOT_ALIKE}{name} was {before} for {a.run}, {after} for {b.run}."
     if max(before := a.manifest.repeats, after := b.manifest.repeats) > 1:
-        yield f"Each user counts with the mean over its repeats: {before} in {a.run}, {after} in {b.run}."
+        yield (
+            f"Each user counts with the mean over its repeats: {before} in {a.run}, {after} in"
+            f" {b.run}."
+        )
     if a.manifest.tasks["sha256"] != b.manifest.tasks["sha256"]:
-        yield f"{a.run} and {b.run} had different tasks files: only users whose tasks are the same are compared."
+        yield (
+            f"{a.run} and {b.run} had different tasks files: only users whose tasks are the same"
+            " are compared."
+        )

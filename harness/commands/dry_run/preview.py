@@ -1,7 +1,9 @@
-"""Show what plans would send, without sending it: users, steps, requests, bytes, and some prompts as they would be.
+"""Show what plans would send, without sending it: users, steps, requests, bytes, and some prompts
+as they would be.
 
-A sample of users is played with a baseline in the model's place, since a prompt may depend on earlier replies. So
-counts and sizes beyond users and steps are approximate; a benchmark without a baseline shows first requests only.
+A sample of users is played with a baseline in the model's place, since a prompt may depend on
+earlier replies. So counts and sizes beyond users and steps are approximate; a benchmark without a
+baseline shows first requests only.
 """
 
 from __future__ import annotations
@@ -38,9 +40,10 @@ SAMPLED, SHOWN = 50, 3
 
 @dataclass(frozen=True)
 class Preview:
-    """What one subset of a plan would send. `requests`, `size` in bytes of their bodies, and `replied` in bytes of a
-    baseline's replies are projected from sampled users by their steps; `whole` means that a baseline answered all of
-    these. `longest` are the steps of the longest user. `first` has (key, steps, first body)."""
+    """What one subset of a plan would send. `requests`, `size` in bytes of their bodies, and
+    `replied` in bytes of a baseline's replies are projected from sampled users by their steps;
+    `whole` means that a baseline answered all of these. `longest` are the steps of the longest
+    user. `first` has (key, steps, first body)."""
 
     users: int
     steps: int
@@ -53,7 +56,8 @@ class Preview:
 
 
 def execute(args: RunOptions) -> int:
-    """Show what `run` would send with these completed options, where nothing names an endpoint, too."""
+    """Show what `run` would send with these completed options, where nothing names an endpoint,
+    too."""
     if not (args.api_key or args.api_key_file or args.endpoint):
         args = replace(args, api_key="none")  # nothing is sent
     screen, hooks = console_of(no_color=args.no_color), hooks_of(args)
@@ -65,8 +69,11 @@ def execute(args: RunOptions) -> int:
     return show(plans, screen, hooks, addressed=addressed)
 
 
-def show(plans: Sequence[Plan], console: Console, hooks: Sequence[Hooks] = (), *, addressed: bool) -> int:
-    """Print what plans would send, and return an exit code. Raise `BadInput` for what `run` would refuse.
+def show(
+    plans: Sequence[Plan], console: Console, hooks: Sequence[Hooks] = (), *, addressed: bool
+) -> int:
+    """Print what plans would send, and return an exit code. Raise `BadInput` for what `run` would
+    refuse.
 
     Where they are not `addressed`, nothing names an endpoint yet, and no price is known.
     """
@@ -75,7 +82,9 @@ def show(plans: Sequence[Plan], console: Console, hooks: Sequence[Hooks] = (), *
     with ExitStack() as held:
         indexes = open_indexes(plans, held)
         for plan in plans:
-            found = {subset: preview(plan, subset, index) for subset, index in indexes[plan.name].items()}
+            found = {
+                subset: preview(plan, subset, index) for subset, index in indexes[plan.name].items()
+            }
             for line in _plan_lines(plan, list(found.values()), addressed, hooks):
                 console.print(line, **PLAIN)
             for subset, of in found.items():
@@ -107,33 +116,49 @@ def preview(plan: Plan, subset: str, index: TaskIndex) -> Preview:
 
 
 def _spread(steps: NDArray[np.int32], most: int) -> NDArray[np.int64]:
-    """Return the places of at most so many chains, evenly over all lengths, the shortest and the longest included."""
+    """Return the places of at most so many chains, evenly over all lengths, the shortest and the
+    longest included."""
     order = np.argsort(steps, kind="stable")
-    chosen: NDArray[np.int64] = order[np.unique(np.linspace(0, len(order) - 1, most).round().astype(np.int64))]
+    chosen: NDArray[np.int64] = order[
+        np.unique(np.linspace(0, len(order) - 1, most).round().astype(np.int64))
+    ]
     return chosen
 
 
-def _rehearsed(plan: Plan, subset: str, index: TaskIndex, position: int, loop: asyncio.Runner) -> Rehearsal:
+def _rehearsed(
+    plan: Plan, subset: str, index: TaskIndex, position: int, loop: asyncio.Runner
+) -> Rehearsal:
     task = index.task(plan.benchmark, position, subset)
     return rehearsed(plan.benchmark, plan.sampling, task, index.repeat(position), loop)
 
 
-def _plan_lines(plan: Plan, subsets: Sequence[Preview], addressed: bool, hooks: Sequence[Hooks]) -> Iterator[str]:
-    """Yield where a plan would send its requests, with which parameters, and about what they would take."""
+def _plan_lines(
+    plan: Plan, subsets: Sequence[Preview], addressed: bool, hooks: Sequence[Hooks]
+) -> Iterator[str]:
+    """Yield where a plan would send its requests, with which parameters, and about what they would
+    take."""
     sampling, price = plan.sampling, plan.price if addressed else None
-    where = plan.endpoint if addressed or plan.found is None else "an endpoint that nothing names yet"
+    where = (
+        plan.endpoint if addressed or plan.found is None else "an endpoint that nothing names yet"
+    )
     yield f"{plan.name}: {sampling.model}, at {where}"
-    named = {name: getattr(sampling, name) for name in ("temperature", "top_p", "seed", "max_tokens")}
-    given = {**{name: value for name, value in named.items() if value is not None}, **sampling.extra_body}
+    named = {
+        name: getattr(sampling, name) for name in ("temperature", "top_p", "seed", "max_tokens")
+    }
+    given = {
+        **{name: value for name, value in named.items() if value is not None},
+        **sampling.extra_body,
+    }
     yield f"  parameters: {', '.join(f'{name} {value}' for name, value in given.items()) or 'none'}"
     into, out = (
-        -(-sum(sizes) // BYTES_PER_TOKEN) for sizes in zip(*[(of.size, of.replied) for of in subsets], strict=True)
+        -(-sum(sizes) // BYTES_PER_TOKEN)
+        for sizes in zip(*[(of.size, of.replied) for of in subsets], strict=True)
     )
     most = sampling.most_completion
     at_most = f", at most {count(most * sum(of.requests for of in subsets))}" if most else ""
     yield (
-        f"  tokens: about {count(into)} in, and {count(out)} out if replies are as long as the baseline's{at_most} "
-        f"({BYTES_PER_TOKEN} bytes a token)"
+        f"  tokens: about {count(into)} in, and {count(out)} out if replies are as long as the"
+        f" baseline's{at_most} ({BYTES_PER_TOKEN} bytes a token)"
     )
     if price is not None:
         price = _rate(plan, hooks).among([price]) or price
@@ -155,8 +180,9 @@ def _rate(plan: Plan, hooks: Sequence[Hooks]) -> Rate:
 def _print(subset: str, of: Preview, console: Console) -> None:
     about = "about " if of.whole else "at least "
     console.print(
-        f"{subset}: {plural(of.users, 'user')}, {plural(of.steps, 'step')}; {about}{plural(of.requests, 'request')} if "
-        f"every reply can be used, about {of.size / 1e6:.1f} MB of prompts",
+        f"{subset}: {plural(of.users, 'user')}, {plural(of.steps, 'step')};"
+        f" {about}{plural(of.requests, 'request')} if every reply can be used, about"
+        f" {of.size / 1e6:.1f} MB of prompts",
         **PLAIN,
     )
     for key, steps, body in of.first:

@@ -1,4 +1,5 @@
-"""Play users with a baseline in the model's place, to see the requests that a run would send. Nothing is sent."""
+"""Play users with a baseline in the model's place, to see the requests that a run would send.
+Nothing is sent."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ class _NoAnswer(Exception):
 
 @dataclass
 class Rehearsal:
-    """The requests of one user, with a baseline in the model's place, and the bytes of their replies; `whole` if it
-    answered all of them."""
+    """The requests of one user, with a baseline in the model's place, and the bytes of their
+    replies; `whole` if it answered all of them."""
 
     key: str
     steps: int
@@ -43,11 +44,18 @@ class Rehearsal:
 
     @property
     def size(self) -> int:
-        """Return the bytes of all requests; where only the first is known, as if all were like it."""
-        return sum(map(len, self.bodies)) if self.whole else self.steps * sum(map(len, self.bodies[:1]))
+        """Return the bytes of all requests; where only the first is known, as if all were like
+        it."""
+        return (
+            sum(map(len, self.bodies))
+            if self.whole
+            else self.steps * sum(map(len, self.bodies[:1]))
+        )
 
 
-def rehearsed(benchmark: Benchmark, sampling: Sampling, task: Task, repeat: int, loop: asyncio.Runner) -> Rehearsal:
+def rehearsed(
+    benchmark: Benchmark, sampling: Sampling, task: Task, repeat: int, loop: asyncio.Runner
+) -> Rehearsal:
     """Return the requests of a user's repeat."""
     of = Rehearsal(task.key, task.steps, _answerer(benchmark))
     conversation = Conversation(sampling.of_repeat(repeat), {}, task.steps, of.settle)
@@ -59,7 +67,8 @@ def rehearsed(benchmark: Benchmark, sampling: Sampling, task: Task, repeat: int,
 
 
 def _answerer(benchmark: Benchmark) -> Callable[[Sequence[Mapping[str, Any]]], str]:
-    """Return what answers messages as a baseline of the benchmark does; it raises `_NoAnswer` if none can."""
+    """Return what answers messages as a baseline of the benchmark does; it raises `_NoAnswer` if
+    none can."""
     own = next(iter(benchmark.baselines.values()), None)
 
     def answer(messages: Sequence[Mapping[str, Any]]) -> str:

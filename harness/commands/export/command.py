@@ -1,5 +1,5 @@
-"""`export`: write saved runs for other programs: their rows as CSV, JSON lines or Parquet, or logs of Inspect; or send
-them to a tracker."""
+"""`export`: write saved runs for other programs: their rows as CSV, JSON lines or Parquet, or logs
+of Inspect; or send them to a tracker."""
 
 from __future__ import annotations
 
@@ -24,23 +24,32 @@ from harness.ui.words import plural
 
 LOGS = {"inspect": inspect_log.write, "every-eval-ever": every_eval_ever.write}
 """Formats with a file for each run, and what writes it."""
-ENDINGS = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet", "inspect": ".eval", "every-eval-ever": ".json"}
+ENDINGS = {
+    "csv": ".csv",
+    "jsonl": ".jsonl",
+    "parquet": ".parquet",
+    "inspect": ".eval",
+    "every-eval-ever": ".json",
+}
 FORMATS = {ending: name for name, ending in ENDINGS.items()}
 
 
 @command_options
 class Options(options.Forced, options.Earlier):
     runs: Sequence[str] = options.runs_option("names of runs (default: all)", read=None)
-    format: Literal["csv", "jsonl", "parquet", "inspect", "every-eval-ever", "wandb", "mlflow"] | None = option(
+    format: (
+        Literal["csv", "jsonl", "parquet", "inspect", "every-eval-ever", "wandb", "mlflow"] | None
+    ) = option(
         None,
-        "default: csv, or what the ending of --out says; inspect is a log that `inspect view` opens, every-eval-ever "
-        "the schema of that name; wandb and mlflow send the runs there",
+        "default: csv, or what the ending of --out says; inspect is a log that `inspect view`"
+        " opens, every-eval-ever the schema of that name; wandb and mlflow send the runs there",
     )
     model: str | None = None
     rows: Rows | None = option(None, "what each row is: a step (default), a user or a response")
     out: str | None = option(
         None,
-        f"a file ({', '.join(FORMATS)}) for all rows together, or a folder (default: each run's own)",
+        f"a file ({', '.join(FORMATS)}) for all rows together, or a folder (default: each run's"
+        " own)",
         unit="FILE_OR_DIR",
     )
     platform: Sequence[str] | None = options.platform_option("one subset; may be repeated")
@@ -49,7 +58,9 @@ class Options(options.Forced, options.Earlier):
 def execute(args: Options) -> int:
     found, code = selection.find(args)
     found = found if args.runs else selection.without_merged(found)
-    left = replace(args, runs=[name for name in args.runs if name not in {run.name for run in found}])
+    left = replace(
+        args, runs=[name for name in args.runs if name not in {run.name for run in found}]
+    )
     if not code and (left.runs or not found):
         raise selection.nothing_found(left)
     out = Path(args.out) if args.out else None
@@ -57,22 +68,34 @@ def execute(args: Options) -> int:
     form = args.format or ending or "csv"
     if form in TRACKERS:
         if out or args.rows:
-            raise BadInput(f"--out and --rows are for files: --format {form} sends the folders of runs")
+            raise BadInput(
+                f"--out and --rows are for files: --format {form} sends the folders of runs"
+            )
         trackers.check(form)
-        return max(code, selection.each(found, lambda run: trackers.send(run, form), lambda run: run.label)[1])
+        return max(
+            code,
+            selection.each(found, lambda run: trackers.send(run, form), lambda run: run.label)[1],
+        )
     if ending not in (None, form):
-        raise BadInput(f"--out {out} is not a file of --format {form}, whose ending is {ENDINGS[form]}")
+        raise BadInput(
+            f"--out {out} is not a file of --format {form}, whose ending is {ENDINGS[form]}"
+        )
     if form in LOGS and args.rows:
         raise BadInput(f"--rows is for tables: a file of --format {form} has a sample a user")
     formats.check(form)
     if out and ending:
         return max(code, _together(found, out, form, args))
-    return max(code, selection.each(found, lambda run: _apart(run, out, form, args), lambda run: run.label)[1])
+    return max(
+        code,
+        selection.each(found, lambda run: _apart(run, out, form, args), lambda run: run.label)[1],
+    )
 
 
 def _together(found: Sequence[SavedRun], path: Path, form: str, args: Options) -> int:
     """Write the rows of all runs into one file."""
-    if path.suffix.lower() == ".jsonl" and path.exists():  # as the files of tasks, records and replies end
+    if (
+        path.suffix.lower() == ".jsonl" and path.exists()
+    ):  # as the files of tasks, records and replies end
         raise BadInput(f"{path} is there already: give --out another name, or remove the file")
     check_free(path, force=args.force)
     atomic.make_folder(path.parent)
@@ -81,7 +104,10 @@ def _together(found: Sequence[SavedRun], path: Path, form: str, args: Options) -
         tell(f"{plural(count, 'row')} of {plural(len(found), 'run')}: {path}")
         return 0
     if len(found) > 1:
-        raise BadInput(f"--out {path} is for one log, and these are {len(found)}: name one run with its --subset")
+        raise BadInput(
+            f"--out {path} is for one log, and these are {len(found)}: name one run with its"
+            " --subset"
+        )
     return selection.each(found, lambda run: _log(run, path, form, args), lambda run: run.label)[1]
 
 
@@ -116,7 +142,9 @@ def _log(run: SavedRun, path: Path, form: str, args: Options) -> None:
 
 def export(  # noqa: PLR0913
     *runs: str,
-    format: Literal["csv", "jsonl", "parquet", "inspect", "every-eval-ever", "wandb", "mlflow"] | None = None,
+    format: (
+        Literal["csv", "jsonl", "parquet", "inspect", "every-eval-ever", "wandb", "mlflow"] | None
+    ) = None,
     rows: Rows | None = None,
     out: str | Path | None = None,
     subset: str | Sequence[str] | None = None,
@@ -129,8 +157,8 @@ def export(  # noqa: PLR0913
 ) -> None:
     """Write runs for other programs, as `harness export` does; without names, all.
 
-    `format` is CSV, or what the ending of `out` says; each of the `rows` is a step, a user or a response. Raise
-    `BadInput`, or the error of a run that cannot be written.
+    `format` is CSV, or what the ending of `out` says; each of the `rows` is a step, a user or a
+    response. Raise `BadInput`, or the error of a run that cannot be written.
     """
     more = {"name": runs or None, "out": out and str(out)}
     code = execute(called("export", {**locals(), **more}).args)

@@ -1,10 +1,11 @@
-"""A saved run in the schema of Every Eval Ever, version 0.3 (https://evalevalai.com): the figures as JSON, and next to
-them a line for each user, with its conversation and its value of the metric that users are ranked by.
+"""A saved run in the schema of Every Eval Ever, version 0.3 (https://evalevalai.com): the figures
+as JSON, and next to them a line for each user, with its conversation and its value of the metric
+that users are ranked by.
 
-Of benchmarks whose users have no values of their own there are figures alone. Names of fields are the schema's. Its
-repository names a file as `file_path` says. `is_correct`, which the schema requires, is whether a value is the best
-that the metric can have; nothing here says whether a model is open, so that is unknown. The same folder gives the same
-bytes.
+Of benchmarks whose users have no values of their own there are figures alone. Names of fields are
+the schema's. Its repository names a file as `file_path` says. `is_correct`, which the schema
+requires, is whether a value is the best that the metric can have; nothing here says whether a model
+is open, so that is unknown. The same folder gives the same bytes.
 """
 
 from __future__ import annotations
@@ -34,9 +35,12 @@ METHOD = "Student's t over users, corrected for skewness (Hall 1992)"
 
 
 def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int:
-    """Write both files, `NAME.json` and `NAME_samples.jsonl`; return the number of samples. Raise `BadInput`."""
+    """Write both files, `NAME.json` and `NAME_samples.jsonl`; return the number of samples. Raise
+    `BadInput`."""
     if report is None:
-        raise BadInput(f"{run.label} has no report yet: `harness report --name {run.name}` makes it")
+        raise BadInput(
+            f"{run.label} has no report yet: `harness report --name {run.name}` makes it"
+        )
     aggregate, samples = _aggregate(run, report), _samples(run, plays, report)
     count = 0
     if first := next(samples, None):
@@ -91,7 +95,10 @@ def _aggregate(run: SavedRun, report: Report) -> JSON:
             "evaluator_relationship": "other",
             "additional_details": {"run": run.name, "subset": run.files.subset},
         },
-        "eval_library": {"name": "behavior-harness", "version": str(manifest.provenance.get("harness", __version__))},
+        "eval_library": {
+            "name": "behavior-harness",
+            "version": str(manifest.provenance.get("harness", __version__)),
+        },
         "model_info": model,
         "evaluation_results": [
             _result(run, report, report.units[name], value)
@@ -124,7 +131,10 @@ def _result(run: SavedRun, report: Report, metric: Metric, value: Value) -> JSON
         "min_score": "-Infinity" if low_bound is None else low_bound,
         "max_score": "Infinity" if high_bound is None else high_bound,
     }
-    details: JSON = {"expected_users": report.coverage.expected_users, "scored_users": report.coverage.scored_users}
+    details: JSON = {
+        "expected_users": report.coverage.expected_users,
+        "scored_users": report.coverage.scored_users,
+    }
     if metric.name in report.chance:
         details["chance_level"] = report.chance[metric.name]
     return {
@@ -132,7 +142,11 @@ def _result(run: SavedRun, report: Report, metric: Metric, value: Value) -> JSON
         "evaluation_name": f"{report.benchmark}/{report.subset}",
         "source_data": _source_data(run),
         "metric_config": config,
-        "score_details": {"score": value.value, "details": _as_strings(details), "uncertainty": uncertainty},
+        "score_details": {
+            "score": value.value,
+            "details": _as_strings(details),
+            "uncertainty": uncertainty,
+        },
         "generation_config": _generation(run),
     }
 
@@ -157,7 +171,11 @@ def _generation(run: SavedRun) -> JSON:
     sampling = run.manifest.identity["sampling"]
     names = ("temperature", "top_p", "max_tokens")
     arguments = {name: sampling[name] for name in names if sampling.get(name) is not None}
-    more = {name: value for name, value in sampling.items() if name not in names and value not in (None, {})}
+    more = {
+        name: value
+        for name, value in sampling.items()
+        if name not in names and value not in (None, {})
+    }
     return {"generation_args": arguments, "additional_details": _as_strings(more)}
 
 
@@ -183,10 +201,17 @@ def _samples(run: SavedRun, plays: Plays, report: Report) -> Iterator[JSON]:
             "evaluation_result_id": _result_id(run, metric.name),
             "sample_id": str(record["user_id"]),
             "interaction_type": "multi_turn",
-            "input": {"raw": exchanges[0].request.messages[-1].text if exchanges else "", "reference": []},
+            "input": {
+                "raw": exchanges[0].request.messages[-1].text if exchanges else "",
+                "reference": [],
+            },
             "messages": list(_messages(exchanges)),
             "answer_attribution": _attribution(exchanges),
-            "evaluation": {"score": value, "is_correct": value == best, "num_turns": len(exchanges)},
+            "evaluation": {
+                "score": value,
+                "is_correct": value == best,
+                "num_turns": len(exchanges),
+            },
             "token_usage": _tokens(exchanges),
             "metadata": _as_strings({"repeat": record.get("repeat", 1)}),
         }
@@ -234,9 +259,12 @@ def _tokens(exchanges: tuple[Exchange, ...]) -> JSON | None:
 
 
 def _model_id(run: SavedRun) -> str:
-    """Return the model as `developer/name`, by the provider's name where the model has no developer's."""
+    """Return the model as `developer/name`, by the provider's name where the model has no
+    developer's."""
     model = run.manifest.identity["model"]
-    return model if "/" in model else f"{run.manifest.provenance.get('provider') or 'unknown'}/{model}"
+    return (
+        model if "/" in model else f"{run.manifest.provenance.get('provider') or 'unknown'}/{model}"
+    )
 
 
 def _evaluation_id(run: SavedRun) -> str:
@@ -245,7 +273,8 @@ def _evaluation_id(run: SavedRun) -> str:
 
 
 def _file_id(run: SavedRun) -> UUID:
-    """Return the identifier that the schema's repository names files by; another export of the run has it too."""
+    """Return the identifier that the schema's repository names files by; another export of the run
+    has it too."""
     return UUID(bytes=sha256(f"{_evaluation_id(run)} {run.name}".encode()).digest()[:16], version=4)
 
 
@@ -258,4 +287,7 @@ def _epoch(moment: str) -> str:
 
 
 def _as_strings(values: JSON) -> dict[str, str]:
-    return {name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in values.items()}
+    return {
+        name: value if isinstance(value, str) else orjson.dumps(value).decode()
+        for name, value in values.items()
+    }

@@ -28,14 +28,17 @@ GROUP = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """Rows in a temporary file, and the type of each of their columns in the order of their first use."""
+    """Rows in a temporary file, and the type of each of their columns in the order of their first
+    use."""
 
     file: BinaryIO
     columns: dict[str, type]
 
     def add(self, row: JSON) -> int:
         """Add a row; return 1, for counting."""
-        self.columns.update({name: _wider(self.columns.get(name), value) for name, value in row.items()})
+        self.columns.update(
+            {name: _wider(self.columns.get(name), value) for name, value in row.items()}
+        )
         self.file.write(as_json(row) + b"\n")
         return 1
 
@@ -57,7 +60,8 @@ def write(path: Path, form: str, rows: Iterable[JSON]) -> int:
 
 
 def as_json(data: object) -> bytes:
-    """Return data of a record as JSON. Raise `BadInput` for what is nested too deeply to be written again."""
+    """Return data of a record as JSON. Raise `BadInput` for what is nested too deeply to be written
+    again."""
     try:
         return orjson.dumps(data)
     except TypeError as error:
@@ -71,7 +75,8 @@ def check(form: str) -> None:
 
 
 def _wider(known: type | None, value: object) -> type:
-    """Return the type of a column that has had values of a type, and now has this one; `NoneType` for none yet."""
+    """Return the type of a column that has had values of a type, and now has this one; `NoneType`
+    for none yet."""
     kind = type(value)
     if value is None:
         return known or type(None)
@@ -98,7 +103,8 @@ def _jsonl(spool: Spool, whole: BinaryIO) -> None:
 
 
 def _csv(spool: Spool, whole: BinaryIO) -> None:
-    """UTF-8 without a byte order mark, as `stats` writes it. Missing values are empty, and texts on one line."""
+    """UTF-8 without a byte order mark, as `stats` writes it. Missing values are empty, and texts on
+    one line."""
     lines = csv.writer(codecs.getwriter("utf-8")(whole), lineterminator="\n")
     lines.writerow(map(in_cell, spool.columns))
     for row in spool.rows():
@@ -114,7 +120,9 @@ def _cell(value: Scalar) -> str:
 def _parquet(spool: Spool, whole: BinaryIO) -> None:
     arrow, parquet = _pyarrow()
     types = {bool: arrow.bool_(), int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
-    schema = arrow.schema([(name, types.get(kind, arrow.null())) for name, kind in spool.columns.items()])
+    schema = arrow.schema(
+        [(name, types.get(kind, arrow.null())) for name, kind in spool.columns.items()]
+    )
     with parquet.ParquetWriter(whole, schema) as made:
         found = spool.rows()
         while group := list(islice(found, GROUP)):
@@ -130,5 +138,6 @@ def _pyarrow() -> tuple[Any, Any]:
         return pyarrow, parquet
     except ModuleNotFoundError:
         raise BadInput(
-            f"--format parquet needs pyarrow (or take --format jsonl): {to_install('behavior-harness[export]')}"
+            "--format parquet needs pyarrow (or take --format jsonl):"
+            f" {to_install('behavior-harness[export]')}"
         ) from None

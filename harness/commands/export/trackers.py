@@ -1,9 +1,9 @@
 """Saved runs in a tracker of experiments (`export`): an entry for each run and subset.
 
-Everything comes from the run's folder. Server, project, key and offline mode are the library's own affair: its own
-variables and its files in the user's home decide, and nothing here reads them. Its files in the current folder, which
-may come from somebody else, never decide where a run or a key is sent. Sending a run again changes its entry instead of
-adding one.
+Everything comes from the run's folder. Server, project, key and offline mode are the library's own
+affair: its own variables and its files in the user's home decide, and nothing here reads them. Its
+files in the current folder, which may come from somebody else, never decide where a run or a key is
+sent. Sending a run again changes its entry instead of adding one.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ LONGEST = 500
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a tracker has of a run. `config` and `id` stay the same for as long as the run has one configuration.
+    """What a tracker has of a run. `config` and `id` stay the same for as long as the run has one
+    configuration.
 
-    `facts` and `summary` may change when the run goes on; None is a figure that is not defined (any more).
+    `facts` and `summary` may change when the run goes on; None is a figure that is not defined (any
+    more).
     """
 
     id: str
@@ -54,20 +56,24 @@ class Entry:
 
 
 WORKSPACE = Path("wandb", "settings"), Path(".wandb", "settings")
-"""Of W&B, in the current folder; they override those in the user's home, and no argument leaves them out."""
+"""Of W&B, in the current folder; they override those in the user's home, and no argument leaves
+them out."""
 
 
 def check(tracker: str) -> None:
-    """Raise `BadInput` if the library of a tracker cannot be imported, or would let the current folder decide where a
-    run and the key are sent."""
+    """Raise `BadInput` if the library of a tracker cannot be imported, or would let the current
+    folder decide where a run and the key are sent."""
     try:
         _ = _library(tracker).__version__  # a folder `wandb`, which W&B writes, is an empty module
     except (ImportError, AttributeError):
-        raise BadInput(f"{tracker} is not installed here: {to_install(f'behavior-harness[{tracker}]')}") from None
+        raise BadInput(
+            f"{tracker} is not installed here: {to_install(f'behavior-harness[{tracker}]')}"
+        ) from None
     if tracker == "wandb" and (found := next(filter(os.path.lexists, WORKSPACE), None)):
         raise BadInput(
-            f"{found} in the current folder could decide where W&B sends the run and your key: set the variables "
-            "WANDB_MODE, WANDB_BASE_URL, WANDB_PROJECT or ~/.config/wandb/settings instead, and remove the file"
+            f"{found} in the current folder could decide where W&B sends the run and your key: set"
+            " the variables WANDB_MODE, WANDB_BASE_URL, WANDB_PROJECT or ~/.config/wandb/settings"
+            " instead, and remove the file"
         )
 
 
@@ -82,8 +88,9 @@ def _library(tracker: str) -> Any:
 
 
 def send(run: SavedRun, tracker: str) -> None:
-    """Send a run to a tracker, and say where it is. Raise `BadInput` without a report, `EndpointStopped` for a tracker
-    that fails, whatever it is: the folder has everything, so it can be sent again."""
+    """Send a run to a tracker, and say where it is. Raise `BadInput` without a report,
+    `EndpointStopped` for a tracker that fails, whatever it is: the folder has everything, so it can
+    be sent again."""
     made = entry(run)
     try:
         where = SENDERS[tracker](made)
@@ -91,7 +98,9 @@ def send(run: SavedRun, tracker: str) -> None:
         raise
     except Exception as error:  # other people's code
         words = re.sub(r"//[^/\s]*@", "//", " ".join(str(error).split()))
-        raise EndpointStopped(f"{tracker} has not taken it: {type(error).__name__}: {words[:LONGEST]}") from None
+        raise EndpointStopped(
+            f"{tracker} has not taken it: {type(error).__name__}: {words[:LONGEST]}"
+        ) from None
     tell(f"{run.label}: {tracker}: {where}")
 
 
@@ -122,16 +131,21 @@ def entry(run: SavedRun) -> Entry:
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Scalar]]:
-    """Yield the values of nested objects by dotted name, lists as JSON; leave out what is not set."""
+    """Yield the values of nested objects by dotted name, lists as JSON; leave out what is not
+    set."""
     for name, value in data.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")
         elif value is not None:
-            yield prefix + name, value if isinstance(value, Scalar) else orjson.dumps(value).decode()
+            yield (
+                prefix + name,
+                value if isinstance(value, Scalar) else orjson.dumps(value).decode(),
+            )
 
 
 def _summary(report: Report) -> dict[str, float | None]:
-    """Return the figures of a report with their intervals, then coverage, answers, tokens and cost."""
+    """Return the figures of a report with their intervals, then coverage, answers, tokens and
+    cost."""
     made: dict[str, float | None] = {}
     for name, of in report.values.items():
         low, high = of.ci95 or (None, None)
@@ -146,7 +160,8 @@ def _summary(report: Report) -> dict[str, float | None]:
 
 
 def _files(run: SavedRun) -> Iterator[Path]:
-    """Yield the files that are the run: by its own names and those of its manifest, never through links.
+    """Yield the files that are the run: by its own names and those of its manifest, never through
+    links.
 
     Pages and exports can be made again at any time, and may have users' posts in them.
     """
@@ -159,8 +174,8 @@ def _files(run: SavedRun) -> Iterator[Path]:
 
 
 SETUP: JSON = {"silent": True, "disable_git": True, "sagemaker_disable": True}
-"""Without a key W&B would ask on a terminal, and wait. It would start git in the current folder, and on SageMaker take
-its settings from a file in there."""
+"""Without a key W&B would ask on a terminal, and wait. It would start git in the current folder,
+and on SageMaker take its settings from a file in there."""
 QUIET: JSON = {
     "console": "off",
     "save_code": False,
@@ -170,13 +185,16 @@ QUIET: JSON = {
     "x_disable_stats": True,
     "x_save_requirements": False,
 }
-"""W&B would keep the command line, which may have a key in it, output, source code and the state of this machine."""
+"""W&B would keep the command line, which may have a key in it, output, source code and the state of
+this machine."""
 
 
 def _wandb(made: Entry) -> str:
     library = _library("wandb")
     library.setup(library.Settings(**SETUP))
-    settings = library.Settings(**QUIET, reinit="create_new")  # a notebook may have a run of its own
+    settings = library.Settings(
+        **QUIET, reinit="create_new"
+    )  # a notebook may have a run of its own
     of = {"id": made.id, "name": made.label, "group": made.run, "job_type": made.subset}
     with _finished(library.init(**of, resume="allow", settings=settings)) as run:
         run.config.update({**made.config, **made.facts}, allow_val_change=True)
@@ -192,7 +210,8 @@ def _wandb(made: Entry) -> str:
 
 @contextmanager
 def _finished(run: Any) -> Iterator[Any]:
-    """Yield a run of W&B and finish it; as a context manager it would print the traceback of an error."""
+    """Yield a run of W&B and finish it; as a context manager it would print the traceback of an
+    error."""
     try:
         yield run
     except BaseException:
@@ -208,8 +227,14 @@ UNPRINTED = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
 def _mlflow(made: Entry) -> str:
     library = _library("mlflow")
     os.environ[UNPRINTED] = "true"  # stdout is not ours to replace: other threads print there
-    found = library.search_runs(filter_string=f"tags.`{TAG}` = '{made.id}'", output_format="list", max_results=1)
-    known: JSON = {"run_id": found[0].info.run_id} if found else {"run_name": made.label, "tags": {TAG: made.id}}
+    found = library.search_runs(
+        filter_string=f"tags.`{TAG}` = '{made.id}'", output_format="list", max_results=1
+    )
+    known: JSON = (
+        {"run_id": found[0].info.run_id}
+        if found
+        else {"run_name": made.label, "tags": {TAG: made.id}}
+    )
     had = found[0].data.metrics if found else {}
     now = _allowed(made.summary)
     gone = {name: math.nan for name, value in now.items() if value is None and name in had}
@@ -218,26 +243,36 @@ def _mlflow(made: Entry) -> str:
             _check_artifacts(run.info.artifact_uri)
         library.set_tags(_allowed(made.facts))
         library.log_params(_allowed(made.config))
-        library.log_metrics(gone | {name: value for name, value in now.items() if value not in (None, had.get(name))})
+        library.log_metrics(
+            gone
+            | {name: value for name, value in now.items() if value not in (None, had.get(name))}
+        )
         for path in made.files:
             library.log_artifact(str(path))
         return f"experiment {run.info.experiment_id}, run {run.info.run_id}"
 
 
 def _check_artifacts(uri: str) -> None:
-    """Raise `BadInput` if MLflow's database in the current folder sends files elsewhere, with MLflow's key."""
+    """Raise `BadInput` if MLflow's database in the current folder sends files elsewhere, with
+    MLflow's key."""
     place = urlsplit(uri)
-    if place.scheme in ("", "file") and Path(unquote(place.path)).resolve().is_relative_to(Path.cwd().resolve()):
+    if place.scheme in ("", "file") and Path(unquote(place.path)).resolve().is_relative_to(
+        Path.cwd().resolve()
+    ):
         return
     raise BadInput(
-        "MLflow's database in the current folder keeps files outside of this folder: set MLFLOW_TRACKING_URI to the "
-        "database or server that you mean"
+        "MLflow's database in the current folder keeps files outside of this folder: set"
+        " MLFLOW_TRACKING_URI to the database or server that you mean"
     )
 
 
 def _allowed(values: Mapping[str, T]) -> dict[str, T]:
-    """Return values by names that MLflow takes: `A^2 (b)` is `A_2 b`. Raise `ValueError` if two would have one name."""
-    made = {re.sub(r"[^\w.\-/ ]", "_", re.sub("[()]", "", name)): value for name, value in values.items()}
+    """Return values by names that MLflow takes: `A^2 (b)` is `A_2 b`. Raise `ValueError` if two
+    would have one name."""
+    made = {
+        re.sub(r"[^\w.\-/ ]", "_", re.sub("[()]", "", name)): value
+        for name, value in values.items()
+    }
     if len(made) < len(values):
         raise ValueError("two names differ only in characters that MLflow does not take")
     return made

@@ -17,10 +17,13 @@ from harness.options import options
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.TasksFolder, options.OneBenchmark):
     examples = ("harness fetch", "harness fetch --revision main --tasks-dir /data/tasks")
-    platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")
+    platform: Sequence[str] | None = options.platform_option(
+        "one subset; may be repeated (default: all)"
+    )
     revision: str | None = option(
         None,
-        "branch, tag or commit (default: the commit that the tasks folder has files of, or else main)",
+        "branch, tag or commit (default: the commit that the tasks folder has files of, or else"
+        " main)",
         unit="REV",
     )
 
@@ -31,14 +34,20 @@ def execute(args: Options) -> int:
     return 0
 
 
-def fetch(cls: type[Benchmark], subsets: Sequence[str], folder: Path, revision: str | None = None) -> None:
-    """Download what is missing of these subsets. Raise `BadInput` for a benchmark that declares no data set.
+def fetch(
+    cls: type[Benchmark], subsets: Sequence[str], folder: Path, revision: str | None = None
+) -> None:
+    """Download what is missing of these subsets. Raise `BadInput` for a benchmark that declares no
+    data set.
 
     No words of the library are shown: they may have a token, or a password in an address.
     """
     if not cls.task_files.data_set:
         raise BadInput(f"{cls.name} declares no data set: put its files into {folder}")
-    os.environ |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}  # mirrors have neither
+    os.environ |= {
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }  # mirrors have neither
     try:
         from harness.commands.fetch import download  # needs the extra `data`
 
@@ -46,11 +55,14 @@ def fetch(cls: type[Benchmark], subsets: Sequence[str], folder: Path, revision: 
     except HarnessError:
         raise
     except ModuleNotFoundError as error:
-        raise BadInput(f"fetch needs the package {error.name}: {to_install('behavior-harness[data]')}") from None
+        raise BadInput(
+            f"fetch needs the package {error.name}: {to_install('behavior-harness[data]')}"
+        ) from None
     except Exception as error:  # of the library, and what a server that is no hub makes of it
         if isinstance(error, OSError) and error.errno:
             raise MachineError(f"cannot write the tasks: {error}") from None
         raise EndpointStopped(
-            f"{type(error).__name__} {getattr(error, 'response', '')} from the Hugging Face Hub, or the mirror that "
-            "HF_ENDPOINT names: check the address, --revision and HF_TOKEN, or try again later"
+            f"{type(error).__name__} {getattr(error, 'response', '')} from the Hugging Face Hub, or"
+            " the mirror that HF_ENDPOINT names: check the address, --revision and HF_TOKEN, or"
+            " try again later"
         ) from None

@@ -1,8 +1,8 @@
 """Get a benchmark's files from the data set that it declares, by `huggingface_hub`.
 
-Guarantee: a file gets its name only once its bytes have the checksum that the hub lists: the library checks lengths
-alone. A file that differs from the data set is never replaced, unless a `fetch` made it. What an interrupted download
-had of a file is lost.
+Guarantee: a file gets its name only once its bytes have the checksum that the hub lists: the
+library checks lengths alone. A file that differs from the data set is never replaced, unless a
+`fetch` made it. What an interrupted download had of a file is lost.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from harness.ui.streams import show
 def fetch(cls: type[Benchmark], subsets: Sequence[str], folder: Path, revision: str | None) -> None:
     """Get the files of some subsets into a tasks folder.
 
-    Without a `revision` it is the commit that the folder has files of, or else the data set's main branch. Raise
-    `BadInput` before any download if the data set does not have a file, or if one differs that no `fetch` made; errors
-    of the library as they are.
+    Without a `revision` it is the commit that the folder has files of, or else the data set's main
+    branch. Raise `BadInput` before any download if the data set does not have a file, or if one
+    differs that no `fetch` made; errors of the library as they are.
     """
     data_set, record = cls.task_files.data_set, load(folder)
     latest = record.last(data_set)
     api = HfApi(os.environ.get("HF_ENDPOINT") or None)
-    commit = str(api.dataset_info(data_set, revision=revision or (latest.commit if latest else "main")).sha)
+    commit = str(
+        api.dataset_info(data_set, revision=revision or (latest.commit if latest else "main")).sha
+    )
     listing = [*api.list_repo_tree(data_set, recursive=True, revision=commit, repo_type="dataset")]
     files = {
         cls.task_files.file_in(folder, name): _file_for(name, listing)
@@ -43,19 +45,25 @@ def fetch(cls: type[Benchmark], subsets: Sequence[str], folder: Path, revision: 
     for path, file in files.items():
         if path.is_file() and not _has_checksum(path, file) and not record.last(sha256_of(path)):
             raise BadInput(
-                f"{path}: not as in {data_set} at commit {commit}, and not made by `fetch`: move it away, or name "
-                "another folder with --tasks-dir"
+                f"{path}: not as in {data_set} at commit {commit}, and not made by `fetch`: move it"
+                " away, or name another folder with --tasks-dir"
             )
     with TemporaryDirectory() as downloads:
         for path, file in files.items():
             if not _has_checksum(path, file):
                 received = Path(
-                    api.hf_hub_download(data_set, file.path, revision=commit, repo_type="dataset", local_dir=downloads)
+                    api.hf_hub_download(
+                        data_set,
+                        file.path,
+                        revision=commit,
+                        repo_type="dataset",
+                        local_dir=downloads,
+                    )
                 )
                 if not _has_checksum(received, file):
                     raise EndpointStopped(
-                        f"{file.path} of {data_set} came with bytes that do not have the checksum of its listing: try "
-                        "again later, or another address (HF_ENDPOINT)"
+                        f"{file.path} of {data_set} came with bytes that do not have the checksum"
+                        " of its listing: try again later, or another address (HF_ENDPOINT)"
                     )
                 make_folder(path.parent)
                 write(path, received.read_bytes(), shared=True)
@@ -68,22 +76,33 @@ def fetch(cls: type[Benchmark], subsets: Sequence[str], folder: Path, revision: 
 
 
 def _file_for(name: str, listing: Sequence[object]) -> RepoFile:
-    """Return the file of a data set that is meant by a name below the tasks folder: the one whose path ends most like
-    it, and of several the one in the fewest folders. Raise `BadInput` for none, and for two."""
+    """Return the file of a data set that is meant by a name below the tasks folder: the one whose
+    path ends most like it, and of several the one in the fewest folders. Raise `BadInput` for none,
+    and for two."""
     ranked = [
-        ((os.path.commonprefix([f"/{name}"[::-1], f"/{file.path}"[::-1]]).count("/"), -file.path.count("/")), file)  # noqa: RUF071
+        (
+            (
+                os.path.commonprefix([f"/{name}"[::-1], f"/{file.path}"[::-1]]).count("/"),  # noqa: RUF071
+                -file.path.count("/"),
+            ),
+            file,
+        )
         for file in listing
         if isinstance(file, RepoFile) and ".." not in file.path
     ]
     best = max((1, -99), *[rank for rank, _ in ranked])  # the name, in any folder, is the least
     alike = [file for rank, file in ranked if rank == best]
     if len(alike) != 1:
-        raise BadInput(f"the data set has not one {name} but {[file.path for file in alike]}: name another --revision")
+        raise BadInput(
+            f"the data set has not one {name} but {[file.path for file in alike]}: name another"
+            " --revision"
+        )
     return alike[0]
 
 
 def _has_checksum(path: Path, file: RepoFile) -> bool:
-    """Return whether a file is there with the bytes of the data set. Only files in LFS are large."""
+    """Return whether a file is there with the bytes of the data set. Only files in LFS are
+    large."""
     if not path.is_file():
         return False
     if file.lfs:

@@ -36,15 +36,24 @@ class Options(options.Pages, options.Earlier):
         "harness merge /a/results/Qwen3-8B.part1of2 /b/results/Qwen3-8B.part2of2 --out whole",
     )
     runs: Sequence[str] = options.runs_option(
-        "a part's name or folder, or NAME for all of NAME.part1of4, NAME.part2of4, ...", read=None, unit="PART"
+        "a part's name or folder, or NAME for all of NAME.part1of4, NAME.part2of4, ...",
+        read=None,
+        unit="PART",
     )
     out: str | None = option(
-        None, "name of the whole run (default: the parts' own)", unit="NAME", read=options.folder_name
+        None,
+        "name of the whole run (default: the parts' own)",
+        unit="NAME",
+        read=options.folder_name,
     )
 
 
 def execute(args: Options) -> int:
-    folders = [folder for word in options.named_runs(args.runs) for folder in _folders(word, args.results_dir)]
+    folders = [
+        folder
+        for word in options.named_runs(args.runs)
+        for folder in _folders(word, args.results_dir)
+    ]
     name, screen = options.new_run_name(args.out or _name(folders), ""), console()
     subsets = sorted({files.subset for folder in folders for files in runs_in(folder)})
     with merge.locked(folders, subsets) as found, ExitStack() as held:
@@ -63,17 +72,28 @@ def execute(args: Options) -> int:
     return 1
 
 
-def _merged(parts: Sequence[Part], folder: Path, args: Options, held: ExitStack) -> tuple[RunFiles, Report]:
-    """Merge the parts of one subset, and make its page; return the files of the run to be, and its report."""
+def _merged(
+    parts: Sequence[Part], folder: Path, args: Options, held: ExitStack
+) -> tuple[RunFiles, Report]:
+    """Merge the parts of one subset, and make its page; return the files of the run to be, and its
+    report."""
     first = parts[0]
     saved = SavedRun(first.files, first.manifest, args.trust, args.benchmark)
     benchmark, tasks = saved.as_it_was(args.tasks_dir, play=False), saved.tasks(args.tasks_dir)
-    index = index_file(benchmark, first.files.subset, tasks, args.results_dir, merge.whole(first.manifest.selection))
+    index = index_file(
+        benchmark,
+        first.files.subset,
+        tasks,
+        args.results_dir,
+        merge.whole(first.manifest.selection),
+    )
     held.callback(index.close)
     manifest, report = merge.merge(parts, benchmark, index, folder)
     files = RunFiles(folder, first.files.subset)
     write_new_page(
-        args, Reported(files, report, manifest.selection["sample_seed"], benchmark, index), lambda words: None
+        args,
+        Reported(files, report, manifest.selection["sample_seed"], benchmark, index),
+        lambda words: None,
     )
     return RunFiles(args.results_dir / folder.name, files.subset), report
 
@@ -84,7 +104,10 @@ def _folders(word: str, results: Path) -> list[Path]:
     several = () if os.sep in word else sorted(results.glob(f"{escape(word)}.part*of*"))
     found = [folder for folder in (named, *several) if any(runs_in(folder))]
     if not found:
-        raise BadInput(f"{named} holds no run, and has no parts {named.name}.part1of...: `status` lists the runs")
+        raise BadInput(
+            f"{named} holds no run, and has no parts {named.name}.part1of...: `status` lists the"
+            " runs"
+        )
     for folder in found:
         selection.check_name(folder)
     return found

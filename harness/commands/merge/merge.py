@@ -1,12 +1,13 @@
-"""Merge the parts of a run (`run --part`) to the run that one process would have written (docs/features/parts.md).
+"""Merge the parts of a run (`run --part`) to the run that one process would have written
+(docs/features/parts.md).
 
-Guarantee: parts are only read, under their locks. The run is written in a folder aside, which gets its name last: after
-any death there is the whole run or none, and the next merge removes what was left. Not covered: a folder of the run's
-name that another program makes in that moment.
+Guarantee: parts are only read, under their locks. The run is written in a folder aside, which gets
+its name last: after any death there is the whole run or none, and the next merge removes what was
+left. Not covered: a folder of the run's name that another program makes in that moment.
 
-Results of a complete run, its report and its manifest are the bytes of one run, but for times and the schedule. The
-order of responses, failures and events, and of an incomplete run's results, depends on time in one run, too: here the
-parts' lines follow one another.
+Results of a complete run, its report and its manifest are the bytes of one run, but for times and
+the schedule. The order of responses, failures and events, and of an incomplete run's results,
+depends on time in one run, too: here the parts' lines follow one another.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ FOLDER = ".merging"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a run on one subset, whose lock is held. `number` is its place among the parts, from 1."""
+    """One part of a run on one subset, whose lock is held. `number` is its place among the parts,
+    from 1."""
 
     files: RunFiles
     manifest: Manifest
@@ -81,11 +83,15 @@ class Part:
 
 @contextmanager
 def locked(folders: Sequence[Path], subsets: Sequence[str]) -> Iterator[list[list[Part]]]:
-    """Lock runs; yield the parts of each subset in order. Raise `BadInput` if they do not make one run, `InUse`."""
+    """Lock runs; yield the parts of each subset in order. Raise `BadInput` if they do not make one
+    run, `InUse`."""
     runs = [[RunFiles(folder, subset) for folder in folders] for subset in subsets]
     for files in (files for one in runs for files in one):
         if not files.manifest.exists():
-            raise BadInput(f"{files.folder} has no run of {files.subset}, and other parts have: play it there too")
+            raise BadInput(
+                f"{files.folder} has no run of {files.subset}, and other parts have: play it"
+                " there too"
+            )
     with ExitStack() as held:
         yield [_fitting([_locked(files, held) for files in one]) for one in runs]
 
@@ -96,30 +102,44 @@ def _locked(files: RunFiles, held: ExitStack) -> Part:
     if manifest is None:
         raise BadInput(f"{files.manifest} no longer exists")
     if manifest.state != COMPLETE and pending(files):
-        raise BadInput(f"{files.folder}: requests of it may be at the provider: resume this part first")
+        raise BadInput(
+            f"{files.folder}: requests of it may be at the provider: resume this part first"
+        )
     return Part(files, manifest)
 
 
 def _fitting(parts: Sequence[Part]) -> list[Part]:
-    """Return the parts in order. Raise `BadInput` for one of another run, a doubled or a missing one."""
+    """Return the parts in order. Raise `BadInput` for one of another run, a doubled or a missing
+    one."""
     first = parts[0]
     for part in parts:
         if "part" not in part.manifest.selection:
             raise BadInput(
-                f"{part.label}: this is a whole run; `merge` joins the parts of one, which `run --part I/N` plays"
+                f"{part.label}: this is a whole run; `merge` joins the parts of one, which `run"
+                " --part I/N` plays"
             )
         if found := differences(_common(first.manifest), _common(part.manifest)):
             name, (a, b) = next(iter(found.items()))
             raise BadInput(
-                f"{part.label}: not of one run with {first.label}: {name} is {value_text(b)}, not {value_text(a)}"
+                f"{part.label}: not of one run with {first.label}: {name} is {value_text(b)}, not"
+                f" {value_text(a)}"
             )
     ordered = sorted(parts, key=lambda part: part.number)
     for one, other in pairwise(ordered):
         if one.number == other.number:
-            raise BadInput(f"{other.label}: part {other.number} is given twice, by {one.files.folder} too")
+            raise BadInput(
+                f"{other.label}: part {other.number} is given twice, by {one.files.folder} too"
+            )
     count = part_of(first.manifest.selection)[1]
-    if missing := [str(number) for number in range(1, count + 1) if number not in {part.number for part in parts}]:
-        raise BadInput(f"{first.files.subset}: missing of {count} parts: {', '.join(missing)}: name all of them")
+    if missing := [
+        str(number)
+        for number in range(1, count + 1)
+        if number not in {part.number for part in parts}
+    ]:
+        raise BadInput(
+            f"{first.files.subset}: missing of {count} parts: {', '.join(missing)}: name all of"
+            " them"
+        )
     return ordered
 
 
@@ -136,16 +156,21 @@ def notes(parts: Sequence[Part]) -> Iterator[str]:
     for part in parts[1:]:
         for name, (a, b) in differences(first, part.manifest.provenance).items():
             if name not in NOT_REPORTED:
-                yield f"{part.label}: note: {name} is {value_text(b)}, and {value_text(a)} in the first part"
+                yield (
+                    f"{part.label}: note: {name} is {value_text(b)}, and {value_text(a)} in the"
+                    " first part"
+                )
 
 
 @contextmanager
 def placed(results: Path, name: str, disk: Disk = DISK) -> Iterator[Path]:
-    """Yield an empty folder that becomes the run `name` when the block ends without error. Raise `BadInput` if the name
-    is taken, `InUse` while another process merges here."""
+    """Yield an empty folder that becomes the run `name` when the block ends without error. Raise
+    `BadInput` if the name is taken, `InUse` while another process merges here."""
     final, aside = results / name, results / FOLDER
     if os.path.lexists(final):
-        raise BadInput(f"{final} exists: give the run another name with --out, or move this folder away")
+        raise BadInput(
+            f"{final} exists: give the run another name with --out, or move this folder away"
+        )
     make_folder(aside, disk)
     with ExitStack() as held:
         held.callback(RunLock(aside / "lock", time.time, disk=disk).release)
@@ -181,7 +206,8 @@ def _clear(folder: Path, disk: Disk) -> None:
 def merge(
     parts: Sequence[Part], benchmark: Benchmark, index: TaskIndex, folder: Path, disk: Disk = DISK
 ) -> tuple[Manifest, Report]:
-    """Write the run of a subset's parts into a folder of its name. Raise `BadInput` for records that do not fit."""
+    """Write the run of a subset's parts into a folder of its name. Raise `BadInput` for records
+    that do not fit."""
     if index.sha256 != parts[0].manifest.tasks["sha256"]:
         raise BadInput(f"{index.path} is not the tasks file that {parts[0].label} was made with")
     kept, files = _kept(parts), RunFiles(folder, parts[0].files.subset)
@@ -193,18 +219,29 @@ def merge(
         done = store.open_logs(index)
         for part, of_part in zip(parts, places, strict=True):
             for one in pending(part.files):  # given up, and perhaps billed
-                line = _at_price({"requests": one.requests, "sent": one.sent, **one.rate.data}, of_part)
+                line = _at_price(
+                    {"requests": one.requests, "sent": one.sent, **one.rate.data}, of_part
+                )
                 store.event("unanswered", **line)
-        run = Run(benchmark, files.subset, index, store, manifest, index.selected(manifest.selection) | done)
-        report, more = finish(run, folder.name, any(part.manifest.state in (RUNNING, STOPPED) for part in parts))
+        run = Run(
+            benchmark,
+            files.subset,
+            index,
+            store,
+            manifest,
+            index.selected(manifest.selection) | done,
+        )
+        report, more = finish(
+            run, folder.name, any(part.manifest.state in (RUNNING, STOPPED) for part in parts)
+        )
         write_report(files, report, more, disk)
         run.save()
     return manifest, report
 
 
 def _take_prices(parts: Sequence[Part], merged: Manifest) -> list[list[int]]:
-    """Give the merged run the prices of all parts, each at its endpoint; return for each part the places of its prices
-    there. Raise `BadInput` for prices in two currencies."""
+    """Give the merged run the prices of all parts, each at its endpoint; return for each part the
+    places of its prices there. Raise `BadInput` for prices in two currencies."""
     known: dict[tuple[Price | None, str], int] = {}
     places = []
     for part in parts:
@@ -212,8 +249,8 @@ def _take_prices(parts: Sequence[Part], merged: Manifest) -> list[list[int]]:
         places.append([known.setdefault(price, len(known)) for price in priced])
     if len(currencies := {price.currency for price, _ in known if price}) > 1:
         raise BadInput(
-            f"{parts[0].label}: its parts are priced in {' and '.join(sorted(currencies))}: give all parts "
-            "prices in one currency with `reeval --new-prices`"
+            f"{parts[0].label}: its parts are priced in {' and '.join(sorted(currencies))}: give"
+            " all parts prices in one currency with `reeval --new-prices`"
         )
     merged.set_prices([price for price, _ in known], [endpoint for _, endpoint in known])
     return places
@@ -227,7 +264,11 @@ def _at_price(line: JSON, places: Sequence[int]) -> JSON:
 
 
 def _copy(
-    parts: Sequence[Part], places: Sequence[Sequence[int]], index: TaskIndex, files: RunFiles, disk: Disk
+    parts: Sequence[Part],
+    places: Sequence[Sequence[int]],
+    index: TaskIndex,
+    files: RunFiles,
+    disk: Disk,
 ) -> None:
     """Write the parts' lines, each part's after those of the one before it."""
     with replacing(files.results, disk=disk) as file:
@@ -235,17 +276,24 @@ def _copy(
     for name in ("responses", "failures", "events"):
         with replacing(getattr(files, name), disk=disk) as file:
             for part, of_part in zip(parts, places, strict=True):
-                has_user = np.where(owners == 0, index.selected(part.manifest.selection), owners == part.number)
+                has_user = np.where(
+                    owners == 0, index.selected(part.manifest.selection), owners == part.number
+                )
                 moves = of_part != list(range(len(of_part)))
                 for line, data in objects(getattr(part.files, name)):
                     position = index.of(data)
                     if position is not None and not has_user[position]:
                         continue
-                    file.write(seal(_at_price(data, of_part)) if moves and "sent" in data else line.text + b"\n")
+                    file.write(
+                        seal(_at_price(data, of_part))
+                        if moves and "sent" in data
+                        else line.text + b"\n"
+                    )
 
 
 def _records(parts: Sequence[Part], index: TaskIndex, file: BinaryIO) -> NDArray[np.int64]:
-    """Write the records of current tasks; return the number of the part that has each task's, 0 for none."""
+    """Write the records of current tasks; return the number of the part that has each task's, 0 for
+    none."""
     owners = np.zeros(len(index), np.int64)
     for part in parts:
         whole, path = sha256(), part.files.results
@@ -255,7 +303,8 @@ def _records(parts: Sequence[Part], index: TaskIndex, file: BinaryIO) -> NDArray
                 continue  # superseded: the task had another content then
             if other := int(owners[position]):
                 raise BadInput(
-                    f"{path}: user {value_text(data.get('user_id'))} overlaps: part {other} has a record, too"
+                    f"{path}: user {value_text(data.get('user_id'))} overlaps: part {other} has a"
+                    " record, too"
                 )
             owners[position] = part.number
             file.write(line.text + b"\n")
@@ -265,14 +314,21 @@ def _records(parts: Sequence[Part], index: TaskIndex, file: BinaryIO) -> NDArray
 
 
 def _kept(parts: Sequence[Part]) -> dict[str, bytes]:
-    """Return the kept files of prompt, agent or plug-in. Raise `BadInput` for one that no part has unchanged."""
-    return {name: _kept_file(parts, name, digest) for name, digest in parts[0].manifest.identity["files"].items()}
+    """Return the kept files of prompt, agent or plug-in. Raise `BadInput` for one that no part has
+    unchanged."""
+    return {
+        name: _kept_file(parts, name, digest)
+        for name, digest in parts[0].manifest.identity["files"].items()
+    }
 
 
 def _kept_file(parts: Sequence[Part], name: str, digest: str) -> bytes:
     for part in parts:
         with suppress(OSError):
-            if sha256(found := content(part.files.folder / name, DOCUMENT_MOST)).hexdigest() == digest:
+            if (
+                sha256(found := content(part.files.folder / name, DOCUMENT_MOST)).hexdigest()
+                == digest
+            ):
                 return found
     raise BadInput(f"{parts[0].files.folder} has no {name} as the run was made with: add it")
 
@@ -291,7 +347,11 @@ def _manifest(parts: Sequence[Part]) -> Manifest:
         "schedule": None,
     }
     of_first_part = {name: getattr(first, name) for name in OF_SESSION}
-    whole_run = {"selection": whole(first.selection), "tuning": tuning, "provenance": _provenance(manifests)}
+    whole_run = {
+        "selection": whole(first.selection),
+        "tuning": tuning,
+        "provenance": _provenance(manifests),
+    }
     return Manifest(**(of_first_part | whole_run), state=RUNNING, counts={}, times=times)
 
 
@@ -307,7 +367,11 @@ def _provenance(manifests: Sequence[Manifest]) -> Provenance:
     """Return the first part's provenance, with the quirks and allowed differences of all."""
     made = manifests[0].provenance.copy()
     made["quirks"] = sorted({name for of in manifests for name in of.provenance.get("quirks", ())})
-    made["quirks_used"] = sorted({name for of in manifests for name in of.provenance.get("quirks_used", ())})
-    if allowed := list(dict.fromkeys(words for of in manifests for words in of.provenance.get("allowed", ()))):
+    made["quirks_used"] = sorted(
+        {name for of in manifests for name in of.provenance.get("quirks_used", ())}
+    )
+    if allowed := list(
+        dict.fromkeys(words for of in manifests for words in of.provenance.get("allowed", ()))
+    ):
         made["allowed"] = allowed
     return made

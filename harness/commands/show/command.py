@@ -40,7 +40,9 @@ class Options(options.Earlier):
         False, "show users' posts, and the prompts that quote them: private data, share with care"
     )
     full: bool = option(False, "show every request, and each text whole, however long", own=True)
-    limit: int = option(LISTED, f"users in the list (default: {LISTED})", check=whole(1, 1_000_000), own=True)
+    limit: int = option(
+        LISTED, f"users in the list (default: {LISTED})", check=whole(1, 1_000_000), own=True
+    )
 
     @property
     def runs(self) -> list[str]:
@@ -53,14 +55,21 @@ def execute(args: Options) -> int:
         raise selection.nothing_found(args)
     printed, code = selection.each(found, lambda run: _print(run, args), lambda run: run.label)
     if args.user and printed and not any(printed):
-        raise BadInput(f"{args.run} has no user {in_brief(args.user)}: `harness show {args.run}` lists the first ones")
+        raise BadInput(
+            f"{args.run} has no user {in_brief(args.user)}: `harness show {args.run}` lists the"
+            " first ones"
+        )
     return max(skipped, code)
 
 
 def _print(run: SavedRun, args: Options) -> bool:
     """Print a user of a run, or its first users; return whether there was anything to print."""
     chosen = ShowOptions(args.full, args.with_posts, args.tasks_dir, args.results_dir)
-    blocks = users.of_user(run, chosen, args.user) if args.user else list(users.first(run, chosen, args.limit))
+    blocks = (
+        users.of_user(run, chosen, args.user)
+        if args.user
+        else list(users.first(run, chosen, args.limit))
+    )
     if not args.full:
         blocks = [cut(block, "--full shows them", LONG) for block in blocks]
     if blocks:

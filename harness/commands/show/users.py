@@ -1,7 +1,7 @@
 """A user of a saved run as blocks: the requests and replies in their order, then its card.
 
-Users' own texts are private, and prompts quote them. Without `private` neither is among the blocks, and
-replies are those of the user's card, which does not name the user.
+Users' own texts are private, and prompts quote them. Without `private` neither is among the blocks,
+and replies are those of the user's card, which does not name the user.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ REQUESTS, BLOCKS = 10, 100
 
 @dataclass(frozen=True, slots=True)
 class ShowOptions:
-    """What is shown: all requests and blocks or the first ones, and whether private texts; and where tasks are."""
+    """What is shown: all requests and blocks or the first ones, and whether private texts; and
+    where tasks are."""
 
     every: bool
     private: bool
@@ -47,9 +48,12 @@ class ShowOptions:
 
 
 def of_user(run: SavedRun, options: ShowOptions, key: str) -> list[Block]:
-    """Return the blocks of a user of a run, none for an unknown one. Without tasks, or trust in the run's code, there
-    are fewer, and stderr says why. Raise `BadInput` if the run has no report yet."""
-    records, failures = (list(_lines_of(path, key)) for path in (run.files.results, run.files.failures))
+    """Return the blocks of a user of a run, none for an unknown one. Without tasks, or trust in the
+    run's code, there are fewer, and stderr says why. Raise `BadInput` if the run has no report
+    yet."""
+    records, failures = (
+        list(_lines_of(path, key)) for path in (run.files.results, run.files.failures)
+    )
     if not records and not failures:
         return []
     report, blocks = _report(run), list[Block]()
@@ -66,7 +70,8 @@ def of_user(run: SavedRun, options: ShowOptions, key: str) -> list[Block]:
 
 
 def first(run: SavedRun, options: ShowOptions, most: int) -> Iterator[Block]:
-    """Yield a table of the first users of a run with their figures. Raise `BadInput` if the run has no report yet."""
+    """Yield a table of the first users of a run with their figures. Raise `BadInput` if the run has
+    no report yet."""
     report, rows = _report(run), list[tuple[str, ...]]()
     with ExitStack() as held:
         tasks = _tasks(run, options, held)
@@ -88,7 +93,12 @@ def first(run: SavedRun, options: ShowOptions, most: int) -> Iterator[Block]:
 
 
 def _record(
-    run: SavedRun, cards: ReportCards, options: ShowOptions, data: JSON, task: Task | None, played: Plays | None
+    run: SavedRun,
+    cards: ReportCards,
+    options: ShowOptions,
+    data: JSON,
+    task: Task | None,
+    played: Plays | None,
 ) -> Iterator[Block]:
     """Yield the blocks of a record; without `played` its prompts are not known."""
     transcript = played.of(data) if played else None
@@ -97,12 +107,16 @@ def _record(
     user = cards.report.user if cards.report else ""
     yield from cards.heading(card, f"{run.label}: {user} ")
     if cards.left_out:
-        yield Paragraph(f"{cards.left_out} are private, and prompts quote them: --with-posts shows both.")
+        yield Paragraph(
+            f"{cards.left_out} are private, and prompts quote them: --with-posts shows both."
+        )
     yield from _first(options, requests, REQUESTS, "requests")
     yield from _first(options, [(block,) for block in card.blocks], BLOCKS, "blocks")
 
 
-def _first(options: ShowOptions, groups: Sequence[Sequence[Block]], most: int, what: str) -> Iterator[Block]:
+def _first(
+    options: ShowOptions, groups: Sequence[Sequence[Block]], most: int, what: str
+) -> Iterator[Block]:
     shown = groups if options.every else groups[:most]
     yield from (block for group in shown for block in group)
     if len(shown) < len(groups):
@@ -111,16 +125,22 @@ def _first(options: ShowOptions, groups: Sequence[Sequence[Block]], most: int, w
 
 def _replies(run: SavedRun, cards: ReportCards, data: JSON) -> list[Completion]:
     start = cards.response_start(data)
-    lines = (line.text for line in log.sound_lines(run.files.responses) if line.text.startswith(start))
+    lines = (
+        line.text for line in log.sound_lines(run.files.responses) if line.text.startswith(start)
+    )
     completions = (completion_of(log.parsed(line)) for line in lines)
     return [completion for completion in completions if completion]
 
 
-def _tasks(run: SavedRun, options: ShowOptions, held: ExitStack) -> tuple[Benchmark, TaskIndex] | None:
+def _tasks(
+    run: SavedRun, options: ShowOptions, held: ExitStack
+) -> tuple[Benchmark, TaskIndex] | None:
     try:
         benchmark = run.as_it_was(options.tasks, play=False)
         path = run.tasks(options.tasks)
-        index = index_file(benchmark, run.files.subset, path, options.results, run.manifest.selection)
+        index = index_file(
+            benchmark, run.files.subset, path, options.results, run.manifest.selection
+        )
     except HarnessError as error:
         tell(f"{run.label}: without its tasks ({error})")
         return None
@@ -147,7 +167,9 @@ def _plays(run: SavedRun, options: ShowOptions, held: ExitStack) -> Plays | None
 def _report(run: SavedRun) -> Report:
     path = run.files.report("json")
     if not path.exists():
-        raise BadInput(f"{run.label} has no report yet: `harness report --name {run.name}` makes it")
+        raise BadInput(
+            f"{run.label} has no report yet: `harness report --name {run.name}` makes it"
+        )
     try:
         return loaded(path)
     except BadInput as error:
@@ -156,7 +178,13 @@ def _report(run: SavedRun) -> Report:
 
 def _lines_of(path: Path, key: str) -> Iterator[JSON]:
     """Yield the objects of a user in a file of the run; only lines with the key are decoded."""
-    marks = b'"user_id":' + orjson.dumps(key), b'"user_id":' + os.fsencode(key)  # a benchmark's own may be a number
+    marks = (
+        b'"user_id":' + orjson.dumps(key),
+        b'"user_id":' + os.fsencode(key),
+    )  # a benchmark's own may be a number
     for line in log.sound_lines(path):
-        if any(mark in line.text for mark in marks) and str((data := log.parsed(line.text)).get("user_id")) == key:
+        if (
+            any(mark in line.text for mark in marks)
+            and str((data := log.parsed(line.text)).get("user_id")) == key
+        ):
             yield data

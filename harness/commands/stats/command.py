@@ -1,4 +1,5 @@
-"""`stats`: tables of runs, a row a run and a column a subset, on the terminal, as text, and as Excel files."""
+"""`stats`: tables of runs, a row a run and a column a subset, on the terminal, as text, and as
+Excel files."""
 
 from __future__ import annotations
 
@@ -37,19 +38,25 @@ class Options(options.Forced, options.AsJson, options.ResultsFolder, options.Tas
         "harness stats deepseek-chat Qwen3-8B --intervals",
         "harness stats --format latex --published --into table.tex",
     )
-    runs: Sequence[str] = options.runs_option("runs to rank against each other (default: all)", read=None)
+    runs: Sequence[str] = options.runs_option(
+        "runs to rank against each other (default: all)", read=None
+    )
     format: Literal["table", "markdown", "latex", "csv"] = option(
-        "table",
-        "what is printed (default: table; csv is UTF-8, one line per figure)",
+        "table", "what is printed (default: table; csv is UTF-8, one line per figure)"
     )
     metric: Sequence[str] | None = option(
         None,
-        "a metric to print; may be repeated (default: the main ones of each benchmark; all in JSON)",
+        "a metric to print; may be repeated (default: the main ones of each benchmark; all in"
+        " JSON)",
         unit="NAME",
     )
-    platform: Sequence[str] | None = options.platform_option("one subset, with its figures alone; may be repeated")
+    platform: Sequence[str] | None = options.platform_option(
+        "one subset, with its figures alone; may be repeated"
+    )
     published: bool = option(False, "show the published scores next to the runs")
-    intervals: bool = option(False, "show 95 % intervals with the figures (CSV, JSON and Excel files always have them)")
+    intervals: bool = option(
+        False, "show 95 % intervals with the figures (CSV, JSON and Excel files always have them)"
+    )
     excel: bool = option(False, "write an Excel file per metric too")
     out: Path | None = option(
         None,
@@ -58,7 +65,9 @@ class Options(options.Forced, options.AsJson, options.ResultsFolder, options.Tas
         read=folder,
     )
     into: Path | None = option(
-        None, "write Markdown, LaTeX or CSV into this file instead", read=file_of(".md", ".tex", ".csv")
+        None,
+        "write Markdown, LaTeX or CSV into this file instead",
+        read=file_of(".md", ".tex", ".csv"),
     )
 
 
@@ -85,7 +94,8 @@ def execute(args: Options) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The figures of all metrics, the reports that they are of, sentences on what is missing, and an exit code."""
+    """The figures of all metrics, the reports that they are of, sentences on what is missing, and
+    an exit code."""
 
     standings: list[Standing]
     reports: list[RunReport]
@@ -115,9 +125,11 @@ def leaderboard(
     results_dir: str | Path | None = None,
     settings_file: str | Path | None = None,
 ) -> dict[str, object]:
-    """Return the tables of all runs, or of those that are named, as `harness stats --json` prints them.
+    """Return the tables of all runs, or of those that are named, as `harness stats --json` prints
+    them.
 
-    `metric` are metrics, by name, and `subset` subsets; without, all. Raise `BadInput` where no run has a report.
+    `metric` are metrics, by name, and `subset` subsets; without, all. Raise `BadInput` where no run
+    has a report.
     """
     args = called("stats", {**locals(), "name": runs or None, "json": True}).args
     return formats.as_json(_chosen(_board(args).standings, args))
@@ -128,22 +140,30 @@ def _selected(paths: Sequence[Path], args: Options) -> list[Path]:
     found, others = list(runs(args.results_dir)), imported(args.results_dir)
     subsets = {path: path.stem.removeprefix("eval_report_") for path in paths}
     selection.check_subsets(args.platform, [*subsets.values(), *(files.subset for files in found)])
-    there = {path.parent.name for path in paths} | {files.folder.name for files in found} | {of.name for of in others}
+    there = (
+        {path.parent.name for path in paths}
+        | {files.folder.name for files in found}
+        | {of.name for of in others}
+    )
     if missing := [name for name in args.runs if name not in there]:
         known = f": there are {', '.join(sorted(there))}" if there else ""
-        raise BadInput(f"no report of {', '.join(map(in_brief, missing))} under {args.results_dir}{known}")
+        raise BadInput(
+            f"no report of {', '.join(map(in_brief, missing))} under {args.results_dir}{known}"
+        )
     return [
         path
         for path, subset in subsets.items()
-        if (not args.runs or path.parent.name in args.runs) and (not args.platform or subset in args.platform)
+        if (not args.runs or path.parent.name in args.runs)
+        and (not args.platform or subset in args.platform)
     ]
 
 
 def _chosen(found: list[Standing], args: Options) -> list[Standing]:
-    """Return the named metrics, of all benchmarks that have one of that name, in the order of the names.
+    """Return the named metrics, of all benchmarks that have one of that name, in the order of the
+    names.
 
-    Without names JSON has all, and anything else the main ones, and those with published scores; in CSV what ranks them
-    has lines of its own.
+    Without names JSON has all, and anything else the main ones, and those with published scores; in
+    CSV what ranks them has lines of its own.
     """
     if args.metric is None:
         return found if args.json else main(found, with_ranking=args.format == "csv")
@@ -156,14 +176,16 @@ def _chosen(found: list[Standing], args: Options) -> list[Standing]:
         }
         if not named:
             known = [standing.label for standing in found]
-            raise BadInput(f"no run has the metric {name!r}{which_is_known(name, known, '--metric')}")
+            raise BadInput(
+                f"no run has the metric {name!r}{which_is_known(name, known, '--metric')}"
+            )
         chosen |= named
     return list(chosen.values())
 
 
 def _write_excel(board: Board, out: Path, args: Options) -> MachineError | BadInput | None:
-    """Write the Excel files, or return why they cannot be written: the tables of a read-only archive can still be
-    printed. A folder that the command has named may be a symbolic link."""
+    """Write the Excel files, or return why they cannot be written: the tables of a read-only
+    archive can still be printed. A folder that the command has named may be a symbolic link."""
     try:
         if args.out is None:
             atomic.check_folder(out)
@@ -194,7 +216,8 @@ def _print(board: Board, chosen: Sequence[Standing], args: Options) -> None:
 
 
 def _text(board: Board, chosen: Sequence[Standing], args: Options) -> str:
-    """Return tables as CSV, or as Markdown or LaTeX, where what is missing in them is a comment for the author."""
+    """Return tables as CSV, or as Markdown or LaTeX, where what is missing in them is a comment for
+    the author."""
     about = [*_about(chosen), *board.missing]
     match args.format:
         case "csv":
@@ -210,17 +233,30 @@ def _show(board: Board, chosen: Sequence[Standing], args: Options) -> None:
     for table in _tables(chosen, args):
         terminal.show(screen, table)
         screen.print()
-    for line in [*_notes(chosen, args, places=screen.color_system is not None), *_about(chosen), *board.missing]:
+    for line in [
+        *_notes(chosen, args, places=screen.color_system is not None),
+        *_about(chosen),
+        *board.missing,
+    ]:
         screen.print(line, soft_wrap=not screen.is_terminal)
 
 
 def _tables(chosen: Sequence[Standing], args: Options, *, with_notes: bool = False) -> list[Table]:
-    """Return the figures of each metric, and what runs cost unless metrics are named; with their notes on request."""
+    """Return the figures of each metric, and what runs cost unless metrics are named; with their
+    notes on request."""
     found = [
-        tables.table(of, intervals=args.intervals, notes=notes([of], intervals=args.intervals) if with_notes else ())
+        tables.table(
+            of,
+            intervals=args.intervals,
+            notes=notes([of], intervals=args.intervals) if with_notes else (),
+        )
         for of in chosen
     ]
-    return found if args.metric else [*found, *(costs.table(of, notes=with_notes) for of in costs.first(chosen))]
+    return (
+        found
+        if args.metric
+        else [*found, *(costs.table(of, notes=with_notes) for of in costs.first(chosen))]
+    )
 
 
 def _notes(chosen: Sequence[Standing], args: Options, *, places: bool = True) -> list[str]:

@@ -1,4 +1,5 @@
-"""What runs cost, next to their scores: a table for each benchmark, if the price of any of its runs is known."""
+"""What runs cost, next to their scores: a table for each benchmark, if the price of any of its runs
+is known."""
 
 from __future__ import annotations
 
@@ -16,8 +17,12 @@ from harness.document import Cell, Table, without_empty_columns
 from harness.model import JSON, Money
 
 COLUMNS = ("cost", "cost a user", "tokens a user: prompt", "completion", "cached", "reasoning")
-COUNTED = "Cost: of all saved replies, also of users that are not scored, each at the price of its time."
-ESTIMATED = "About: without reported usage, tokens are estimated from bytes by the run's own ratios."
+COUNTED = (
+    "Cost: of all saved replies, also of users that are not scored, each at the price of its time."
+)
+ESTIMATED = (
+    "About: without reported usage, tokens are estimated from bytes by the run's own ratios."
+)
 BOUNDED = "Bounds: from what the endpoint reported, to all that may have been billed."
 
 
@@ -39,7 +44,8 @@ class Spent:
 
     @property
     def each(self) -> tuple[Money, ...]:
-        """Return the cost of a scored user in each currency, of the subsets whose price is known."""
+        """Return the cost of a scored user in each currency, of the subsets whose price is
+        known."""
         return each(self.money, sum(report.scored for report, cost in self.reports if cost.money))
 
     def total(self, name: str) -> int:
@@ -94,20 +100,32 @@ def cost_notes(standings: Sequence[Standing]) -> list[str]:
     costs = [(report, cost) for report, cost in spent(reports).reports]
     lines = [COUNTED] if costs else []
     lines += [ESTIMATED] if any(cost.requests_without_usage for _, cost in costs) else []
-    lines += [BOUNDED] if any(cost.money and cost.money.high is not None for _, cost in costs) else []
-    lines += [f"Price of {report.report.model}: {price.described}." for report, cost in costs for price in cost.prices]
+    lines += (
+        [BOUNDED] if any(cost.money and cost.money.high is not None for _, cost in costs) else []
+    )
+    lines += [
+        f"Price of {report.report.model}: {price.described}."
+        for report, cost in costs
+        for price in cost.prices
+    ]
     if unpriced := dict.fromkeys(report.run for report, cost in costs if not cost.price):
         lines.append(f"Tokens only, since no price is known: {bounded(unpriced)}.")
     return list(dict.fromkeys(lines))
 
 
 def as_json(standings: Sequence[Standing]) -> JSON:
-    """Return the cost of each run and subset: its counts, the exact amount and that of a user as text, the price."""
-    reports = {(report.run, report.subset): report for standing in standings for report in standing.reports}
+    """Return the cost of each run and subset: its counts, the exact amount and that of a user as
+    text, the price."""
+    reports = {
+        (report.run, report.subset): report for standing in standings for report in standing.reports
+    }
     by_run: JSON = {}
     for report, cost in spent(list(reports.values())).reports:
         of_user = spent([report]).each
-        about = {"users": report.scored, "amount_per_user": plain(of_user[0].amount) if of_user else None}
+        about = {
+            "users": report.scored,
+            "amount_per_user": plain(of_user[0].amount) if of_user else None,
+        }
         by_run.setdefault(report.run, {})[report.subset] = {**msgspec.to_builtins(cost), **about}
     return by_run
 

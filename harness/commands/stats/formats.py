@@ -16,16 +16,38 @@ from harness.printable import in_cell
 from harness.scoring.differences import ALL
 
 CSV_COLUMNS = (
-    *("benchmark", "metric", "run", "subset", "value", "unit", "from", "to", "users", "expected", "answers"),
+    *(
+        "benchmark",
+        "metric",
+        "run",
+        "subset",
+        "value",
+        "unit",
+        "from",
+        "to",
+        "users",
+        "expected",
+        "answers",
+    ),
     *("invalid", "complete", "place", "published", "what", "rank", "separable"),
-    *("ranked_by", "ranked_value", "ranked_users", "following", "chance", "chance_error", "approximate", "bias"),
+    *(
+        "ranked_by",
+        "ranked_value",
+        "ranked_users",
+        "following",
+        "chance",
+        "chance_error",
+        "approximate",
+        "bias",
+    ),
 )
 NAMES = ("benchmark", "metric", "run", "subset", "unit", "what", "ranked_by")
 SHARE = Metric("share")
 
 
 def as_csv(standings: Sequence[Standing]) -> str:
-    """Return one line for each figure and cost, so that every benchmark and metric has the same columns."""
+    """Return one line for each figure and cost, so that every benchmark and metric has the same
+    columns."""
     content = io.StringIO()
     lines = csv.DictWriter(content, CSV_COLUMNS, lineterminator="\n")
     lines.writeheader()
@@ -60,7 +82,8 @@ def _csv_line(standing: Standing, row: Row, column: str, figure: Figure) -> JSON
 
 
 def _csv_costs(standing: Standing) -> Iterator[JSON]:
-    """Yield lines with a cost as the value of a metric, over the scored users, and its bounds where it has some."""
+    """Yield lines with a cost as the value of a metric, over the scored users, and its bounds where
+    it has some."""
     for name, row, report, money in costs.amounts(standing):
         has_bounds = money.low is not None or money.high is not None
         yield _in_cells(
@@ -87,20 +110,26 @@ def _csv_costs(standing: Standing) -> Iterator[JSON]:
 def _in_cells(data: JSON) -> JSON:
     """Return the cells of a line; what is true or not is yes or no there."""
     cells = {name: data.get(name) for name in CSV_COLUMNS}
-    cells |= {name: "yes" if value else "no" for name, value in cells.items() if isinstance(value, bool)}
+    cells |= {
+        name: "yes" if value else "no" for name, value in cells.items() if isinstance(value, bool)
+    }
     return cells | {name: in_cell(cells[name] or "") for name in NAMES}
 
 
 def as_json(standings: Sequence[Standing]) -> JSON:
-    """Return figures by metric, run and column, in the metric's own unit, which for a share is a fraction.
+    """Return figures by metric, run and column, in the metric's own unit, which for a share is a
+    fraction.
 
-    Published scores have a key of their own, as they were printed; so have the units of metrics that are no shares,
-    costs, and the ranks of runs where not all have the same subsets.
+    Published scores have a key of their own, as they were printed; so have the units of metrics
+    that are no shares, costs, and the ranks of runs where not all have the same subsets.
     """
     data: JSON = {}
     for standing in standings:
         data[standing.label] = {
-            row.name: {column: figure and _figure(standing, figure) for column, figure in row.figures.items()}
+            row.name: {
+                column: figure and _figure(standing, figure)
+                for column, figure in row.figures.items()
+            }
             for row in standing.runs
         }
     for standing in standings:
@@ -126,8 +155,8 @@ def _rank(rank: Rank | None) -> JSON:
 
 
 def _figure(standing: Standing, figure: Figure) -> JSON:
-    """Return a figure with how many users have it and how many should, of how many answers how many were invalid, and
-    what ranks it."""
+    """Return a figure with how many users have it and how many should, of how many answers how many
+    were invalid, and what ranks it."""
     report, by = figure.report, figure.by if figure.ranked is not None else None
     return {
         "value": figure.value.value,

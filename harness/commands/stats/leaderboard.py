@@ -11,8 +11,11 @@ from harness.reporting.report import CHANCE, level
 RUN = "run"
 
 
-def table(standing: Standing, *, intervals: bool = False, ends: bool = False, notes: Sequence[str] = ()) -> Table:
-    """Return the figures of a metric: of the runs, with their ranks, then those published, and the chance level.
+def table(
+    standing: Standing, *, intervals: bool = False, ends: bool = False, notes: Sequence[str] = ()
+) -> Table:
+    """Return the figures of a metric: of the runs, with their ranks, then those published, and the
+    chance level.
 
     Intervals are in the cells of their figures, or their `ends` in columns of their own.
     """
@@ -47,9 +50,14 @@ def heads(columns: Sequence[str], ends: bool) -> list[str]:
 
 
 def cells(
-    standing: Standing, figure: Figure | None, ends: bool = False, intervals: bool = False, faint: bool = False
+    standing: Standing,
+    figure: Figure | None,
+    ends: bool = False,
+    intervals: bool = False,
+    faint: bool = False,
 ) -> list[str | Cell]:
-    """Return a figure as every table shows it, with the ends of its interval if these are separate; empty for none."""
+    """Return a figure as every table shows it, with the ends of its interval if these are separate;
+    empty for none."""
     if figure is None:
         return ["", "", ""] if ends else [""]
     metric, shown = standing.metric, figure.shown
@@ -62,13 +70,16 @@ def cells(
         figure.place,
         partial=not figure.complete,
         faint=faint,
-        interval=metric.span(shown.ci95, approximate=is_approximate) if intervals and shown.ci95 else "",
+        interval=metric.span(shown.ci95, approximate=is_approximate)
+        if intervals and shown.ci95
+        else "",
         note="; ".join(filter(None, (standing.as_published(figure), bias))),
     )
     if not ends:
         return [value]
     mark = "~" if is_approximate else ""
     bounds: list[str | Cell] = [
-        Cell(f"{mark}{metric.text(end)}", metric.shown(end), metric.decimals, faint=True) for end in shown.ci95 or ()
+        Cell(f"{mark}{metric.text(end)}", metric.shown(end), metric.decimals, faint=True)
+        for end in shown.ci95 or ()
     ]
     return [value, *(bounds or ["", ""])]

@@ -20,8 +20,8 @@ Pairs = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Runs without a row: those in `nobody` have no scored user, `unfinished` ones no report yet; `unscored` are
-    results of another program."""
+    """Runs without a row: those in `nobody` have no scored user, `unfinished` ones no report yet;
+    `unscored` are results of another program."""
 
     nobody: Pairs
     unfinished: Pairs
@@ -33,10 +33,13 @@ class LeftOut:
         return {(as_text(results.name), results.files.subset) for results in self.unscored}
 
     def sentences(self) -> list[str]:
-        """Return a line for each kind that occurs, and for each folder of another program's results."""
+        """Return a line for each kind that occurs, and for each folder of another program's
+        results."""
         lines = [f"Left out: {_by_run(self.nobody)} (no user is scored)."] if self.nobody else []
         if self.unfinished:
-            lines.append(f"Left out: {_by_run(self.unfinished)} (unfinished: no report yet; {UNFINISHED}).")
+            lines.append(
+                f"Left out: {_by_run(self.unfinished)} (unfinished: no report yet; {UNFINISHED})."
+            )
         return lines + self._unscored()
 
     def _unscored(self) -> list[str]:
@@ -53,7 +56,10 @@ class LeftOut:
         if self.unscored and not unfinished:
             return f"no reports under {results}. {' '.join(self._unscored()[:10])}"
         named = f" of {bounded(map(in_brief, dict.fromkeys(names)))}" if names else ""
-        return f"no reports{named} under {results}{f', but {unfinished}' if unfinished else ': run something first'}"
+        return (
+            f"no reports{named} under"
+            f" {results}{f', but {unfinished}' if unfinished else ': run something first'}"
+        )
 
 
 def left_out(
@@ -69,15 +75,21 @@ def left_out(
     """
 
     def is_selected(files: RunFiles) -> bool:
-        return (not names or files.folder.name in names) and (not subsets or files.subset in subsets)
+        return (not names or files.folder.name in names) and (
+            not subsets or files.subset in subsets
+        )
 
     unfinished = [
         (as_text(files.folder.name), as_text(files.subset))
         for files in runs(results)
         if is_selected(files) and files.report("json") not in there
     ]
-    others = [other for other in imported(results) if is_selected(other.files) and not other.is_current]
-    return LeftOut([(report.run, report.subset) for report in reports if not report.scored], unfinished, others)
+    others = [
+        other for other in imported(results) if is_selected(other.files) and not other.is_current
+    ]
+    return LeftOut(
+        [(report.run, report.subset) for report in reports if not report.scored], unfinished, others
+    )
 
 
 def _by_run(pairs: Iterable[tuple[str, str]]) -> str:
@@ -92,4 +104,7 @@ def unranked(unusable: Mapping[str, str]) -> list[str]:
     runs_of: dict[str, list[str]] = {}
     for run, reason in unusable.items():
         runs_of.setdefault(reason, []).append(run)
-    return [f"Without ranks and intervals of averages: {bounded(names)} ({why})." for why, names in runs_of.items()]
+    return [
+        f"Without ranks and intervals of averages: {bounded(names)} ({why})."
+        for why, names in runs_of.items()
+    ]

@@ -37,7 +37,8 @@ LONGEST = 60
 
 
 class RunSettings(msgspec.Struct, frozen=True):
-    """What tables need of `run` in a report. All of it is unknown for results of the authors' runner."""
+    """What tables need of `run` in a report. All of it is unknown for results of the authors'
+    runner."""
 
     ratio: Number = 1.0
     limit: Count | None = None
@@ -87,12 +88,18 @@ class RunReport:
     def ratio(self) -> float:
         """Return the share of the users in the tasks file that are to be scored."""
         settings = self.run_settings
-        return settings.ratio if settings.limit is None else min(1.0, settings.limit / max(1, self.in_tasks))
+        return (
+            settings.ratio
+            if settings.limit is None
+            else min(1.0, settings.limit / max(1, self.in_tasks))
+        )
 
     @property
     def complete(self) -> bool:
         """Return whether all users of the tasks file are scored."""
-        return self.report.coverage.complete and self.ratio == 1.0 and self.run_settings.part is None
+        return (
+            self.report.coverage.complete and self.ratio == 1.0 and self.run_settings.part is None
+        )
 
     @property
     def repeats(self) -> Repeats | None:
@@ -107,7 +114,8 @@ class RunReport:
 
     @property
     def covered(self) -> str:
-        """Return how many users of the tasks file are scored, and with repeats how many of their plays."""
+        """Return how many users of the tasks file are scored, and with repeats how many of their
+        plays."""
         users, repeats = f"{self.scored} of {self.in_tasks}", self.repeats
         return f"{users} ({repeats.scored} of {repeats.expected} repeats)" if repeats else users
 
@@ -130,40 +138,59 @@ class RunReport:
 
     @property
     def alike(self) -> tuple[str, ...] | None:
-        """Return what runs have in common that are ranked against each other; None where nobody knows the prompt."""
+        """Return what runs have in common that are ranked against each other; None where nobody
+        knows the prompt."""
         report = self.report
         if not self.files and report.prompt not in KNOWN_PROMPTS:
             return None
-        return report.prompt, report.prompt_version, self.run_settings.tasks_sha256 or "", *self.files
+        return (
+            report.prompt,
+            report.prompt_version,
+            self.run_settings.tasks_sha256 or "",
+            *self.files,
+        )
 
     @property
     def prompt(self) -> str:
-        """Return the prompt's name; a user's own with the beginning of its SHA-256, since two files may have one."""
+        """Return the prompt's name; a user's own with the beginning of its SHA-256, since two files
+        may have one."""
         name = self.report.prompt
-        digest = "" if name in KNOWN_PROMPTS or not self.files else f" ({'+'.join(map(short_hash, self.files))})"
+        digest = (
+            ""
+            if name in KNOWN_PROMPTS or not self.files
+            else f" ({'+'.join(map(short_hash, self.files))})"
+        )
         return f"{name}{digest}{'' if name.startswith('agent ') else ' prompt'}"
 
     @property
     def settings(self) -> tuple[str, ...]:
         """Return what is not the default: settings of the benchmark, and parameters of requests."""
         run = self.report.run
-        changed = {name: run[name] for name, usual in self.report.defaults.items() if run.get(name, usual) != usual}
+        changed = {
+            name: run[name]
+            for name, usual in self.report.defaults.items()
+            if run.get(name, usual) != usual
+        }
         texts = [
-            f"no {name}" if value is False else f"{name} {_bounded(str(value))}" for name, value in changed.items()
+            f"no {name}" if value is False else f"{name} {_bounded(str(value))}"
+            for name, value in changed.items()
         ]
         if self.run_settings.created and self.run_settings.temperature is None:
             texts.append("temperature by request")
         for name, usual in DEFAULTS.items():
             value = getattr(self.run_settings, name)
             if value not in (None, usual):
-                texts.append(f"{name} {f'{value:g}' if isinstance(value, float) else _bounded(str(value))}")
+                texts.append(
+                    f"{name} {f'{value:g}' if isinstance(value, float) else _bounded(str(value))}"
+                )
         if body := self.run_settings.extra_body:
             texts.append(f"extra_body {_bounded(orjson.dumps(body).decode())}")
         return tuple(texts)
 
     @property
     def about(self) -> str:
-        """Return what a reader must know before comparing: the model, the prompt, and what is not usual."""
+        """Return what a reader must know before comparing: the model, the prompt, and what is not
+        usual."""
         limit, part, repeats = self.run_settings.limit, self.run_settings.part, self.repeats
         texts = [self.report.model, self.prompt, *self.settings]
         if self.ratio != 1.0:
@@ -179,14 +206,19 @@ class RunReport:
         Metrics of a benchmark that ships are those of today, as far as the report has them.
         """
         report = self.report
-        shipped = metrics_of(registry.find(report.benchmark)) if registry.is_shipped(report.benchmark) else {}
+        shipped = (
+            metrics_of(registry.find(report.benchmark))
+            if registry.is_shipped(report.benchmark)
+            else {}
+        )
         if name not in report.units:
             return None
         return report.diagnostics.following(shipped.get(name) or report.units[name])
 
 
 def read(path: Path) -> RunReport:
-    """Return the report in a file `<run>/eval_report_<subset>.json`. Raise `BadInput` for any other file."""
+    """Return the report in a file `<run>/eval_report_<subset>.json`. Raise `BadInput` for any other
+    file."""
     return checked(loaded(path), path)
 
 
@@ -205,10 +237,13 @@ def as_text(name: str) -> str:
 
 
 def without_merged(reports: Sequence[RunReport]) -> list[RunReport]:
-    """Return reports without those of parts of a whole run that is among them: it has their users."""
+    """Return reports without those of parts of a whole run that is among them: it has their
+    users."""
     there = {(report.run, report.subset) for report in reports}
     return [
-        report for report in reports if (whole_of(report.run, report.run_settings.part), report.subset) not in there
+        report
+        for report in reports
+        if (whole_of(report.run, report.run_settings.part), report.subset) not in there
     ]
 
 
@@ -218,5 +253,10 @@ def about_run(reports: Sequence[RunReport]) -> str:
 
 
 def _bounded(text: str) -> str:
-    """Cut a long text; the beginning of its SHA-256 follows, since two that begin alike must not read alike."""
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({short_hash(sha256(text.encode()).hexdigest())})"
+    """Cut a long text; the beginning of its SHA-256 follows, since two that begin alike must not
+    read alike."""
+    return (
+        text
+        if len(text) <= LONGEST
+        else f"{text[:LONGEST]}… ({short_hash(sha256(text.encode()).hexdigest())})"
+    )

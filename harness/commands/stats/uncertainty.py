@@ -1,7 +1,7 @@
 """What the choice of users leaves open: intervals of averages, and ranks of runs.
 
-All of it is made of the records of the runs (docs/statistics.md, Leaderboard). A run whose records cannot be used keeps
-its figures, and has none of this.
+All of it is made of the records of the runs (docs/statistics.md, Leaderboard). A run whose records
+cannot be used keeps its figures, and has none of this.
 """
 
 from __future__ import annotations
@@ -34,13 +34,21 @@ MANY = 50_000
 """Records that take some seconds to read."""
 
 
-def with_uncertainty(standings: Sequence[Standing], results: Path) -> tuple[list[Standing], dict[str, str]]:
-    """Return standings with what the records of their runs, below a results folder, say of the uncertainty; and why
-    those of some runs cannot be used, by their names."""
-    needed = (report for standing in standings for row in _rows_needed(standing) for report in row.reports)
+def with_uncertainty(
+    standings: Sequence[Standing], results: Path
+) -> tuple[list[Standing], dict[str, str]]:
+    """Return standings with what the records of their runs, below a results folder, say of the
+    uncertainty; and why those of some runs cannot be used, by their names."""
+    needed = (
+        report for standing in standings for row in _rows_needed(standing) for report in row.reports
+    )
     records = _Records({}, {})
-    records.read({(report.run, report.subset): report for report in needed if report.complete}, results)
-    return [replace(standing, rows=_rows(standing, records)) for standing in standings], records.unusable
+    records.read(
+        {(report.run, report.subset): report for report in needed if report.complete}, results
+    )
+    return [
+        replace(standing, rows=_rows(standing, records)) for standing in standings
+    ], records.unusable
 
 
 def _rows_needed(standing: Standing) -> Iterator[Row]:
@@ -53,8 +61,8 @@ def _rows_needed(standing: Standing) -> Iterator[Row]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RunRecords:
-    """The records of a run on one subset: `parts` are those of its users in each metric, by name, and in what ranks
-    each metric; `compared` are the names of the metrics by what ranks them."""
+    """The records of a run on one subset: `parts` are those of its users in each metric, by name,
+    and in what ranks each metric; `compared` are the names of the metrics by what ranks them."""
 
     subset: sides.Subset
     side: Side
@@ -86,15 +94,24 @@ class _Records:
 
 
 def _read(report: RunReport, results: Path) -> _RunRecords:
-    """Return the records that a report is of. Raise `BadInput` if they are not those, or too many."""
+    """Return the records that a report is of. Raise `BadInput` if they are not those, or too
+    many."""
     files = RunFiles(results / report.run, report.subset)
     if report.scored > ROWS_LIMIT:
         raise BadInput(f"more than {ROWS_LIMIT:,} users on a subset")
-    if not os.path.exists(files.results):  # unlike the path's own method it fails for no name, however long
+    if not os.path.exists(
+        files.results
+    ):  # unlike the path's own method it fails for no name, however long
         raise BadInput("no records")
     saved = SavedRun(files, manifest) if (manifest := load(files.manifest)) else None
-    if saved and not saved.is_known and not registry.is_shipped(saved.manifest.identity["benchmark"]):
-        raise BadInput("they need code of a folder that you have not run before")  # a table does not ask for trust
+    if (
+        saved
+        and not saved.is_known
+        and not registry.is_shipped(saved.manifest.identity["benchmark"])
+    ):
+        raise BadInput(
+            "they need code of a folder that you have not run before"
+        )  # a table does not ask for trust
     subset = sides.Subset(report.run, files, saved)
     figures = sides.figures([subset], None)
     side = sides.read(subset, figures)
@@ -102,14 +119,24 @@ def _read(report: RunReport, results: Path) -> _RunRecords:
         raise BadInput("the report is not of the records as they are now: run `harness reeval`")
     ranking = tuple(metric.ranked_by or metric.name for metric in figures.benchmark.metrics)
     as_given = parts(side.given, figures.given, having(figures.benchmark, side.given))
-    compared = parts(side.contributions, figures.values, having(figures.benchmark, side.contributions))
-    by_name = dict([*zip(ranking, compared.T, strict=True), *zip(figures.names, as_given.T, strict=True)])
-    slim = replace(side, given=side.contributions, outcomes=())  # of many runs, what is not needed is much memory
+    compared = parts(
+        side.contributions, figures.values, having(figures.benchmark, side.contributions)
+    )
+    by_name = dict(
+        [*zip(ranking, compared.T, strict=True), *zip(figures.names, as_given.T, strict=True)]
+    )
+    slim = replace(
+        side, given=side.contributions, outcomes=()
+    )  # of many runs, what is not needed is much memory
     return _RunRecords(subset, slim, dict(zip(ranking, figures.names, strict=True)), by_name)
 
 
 def _rows(standing: Standing, records: _Records) -> tuple[Row, ...]:
-    main = {name for metric in standing.headline for name in (metric, standing.metrics[metric].ranked_by)}
+    main = {
+        name
+        for metric in standing.headline
+        for name in (metric, standing.metrics[metric].ranked_by)
+    }
     ranks = _ranks(standing, records) if standing.metric.name in main else {}
     rows = []
     for number, row in enumerate(standing.rows):
@@ -117,7 +144,9 @@ def _rows(standing: Standing, records: _Records) -> tuple[Row, ...]:
             column: figure and replace(figure, rank=ranks.get((number, column)))
             for column, figure in row.figures.items()
         }
-        mean = row.mean and replace(_with_interval(row.mean, row, standing, records), rank=ranks.get((number, AVERAGE)))
+        mean = row.mean and replace(
+            _with_interval(row.mean, row, standing, records), rank=ranks.get((number, AVERAGE))
+        )
         if mean and (average := figures.get(AVERAGE)):
             figures[AVERAGE] = replace(mean, place=average.place)
         rows.append(replace(row, figures=figures, mean=mean))
@@ -125,24 +154,35 @@ def _rows(standing: Standing, records: _Records) -> tuple[Row, ...]:
 
 
 def _with_interval(mean: Figure, row: Row, standing: Standing, records: _Records) -> Figure:
-    """Return a run's mean over subsets with its interval, if it is complete; a single subset has its own."""
-    if len(row.subsets) < 2 or not mean.complete or not (of_subsets := records.of(row, row.subsets)):
+    """Return a run's mean over subsets with its interval, if it is complete; a single subset has
+    its own."""
+    if (
+        len(row.subsets) < 2
+        or not mean.complete
+        or not (of_subsets := records.of(row, row.subsets))
+    ):
         return mean
 
     def spanned(value: Value, name: str) -> Value:
         """Return the mean of the metric of this name with its 95 % interval."""
         strata = [moments(each.parts.get(name, np.empty(0))) for each in of_subsets]
         ends = interval(value.value, strata, standing.metric.bounds)
-        return msgspec.structs.replace(value, ci95=ends, approximate=is_approximate(strata)) if ends else value
+        return (
+            msgspec.structs.replace(value, ci95=ends, approximate=is_approximate(strata))
+            if ends
+            else value
+        )
 
     return replace(
-        mean, value=spanned(mean.value, standing.metric.name), by=mean.by and spanned(mean.by, standing.ranking)
+        mean,
+        value=spanned(mean.value, standing.metric.name),
+        by=mean.by and spanned(mean.by, standing.ranking),
     )
 
 
 def _ranks(standing: Standing, records: _Records) -> dict[tuple[int, str], Rank]:
-    """Return the ranks by number of row and column: on each subset, and under `AVERAGE` those of the rows' means, among
-    the rows with the same subsets."""
+    """Return the ranks by number of row and column: on each subset, and under `AVERAGE` those of
+    the rows' means, among the rows with the same subsets."""
     by_group: dict[tuple[tuple[str, ...], tuple[int, ...]], dict[int, Rank]] = {}
     ranks: dict[tuple[int, str], Rank] = {}
     for column, subsets, group in groups(standing):
@@ -156,7 +196,8 @@ def _ranks(standing: Standing, records: _Records) -> dict[tuple[int, str], Rank]
 def _ranks_in(
     standing: Standing, subsets: Sequence[str], group: Mapping[int, Figure], records: _Records
 ) -> dict[int, Rank]:
-    """Return the ranks of rows in the mean over subsets, by their number; none if they do not compare."""
+    """Return the ranks of rows in the mean over subsets, by their number; none if they do not
+    compare."""
     metric, rows = standing.metric, standing.rows
     found = {number: records.of(rows[number], subsets) for number in group}
     values = {
@@ -169,7 +210,8 @@ def _ranks_in(
     best, *others = sorted(values, key=values.__getitem__)
     try:
         figures = [
-            sides.figures([found[number][place].subset for number in values], None) for place in range(len(subsets))
+            sides.figures([found[number][place].subset for number in values], None)
+            for place in range(len(subsets))
         ]
         pairs = [
             [

@@ -1,4 +1,5 @@
-"""The tables of `stats` as Excel sheets: a workbook for each metric, and one with all of them and their runs."""
+"""The tables of `stats` as Excel sheets: a workbook for each metric, and one with all of them and
+their runs."""
 
 from __future__ import annotations
 
@@ -28,9 +29,19 @@ COSTS = (
     *("cached tokens", "reasoning tokens", "cost", "currency", "at least", "at most"),
     *("cost a user", "a user at least", "a user at most"),
 )
-"""Columns on what reports cost together, where the cost of any run is known. An asterisk: tokens are estimated."""
+"""Columns on what reports cost together, where the cost of any run is known. An asterisk: tokens
+are estimated."""
 RUN_COLUMNS = (
-    *("users scored", "users expected", "requests", "prompt tokens", "completion tokens", "model", "prompt", "share"),
+    *(
+        "users scored",
+        "users expected",
+        "requests",
+        "prompt tokens",
+        "completion tokens",
+        "model",
+        "prompt",
+        "share",
+    ),
     "tasks",
 )
 Cells = Sequence[str | Cell]
@@ -39,13 +50,25 @@ Cells = Sequence[str | Cell]
 def workbooks(
     standings: Sequence[Standing], reports: Sequence[RunReport], missing: Sequence[str] = ()
 ) -> Iterator[tuple[str, list[Table]]]:
-    """Yield the name of each file, without its suffix, and its sheets; `missing` are notes for the sheet of runs.
+    """Yield the name of each file, without its suffix, and its sheets; `missing` are notes for the
+    sheet of runs.
 
-    The sheet of a metric has a row for each run and a column for each subset, as the tables of papers.
+    The sheet of a metric has a row for each run and a column for each subset, as the tables of
+    papers.
     """
     for standing in standings:
         name = re.sub(r"[^\w ^().,+-]", "_", standing.label)[:100]
-        yield name, [_sheet(standing, ["what"], [[about_run(row.reports)] for row in standing.runs], ends=False)]
+        yield (
+            name,
+            [
+                _sheet(
+                    standing,
+                    ["what"],
+                    [[about_run(row.reports)] for row in standing.runs],
+                    ends=False,
+                )
+            ],
+        )
     by_run: dict[tuple[str, str], list[RunReport]] = {}
     for report in reports:
         by_run.setdefault((report.report.benchmark, report.run), []).append(report)
@@ -60,26 +83,52 @@ def workbooks(
     yield SUMMARY, sheets
 
 
-def _sheet(standing: Standing, heads: Sequence[str], about: Sequence[Cells], *, ends: bool) -> Table:
-    """Return the table of a metric, with cells `about` each run under further `heads`, and the metric's own figures of
-    columns that show others for some run."""
+def _sheet(
+    standing: Standing, heads: Sequence[str], about: Sequence[Cells], *, ends: bool
+) -> Table:
+    """Return the table of a metric, with cells `about` each run under further `heads`, and the
+    metric's own figures of columns that show others for some run."""
     shown = leaderboard.table(standing, ends=ends)
-    own = [name for name in standing.columns if any(map(standing.as_published, standing.in_column(name)))]
-    columns = [*shown.columns, *heads, *leaderboard.heads([f"{name}, as published" for name in own], ends)]
+    own = [
+        name
+        for name in standing.columns
+        if any(map(standing.as_published, standing.in_column(name)))
+    ]
+    columns = [
+        *shown.columns,
+        *heads,
+        *leaderboard.heads([f"{name}, as published" for name in own], ends),
+    ]
     rows = []
     for number, cells in enumerate(shown.rows):
         figures = standing.rows[number].figures if number < len(standing.rows) else {}
         run = about[number] if number < len(about) else [""] * len(heads)
         plain = (figure and Figure(figure.value) for figure in map(figures.get, own))
-        rows.append((*cells, *run, *(cell for figure in plain for cell in leaderboard.cells(standing, figure, ends))))
-    definition = f" {standing.metric.name}: {standing.metric.definition}." if standing.metric.definition else ""
-    lines = (f"{standing.title}.{definition}", *notes([standing], intervals=ends), *(SUMMARY_NOTES if ends else ()))
+        rows.append(
+            (
+                *cells,
+                *run,
+                *(cell for figure in plain for cell in leaderboard.cells(standing, figure, ends)),
+            )
+        )
+    definition = (
+        f" {standing.metric.name}: {standing.metric.definition}."
+        if standing.metric.definition
+        else ""
+    )
+    lines = (
+        f"{standing.title}.{definition}",
+        *notes([standing], intervals=ends),
+        *(SUMMARY_NOTES if ends else ()),
+    )
     return Table(tuple(columns), tuple(rows), standing.label, lines)
 
 
 def _runs_sheet(reports: Sequence[RunReport], missing: Sequence[str]) -> Table:
     """Return a row for each report, by run, its subsets in the order of the tables."""
-    ordered = sorted(reports, key=lambda report: (report.run, report.report.subsets.index(report.subset)))
+    ordered = sorted(
+        reports, key=lambda report: (report.run, report.report.subsets.index(report.subset))
+    )
     notes = dict.fromkeys((*RUNS_NOTES, *(f"{report.report.invalid_as}." for report in ordered)))
     facts = [_facts([report]) for report in ordered]
     columns = list(facts[0])
@@ -110,7 +159,9 @@ def _facts(reports: Sequence[RunReport]) -> dict[str, str | Cell]:
         "run": first.run,
         "benchmark": first.report.benchmark,
         "subset": first.subset,
-        "users scored": structs.replace(count("scored"), partial=not all(report.complete for report in reports)),
+        "users scored": structs.replace(
+            count("scored"), partial=not all(report.complete for report in reports)
+        ),
         "users expected": count("expected"),
         "users failed": _count(sum(report.report.coverage.failed_users for report in reports)),
         "answers": count("answers"),
@@ -144,9 +195,14 @@ def _count(number: int) -> Cell:
 
 
 def _amount(amounts: Sequence[Money], bound: str) -> str | Cell:
-    """Return an amount or a bound of it, blank without one, and where there are several currencies."""
+    """Return an amount or a bound of it, blank without one, and where there are several
+    currencies."""
     amount = getattr(amounts[0], bound) if len(amounts) == 1 else None
-    return "" if amount is None else Cell(str(amount), float(amount), 6, partial=amounts[0].about and bound == "amount")
+    return (
+        ""
+        if amount is None
+        else Cell(str(amount), float(amount), 6, partial=amounts[0].about and bound == "amount")
+    )
 
 
 def _joined(texts: Iterable[str]) -> str:

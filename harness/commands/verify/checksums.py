@@ -1,6 +1,7 @@
 """Lines of a run's files: each as it was written, none twice. The checks that need no tasks.
 
-Whether a user is missing, and whether metrics and report match the answers, needs the tasks (`proof`).
+Whether a user is missing, and whether metrics and report match the answers, needs the tasks
+(`proof`).
 """
 
 from __future__ import annotations
@@ -18,23 +19,36 @@ from harness.errors import reading
 from harness.model import JSON
 from harness.store.manifest import COMPLETE
 
-ALONE = "only lines were checked, not whether users are missing or whether metrics and report match the answers"
+ALONE = (
+    "only lines were checked, not whether users are missing or whether metrics and report match the"
+    " answers"
+)
 
 
 def kept(run: SavedRun) -> dict[str, Path | None]:
-    """Return where the bytes of each prompt or agent file are: under its name, or in a backup; None if nowhere."""
+    """Return where the bytes of each prompt or agent file are: under its name, or in a backup; None
+    if nowhere."""
     folder, digests = run.files.folder, run.manifest.identity["files"]
 
     def has(path: Path, digest: object) -> bool:
         with reading(path):
-            return path.is_file() and hashlib.sha256(content(path, DOCUMENT_MOST)).hexdigest() == digest
+            return (
+                path.is_file()
+                and hashlib.sha256(content(path, DOCUMENT_MOST)).hexdigest() == digest
+            )
 
-    copies = {name: (folder / name, *sorted(folder.glob(f"{escape(name)}.before-*"))) for name in digests}
-    return {name: next((path for path in copies[name] if has(path, digest)), None) for name, digest in digests.items()}
+    copies = {
+        name: (folder / name, *sorted(folder.glob(f"{escape(name)}.before-*"))) for name in digests
+    }
+    return {
+        name: next((path for path in copies[name] if has(path, digest)), None)
+        for name, digest in digests.items()
+    }
 
 
 def logs(run: SavedRun, replies: Replies, beat: Beat, saw: Callable[[JSON], None]) -> Iterator[str]:
-    """Yield what is wrong with kept files, events, failures and responses; call `saw` with each failure.
+    """Yield what is wrong with kept files, events, failures and responses; call `saw` with each
+    failure.
 
     A failure that is twice has the same time, too.
     """
@@ -57,10 +71,17 @@ def logs(run: SavedRun, replies: Replies, beat: Beat, saw: Callable[[JSON], None
 
 
 def without_tasks(run: SavedRun, beat: Beat) -> JSON:
-    """Return how many users of a run have a record, and what is wrong with the run without its tasks."""
+    """Return how many users of a run have a record, and what is wrong with the run without its
+    tasks."""
     files, manifest = run.files, run.manifest
-    findings = [f"{files.manifest.name} is of {manifest.subset}"] if manifest.subset != files.subset else []
-    findings += logs(run, Replies(files.responses, lambda data: None, beat), beat, lambda data: None)
+    findings = (
+        [f"{files.manifest.name} is of {manifest.subset}"]
+        if manifest.subset != files.subset
+        else []
+    )
+    findings += logs(
+        run, Replies(files.responses, lambda data: None, beat), beat, lambda data: None
+    )
     recorded, sha256 = records(files.results, beat, findings)
     findings += unlike_manifest(run, sha256)
     users = {user for user, *_ in recorded}
@@ -68,8 +89,8 @@ def without_tasks(run: SavedRun, beat: Beat) -> JSON:
 
 
 def records(path: Path, beat: Beat, findings: list[str]) -> tuple[set[tuple[Any, ...]], str]:
-    """Return user, task and repeat of each record of a results file, and the file's SHA-256; add what is wrong with its
-    lines to `findings`.
+    """Return user, task and repeat of each record of a results file, and the file's SHA-256; add
+    what is wrong with its lines to `findings`.
 
     A user whose task has changed has a record of each version until the run ends.
     """
@@ -87,7 +108,8 @@ def records(path: Path, beat: Beat, findings: list[str]) -> tuple[set[tuple[Any,
 
 
 def unlike_manifest(run: SavedRun, sha256: str) -> Iterator[str]:
-    """Yield whether a results file with this hash differs from the one that the manifest names, if any.
+    """Yield whether a results file with this hash differs from the one that the manifest names, if
+    any.
 
     A complete run names none after a `reeval` that was interrupted, until the next one.
     """
@@ -95,4 +117,7 @@ def unlike_manifest(run: SavedRun, sha256: str) -> Iterator[str]:
     if complete and manifest.results_sha256 not in (None, sha256):
         yield f"{files.results.name} is not the file that the manifest names (SHA-256 differs)"
     if not complete and manifest.results_sha256 is not None:
-        yield f"{files.manifest.name} names a finished results file, but its state is {manifest.state}"
+        yield (
+            f"{files.manifest.name} names a finished results file, but its state is"
+            f" {manifest.state}"
+        )

@@ -32,7 +32,9 @@ class Options(options.AsJson, options.Earlier, options.Which):
 
 def execute(args: Options) -> int:
     if args.without_tasks and args.tasks_dir:
-        raise BadInput("--without-tasks leaves out the tasks that --tasks-dir names: give one of the two")
+        raise BadInput(
+            "--without-tasks leaves out the tasks that --tasks-dir names: give one of the two"
+        )
     proofs, code = _proofs(args)
     if args.json:
         streams.show_json(proofs)
@@ -65,10 +67,11 @@ def verify(  # noqa: PLR0913
     trust: bool | None = None,
     settings_file: str | Path | None = None,
 ) -> list[dict[str, object]]:
-    """Check that the folders of runs are complete and unchanged, as `harness verify` does; without names, of all.
+    """Check that the folders of runs are complete and unchanged, as `harness verify` does; without
+    names, of all.
 
-    Return what `harness verify --json` prints: an object for each subset, whose `findings` are empty if it is sound.
-    Raise `BadInput`, or the error of a run that cannot be checked.
+    Return what `harness verify --json` prints: an object for each subset, whose `findings` are
+    empty if it is sound. Raise `BadInput`, or the error of a run that cannot be checked.
     """
     proofs, code = _proofs(called("verify", {**locals(), "name": runs or None}).args)
     if isinstance(code, ExitCode):
@@ -89,10 +92,20 @@ def _show(proofs: list[JSON]) -> None:
     screen = console()
     for made in proofs:
         findings, users = made["findings"], made["users"]
-        verdict = plural(len(findings), "finding") if findings else "sound lines" if users is None else "sound"
-        state = "died" if made["state"] == RUNNING else made["state"]  # nobody plays it while it is locked
+        verdict = (
+            plural(len(findings), "finding")
+            if findings
+            else "sound lines"
+            if users is None
+            else "sound"
+        )
+        state = (
+            "died" if made["state"] == RUNNING else made["state"]
+        )  # nobody plays it while it is locked
         of = "" if users is None else f" of {users}"
-        lines = [f"{made['name']}, {made['subset']}: {made['records']}{of} users, {state}: {verdict}"]
+        lines = [
+            f"{made['name']}, {made['subset']}: {made['records']}{of} users, {state}: {verdict}"
+        ]
         lines += [f"  {finding}" for finding in findings[:SHOWN]]
         lines += [f"  and {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
         for line in (*lines, *(f"  note: {note}" for note in made["notes"])):

@@ -1,9 +1,10 @@
-"""Check a run's folder: every line sound, every input user exactly once, metrics equal to a re-score, records what the
-saved responses give, counts of the manifest those of the files.
+"""Check a run's folder: every line sound, every input user exactly once, metrics equal to a
+re-score, records what the saved responses give, counts of the manifest those of the files.
 
-Not detected: missing lines that will be produced again anyway (responses of users that are not done, records of a run
-that died); missing events in the log, or a missing failure of a user; changes to fields that only the manifest has
-(packages, tuning, times, cost); changes to reports, pages and exports, which `reeval` and `report` make again.
+Not detected: missing lines that will be produced again anyway (responses of users that are not
+done, records of a run that died); missing events in the log, or a missing failure of a user;
+changes to fields that only the manifest has (packages, tuning, times, cost); changes to reports,
+pages and exports, which `reeval` and `report` make again.
 """
 
 from __future__ import annotations
@@ -48,22 +49,30 @@ class Replayer:
     sampling: Sampling
     loop: asyncio.Runner
 
-    def wrong(self, task: Task, data: JSON, saved: Mapping[tuple[str, int], Completion], repeat: int) -> str | None:
+    def wrong(
+        self, task: Task, data: JSON, saved: Mapping[tuple[str, int], Completion], repeat: int
+    ) -> str | None:
         """Return how a record differs from what the responses give, None if it does not."""
         conversation = replaying(self.sampling.of_repeat(repeat), saved)
         try:
-            made = recorded(self.benchmark, task, self.loop.run(play(self.benchmark, task, conversation.ask, repeat)))
+            made = recorded(
+                self.benchmark,
+                task,
+                self.loop.run(play(self.benchmark, task, conversation.ask, repeat)),
+            )
         except (ReplayMiss, AgentFailed):
             return "was made of a missing response"
         ours = {name: data[name] for name in ("task", "format")}
         expected = as_saved(self.benchmark, data, {**ours, **numbered(repeat), **made})
-        names = [name for name in {**expected, **data} if data.get(name, ...) != expected.get(name, ...)]
+        names = [
+            name for name in {**expected, **data} if data.get(name, ...) != expected.get(name, ...)
+        ]
         return f"is not what the saved responses give: {', '.join(names)}" if names else None
 
 
 def as_saved(benchmark: Benchmark, data: JSON, measured: JSON) -> JSON:
-    """Return what was measured now as a file has it; without the values that were not measured when `data` was
-    saved."""
+    """Return what was measured now as a file has it; without the values that were not measured when
+    `data` was saved."""
     made: JSON = orjson.loads(orjson.dumps(measured))
     return made if benchmark.records.completed(data) == data else in_form_of(data, made)
 
@@ -72,7 +81,12 @@ class Check:
     """The checks of one run, over its files as they are; nothing is changed."""
 
     def __init__(
-        self, run: SavedRun, benchmark: Benchmark, index: TaskIndex, player: Replayer | None, beat: Beat
+        self,
+        run: SavedRun,
+        benchmark: Benchmark,
+        index: TaskIndex,
+        player: Replayer | None,
+        beat: Beat,
     ) -> None:
         selection = run.manifest.selection
         self.expected = index.selected(selection)
@@ -106,9 +120,15 @@ class Check:
         if manifest.tasks["sha256"] != index.sha256:
             yield f"{index.path} is not the tasks file that this run was made with"
         elif manifest.tasks["users"] != (users := index.users_in_file):
-            yield f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are {users}"
+            yield (
+                f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are"
+                f" {users}"
+            )
         if manifest.tasks.get("truth", "") != self._benchmark.task_files.truth_sha256:
-            yield "the ground truth is not the one that this run was scored with: score it again with `reeval`"
+            yield (
+                "the ground truth is not the one that this run was scored with: score it again with"
+                " `reeval`"
+            )
 
     def _counted(self, line: JSON) -> int | None:
         """Count a saved response; return whose it is."""
@@ -134,13 +154,19 @@ class Check:
                     yield f"{at}: user {data['user_id']} has a duplicate record"
                 elif complete and position <= last:
                     yield f"{at}: user {data['user_id']} is not in the order of the tasks file"
-                self._offsets[position], self._numbers[position], last = line.offset, number, position
+                self._offsets[position], self._numbers[position], last = (
+                    line.offset,
+                    number,
+                    position,
+                )
             elif complete:
                 yield f"{at}: user {data.get('user_id')} has no such task"
             else:
                 outside += 1
         if outside:
-            self.notes.append(f"{outside} records are of users or tasks that are not in the tasks file")
+            self.notes.append(
+                f"{outside} records are of users or tasks that are not in the tasks file"
+            )
         yield from unlike_manifest(self._run, whole.hexdigest())
 
     def _records(self) -> Iterator[str]:
@@ -162,7 +188,10 @@ class Check:
         try:
             again = as_saved(self._benchmark, data, rescored(self._benchmark, task, data))
             if data.get("format") != RECORD_FORMAT:
-                return f"the record of {who} is of format {in_brief(data.get('format'))}, not {RECORD_FORMAT}"
+                return (
+                    f"the record of {who} is of format {in_brief(data.get('format'))}, not"
+                    f" {RECORD_FORMAT}"
+                )
             if again != data:
                 return f"the metrics of {who} differ from a re-score"
             if data.get("reparse") == "diverged":  # `reeval` marked it, and kept it
@@ -181,24 +210,37 @@ class Check:
         if self._player is not None:
             return self._player.wrong(task, data, saved, self._index.repeat(position))
         requests = data["usage"]["requests"]
-        return None if len(saved) >= requests else f"was made of {requests} responses, and {len(saved)} are there"
+        return (
+            None
+            if len(saved) >= requests
+            else f"was made of {requests} responses, and {len(saved)} are there"
+        )
 
     def _users(self) -> Iterator[str]:
-        """Yield input users that are neither recorded nor failed, if the manifest says that all have been played."""
+        """Yield input users that are neither recorded nor failed, if the manifest says that all
+        have been played."""
         state = self._manifest.state
         if state not in (COMPLETE, INCOMPLETE):
             return
         played = self.done if state == COMPLETE else self.done | self._failed
         for position in np.flatnonzero(self.expected & ~played):
-            yield f"{self._index.where(int(position))}: this user has neither a record nor a failure"
+            yield (
+                f"{self._index.where(int(position))}: this user has neither a record nor a failure"
+            )
 
     def _counts(self) -> Iterator[str]:
         """Yield numbers of the manifest that do not match the files."""
         real = user_counts(self._index, self.expected | self.done, self.done, self._failed)
         for name, count in real.items():
             if (saved := self._manifest.counts.get(name)) != count:
-                yield f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
+                yield (
+                    f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
+                )
         saved_facts, facts = self._manifest.reply_facts, self._tally.replies.facts
-        for name in self._manifest.replies.keys() & set(ReplyFacts.__struct_fields__):  # others were not counted
+        for name in self._manifest.replies.keys() & set(
+            ReplyFacts.__struct_fields__
+        ):  # others were not counted
             if getattr(saved_facts, name) != getattr(facts, name):
-                yield f"{self._files.manifest.name}: replies.{name} is not what the saved replies say"
+                yield (
+                    f"{self._files.manifest.name}: replies.{name} is not what the saved replies say"
+                )

@@ -42,7 +42,11 @@ def prove(run: SavedRun, results: Path, folder: Path | None, without_tasks: bool
         if manifest is None:
             raise BadInput(f"{run.files.manifest} no longer exists")
         now = replace(run, manifest=manifest)
-        made = _whole(now, tasks, folder, results, beat) if tasks else checksums.without_tasks(now, beat)
+        made = (
+            _whole(now, tasks, folder, results, beat)
+            if tasks
+            else checksums.without_tasks(now, beat)
+        )
     return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **made}
 
 
@@ -64,10 +68,14 @@ def _whole(run: SavedRun, tasks: Path, folder: Path | None, results: Path, beat:
     try:
         benchmark, unplayed = _benchmark_of(run, folder)
     except ODD_SHAPE as error:
-        raise BadInput(f"{run.files.manifest}: field identity: cannot be used ({error!r})") from None
+        raise BadInput(
+            f"{run.files.manifest}: field identity: cannot be used ({error!r})"
+        ) from None
     opened = _index(benchmark, run.files.subset, tasks, results, manifest.selection)
     with closing(opened) as index, asyncio.Runner() as loop:
-        player = proof.Replayer(benchmark, sampling_again(manifest), loop) if unplayed is None else None
+        player = (
+            proof.Replayer(benchmark, sampling_again(manifest), loop) if unplayed is None else None
+        )
         check = proof.Check(run, benchmark, index, player, beat)
         findings = list(check.findings())
     users, records = index.users(check.expected), index.users(check.done)
@@ -76,7 +84,8 @@ def _whole(run: SavedRun, tasks: Path, folder: Path | None, results: Path, beat:
 
 
 def _benchmark_of(run: SavedRun, folder: Path | None) -> tuple[Benchmark, str | None]:
-    """Return the benchmark of a run, and why its records cannot be replayed from the saved responses, if so."""
+    """Return the benchmark of a run, and why its records cannot be replayed from the saved
+    responses, if so."""
     was, why = run.manifest.identity, None
     if run.has_code and not run.trust:
         why = "playing them again would run the run's own code (--trust)"
@@ -91,15 +100,18 @@ def _benchmark_of(run: SavedRun, folder: Path | None) -> tuple[Benchmark, str | 
             why = "the parser has changed"
         elif run.manifest.provenance.get("allowed"):
             why = "it was resumed with other settings"
-    return made, why and f"records were compared with the saved responses by their counts alone: {why}"
+    return (
+        made,
+        why and f"records were compared with the saved responses by their counts alone: {why}",
+    )
 
 
 @contextmanager
 def _locked(run: SavedRun | Imported) -> Iterator[Beat]:
     """Lock a run and yield a function to call now and then, which keeps the lock.
 
-    A folder that is read-only, another user's or a link is read without a lock, with a message. Raise `InUse` if
-    another process holds it.
+    A folder that is read-only, another user's or a link is read without a lock, with a message.
+    Raise `InUse` if another process holds it.
     """
     if _is_writable(run.files.folder):
         lock = RunLock(run.files.lock, time.time)
@@ -109,7 +121,9 @@ def _locked(run: SavedRun | Imported) -> Iterator[Beat]:
             lock.release()
         return
     if held(run.files.lock, time.time):
-        raise InUse(f"{run.files.folder} is in use by another process: wait for it, or end it and try again")
+        raise InUse(
+            f"{run.files.folder} is in use by another process: wait for it, or end it and try again"
+        )
     why = "the folder is a link, another user's, or cannot be written"
     streams.tell(f"{run.name}, {run.files.subset}: read without a lock: {why}")
     yield lambda: None
@@ -117,11 +131,19 @@ def _locked(run: SavedRun | Imported) -> Iterator[Beat]:
 
 def _is_writable(folder: Path) -> bool:
     """Return whether a folder is this user's own, no link to another one, and can be written."""
-    return not folder.is_symlink() and folder.stat().st_uid == os.geteuid() and os.access(folder, os.W_OK)
+    return (
+        not folder.is_symlink()
+        and folder.stat().st_uid == os.geteuid()
+        and os.access(folder, os.W_OK)
+    )
 
 
-def _index(benchmark: Benchmark, subset: str, tasks: Path, results: Path, selection: Selection) -> TaskIndex:
+def _index(
+    benchmark: Benchmark, subset: str, tasks: Path, results: Path, selection: Selection
+) -> TaskIndex:
     """Return the index of the tasks, kept under the results folder if that can be written."""
     with TemporaryDirectory() as elsewhere:
         is_writable = all(map(_is_writable, (results.resolve(), *results.glob(".index"))))
-        return index_file(benchmark, subset, tasks, results if is_writable else Path(elsewhere), selection)
+        return index_file(
+            benchmark, subset, tasks, results if is_writable else Path(elsewhere), selection
+        )

@@ -31,18 +31,29 @@ class Options(options.ResultsFolder, options.Forced):
     )
     tasks_dir: Path | None = option(
         None,
-        "where the runs' tasks are now (default: where they were); needed for posts of runs that others made",
+        "where the runs' tasks are now (default: where they were); needed for posts of runs that"
+        " others made",
         unit="DIR",
         read=folder,
     )
     with_posts: bool = option(
-        False, "show users' posts, and the prompts that quote them: private data, share with care", everyday=True
+        False,
+        "show users' posts, and the prompts that quote them: private data, share with care",
+        everyday=True,
     )
     port: int = option(
-        0, "port on this machine, 0 for any free one (default: 0)", check=whole(0, PORT_MOST), own=True, everyday=True
+        0,
+        "port on this machine, 0 for any free one (default: 0)",
+        check=whole(0, PORT_MOST),
+        own=True,
+        everyday=True,
     )
     export: Path | None = option(
-        None, "write the pages into a new folder instead, as files to host", unit="DIR", once=True, everyday=True
+        None,
+        "write the pages into a new folder instead, as files to host",
+        unit="DIR",
+        once=True,
+        everyday=True,
     )
     users: int = option(
         EXPORTED,
@@ -54,7 +65,9 @@ class Options(options.ResultsFolder, options.Forced):
 
 def execute(args: Options) -> int:
     if not args.results_dir.is_dir():
-        raise BadInput(f"no folder {args.results_dir}: name the folder of the runs with --results-dir")
+        raise BadInput(
+            f"no folder {args.results_dir}: name the folder of the runs with --results-dir"
+        )
     chosen = Chosen(args.results_dir, args.with_posts, args.tasks_dir)
     if args.export is None:
         _serve(chosen, args.port)

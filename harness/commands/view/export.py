@@ -1,7 +1,7 @@
 """`view --export`: the pages as files of one folder, with relative links, to be hosted anywhere.
 
-They are those that can be reached from the overview without a form: of each run its report, and as many users as asked
-for. Selections, and runs side by side, need the server.
+They are those that can be reached from the overview without a form: of each run its report, and as
+many users as asked for. Selections, and runs side by side, need the server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ PAGE["user"] = {"name", "subset", "user", "part"}
 
 
 class _Files:
-    """The files that links lead to, in the order in which they were met. `most` users of each run are among them."""
+    """The files that links lead to, in the order in which they were met. `most` users of each run
+    are among them."""
 
     def __init__(self, folder: Folder, most: int) -> None:
         self._folder, self._most = folder, most
@@ -36,7 +37,11 @@ class _Files:
         if view in ASSETS:
             return view
         about = {key: str(value) for key, value in arguments.items() if key in PAGE.get(view, ())}
-        about = {key: value for key, value in about.items() if (key, value) not in (("page", "1"), ("part", "1"))}
+        about = {
+            key: value
+            for key, value in about.items()
+            if (key, value) not in (("page", "1"), ("part", "1"))
+        }
         if view not in PAGE or not self._is_within(view, about):
             return ""
         content = repr((view, sorted(about.items()))).encode("utf-8", "replace")
@@ -58,9 +63,12 @@ class _Files:
 
 
 def write(chosen: Chosen, target: Path, most: int, *, force: bool) -> int:
-    """Write the pages of a folder; return their number. Raise `BadInput` for a folder that has files."""
+    """Write the pages of a folder; return their number. Raise `BadInput` for a folder that has
+    files."""
     if not force and target.is_dir() and any(target.iterdir()):
-        raise BadInput(f"{target} is not empty: name another folder, or replace files in it with --force")
+        raise BadInput(
+            f"{target} is not empty: name another folder, or replace files in it with --force"
+        )
     atomic.make_folder(target)
     written = 0
     for name, content in pages(chosen, most):

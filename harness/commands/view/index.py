@@ -1,7 +1,8 @@
-"""Where the lines of a growing file begin, and whom they are about. New bytes are read once; no line is kept.
+"""Where the lines of a growing file begin, and whom they are about. New bytes are read once; no
+line is kept.
 
-Of each line its place and its user's key are held, so a file of 100,000 users takes some megabytes. A file that was
-replaced, or cut off, is read again from its beginning.
+Of each line its place and its user's key are held, so a file of 100,000 users takes some megabytes.
+A file that was replaced, or cut off, is read again from its beginning.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ ABOUT = re.compile(rb'\{"user_id":(?:"((?:[^"\\]|\\.)*)"|([^",][^,]*),)')
 
 
 class Described(NamedTuple):
-    """What a line says: the outcome (of several the first that is not valid), and figures, NaN for none."""
+    """What a line says: the outcome (of several the first that is not valid), and figures, NaN for
+    none."""
 
     outcome: str
     is_repaired: bool
@@ -64,8 +66,8 @@ class LineIndex:
         return len(self._starts)
 
     def advance(self, seconds: float = math.inf) -> bool:
-        """Read what was appended since the last call, for about so many seconds of this thread; return whether that was
-        all."""
+        """Read what was appended since the last call, for about so many seconds of this thread;
+        return whether that was all."""
         with self.lock, opened(self.path) as file:
             state = os.fstat(file.fileno()) if file else None
             identity = (state.st_dev, state.st_ino) if state else None
@@ -104,8 +106,13 @@ class LineIndex:
             start = line_end + 1
 
     def searched(self, text: str) -> Sequence[int]:
-        """Return the numbers of the lines whose user's key contains a text; of all lines for an empty one."""
-        return [number for number, key in enumerate(self._keys) if text in key] if text else range(len(self))
+        """Return the numbers of the lines whose user's key contains a text; of all lines for an
+        empty one."""
+        return (
+            [number for number, key in enumerate(self._keys) if text in key]
+            if text
+            else range(len(self))
+        )
 
     def numbers_of(self, key: str) -> list[int]:
         """Return the numbers of the lines about a user."""
@@ -116,7 +123,8 @@ class LineIndex:
         return self._keys[number] if 0 <= number < len(self._keys) else ""
 
     def objects(self, numbers: Iterable[int]) -> Iterator[tuple[int, JSON | None]]:
-        """Yield the objects of lines; None for one that is not as it was written, or too long to be shown."""
+        """Yield the objects of lines; None for one that is not as it was written, or too long to be
+        shown."""
         with opened(self.path) as file:
             for number in numbers:
                 yield number, _object(file, self._starts[number]) if file else None
@@ -131,7 +139,8 @@ class Facts:
         self._lines = list[Described]()
 
     def now(self, describe: Callable[[JSON | None], Described], seconds: float) -> list[Described]:
-        """Read further lines for about so many seconds of this thread; return what all lines so far say."""
+        """Read further lines for about so many seconds of this thread; return what all lines so far
+        say."""
         with self._index.lock:
             if self._generation is not self._index.generation:
                 self._generation, self._lines = self._index.generation, []
@@ -166,8 +175,11 @@ def last_lines(path: Path, most: int) -> list[bytes]:
     return lines if size <= most else lines[1:]
 
 
-def lines_beginning(path: Path, start: bytes, most: int, within: float = math.inf) -> Iterator[bytes]:
-    """Yield the lines that begin so, at most so many, without decoding any; they begin `within` the first bytes."""
+def lines_beginning(
+    path: Path, start: bytes, most: int, within: float = math.inf
+) -> Iterator[bytes]:
+    """Yield the lines that begin so, at most so many, without decoding any; they begin `within` the
+    first bytes."""
     wanted, tail, base = b"\n" + start, b"\n", 0
     with opened(path) as file:
         while file and most and base < within and (block := file.read(BLOCK)):
@@ -212,8 +224,8 @@ def _key(about: re.Match[bytes] | None) -> str:
 
 
 def _to_line_end(file: BinaryIO) -> int | None:
-    """Return how many bytes follow up to the end of a line, more than `LINE_MOST` for one too long; None if the file
-    ends before it does."""
+    """Return how many bytes follow up to the end of a line, more than `LINE_MOST` for one too long;
+    None if the file ends before it does."""
     size = 0
     while size <= LINE_MOST:
         if not (block := file.read(BLOCK)):

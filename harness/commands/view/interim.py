@@ -1,6 +1,8 @@
-"""The report of a run that has none yet, of the records that it has so far: scored as they come, and never written.
+"""The report of a run that has none yet, of the records that it has so far: scored as they come,
+and never written.
 
-Only benchmarks that ship are scored, since no code of a run is executed, and no more users than `MOST`.
+Only benchmarks that ship are scored, since no code of a run is executed, and no more users than
+`MOST`.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class Interim:
         self._report: Report | None = None
 
     def report(self) -> Report | None:
-        """Return the report of now, None if there is nothing to score. Raise `HarnessError` for odd records."""
+        """Return the report of now, None if there is nothing to score. Raise `HarnessError` for odd
+        records."""
         if monotonic() - self._made < SECONDS or len(self._index) > MOST:
             return self._report
         self._add()
@@ -55,7 +58,9 @@ class Interim:
         while thread_time() < until and (shard := [*islice(self._new(), SHARD_USERS)]):
             with read_of(shard[0].key):
                 scores = self._scorer.score(shard)
-            self._totals = scores if self._totals is None else self._scorer.merge(self._totals, scores)
+            self._totals = (
+                scores if self._totals is None else self._scorer.merge(self._totals, scores)
+            )
             self._scored += len(shard)
 
     def _new(self) -> Iterator[Record]:
@@ -73,7 +78,9 @@ class Interim:
             prompt=self._scorer.benchmark.configuration.source,
             expected_users=run.expected_users,
             failed_users=manifest.counts.get("failed", 0),
-            notes=(f"This run has not ended: these are the {self._scored} users that are done so far.",),
+            notes=(
+                f"This run has not ended: these are the {self._scored} users that are done so far.",
+            ),
             run=described(manifest),
         )
 

@@ -19,16 +19,29 @@ from harness.ui.words import plural
 
 READ_SECONDS = 0.05
 """CPU time in which users of a run without a report are counted; a further look goes on."""
-HEADS = ("run", "score", CHANCE, "users", "state", "to go", "cost", "speed", "invalid", "failed", "model")
+HEADS = (
+    "run",
+    "score",
+    CHANCE,
+    "users",
+    "state",
+    "to go",
+    "cost",
+    "speed",
+    "invalid",
+    "failed",
+    "model",
+)
 ALWAYS = ("run", "score", "users")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A run in the list. `rank` orders a table: playing runs first, then complete ones, the best first.
+    """A run in the list. `rank` orders a table: playing runs first, then complete ones, the best
+    first.
 
-    `metric` is what the score is; `whole` names the run that this one is a part of; `partial` is how many users are
-    scored, if not all of the tasks file are.
+    `metric` is what the score is; `whole` names the run that this one is a part of; `partial` is
+    how many users are scored, if not all of the tasks file are.
     """
 
     name: str
@@ -49,11 +62,15 @@ def listed(run: Viewed) -> Row:
     cells = {"state": Cell(state, faint=state == "complete"), "model": Cell(run.model)}
     row = Row(run.name, run.benchmark, run.subset, state, cells)
     if run.snapshot:
-        return replace(row, cells=cells | _playing(run.snapshot, run.subset), rank=(False, True, 0.0))
+        return replace(
+            row, cells=cells | _playing(run.snapshot, run.subset), rank=(False, True, 0.0)
+        )
     if run.report is None:
         run.users.advance(READ_SECONDS)
         counts = run.manifest.counts if run.manifest else {}
-        return replace(row, cells=cells | _counted(len(run.users), counts.get("users"), counts.get("failed")))
+        return replace(
+            row, cells=cells | _counted(len(run.users), counts.get("users"), counts.get("failed"))
+        )
     try:
         return _reported(row, run.report)
     except ODD_SHAPE:
@@ -63,7 +80,11 @@ def listed(run: Viewed) -> Row:
 def _counted(done: int, users: object, failed: object) -> dict[str, Cell]:
     text = f"{done:,}/{users:,}" if isinstance(users, int) else f"{done:,}"
     cells = {"users": Cell(text, done)}
-    return cells | {"failed": Cell(str(failed), failed)} if isinstance(failed, int) and failed else cells
+    return (
+        cells | {"failed": Cell(str(failed), failed)}
+        if isinstance(failed, int) and failed
+        else cells
+    )
 
 
 def _reported(row: Row, report: Report) -> Row:
@@ -76,7 +97,9 @@ def _reported(row: Row, report: Report) -> Row:
     cells = {
         **row.cells,
         **_counted(coverage.scored_users, coverage.expected_users, coverage.failed_users),
-        "score": Cell(metric.text(figure.value), figure.value, partial=is_partial, interval=interval),
+        "score": Cell(
+            metric.text(figure.value), figure.value, partial=is_partial, interval=interval
+        ),
     }
     if (chance := report.chance.get(metric.name)) is not None:
         cells[CHANCE] = Cell(level(metric, chance, report.chance_error.get(metric.name)), chance)
@@ -87,13 +110,19 @@ def _reported(row: Row, report: Report) -> Row:
     seconds = (report.schedule or {}).get("seconds")
     if isinstance(seconds, int | float) and seconds > 0:
         rate = answers / seconds
-        cells["speed"] = Cell(f"{rate:,.0f} a second" if rate >= 10 else f"{rate:.2g} a second", rate)
+        cells["speed"] = Cell(
+            f"{rate:,.0f} a second" if rate >= 10 else f"{rate:.2g} a second", rate
+        )
     value = 0.0 if figure.value is None else figure.value
     return replace(
         row,
         cells=cells,
         metric=metric.title,
-        rank=(True, is_partial or figure.value is None, value if metric.lower_is_better else -value),
+        rank=(
+            True,
+            is_partial or figure.value is None,
+            value if metric.lower_is_better else -value,
+        ),
         whole=whole_of(row.name, run.get("part")),
         partial=f"{coverage.scored_users} of {in_tasks}" if is_partial else "",
         is_synthetic=any("synthetic" in note for note in report.notes),
@@ -110,13 +139,19 @@ def _playing(snapshot: Snapshot, subset: str) -> dict[str, Cell]:
     cells["speed"] = Cell(words.pace(snapshot.rate), snapshot.rate)
     cells["to go"] = Cell(words.state(snapshot), snapshot.eta)
     for name, value in list(progress.scores.items())[:1]:
-        cells["score"] = Cell(words.figure(value, progress.units.get(name)), value, note=f"{name} so far")
+        cells["score"] = Cell(
+            words.figure(value, progress.units.get(name)), value, note=f"{name} so far"
+        )
     if snapshot.cost:
-        cells["cost"] = Cell(money_text(snapshot.cost), float(sum(money.amount for money in snapshot.cost)))
+        cells["cost"] = Cell(
+            money_text(snapshot.cost), float(sum(money.amount for money in snapshot.cost))
+        )
     if unusable := sum(number for _, number in snapshot.unusable):
         cells["invalid"] = Cell(plural(unusable, "reply", "replies"), unusable)
     if refused := sum(number for _, number in snapshot.faults):
-        cells["failed"] = Cell(str(progress.failed), progress.failed, note=f"{plural(refused, 'try', 'tries')} failed")
+        cells["failed"] = Cell(
+            str(progress.failed), progress.failed, note=f"{plural(refused, 'try', 'tries')} failed"
+        )
     return cells
 
 
@@ -126,8 +161,8 @@ def group(row: Row) -> tuple[str, str]:
 
 
 def ordered(rows: Sequence[Row], by: str, is_down: bool) -> list[Row]:
-    """Return runs table by table, those with playing runs first. In a table parts follow their whole run, or runs are
-    sorted by a column, those without a value last."""
+    """Return runs table by table, those with playing runs first. In a table parts follow their
+    whole run, or runs are sorted by a column, those without a value last."""
     playing = {group(row) for row in rows if not row.rank[0]}
     anchors = {(group(row), row.name): (row.rank, row.name) for row in rows}
 

@@ -1,8 +1,8 @@
 """A folder of results as the viewer reads it: nothing is written, and no code of a run is executed.
 
-Of runs of benchmarks that ship, users are shown by the benchmark's own cards; of all others from what their records
-have. Users' own texts, and the prompts that quote them, are read only if they are asked for, and only of runs that this
-user made or whose tasks folder this user named.
+Of runs of benchmarks that ship, users are shown by the benchmark's own cards; of all others from
+what their records have. Users' own texts, and the prompts that quote them, are read only if they
+are asked for, and only of runs that this user made or whose tasks folder this user named.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import VALID, Benchmark, Task
 from harness.benchmarks import registry, tasks
 from harness.benchmarks.records import ODD_SHAPE, read_of
-from harness.commands.view.index import Described, Facts, LineIndex, last_lines, lines_beginning, opened
+from harness.commands.view.index import (
+    Described,
+    Facts,
+    LineIndex,
+    last_lines,
+    lines_beginning,
+    opened,
+)
 from harness.commands.view.interim import Interim, interim
 from harness.document import Block, Chart, Heading, Paragraph, Series
 from harness.engine import control_calls as calls
@@ -52,9 +59,11 @@ UNREADABLE = "unreadable line"
 MAX_REPLIES = 1000
 """Replies of a user that are shown."""
 REPLIES_READ = 1 << 32
-"""Bytes of a responses file in which a user's replies are looked for: a page takes some seconds at most."""
+"""Bytes of a responses file in which a user's replies are looked for: a page takes some seconds at
+most."""
 NOT_ALL_READ = (
-    "The responses file is very large, and only its beginning is looked at here: `harness show` reads all of it."
+    "The responses file is very large, and only its beginning is looked at here: `harness show`"
+    " reads all of it."
 )
 DAMAGED = "A line about this user is damaged, or too long to be shown."
 PAUSE_SECONDS = 60.0
@@ -68,7 +77,8 @@ SNAPSHOT_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What is shown: a folder of `results`, users' own `posts` or not, with the `tasks` folder, None for each run's."""
+    """What is shown: a folder of `results`, users' own `posts` or not, with the `tasks` folder,
+    None for each run's."""
 
     results: Path
     posts: bool = False
@@ -85,7 +95,8 @@ def stamp(path: Path) -> object:
 
 
 class Progress(Struct, frozen=True):
-    """What curves show of a line that a playing run adds to its log (`control`); None where it is unknown."""
+    """What curves show of a line that a playing run adds to its log (`control`); None where it is
+    unknown."""
 
     time: float
     scores: dict[str, float | None] = {}
@@ -98,7 +109,8 @@ class Progress(Struct, frozen=True):
 
 
 class Cached(Generic[T]):
-    """What was made of a file, made again once that has changed. A file that is missing or odd has a `problem`."""
+    """What was made of a file, made again once that has changed. A file that is missing or odd has
+    a `problem`."""
 
     def __init__(self, path: Path, make: Callable[[Path], T | None]) -> None:
         self._path, self._make = path, make
@@ -147,7 +159,8 @@ class Viewed:
 
     @property
     def report_so_far(self) -> Report | None:
-        """Return the report, of a run without one that of its records so far; None if these cannot be scored."""
+        """Return the report, of a run without one that of its records so far; None if these cannot
+        be scored."""
         manifest = self.manifest
         if (report := self.report) or manifest is None or self.shipped is None:
             return report
@@ -205,7 +218,11 @@ class Viewed:
     def shipped(self) -> Benchmark | None:
         """Return the benchmark without its data, None for one that does not ship."""
         try:
-            return registry.find(self.benchmark)(folder=None) if registry.is_shipped(self.benchmark) else None
+            return (
+                registry.find(self.benchmark)(folder=None)
+                if registry.is_shipped(self.benchmark)
+                else None
+            )
         except HarnessError:
             return None
 
@@ -235,13 +252,19 @@ class Viewed:
         """Return the outcomes that users have, as far as they are known."""
         report = self.report
         known = list(report.diagnostics.invalid) if report else []
-        return list(dict.fromkeys([VALID, *known, *[described.outcome for described in self.facts(0.0)]]))
+        return list(
+            dict.fromkeys([VALID, *known, *[described.outcome for described in self.facts(0.0)]])
+        )
 
     def row(self, number: int, data: JSON | None) -> tuple[str, ...]:
         """Return a user's name, outcome and figures."""
         described = _described(self.cards, data)
         repaired = ", repaired" if described.is_repaired else ""
-        return self._name(number, data), f"{described.outcome}{repaired}", *_figures(self.cards, data)
+        return (
+            self._name(number, data),
+            f"{described.outcome}{repaired}",
+            *_figures(self.cards, data),
+        )
 
     def failed_row(self, number: int, data: JSON | None) -> tuple[str, ...]:
         why = f"{data.get('boundary')}: {data.get('kind')}" if data else UNREADABLE
@@ -281,7 +304,9 @@ class Viewed:
         return [*cards.heading(card), *blocks, *card.blocks]
 
     def _reply_lines(self, data: JSON) -> list[JSON]:
-        lines = lines_beginning(self.files.responses, self.cards.response_start(data), MAX_REPLIES, REPLIES_READ)
+        lines = lines_beginning(
+            self.files.responses, self.cards.response_start(data), MAX_REPLIES, REPLIES_READ
+        )
         return [log.parsed(line) for line in lines if log.sound(line)]
 
     # Private texts
@@ -292,12 +317,25 @@ class Viewed:
             benchmark = self._playable
             task = self._task(benchmark, data)
             if task is None:
-                return None, (), "The task of this user is not in the tasks file any more, so no prompt is shown."
+                return (
+                    None,
+                    (),
+                    (
+                        "The task of this user is not in the tasks file any more, so no prompt is"
+                        " shown."
+                    ),
+                )
             sampling, lines = sampling_again(self._saved.manifest), self._reply_lines(data)
-            played = asyncio.run(transcript(benchmark, sampling, task, self.cards.repeat(data), lines, data))
+            played = asyncio.run(
+                transcript(benchmark, sampling, task, self.cards.repeat(data), lines, data)
+            )
         except HarnessError as error:
             return None, (), f"No prompts: {error}"
-        return task, played.exchanges if played else (), "" if played else "The saved replies do not give this record."
+        return (
+            task,
+            played.exchanges if played else (),
+            "" if played else "The saved replies do not give this record.",
+        )
 
     @cached_property
     def _saved(self) -> SavedRun:
@@ -308,7 +346,8 @@ class Viewed:
 
     @cached_property
     def _playable(self) -> Benchmark:
-        """Return the benchmark on the run's own data. Raise `BadInput` where that would execute code."""
+        """Return the benchmark on the run's own data. Raise `BadInput` where that would execute
+        code."""
         saved = self._saved
         if self.shipped is None or saved.has_code:
             raise BadInput("playing this run again would execute its code: `harness show` does")
@@ -316,7 +355,10 @@ class Viewed:
 
     def _task(self, benchmark: Benchmark, data: JSON) -> Task | None:
         path, key = self._saved.tasks(self.chosen.tasks), str(data["user_id"])
-        mark, read = key.encode("utf-8", "replace"), elements if path.suffix == ".json" else plain_lines
+        mark, read = (
+            key.encode("utf-8", "replace"),
+            elements if path.suffix == ".json" else plain_lines,
+        )
         with opened(path) as file:
             for line, _, number in read(file, hashlib.sha256()) if file else ():
                 if mark in line and line_digest(line) == data.get("task"):
@@ -353,7 +395,9 @@ def _charts(lines: Sequence[Progress]) -> Iterator[Chart]:
     unit, size = next((unit, size) for unit, size in TIMES if span >= 2 * size or size == 1)
     times = tuple(round((line.time - lines[0].time) / size, 3) for line in lines)
 
-    def chart(title: str, label: str, values: Mapping[str, Sequence[float | None]]) -> Iterator[Chart]:
+    def chart(
+        title: str, label: str, values: Mapping[str, Sequence[float | None]]
+    ) -> Iterator[Chart]:
         known = {name: of for name, of in values.items() if any(value is not None for value in of)}
         series = tuple(Series(name, tuple(of)) for name, of in known.items())
         if series:
@@ -362,12 +406,17 @@ def _charts(lines: Sequence[Progress]) -> Iterator[Chart]:
     for label in dict.fromkeys(last.units.get(name) for name in last.scores):
         names = [name for name in last.scores if last.units.get(name) == label]
         yield from chart(
-            "Running scores", label or "", {name: [line.scores.get(name) for line in lines] for name in names}
+            "Running scores",
+            label or "",
+            {name: [line.scores.get(name) for line in lines] for name in names},
         )
     yield from chart("Speed", "steps a second", {"steps": [line.rate for line in lines]})
     latency = zip(*(line.latency or (None, None) for line in lines), strict=True)
     yield from chart("Latency", "seconds", dict(zip(("median", "95 %"), latency, strict=True)))
-    flight = {"limit": [line.limit for line in lines], "in flight": [line.in_flight for line in lines]}
+    flight = {
+        "limit": [line.limit for line in lines],
+        "in flight": [line.in_flight for line in lines],
+    }
     yield from chart("Requests in flight", "requests", flight)
     for currency in last.cost:
         yield from chart("Cost", currency, {"cost": [line.cost.get(currency) for line in lines]})
@@ -406,12 +455,15 @@ class Folder:
         found = {(files.folder.name, files.subset): files for files in there}
         known = self._runs
         self._runs = {
-            key: known.get(key) or Viewed(files, self.chosen) for key, files in found.items() if _is_text("".join(key))
+            key: known.get(key) or Viewed(files, self.chosen)
+            for key, files in found.items()
+            if _is_text("".join(key))
         }
         return [run for _, run in sorted(self._runs.items())]
 
     def run(self, name: str, subset: str) -> Viewed | None:
-        """Return a run, None for one that is not there: its name is looked up among those, never followed."""
+        """Return a run, None for one that is not there: its name is looked up among those, never
+        followed."""
         if (name, subset) not in self._runs:
             self.runs()
         return self._runs.get((name, subset))
@@ -425,7 +477,9 @@ def _is_text(name: str) -> bool:
     return True
 
 
-@lru_cache(maxsize=10_000)  # figures of many users are the same ones, and need no room of their own then
+@lru_cache(
+    maxsize=10_000
+)  # figures of many users are the same ones, and need no room of their own then
 def _number(text: str) -> float:
     try:
         return float(text)

@@ -1,14 +1,15 @@
 """The viewer's server, safe on a machine that others use, too.
 
-Only loopback is listened on. Another user of the machine can reach that, so all pages are below a random path, and the
-printed address has a random token, which is exchanged for a cookie; without these nothing is answered. Browsers send
-cookies to every port of a host: the cookie has that path, so no other server gets it. Pages of other sites can send
-requests to loopback by the user's browser: the cookie stays away from them (`SameSite`), the name of the host must be
-that of loopback (DNS rebinding), and a browser that names another origin is refused. A policy lets pages load their own
-files and nothing else. Only GET and HEAD are answered, and nothing is written.
+Only loopback is listened on. Another user of the machine can reach that, so all pages are below a
+random path, and the printed address has a random token, which is exchanged for a cookie; without
+these nothing is answered. Browsers send cookies to every port of a host: the cookie has that path,
+so no other server gets it. Pages of other sites can send requests to loopback by the user's
+browser: the cookie stays away from them (`SameSite`), the name of the host must be that of loopback
+(DNS rebinding), and a browser that names another origin is refused. A policy lets pages load their
+own files and nothing else. Only GET and HEAD are answered, and nothing is written.
 
-Each connection has one request and a thread, for which the end of the process does not wait. Connections that have
-shown no access are few and short, so they cannot keep others out.
+Each connection has one request and a thread, for which the end of the process does not wait.
+Connections that have shown no access are few and short, so they cannot keep others out.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ HOST = "127.0.0.1"
 NAMES = frozenset({HOST, "localhost"})
 """Names of this machine in requests, with any port: a tunnel from another machine has its own."""
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self';"
+    " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -57,7 +58,8 @@ COOKIE = "harness-view"
 QUERY_MOST = 4096
 """Characters of a query."""
 ENTERED = '<!doctype html><meta http-equiv="refresh" content="0;url=./"><a href="./">The runs</a>'
-"""After the token: a redirect would be part of a navigation that another page may have begun, without the cookie."""
+"""After the token: a redirect would be part of a navigation that another page may have begun,
+without the cookie."""
 MAX_STRANGERS = 64
 """Connections that have shown no access; of more the oldest are closed."""
 STRANGER_SECONDS = 10.0
@@ -84,8 +86,8 @@ def _secret() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a request must have: a `path` that no other server knows, and the `token` in the printed address, once, then
-    the `cookie`."""
+    """What a request must have: a `path` that no other server knows, and the `token` in the printed
+    address, once, then the `cookie`."""
 
     path: str = field(default_factory=_secret, repr=False)
     token: str = field(default_factory=_secret, repr=False)
@@ -107,7 +109,9 @@ class Pass:
         return ""
 
     def _has_cookie(self, headers: Message) -> bool:
-        cookies = headers.get("Cookie", "").split(";")  # other servers of this host may have set some of the same name
+        cookies = headers.get("Cookie", "").split(
+            ";"
+        )  # other servers of this host may have set some of the same name
         return any(_same(cookie.strip(), f"{COOKIE}={self.cookie}") for cookie in cookies)
 
     @property
@@ -122,12 +126,15 @@ class Pass:
 
 def link(view: str, **arguments: object) -> str:
     """Return the address of a view on the server, from any other."""
-    query = urlencode({key: value for key, value in arguments.items() if value not in (None, "")}, doseq=True)
+    query = urlencode(
+        {key: value for key, value in arguments.items() if value not in (None, "")}, doseq=True
+    )
     return f"{view or './'}{'?' if query else ''}{query}"
 
 
 class _Server(ThreadingTCPServer):
-    """Accepts connections, and closes those that show no access in time. Errors are no output of the command."""
+    """Accepts connections, and closes those that show no access in time. Errors are no output of
+    the command."""
 
     allow_reuse_address = daemon_threads = True
     request_queue_size = 128
@@ -157,11 +164,14 @@ class _Server(ThreadingTCPServer):
 
     def handle_error(self, request: Any, client_address: object) -> None:
         with suppress(OSError):  # of a connection that has broken
-            request.sendall(b"HTTP/1.0 500 Internal Server Error\r\n\r\nThis page cannot be made.\n")
+            request.sendall(
+                b"HTTP/1.0 500 Internal Server Error\r\n\r\nThis page cannot be made.\n"
+            )
 
 
 class _Request(BaseHTTPRequestHandler):
-    """Answers a request. Pages are made one at a time: what is read of a run is shared by all of them."""
+    """Answers a request. Pages are made one at a time: what is read of a run is shared by all of
+    them."""
 
     server: _Server
     timeout = 60.0
@@ -190,7 +200,9 @@ class _Request(BaseHTTPRequestHandler):
     def _page(self, view: str, query: str) -> tuple[int, str, bytes]:
         if len(query) > QUERY_MOST:
             return 414, TEXT, b"too long\n"
-        with nullcontext() if view == "compare" else self.server.turn:  # which may take long, and reads for itself
+        with (
+            nullcontext() if view == "compare" else self.server.turn
+        ):  # which may take long, and reads for itself
             try:
                 return 200, HTML, self.server.site.page(view, parse_qs(query, max_num_fields=50))
             except (NotThere, ValueError) as error:
@@ -201,9 +213,16 @@ class _Request(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, kind: str, body: bytes, *, entering: bool = False) -> None:
         access = self.server.access
-        headers = {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body)), "Allow": "GET, HEAD"}
+        headers = {
+            **HEADERS,
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            "Allow": "GET, HEAD",
+        }
         if entering:
-            headers["Set-Cookie"] = f"{COOKIE}={access.cookie}; Path={access.root}; HttpOnly; SameSite=Strict"
+            headers["Set-Cookie"] = (
+                f"{COOKIE}={access.cookie}; Path={access.root}; HttpOnly; SameSite=Strict"
+            )
         self.send_response_only(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -213,7 +232,9 @@ class _Request(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         status = 405 if code == 501 else code
-        self._answer(status, TEXT, b"only GET and HEAD\n" if status == 405 else b"no request of HTTP\n")
+        self._answer(
+            status, TEXT, b"only GET and HEAD\n" if status == 405 else b"no request of HTTP\n"
+        )
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -227,16 +248,20 @@ def _message(title: str, more: str) -> bytes:
 
 @contextmanager
 def serving(chosen: Chosen, port: int = 0, access: Pass | None = None) -> Iterator[str]:
-    """Serve a folder, and yield the address with its token. Raise `MachineError` for a port that cannot be had."""
+    """Serve a folder, and yield the address with its token. Raise `MachineError` for a port that
+    cannot be had."""
     access = access or Pass()
     try:
         server = _Server(Site(Folder(chosen), link), access, port)
     except OSError as error:
         why = "another program has it" if error.errno == errno.EADDRINUSE else error.strerror
-        raise MachineError(f"cannot serve on {HOST} port {port}: {why}: give another --port") from None
+        raise MachineError(
+            f"cannot serve on {HOST} port {port}: {why}: give another --port"
+        ) from None
     Thread(target=server.serve_forever, args=(POLL_SECONDS,), daemon=True).start()
     try:
-        yield f"http://{HOST}:{server.server_address[1]}{access.root}?{urlencode({'token': access.token})}"
+        query = urlencode({"token": access.token})
+        yield f"http://{HOST}:{server.server_address[1]}{access.root}?{query}"
     finally:
         server.shutdown()
         server.server_close()

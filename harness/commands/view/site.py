@@ -1,7 +1,8 @@
-"""The pages of the viewer: content of what `reading` reads, as HTML that can be read without a script.
+"""The pages of the viewer: content of what `reading` reads, as HTML that can be read without a
+script.
 
-Every text is escaped by the shared renderer. A page has at most about `PAGE_BYTES` of blocks; what is
-longer is divided.
+Every text is escaped by the shared renderer. A page has at most about `PAGE_BYTES` of blocks; what
+is longer is divided.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ SHOWN_BYTES = 4_000_000
 MORE = Paragraph("More is not shown here: the run's files have it.")
 COMPARED_RUNS = 4
 READ_SECONDS = 0.15
-"""CPU time in which users are read, and in which those to select from are decoded; a further look goes on."""
+"""CPU time in which users are read, and in which those to select from are decoded; a further look
+goes on."""
 Query = Mapping[str, Sequence[str]]
 Content = dict[str, Any]
 """What the template is given."""
@@ -56,7 +58,8 @@ class NotThere(Exception):
 
 
 class Site:
-    """The pages of a folder. `link` returns addresses; `is_static`: pages are files, without forms and scripts."""
+    """The pages of a folder. `link` returns addresses; `is_static`: pages are files, without forms
+    and scripts."""
 
     def __init__(self, folder: Folder, link: Link, *, is_static: bool = False) -> None:
         self.folder, self._link, self._is_static = folder, link, is_static
@@ -85,19 +88,32 @@ class Site:
             raise NotThere("no such run")
         return run, {"name": run.name, "subset": run.subset}
 
-    def _heads(self, view: str, columns: Mapping[str, str], query: Content) -> dict[tuple[str, str], str]:
-        """Return the addresses that sort by a column, the largest first; a second time the smallest first."""
+    def _heads(
+        self, view: str, columns: Mapping[str, str], query: Content
+    ) -> dict[tuple[str, str], str]:
+        """Return the addresses that sort by a column, the largest first; a second time the smallest
+        first."""
         is_down = query.get("order") == "down"
-        orders = {name: "up" if is_down and query.get("sort") == name else "down" for name in columns}
+        orders = {
+            name: "up" if is_down and query.get("sort") == name else "down" for name in columns
+        }
         sort = {name: {**query, "sort": name, "order": order} for name, order in orders.items()}
-        return {("", head): "" if self._is_static else self._link(view, **sort[name]) for name, head in columns.items()}
+        return {
+            ("", head): "" if self._is_static else self._link(view, **sort[name])
+            for name, head in columns.items()
+        }
 
     def _overview(self, query: Query) -> Content:
         rows = [overview.listed(run) for run in self.folder.runs()]
-        kinds = {name: sorted({getattr(row, name) for row in rows}) for name in ("benchmark", "subset", "state")}
+        kinds = {
+            name: sorted({getattr(row, name) for row in rows})
+            for name in ("benchmark", "subset", "state")
+        }
         chosen = _given(query, *kinds, "sort", "order")
         rows = [
-            row for row in rows if all(getattr(row, name) == chosen.get(name, getattr(row, name)) for name in kinds)
+            row
+            for row in rows
+            if all(getattr(row, name) == chosen.get(name, getattr(row, name)) for name in kinds)
         ]
         rows = overview.ordered(rows, chosen.get("sort", ""), chosen.get("order") == "down")
         paging, shown = _paged(query, rows, RUNS)
@@ -107,7 +123,9 @@ class Site:
             links = self._heads("", heads, chosen)
             for row in mine:
                 links[row.name, "run"] = self._link("run", name=row.name, subset=row.subset)
-                links[row.name, heads["users"]] = self._link("users", name=row.name, subset=row.subset)
+                links[row.name, heads["users"]] = self._link(
+                    "users", name=row.name, subset=row.subset
+                )
             is_picked = len(rows) > 1 and not self._is_static
             sort = _sort(chosen, heads.get(chosen["sort"], ""))
             tables.append(rendered([table], links, pick="compare" if is_picked else "", sort=sort))
@@ -125,14 +143,24 @@ class Site:
     def _run(self, query: Query) -> Content:
         run, about = self._selected(query)
         report, snapshot = run.report_so_far, run.snapshot
-        page = _page_of(report, self.folder.chosen.posts) if report else Page(f"{run.name}: {run.subset}", "", (), ())
+        page = (
+            _page_of(report, self.folder.chosen.posts)
+            if report
+            else Page(f"{run.name}: {run.subset}", "", (), ())
+        )
         now: list[Block] = [Paragraph(f"{run.state} (model: {run.model or 'unknown'})")]
         if snapshot:
             page = replace(page, title=f"{run.name}: {run.subset}", warning="", tiles=())
         elif run.state == RUNNING:
-            now.append(Paragraph("This run is being played, and its process gives no live figures here."))
+            now.append(
+                Paragraph("This run is being played, and its process gives no live figures here.")
+            )
         elif not report:
-            now.append(Paragraph(f"This run has no report yet. `harness report --name {run.name}` makes it."))
+            now.append(
+                Paragraph(
+                    f"This run has no report yet. `harness report --name {run.name}` makes it."
+                )
+            )
         others = [other.name for other in self.folder.runs() if other.benchmark == run.benchmark]
         return {
             "title": page.title,
@@ -172,13 +200,19 @@ class Site:
         if decoded is not None and decoded < len(index):
             what = "ranked" if "sort" in chosen else "looked at"
             notes.append(
-                Paragraph(f"Only the first {decoded:,} of {len(index):,} {run.user}s are {what} so far; more follow.")
+                Paragraph(
+                    f"Only the first {decoded:,} of {len(index):,} {run.user}s are {what} so far;"
+                    " more follow."
+                )
             )
         if not is_read:
             notes.append(Paragraph(f"{len(index):,} {run.user}s are read so far; the list grows."))
         title = plural(len(numbers), "failure" if is_failed else run.user)
         return {
-            "title": f"{title}{' selected' if chosen.keys() - {'sort', 'order'} else ''}: {run.name}, {run.subset}",
+            "title": (
+                f"{title}{' selected' if chosen.keys() - {'sort', 'order'} else ''}: {run.name},"
+                f" {run.subset}"
+            ),
             "run": run,
             "about": about,
             "chosen": chosen,
@@ -205,7 +239,11 @@ class Site:
             raise NotThere("no such user")
         numbers = run.users.numbers_of(key)
         near = [run.users.key(numbers[0] + step) if numbers else "" for step in (-1, 1)]
-        same = [each for each in self.folder.runs() if each.subset == run.subset and each.benchmark == run.benchmark]
+        same = [
+            each
+            for each in self.folder.runs()
+            if each.subset == run.subset and each.benchmark == run.benchmark
+        ]
         return {
             "title": key,
             "run": run,
@@ -225,14 +263,21 @@ class Site:
             raise NotThere(f"no run {missing.pop()}")
         if len(names) > 1 and not all(registry.is_shipped(run.benchmark) for run in compared):
             why = "These runs need their benchmark's own code, which is not executed here:"
-            blocks = [Paragraph(why), Quote("Command", f"harness compare {' '.join(names)}", open=True)]
+            blocks = [
+                Paragraph(why),
+                Quote("Command", f"harness compare {' '.join(names)}", open=True),
+            ]
         elif len(names) > 1:
             state = (*names, *[stamp(run.files.results) for run in compared])
             if state != self._last[0]:
                 self._last = state, _compared(self.folder, names)
             blocks = self._last[1]
         rows = [(block,) for block in blocks]
-        return {"title": f"{', '.join(names)}: compared", "about": {"run": names}, **_part(query, rows)}
+        return {
+            "title": f"{', '.join(names)}: compared",
+            "about": {"run": names},
+            **_part(query, rows),
+        }
 
 
 def _compared(folder: Folder, names: Sequence[str]) -> list[Block]:
@@ -252,9 +297,16 @@ def _compared(folder: Folder, names: Sequence[str]) -> list[Block]:
 # Users
 
 
-def _matching(run: Viewed, numbers: Sequence[int], chosen: Mapping[str, str]) -> tuple[Sequence[int], int | None]:
-    """Return which lines of users are selected, in their order; and from how many lines, None for all."""
-    by, value, outcome = _whole(chosen, "sort", -1), _whole(chosen, "value", -1), chosen.get("outcome")
+def _matching(
+    run: Viewed, numbers: Sequence[int], chosen: Mapping[str, str]
+) -> tuple[Sequence[int], int | None]:
+    """Return which lines of users are selected, in their order; and from how many lines, None for
+    all."""
+    by, value, outcome = (
+        _whole(chosen, "sort", -1),
+        _whole(chosen, "value", -1),
+        chosen.get("outcome"),
+    )
     is_repaired = chosen.get("only") == "repaired"
     if by < 0 and value < 0 and not outcome and not is_repaired:
         return numbers, None
@@ -275,10 +327,13 @@ def _matching(run: Viewed, numbers: Sequence[int], chosen: Mapping[str, str]) ->
 
 
 def _side_by_side(sides: Sequence[Sequence[Block]]) -> list[Row]:
-    """Return blocks in rows, one of each side. Those under headings of the same text are next to each other."""
+    """Return blocks in rows, one of each side. Those under headings of the same text are next to
+    each other."""
     sections = [_sections(blocks) for blocks in sides]
     names = dict.fromkeys(name for side in sections for name in side)
-    return [row for name in names for row in zip_longest(*(side.get(name, ()) for side in sections))]
+    return [
+        row for name in names for row in zip_longest(*(side.get(name, ()) for side in sections))
+    ]
 
 
 def _sections(blocks: Sequence[Block]) -> dict[tuple[str, int], list[Block]]:
@@ -296,7 +351,8 @@ def _sections(blocks: Sequence[Block]) -> dict[tuple[str, int], list[Block]]:
 def divided(rows: Sequence[Row]) -> list[list[Row]]:
     """Divide rows of blocks into pages of at most about `PAGE_BYTES`.
 
-    What comes after `SHOWN_BYTES` of content and HTML together is left out, and a last block says so.
+    What comes after `SHOWN_BYTES` of content and HTML together is left out, and a last block says
+    so.
     """
     parts, size, left = list[list[Row]]([[]]), 0, SHOWN_BYTES
     for row in rows:

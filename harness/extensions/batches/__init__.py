@@ -21,7 +21,9 @@ class Batch:
     """Whether requests go by the Batch API."""
 
     batch: bool | None = option(
-        None, "use the provider's Batch API, in waves: each within a day, for half the price at most providers"
+        None,
+        "use the provider's Batch API, in waves: each within a day, for half the price at most"
+        " providers",
     )
 
 

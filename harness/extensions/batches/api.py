@@ -1,8 +1,9 @@
-"""The Batch API of OpenAI and those compatible with it: files of requests, and batches that run them within a day.
+"""The Batch API of OpenAI and those compatible with it: files of requests, and batches that run
+them within a day.
 
-Source: https://platform.openai.com/docs/api-reference/batch. Each method is one attempt, and raises `TransportFault`,
-`Rejected`, `EndpointStopped` or `MachineError`. An attempt whose answer is lost may have succeeded: `find_file` and
-`find_batch` show whether it has.
+Source: https://platform.openai.com/docs/api-reference/batch. Each method is one attempt, and raises
+`TransportFault`, `Rejected`, `EndpointStopped` or `MachineError`. An attempt whose answer is lost
+may have succeeded: `find_file` and `find_batch` show whether it has.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from harness.errors import HarnessError, MachineError, Rejected, TransportFault
 from harness.model import JSON
 
 PATH = "/v1/chat/completions"
-"""What each line of an input file calls, below the provider's root, whatever the base of its address."""
+"""What each line of an input file calls, below the provider's root, whatever the base of its
+address."""
 WINDOW = "24h"
 LABEL = "behavior_harness"
 """The key of a batch's metadata that holds our own identifier of it."""
 MOST_REQUESTS, MOST_BYTES = 50_000, 200_000_000
 """Of an input file (https://platform.openai.com/docs/guides/batch)."""
 TOO_MUCH = ("token_limit_exceeded", "enqueued")
-"""Words for more than the account may have enqueued: OpenAI and Azure fail such a batch, others do not create it."""
+"""Words for more than the account may have enqueued: OpenAI and Azure fail such a batch, others do
+not create it."""
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 UNANSWERED = frozenset({"batch_cancelled", "batch_expired", "batch_failed"})
 """Kinds of lines that no model was asked."""
@@ -96,7 +99,8 @@ class BatchApi:
         return None
 
     async def find_batch(self, file: str, label: str) -> Batch | None:
-        """Return the batch with our identifier, or of this input file, which not every provider needs metadata for."""
+        """Return the batch with our identifier, or of this input file, which not every provider
+        needs metadata for."""
         async for listed in self._listed("/batches"):
             batch = _batch(listed)
             if batch.input_file_id == file or (batch.metadata or {}).get(LABEL) == label:
@@ -114,11 +118,13 @@ class BatchApi:
         return self._client.hide("; ".join(dict.fromkeys(filter(None, words))) or replies.NO_WORDS)
 
     def is_too_much(self, words: str) -> bool:
-        """Return whether an account may not have as much enqueued, by the provider's words for a refusal."""
+        """Return whether an account may not have as much enqueued, by the provider's words for a
+        refusal."""
         return any(phrase in searchable(words) for phrase in TOO_MUCH)
 
     def judged(self, line: JSON, body: bytes) -> Received:
-        """Return what a line of the results settles; `body` is its request. Raise as `Transport.send`."""
+        """Return what a line of the results settles; `body` is its request. Raise as
+        `Transport.send`."""
         response, error = line.get("response"), line.get("error")
         if isinstance(response, dict) and isinstance(response.get("body"), dict):
             return self._settled(response, body)
@@ -128,24 +134,34 @@ class BatchApi:
         raise TransportFault(self._client.hide(kind), words, unreachable=kind in UNANSWERED)
 
     def _settled(self, response: JSON, body: bytes) -> Received:
-        """Return what a reply settles, with its status and its own `body`, to the request `body`."""
+        """Return what a reply settles, with its status and its own `body`, to the request
+        `body`."""
         status, client = response.get("status_code"), self._client
         try:
             if type(status) is not int or 200 <= status < 300:
                 completion = replies.completion_of(response["body"])
             else:
-                completion = replies.refused(status, {}, orjson.dumps(response["body"]), datetime.now(UTC), body)
+                completion = replies.refused(
+                    status, {}, orjson.dumps(response["body"]), datetime.now(UTC), body
+                )
         except HarnessError as error:
             raise client.scrubbed(client.named(error)) from None
         return Received(client.vetted(completion), client.shown)
 
     async def call(
-        self, path: str, query: str = "", *, data: bytes | aiohttp.FormData | None = None, into: BinaryIO | None = None
+        self,
+        path: str,
+        query: str = "",
+        *,
+        data: bytes | aiohttp.FormData | None = None,
+        into: BinaryIO | None = None,
     ) -> JSON:
-        """Return the JSON object of a GET, or a POST of `data`, below the endpoint's base; or write the reply `into` a
-        file, and return nothing of it."""
+        """Return the JSON object of a GET, or a POST of `data`, below the endpoint's base; or write
+        the reply `into` a file, and return nothing of it."""
         client, base = self._client, self._client.base
-        url = base._replace(path=base.path + path, query="&".join(filter(None, (base.query, query)))).geturl()
+        url = base._replace(
+            path=base.path + path, query="&".join(filter(None, (base.query, query)))
+        ).geturl()
         headers = {name: value for name, value in client.headers.items() if name != "Content-Type"}
         if isinstance(data, bytes):
             headers["Content-Type"] = "application/json"
@@ -162,7 +178,9 @@ class BatchApi:
                     return {}
                 content = await whole_body(response, LARGEST_REPLY, math.inf, ())
         except client.errors as error:
-            error.__traceback__ = None  # aiohttp's reader keeps its error, whose frames would keep the reader
+            error.__traceback__ = (
+                None  # aiohttp's reader keeps its error, whose frames would keep the reader
+            )
             raise client.scrubbed(client.mapped(error)) from None
         try:
             return _object(response, content)

@@ -35,11 +35,17 @@ class Batches(Hooks):
     def check(self, plans: Sequence[Plan]) -> None:
         for plan in filter(self._goes, plans):
             if not self._local:
-                raise BadInput("--batch needs the engine local: a batch is submitted by one process")
+                raise BadInput(
+                    "--batch needs the engine local: a batch is submitted by one process"
+                )
             if self._estimating:
-                raise BadInput("--estimate is for requests that are sent one by one: not with --batch")
+                raise BadInput(
+                    "--estimate is for requests that are sent one by one: not with --batch"
+                )
             if plan.found is not None and len(plan.found.addresses) > 1:
-                raise BadInput(f"{plan.name}: --batch needs one address: a batch is on the server that took it")
+                raise BadInput(
+                    f"{plan.name}: --batch needs one address: a batch is on the server that took it"
+                )
 
     def _goes(self, plan: Plan) -> bool:
         """Return whether a plan goes by batches: by this command's options, else as its run did."""
@@ -57,8 +63,9 @@ class Batches(Hooks):
     def forecast(self, plan: Plan, longest: int) -> Iterable[str]:
         if self._goes(plan):
             yield (
-                f"--batch: {plural(longest, 'wave')}, and each may take a day: {plural(longest, 'day')} at worst, more "
-                "where the provider has a limit of requests or tokens that are enqueued"
+                f"--batch: {plural(longest, 'wave')}, and each may take a day:"
+                f" {plural(longest, 'day')} at worst, more where the provider has a limit of"
+                " requests or tokens that are enqueued"
             )
 
     def lane_task(self, lane: Lane) -> Waves | None:
@@ -72,7 +79,9 @@ class Batches(Hooks):
 
     def _made(self, lane: Lane) -> Waves:
         adapted = lane.caller.transport
-        assert isinstance(adapted, Adapted) and isinstance(adapted.transport, Client)  # one address has no replicas
+        assert isinstance(adapted, Adapted) and isinstance(
+            adapted.transport, Client
+        )  # one address has no replicas
         return Waves(lane, BatchApi(adapted.transport), adapted)
 
     def wrap_settle(self, settle: Settle) -> Settle:

@@ -1,14 +1,16 @@
-"""Settle requests by a provider's Batch API: users advance in waves, one step each (docs/features/batches.md).
+"""Settle requests by a provider's Batch API: users advance in waves, one step each
+(docs/features/batches.md).
 
-All users are in play at once. A wave is all that they wait for and that no batch has yet; it goes out when nobody
-computes any more, as one batch for each run, or several where a file would be larger than providers take. What a batch
-does not answer goes again with the next wave. Where a provider refuses a batch as more than an account may have
-enqueued, half as much is submitted, until it is taken, and from then on one batch after the other.
+All users are in play at once. A wave is all that they wait for and that no batch has yet; it goes
+out when nobody computes any more, as one batch for each run, or several where a file would be
+larger than providers take. What a batch does not answer goes again with the next wave. Where a
+provider refuses a batch as more than an account may have enqueued, half as much is submitted, until
+it is taken, and from then on one batch after the other.
 
-Guarantee: no request is in two batches that could both answer it, and no batch is forgotten, whenever this process
-dies. The journal has each step before the next one begins (journal.py). Where the answer to a step was
-lost, the provider is asked what it has before anything is sent again. Not covered: a provider whose lists do not show
-what it has accepted.
+Guarantee: no request is in two batches that could both answer it, and no batch is forgotten,
+whenever this process dies. The journal has each step before the next one begins (journal.py). Where
+the answer to a step was lost, the provider is asked what it has before anything is sent again. Not
+covered: a provider whose lists do not show what it has accepted.
 """
 
 from __future__ import annotations
@@ -39,8 +41,23 @@ from harness.cost import Reserved
 from harness.engine.lane import Lane, User
 from harness.engine.replay import Asked
 from harness.engine.run import Run
-from harness.errors import EndpointStopped, GaveUp, HarnessError, MachineError, Rejected, TransportFault
-from harness.extensions.batches.api import ENDED, MOST_BYTES, MOST_REQUESTS, PATH, UNANSWERED, Batch, BatchApi
+from harness.errors import (
+    EndpointStopped,
+    GaveUp,
+    HarnessError,
+    MachineError,
+    Rejected,
+    TransportFault,
+)
+from harness.extensions.batches.api import (
+    ENDED,
+    MOST_BYTES,
+    MOST_REQUESTS,
+    PATH,
+    UNANSWERED,
+    Batch,
+    BatchApi,
+)
 from harness.model import JSON, Completion, Load, Reply
 from harness.store.submissions import INSTEAD_OF_BATCHES, BatchJournal, RequestKey, Submission, Wave
 from harness.ui.words import plural
@@ -48,7 +65,8 @@ from harness.ui.words import plural
 FIRST_POLL, LONGEST_POLL, POLL_SHARE = 1.0, 60.0, 0.1
 """Seconds between two looks at a batch: a share of its age, within bounds."""
 FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
-"""Seconds after a batch that failed as a whole, doubled with each in a row: the account may have too many requests."""
+"""Seconds after a batch that failed as a whole, doubled with each in a row: the account may have
+too many requests."""
 NO_BATCH_API = frozenset({"http_404", "http_405", "http_501"})
 LINES_AT_ONCE = 200
 """Lines of results that are settled before others have a turn."""
@@ -74,8 +92,8 @@ _Key = tuple[Run, RequestKey]
 class _Request:
     """A request until it is settled, of `size` bytes, for which so much is `reserved`.
 
-    `body` is as it is sent, with the endpoint's quirks, and `since` when it was sent; `future` is None while nobody
-    waits for it.
+    `body` is as it is sent, with the endpoint's quirks, and `since` when it was sent; `future` is
+    None while nobody waits for it.
     """
 
     user: User
@@ -105,9 +123,11 @@ class _Watched:
 
 
 class Waves:
-    """The batches of one lane. Its caller has the counts, and the slot in which calls go out, one at a time.
+    """The batches of one lane. Its caller has the counts, and the slot in which calls go out, one
+    at a time.
 
-    `adapted` has the endpoint's quirks. `clock` is in seconds, monotonic; `most` is what an input file may have.
+    `adapted` has the endpoint's quirks. `clock` is in seconds, monotonic; `most` is what an input
+    file may have.
     """
 
     def __init__(
@@ -133,7 +153,8 @@ class Waves:
         self._room: int | None = None
         """How many requests the provider takes at once, once it has refused more."""
         self._journals = {
-            run: BatchJournal(run.store.own_log(run.store.files.batches), run.store.now) for run in lane.runs
+            run: BatchJournal(run.store.own_log(run.store.files.batches), run.store.now)
+            for run in lane.runs
         }
         self._asked: dict[str, _Request] = {}
         self._requests: dict[_Key, _Request] = {}
@@ -151,7 +172,9 @@ class Waves:
     @property
     def _outstanding(self) -> list[tuple[Run, Submission]]:
         """Return the batches that the provider may have."""
-        return [(run, one) for run, journal in self._journals.items() for one in journal.outstanding]
+        return [
+            (run, one) for run, journal in self._journals.items() for one in journal.outstanding
+        ]
 
     # Users
 
@@ -160,7 +183,8 @@ class Waves:
         return not self._lane.schedule and len(self._users) >= self._lane.in_play
 
     async def settle(self, user: User, of: Asked) -> Completion:
-        """Return the reply to a user's request, once it is saved. Raise `GaveUp`, `Rejected` or `EndpointStopped`."""
+        """Return the reply to a user's request, once it is saved. Raise `GaveUp`, `Rejected` or
+        `EndpointStopped`."""
         asked = _Request(user, of, len(of.body))
         number = str(id(asked))
         self._asked[number] = self._requests[asked.key] = asked
@@ -179,7 +203,8 @@ class Waves:
             del self._asked[number], self._requests[asked.key]
 
     async def send(self, body: bytes, user: str = "") -> Received:
-        """Wait for the reply to a body of the request with this number (a `Transport`, below the quirks)."""
+        """Wait for the reply to a body of the request with this number (a `Transport`, below the
+        quirks)."""
         asked = self._asked[user]
         asked.body, asked.since = body, self._clock()
         asked.future = future = asyncio.get_running_loop().create_future()
@@ -216,7 +241,8 @@ class Waves:
             await self._caller.limiter.slots.changed()
 
     def flushed(self) -> None:
-        """Note the end of batches whose replies were being saved when the last user ended; all are saved by now."""
+        """Note the end of batches whose replies were being saved when the last user ended; all are
+        saved by now."""
         for run, one, status in list(self._settled.values()):
             self._end(run, one, status)
 
@@ -232,7 +258,8 @@ class Waves:
         )
 
     async def _find(self, run: Run, one: Submission) -> None:
-        """Find out what became of a batch that an earlier process began to submit, and finish that."""
+        """Find out what became of a batch that an earlier process began to submit, and finish
+        that."""
         if one.file is None:
             file = await self._call(partial(self._api.find_file, one.name))
             if file is None:
@@ -252,8 +279,11 @@ class Waves:
                 await self._submit_file(run, part, content)
 
     def _next(self) -> list[_Request]:
-        """Return what no batch has, by run; one file of it, once no batch is left, if the provider has no more room."""
-        wave = sorted(self._new.values(), key=lambda asked: self._findings.runs.index(asked.user.run))
+        """Return what no batch has, by run; one file of it, once no batch is left, if the provider
+        has no more room."""
+        wave = sorted(
+            self._new.values(), key=lambda asked: self._findings.runs.index(asked.user.run)
+        )
         if self._room is None:
             return wave
         if self._outstanding:
@@ -262,7 +292,8 @@ class Waves:
         return part
 
     def _fitting(self, wave: Sequence[_Request]) -> list[_Request]:
-        """Return the requests that there is room for, which is reserved; others wait for what batches give back."""
+        """Return the requests that there is room for, which is reserved; others wait for what
+        batches give back."""
         reserved = self._caller.allowance.reserve([asked.size for asked in wave])
         for asked, amount in zip(wave, reserved, strict=False):
             asked.reserved = amount
@@ -287,7 +318,12 @@ class Waves:
         places, sha256 = [asked.place for asked in part], hashlib.sha256(content).hexdigest()
         sent = sum([asked.size for asked in part])
         one = Submission(
-            f"harness-{uuid4().hex}", journal.waves, places, sent=sent, rate=run.store.rate, reserved=_whole(part)
+            f"harness-{uuid4().hex}",
+            journal.waves,
+            places,
+            sent=sent,
+            rate=run.store.rate,
+            reserved=_whole(part),
         )
         journal.intend(one, sha256)
         for asked in part:
@@ -297,7 +333,8 @@ class Waves:
         await self._create(run, one)
 
     async def _step(self, run: Run, one: Submission, act: Callable[[], Awaitable[T]]) -> T:
-        """Do a step of a submission; one that the endpoint refuses leaves nothing at the provider that could run."""
+        """Do a step of a submission; one that the endpoint refuses leaves nothing at the provider
+        that could run."""
         try:
             return await self._call(act)
         except EndpointStopped:
@@ -316,10 +353,13 @@ class Waves:
                 raise
             endpoint = self._findings.runs[0].manifest.provenance["endpoint"]
             status = error.kind.removeprefix("http_")
-            raise EndpointStopped(f"{endpoint} has no Batch API ({status} for /files): use --no-batch") from None
+            raise EndpointStopped(
+                f"{endpoint} has no Batch API ({status} for /files): use --no-batch"
+            ) from None
 
     async def _accepted_or_not(self, one: Submission, act: Awaitable[T]) -> T:
-        """Do a step that submits something; a fault after which it may be at the provider makes it doubtful."""
+        """Do a step that submits something; a fault after which it may be at the provider makes it
+        doubtful."""
         one.doubtful = True
         try:
             return await act
@@ -376,27 +416,39 @@ class Waves:
         except TransportFault as fault:
             if fault.kind == "http_404":
                 raise EndpointStopped(
-                    f"the endpoint does not know the batch {batch} of this run: resume with the address and key that "
-                    f"it was submitted with, or with {INSTEAD_OF_BATCHES} to pay for its requests again"
+                    f"the endpoint does not know the batch {batch} of this run: resume with the"
+                    f" address and key that it was submitted with, or with {INSTEAD_OF_BATCHES} to"
+                    " pay for its requests again"
                 ) from None
             raise
 
     async def _collect(self, run: Run, one: Submission, batch: Batch) -> None:
-        """Save and settle what a batch answered; what it did not answer goes again with the next wave."""
+        """Save and settle what a batch answered; what it did not answer goes again with the next
+        wave."""
         try:
             with tempfile.TemporaryFile(dir=run.store.files.folder) as file:
                 await self._call(partial(self._downloaded, batch, file))
                 with anyio.CancelScope(shield=True):
                     await self._settle_lines(run, one, file)
         except OSError as error:
-            raise MachineError(f"cannot keep the results of a batch in {run.store.files.folder}: {error}") from error
+            raise MachineError(
+                f"cannot keep the results of a batch in {run.store.files.folder}: {error}"
+            ) from error
         self._settled[one.label] = run, one, batch.status
         await self._lane.commit.saved()
-        why = self._api.why(batch) if batch.status == "failed" else "the batch ended without an answer"
+        why = (
+            self._api.why(batch)
+            if batch.status == "failed"
+            else "the batch ended without an answer"
+        )
         unanswered = self._end(run, one, batch.status)
         if batch.status != "completed" or unanswered:
-            self._findings.note("batch", f"batch {batch.id} {batch.status}: {len(unanswered)} requests go again")
-        if batch.status == "failed":  # as a whole, which is no try of its requests: they wait for the next
+            self._findings.note(
+                "batch", f"batch {batch.id} {batch.status}: {len(unanswered)} requests go again"
+            )
+        if (
+            batch.status == "failed"
+        ):  # as a whole, which is no try of its requests: they wait for the next
             return self._failed(batch, unanswered, why)
         self._failed_in_row = 0
         for asked in unanswered:
@@ -405,7 +457,8 @@ class Waves:
         return None
 
     async def _downloaded(self, batch: Batch, file: BinaryIO) -> None:
-        """Download a batch's results and errors to an empty file. Raise `TransportFault` if they are not whole."""
+        """Download a batch's results and errors to an empty file. Raise `TransportFault` if they
+        are not whole."""
         file.seek(0)
         file.truncate()
         for results in filter(None, (batch.output_file_id, batch.error_file_id)):
@@ -425,7 +478,8 @@ class Waves:
                 await anyio.lowlevel.checkpoint()
 
     def _asked_by(self, run: Run, one: Submission, line: JSON) -> _Request | None:
-        """Return the request that a line of results is for, None if nobody waits for it any more."""
+        """Return the request that a line of results is for, None if nobody waits for it any
+        more."""
         try:
             place = one.places[int(line["custom_id"])]
         except (ValueError, LookupError, TypeError):
@@ -449,7 +503,9 @@ class Waves:
         caller.allowance.took(one.label, asked.reserved, asked.size, answer)
         if isinstance(answer, Received):
             completion = answer.completion
-            asked.user.keep(asked.of, Reply(completion, seconds, asked.tries, answer.endpoint, sent=asked.size))
+            asked.user.keep(
+                asked.of, Reply(completion, seconds, asked.tries, answer.endpoint, sent=asked.size)
+            )
             caller.latency.add(seconds)
             caller.traffic.successes += 1
             caller.traffic.prompt_tokens += completion.prompt_tokens or 0
@@ -470,7 +526,8 @@ class Waves:
             future.set_result(answer)
 
     def _end(self, run: Run, one: Submission, status: str) -> list[_Request]:
-        """Note that a batch has ended; return the requests that still wait for it, which go with the next wave."""
+        """Note that a batch has ended; return the requests that still wait for it, which go with
+        the next wave."""
         keys = [(run, place) for place in one.places if (run, place) in self._sent]
         self._caller.allowance.end(one.label, one.reserved)
         self._journals[run].end(one, status)
@@ -482,8 +539,8 @@ class Waves:
         return left
 
     def _failed(self, batch: Batch, unanswered: Sequence[_Request], why: str) -> None:
-        """Draw the conclusions from a batch that failed as a whole. Raise `EndpointStopped` if it was the first one, or
-        the last of many."""
+        """Draw the conclusions from a batch that failed as a whole. Raise `EndpointStopped` if it
+        was the first one, or the last of many."""
         if self._api.is_too_much(why):
             self._take_less(unanswered, why)
         elif not self._caller.traffic.successes and "limit" not in why:
@@ -494,8 +551,9 @@ class Waves:
     def _take_less(self, refused: Sequence[_Request], why: str) -> None:
         """Submit less at once after a batch of these requests was too much.
 
-        As much again, once no other batch of this lane has a part in it; else half, until one request alone is too
-        much: then something else uses the account's room, and after a pause as much as ever is tried again.
+        As much again, once no other batch of this lane has a part in it; else half, until one
+        request alone is too much: then something else uses the account's room, and after a pause as
+        much as ever is tried again.
         """
         requests = len(refused)
         if not requests:
@@ -510,8 +568,9 @@ class Waves:
         batches = -(-len(self._new) // self._room)
         self._findings.note(
             "batch",
-            f"the provider does not take {requests} requests at once ({why}): at most {self._room} from now "
-            f"on, one batch after the other; this wave may take {batches} batches, and each up to a day",
+            f"the provider does not take {requests} requests at once ({why}): at most {self._room}"
+            f" from now on, one batch after the other; this wave may take {batches} batches, and"
+            " each up to a day",
         )
         return None
 
@@ -519,14 +578,18 @@ class Waves:
         """Submit nothing for a while. Raise `EndpointStopped` after too many pauses in a row."""
         self._failed_in_row += 1
         if self._failed_in_row > self._caller.limits.max_retries + 1:
-            raise EndpointStopped(f"the endpoint failed {self._failed_in_row} batches in a row: {why}")
-        self._not_before = self._clock() + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._failed_in_row - 1))
+            raise EndpointStopped(
+                f"the endpoint failed {self._failed_in_row} batches in a row: {why}"
+            )
+        self._not_before = self._clock() + min(
+            LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._failed_in_row - 1)
+        )
 
     # Calls
 
     async def _call(self, act: Callable[[], Awaitable[T]]) -> T:
-        """Do a step of the protocol, again after transport faults. Raise `EndpointStopped` if the endpoint refuses it,
-        or does not answer for `--max-outage`."""
+        """Do a step of the protocol, again after transport faults. Raise `EndpointStopped` if the
+        endpoint refuses it, or does not answer for `--max-outage`."""
         limiter, since, failures = self._caller.limiter, self._clock(), 0
         while True:
             if not limiter.at_once(0.0):
@@ -536,7 +599,9 @@ class Waves:
             except TransportFault as error:
                 fault = error
             except Rejected as error:
-                raise EndpointStopped(f"the endpoint refuses a step of the Batch API: {error}") from None
+                raise EndpointStopped(
+                    f"the endpoint refuses a step of the Batch API: {error}"
+                ) from None
             else:
                 self._answered = True
                 self._caller.answered()
@@ -546,7 +611,9 @@ class Waves:
             failures += 1
             self._findings.log("batch", detail=f"failed try: {fault}")
             if self._clock() - since >= self._patience(fault):
-                raise EndpointStopped(f"the endpoint does not answer ({fault}): go on when it is back")
+                raise EndpointStopped(
+                    f"the endpoint does not answer ({fault}): go on when it is back"
+                )
             await self._sleep(pause_before(failures, fault.retry_after, self._rng))
 
     def _patience(self, fault: TransportFault) -> float:
@@ -560,12 +627,20 @@ class Waves:
 def _whole(part: Sequence[_Request]) -> Reserved | None:
     """Return what is reserved for requests together, which was reserved at once."""
     reserved = list(filter(None, [asked.reserved for asked in part]))
-    return reserved[0]._replace(amount=sum([one.amount for one in reserved], Decimal(0))) if reserved else None
+    return (
+        reserved[0]._replace(amount=sum([one.amount for one in reserved], Decimal(0)))
+        if reserved
+        else None
+    )
 
 
 def _line(number: int, body: bytes) -> bytes:
     """Return a line of an input file, for the request at this place in its batch."""
-    return b'{"custom_id":"%d","method":"POST","url":"%b","body":%b}\n' % (number, PATH.encode(), body)
+    return b'{"custom_id":"%d","method":"POST","url":"%b","body":%b}\n' % (
+        number,
+        PATH.encode(),
+        body,
+    )
 
 
 def _is_whole(file: BinaryIO, least: int) -> bool:

@@ -1,4 +1,5 @@
-"""Stop runs before they cost more than a cap, in money or in tokens (`--budget`; docs/features/budget.md)."""
+"""Stop runs before they cost more than a cap, in money or in tokens (`--budget`;
+docs/features/budget.md)."""
 
 from __future__ import annotations
 
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 TUNING = "budget"
 """In a manifest's tuning and in an entry of a queue: a cap in its own words, None for none."""
 TOKENS = "tokens"
-CAP = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([kMG]?tok(?:ens)?|[A-Za-z]{3})( ?/ ?day)?( each)?")
+CAP = re.compile(
+    r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([kMG]?tok(?:ens)?|[A-Za-z]{3})( ?/ ?day)?( each)?"
+)
 SIZES = {"k": 10**3, "M": 10**6, "G": 10**9}
 
 
 class BudgetReached(HarnessError):
-    """The next request does not fit into the rest of the budget; a larger budget resumes the run."""
+    """The next request does not fit into the rest of the budget; a larger budget resumes the
+    run."""
 
     exit_code = 5
     amount = Decimal(0)
@@ -33,8 +37,8 @@ class BudgetReached(HarnessError):
 
 
 class Cap(NamedTuple):
-    """What a budget allows: a positive amount of `unit`, a currency's code or `TOKENS`; `each` run has one of its own,
-    or all of a results folder share it; `daily`: each day in UTC."""
+    """What a budget allows: a positive amount of `unit`, a currency's code or `TOKENS`; `each` run
+    has one of its own, or all of a results folder share it; `daily`: each day in UTC."""
 
     amount: Decimal
     unit: str
@@ -43,16 +47,23 @@ class Cap(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Cap:
-        """Read `5usd`, `30 CNY/day`, `2Mtok` or `5 USD each`. Raise `ValueError` for anything else, and for nothing."""
+        """Read `5usd`, `30 CNY/day`, `2Mtok` or `5 USD each`. Raise `ValueError` for anything else,
+        and for nothing."""
         if (found := CAP.fullmatch(text.strip())) is None or not (amount := Decimal(found[1])):
-            raise ValueError("expected an amount above 0 with a currency or tokens, such as 5usd, 30cny/day or 2Mtok")
+            raise ValueError(
+                "expected an amount above 0 with a currency or tokens, such as 5usd, 30cny/day or"
+                " 2Mtok"
+            )
         unit, daily, each = found[2], bool(found[3]), bool(found[4])
         if len(unit) == 3 and unit != "tok":
             return cls(amount, unit.upper(), each, daily)
         return cls(amount * SIZES.get(unit[0], 1), TOKENS, each, daily)
 
     def __str__(self) -> str:
-        return f"{plain(self.amount)} {self.unit}{'/day' if self.daily else ''}{' each' if self.each else ''}"
+        return (
+            f"{plain(self.amount)}"
+            f" {self.unit}{'/day' if self.daily else ''}{' each' if self.each else ''}"
+        )
 
     def shown(self, amount: Decimal) -> str:
         """Return an amount in this unit, for people."""
@@ -80,8 +91,8 @@ class Budget:
 
     budget: str | None = option(
         None,
-        "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of the results folder, of other "
-        "commands too",
+        "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of the"
+        " results folder, of other commands too",
         unit="AMOUNT",
         read=_budget,
         everyday=True,
@@ -96,7 +107,10 @@ def words_in(manifest: Manifest) -> Any:
 class _Budget(Extension[Budget]):
     name, options = "budget", Budget
     queue_checks: ClassVar = {
-        TUNING: (_is_budget, "an amount above 0 with a currency or tokens, such as 5usd, 30cny or 2Mtok")
+        TUNING: (
+            _is_budget,
+            "an amount above 0 with a currency or tokens, such as 5usd, 30cny or 2Mtok",
+        )
     }
 
     def hooks(self, options: Budget, command: Session) -> Budgets:

@@ -1,4 +1,5 @@
-"""Keep the runs of a command within their budgets: what each has, and the part of a budget in one try."""
+"""Keep the runs of a command within their budgets: what each has, and the part of a budget in one
+try."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ from harness.store.submissions import pending
 
 
 class Budgets(Hooks):
-    """Plans with the same budget share it, unless it is for `each`. Ledgers are open as long as the runs."""
+    """Plans with the same budget share it, unless it is for `each`. Ledgers are open as long as the
+    runs."""
 
     def __init__(self, options: BudgetOptions, command: Command) -> None:
         self._asked = options.budget
@@ -40,7 +42,8 @@ class Budgets(Hooks):
         self._held = ExitStack()
         self._words: dict[str, Any] = {}
         self._caps: dict[str, Cap] = {}
-        """Budgets by the names of plans: in their words, and what they allow of what may cost something."""
+        """Budgets by the names of plans: in their words, and what they allow of what may cost
+        something."""
         self._shared: dict[tuple[Cap, str], Budget] = {}
         self._ledgers: dict[Path, Ledger] = {}
         self._meters: dict[Run, Meter] = {}
@@ -56,7 +59,8 @@ class Budgets(Hooks):
                     self._caps[plan.name] = cap
 
     def _words_of(self, plan: Plan) -> Any:
-        """Return a plan's budget: that of its entry of a queue, of the command, or of the run that is resumed."""
+        """Return a plan's budget: that of its entry of a queue, of the command, or of the run that
+        is resumed."""
         if (own := plan.terms.queued.get(TUNING)) is not None:
             return str(Cap.parse(own)._replace(each=True))
         if self._asked is not None or self._of_queue:
@@ -67,16 +71,20 @@ class Budgets(Hooks):
         if plan.name in self._words:
             cast(JSON, manifest.tuning)[TUNING] = self._words[plan.name]
 
-    def before_play(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
+    def before_play(
+        self, sessions: Sequence[Session], play: PlayAlone, say: Say
+    ) -> Sequence[Session]:
         for session in sessions:
             if cap := self._caps.get(session.plan.name):
                 price = next((run.price for run in session.runs), None) or session.plan.price
-                self._meters |= dict.fromkeys(session.runs, self._meter(session.plan, session.runs, cap, price))
+                self._meters |= dict.fromkeys(
+                    session.runs, self._meter(session.plan, session.runs, cap, price)
+                )
         return sessions
 
     def _meter(self, plan: Plan, runs: Sequence[Run], cap: Cap, price: Price | None) -> Meter:
-        """Return what counts a plan's requests towards its budget. What the runs' replies took that the ledger of the
-        results folder does not have is added to it."""
+        """Return what counts a plan's requests towards its budget. What the runs' replies took that
+        the ledger of the results folder does not have is added to it."""
         if (ledger := self._ledgers.get(plan.results)) is None:
             ledger = self._ledgers[plan.results] = Ledger(plan.results, time.time)
             self._held.callback(ledger.close)
@@ -85,22 +93,30 @@ class Budgets(Hooks):
         if not cap.each:
             budget = self._shared.setdefault((cap, part), budget)
         budget.carry(plan.name, sum([_spent(run, cap) for run in runs], Decimal(0)))
-        return Meter(budget, None if cap.unit == TOKENS else price, plan.sampling.most_completion, plan.name)
+        return Meter(
+            budget, None if cap.unit == TOKENS else price, plan.sampling.most_completion, plan.name
+        )
 
     def forecast(self, plan: Plan, longest: int) -> Iterable[str]:
         if plan.name in self._caps and plan.sampling.most_completion is None:
             yield (
-                f"{plan.name}: without --max-tokens the first replies, if they are longer than the {SAFE_COMPLETION} "
-                "tokens that are reserved for each, may together bill more than the budget: give --max-tokens"
+                f"{plan.name}: without --max-tokens the first replies, if they are longer than the"
+                f" {SAFE_COMPLETION} tokens that are reserved for each, may together bill more than"
+                " the budget: give --max-tokens"
             )
 
     def wrap_attempt(self, lane: Lane, attempt: Trying) -> Trying:
         meter = self._meters.get(lane.runs[0])
-        return metered(lane.caller, meter, attempt, partial(lane.findings.note, "budget")) if meter else attempt
+        return (
+            metered(lane.caller, meter, attempt, partial(lane.findings.note, "budget"))
+            if meter
+            else attempt
+        )
 
 
 def cap_of(plan: Plan, words: object) -> Cap | None:
-    """Return a plan's share of a budget, None if it costs nothing. Raise `BadInput` if its price does not fit."""
+    """Return a plan's share of a budget, None if it costs nothing. Raise `BadInput` if its price
+    does not fit."""
     try:
         whole = Cap.parse(str(words))
     except ValueError as error:
@@ -112,16 +128,20 @@ def cap_of(plan: Plan, words: object) -> Cap | None:
         return None  # a baseline costs nothing
     if plan.price is None:
         raise BadInput(
-            f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for {plan.sampling.model}: give "
-            f"{HOW_TO_PRICE}, or a budget in tokens"
+            f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for"
+            f" {plan.sampling.model}: give {HOW_TO_PRICE}, or a budget in tokens"
         )
     if (currency := plan.price.currency) != cap.unit:
-        raise BadInput(f"{plan.name}: {plan.sampling.model} is priced in {currency}, the budget is in {cap.unit}")
+        raise BadInput(
+            f"{plan.name}: {plan.sampling.model} is priced in {currency}, the budget is in"
+            f" {cap.unit}"
+        )
     return cap
 
 
 def _spent(run: Run, cap: Cap) -> Decimal:
-    """Return what a run's replies took at most, in the unit of a cap, and what is reserved for those to come."""
+    """Return what a run's replies took at most, in the unit of a cap, and what is reserved for
+    those to come."""
     held = [one.reserved for one in pending(run.store.files) if one.reserved]
     reserved = sum([one.amount for one in held if one.unit == cap.unit], Decimal(0))
     bill = run.store.tally.bill.copy()
@@ -138,7 +158,8 @@ class _NoRoom(NotNow):
 
 @dataclass(slots=True)
 class _Paid:
-    """The part of a budget in a try of so many bytes; `looking` is closed once there is room for it."""
+    """The part of a budget in a try of so many bytes; `looking` is closed once there is room for
+    it."""
 
     meter: Meter
     size: int
@@ -157,10 +178,11 @@ class _Paid:
 
 
 def metered(caller: Caller, meter: Meter, trying: Trying, note: Say) -> Trying:
-    """Return what tries a request within a budget, which the caller's other requests count towards, too.
+    """Return what tries a request within a budget, which the caller's other requests count towards,
+    too.
 
-    One that does not fit waits without a slot. One request of a caller looks for room at a time; `note` is called when
-    it waits for other commands.
+    One that does not fit waits without a slot. One request of a caller looks for room at a time;
+    `note` is called when it waits for other commands.
     """
     caller.allowance = meter
     turn = asyncio.Lock()

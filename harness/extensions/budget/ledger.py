@@ -1,16 +1,19 @@
-"""The ledger of a results folder: what its budgets (`--budget`) have spent and reserved, in `budget.jsonl`.
+"""The ledger of a results folder: what its budgets (`--budget`) have spent and reserved, in
+`budget.jsonl`.
 
-Guarantee: an amount is in the file before its request is sent, and what the reply gives back comes after it. So
-whenever a process dies, the sum of the lines is no less than what was billed within its reservations; those that it
-held count as spent. Two processes never both take what only one of them may: the file is locked for as long as one
-reads what the other has written and appends its own line. Not covered: file systems without locks, where processes may
-take at the same moment; a loss of power (lines are not synced); the removal of the file, after which budgets begin with
-the saved replies of the runs that use them.
+Guarantee: an amount is in the file before its request is sent, and what the reply gives back comes
+after it. So whenever a process dies, the sum of the lines is no less than what was billed within
+its reservations; those that it held count as spent. Two processes never both take what only one of
+them may: the file is locked for as long as one reads what the other has written and appends its own
+line. Not covered: file systems without locks, where processes may take at the same moment; a loss
+of power (lines are not synced); the removal of the file, after which budgets begin with the saved
+replies of the runs that use them.
 
-A line is sealed as those of all logs. `budget` is the unit, and the part of a run that a share is of; `day` is a date
-in UTC, empty for what was spent on days that are not known; `amount` is exact, and negative where something is given
-back. `reserved` is how much of it is reserved and not spent, negative where a reservation ends. A reservation lasts as
-long as a process plays its run, which the run's lock shows; after that it counts as spent.
+A line is sealed as those of all logs. `budget` is the unit, and the part of a run that a share is
+of; `day` is a date in UTC, empty for what was spent on days that are not known; `amount` is exact,
+and negative where something is given back. `reserved` is how much of it is reserved and not spent,
+negative where a reservation ends. A reservation lasts as long as a process plays its run, which the
+run's lock shows; after that it counts as spent.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ class DaySum(NamedTuple):
 
 
 class Ledger:
-    """A results folder's ledger. `clock` gives seconds since the epoch. Raise `MachineError` if it cannot be used."""
+    """A results folder's ledger. `clock` gives seconds since the epoch. Raise `MachineError` if it
+    cannot be used."""
 
     def __init__(self, folder: Path, clock: Callable[[], float], disk: Disk = DISK) -> None:
         self._path = folder / NAME
@@ -63,7 +67,9 @@ class Ledger:
             self._fd = disk.open(self._path, KEEP)
         except OSError as error:
             raise MachineError(f"cannot open {self._path}: {error.strerror}") from error
-        next(sound_lines(self._path), None)  # of a file that is damaged as a whole no amount is read
+        next(
+            sound_lines(self._path), None
+        )  # of a file that is damaged as a whole no amount is read
         with self.locked():
             pass
 
@@ -75,7 +81,8 @@ class Ledger:
         return datetime.fromtimestamp(self._clock(), UTC).date().isoformat()
 
     def sums(self, budget: str, run: str | None, day: str | None) -> list[DaySum]:
-        """Return a budget's sums, of one run or day unless these are None, by the lines read so far."""
+        """Return a budget's sums, of one run or day unless these are None, by the lines read so
+        far."""
         return [
             DaySum(entry_run, entry_day, *amounts)
             for (entry_budget, entry_run, entry_day), amounts in self._sums.items()
@@ -100,10 +107,21 @@ class Ledger:
         except OSError as error:
             raise MachineError(f"cannot use {self._path}: {error.strerror}") from error
 
-    def append(self, budget: str, run: str, day: str, amount: Decimal, reserved: Decimal = NOTHING) -> None:
+    def append(
+        self, budget: str, run: str, day: str, amount: Decimal, reserved: Decimal = NOTHING
+    ) -> None:
         """Append an amount, and how much of it is reserved; the lock is held."""
         more = {"reserved": plain(reserved)} if reserved else {}
-        line = seal({"budget": budget, "run": run, "day": day, "amount": plain(amount), **more, "format": FORMAT})
+        line = seal(
+            {
+                "budget": budget,
+                "run": run,
+                "day": day,
+                "amount": plain(amount),
+                **more,
+                "format": FORMAT,
+            }
+        )
         os.lseek(self._fd, 0, os.SEEK_END)
         write_whole(self._disk, self._fd, line)
         self._read += len(line)
@@ -137,10 +155,17 @@ class Ledger:
         data = parsed(line) if sound(line) else {}
         key = data.get("budget"), data.get("run"), data.get("day")
         try:
-            amount, reserved = Decimal(str(data.get("amount"))), Decimal(str(data.get("reserved", 0)))
+            amount, reserved = (
+                Decimal(str(data.get("amount"))),
+                Decimal(str(data.get("reserved", 0))),
+            )
         except InvalidOperation:
             return
-        if amount.is_finite() and reserved.is_finite() and all(isinstance(part, str) for part in key):
+        if (
+            amount.is_finite()
+            and reserved.is_finite()
+            and all(isinstance(part, str) for part in key)
+        ):
             budget, run, day = map(str, key)
             amount_before, reserved_before = self._sums.get((budget, run, day), (NOTHING, NOTHING))
             self._sums[budget, run, day] = amount_before + amount, reserved_before + reserved

@@ -1,4 +1,5 @@
-"""The part of a budget that another process spends: reserved here, and settled by what that process reports."""
+"""The part of a budget that another process spends: reserved here, and settled by what that process
+reports."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ SMALLEST = Decimal("1e-9")
 
 
 class MeterLoan:
-    """What one borrower may take. The reservation is in the ledger before the borrower has it, so the budget holds for
-    all of them together."""
+    """What one borrower may take. The reservation is in the ledger before the borrower has it, so
+    the budget holds for all of them together."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -25,8 +26,8 @@ class MeterLoan:
         self._day = ""
 
     def renewed(self, taken: Decimal, reserved: Decimal, borrowers: int) -> Decimal:
-        """Return what the borrower may take from now on beyond what it has `taken` so far and `reserved` for requests
-        in flight: its share of what is left."""
+        """Return what the borrower may take from now on beyond what it has `taken` so far and
+        `reserved` for requests in flight: its share of what is left."""
         self.settle(taken)
         budget, run = self._meter.budget, self._meter.run
         room = max(NOTHING, budget.cap.amount - budget.totals()[0] - reserved)
@@ -51,4 +52,6 @@ class MeterLoan:
 
     def reached(self, error: HarnessError) -> HarnessError:
         """Return the error of a borrower as one about the whole budget."""
-        return self._meter.budget.reached(error.amount) if isinstance(error, BudgetReached) else error
+        return (
+            self._meter.budget.reached(error.amount) if isinstance(error, BudgetReached) else error
+        )

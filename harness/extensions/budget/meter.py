@@ -1,9 +1,9 @@
 """Budgets: a cap on what requests cost, in money or in tokens, kept while many are in flight.
 
-A request reserves what it may cost before it is sent, and its reply's usage settles that. One that does not fit waits
-while others hold reservations, since their replies may give some back, also those of other commands on the same budget.
-Once none does, its run stops. So the cap is
-exceeded only by what the replies in flight at once take beyond their reservations (docs/features/budget.md).
+A request reserves what it may cost before it is sent, and its reply's usage settles that. One that
+does not fit waits while others hold reservations, since their replies may give some back, also
+those of other commands on the same budget. Once none does, its run stops. So the cap is exceeded
+only by what the replies in flight at once take beyond their reservations (docs/features/budget.md).
 
 Reservations and what became of them are in the ledger, with those of other processes.
 """
@@ -31,7 +31,8 @@ from harness.ui.words import count
 SAFE_START = SAFE_COMPLETION
 """Tokens that a completion may take, until `ENOUGH` replies show what they take."""
 ENOUGH, REPLIES = 20, 512
-"""Replies before estimates rely on them, and the number of last ones that completions are judged by."""
+"""Replies before estimates rely on them, and the number of last ones that completions are judged
+by."""
 LOOK_SECONDS = 0.5
 """Between two looks at what other processes have given back."""
 NOTHING = Decimal(0)
@@ -39,10 +40,11 @@ NOTHING_UNCLEAR = UnclearTokens()
 
 
 class Budget:
-    """One cap, which may be that of several runs: each has a `Meter` on it, and its amounts in the ledger.
+    """One cap, which may be that of several runs: each has a `Meter` on it, and its amounts in the
+    ledger.
 
-    `part` is what the cap is a share of, such as 1/2, and `run` the one whose own it is, None for one that is shared.
-    `reserved` is by this process.
+    `part` is what the cap is a share of, such as 1/2, and `run` the one whose own it is, None for
+    one that is shared. `reserved` is by this process.
     """
 
     def __init__(self, cap: Cap, ledger: Ledger, part: str = "", run: str | None = None) -> None:
@@ -56,22 +58,27 @@ class Budget:
         self._changed: asyncio.Event | None = None
 
     def totals(self) -> tuple[Decimal, Decimal]:
-        """Return all that counts now, and how much of it other processes have reserved that still play."""
+        """Return all that counts now, and how much of it other processes have reserved that still
+        play."""
         ledger = self._ledger
         with ledger.locked():
             reserved = [
                 entry.reserved
                 for entry in self._sums()
-                if entry.reserved > 0 and entry.run not in self._played and ledger.is_played(entry.run)
+                if entry.reserved > 0
+                and entry.run not in self._played
+                and ledger.is_played(entry.run)
             ]
             return _total(self._sums()), sum(reserved, NOTHING)
 
     def _sums(self) -> list[DaySum]:
-        return self._ledger.sums(self._name, self._run, self._ledger.today if self.cap.daily else None)
+        return self._ledger.sums(
+            self._name, self._run, self._ledger.today if self.cap.daily else None
+        )
 
     def carry(self, run: str, amount: Decimal) -> None:
-        """Have no less of a run, which this process plays, than an amount, on days that are not known. What a dead
-        process had reserved for it is spent."""
+        """Have no less of a run, which this process plays, than an amount, on days that are not
+        known. What a dead process had reserved for it is spent."""
         self._played.add(run)
         with self._ledger.locked():
             entries = self._ledger.sums(self._name, run, None)
@@ -83,12 +90,16 @@ class Budget:
 
     @property
     def spent(self) -> Decimal:
-        """Return what replies took, and what failed tries and those of dead processes may have taken."""
+        """Return what replies took, and what failed tries and those of dead processes may have
+        taken."""
         total, elsewhere = self.totals()
-        return max(NOTHING, total - elsewhere - self.reserved)  # what is reserved may be of the day before
+        return max(
+            NOTHING, total - elsewhere - self.reserved
+        )  # what is reserved may be of the day before
 
     def take(self, amount: Decimal, run: str = "", *, anyway: bool = False) -> str | None:
-        """Reserve an amount if it fits, or `anyway`; return the day to which it belongs, None if it does not."""
+        """Reserve an amount if it fits, or `anyway`; return the day to which it belongs, None if it
+        does not."""
         with self._ledger.locked():
             if not anyway and _total(self._sums()) + amount > self.cap.amount:
                 return None
@@ -119,24 +130,34 @@ class Budget:
             await self._changed.wait()
 
     def room(self, amount: Decimal) -> Decimal:
-        """Return what is left. Raise `BudgetReached` for a request that may take an amount, if that will not fit
-        whatever reservations give back."""
+        """Return what is left. Raise `BudgetReached` for a request that may take an amount, if that
+        will not fit whatever reservations give back."""
         total, elsewhere = self.totals()
-        if total + amount > self.cap.amount and not self.reserved and (amount > self.cap.amount or not elsewhere):
+        if (
+            total + amount > self.cap.amount
+            and not self.reserved
+            and (amount > self.cap.amount or not elsewhere)
+        ):
             raise self.reached(amount)
         return self.cap.amount - total
 
     def reached(self, amount: Decimal) -> BudgetReached:
         """Return the error for a request that may take an amount, and never fits."""
         cap = self.cap
-        whole, next_one = f"{cap.shown(cap.amount)}{' a day' if cap.daily else ''}", cap.shown(amount)
+        whole, next_one = (
+            f"{cap.shown(cap.amount)}{' a day' if cap.daily else ''}",
+            cap.shown(amount),
+        )
         later = "tomorrow (UTC), or " if cap.daily else ""
         if amount > cap.amount:
-            why = f"is less than one request may take ({next_one}): give a larger --budget, or less --max-tokens"
+            why = (
+                f"is less than one request may take ({next_one}): give a larger --budget, or less"
+                " --max-tokens"
+            )
         else:
             why = (
-                f"is reached ({cap.shown(self.spent)} spent, the next request may take {next_one}): "
-                f"resume {later}with a larger --budget"
+                f"is reached ({cap.shown(self.spent)} spent, the next request may take {next_one}):"
+                f" resume {later}with a larger --budget"
             )
         error = BudgetReached(f"the budget of {whole} {why}")
         error.amount = amount
@@ -148,15 +169,19 @@ def _total(entries: Iterable[DaySum]) -> Decimal:
 
 
 class Meter(Allowance):
-    """One run's requests on a budget. `price` is None for a budget in tokens, `most` the tokens of a completion that
-    requests themselves allow, None without a limit. `run` is its name in the ledger.
+    """One run's requests on a budget. `price` is None for a budget in tokens, `most` the tokens of
+    a completion that requests themselves allow, None without a limit. `run` is its name in the
+    ledger.
 
-    `spent` is what its requests took in this session, `lost` the part of it that failed tries may have cost.
+    `spent` is what its requests took in this session, `lost` the part of it that failed tries may
+    have cost.
     """
 
     held_by = "budget"
 
-    def __init__(self, budget: Budget, price: Price | None, most: int | None, run: str = "") -> None:
+    def __init__(
+        self, budget: Budget, price: Price | None, most: int | None, run: str = ""
+    ) -> None:
         self.budget = budget
         self.run = run
         self.spent = self.lost = NOTHING
@@ -174,7 +199,9 @@ class Meter(Allowance):
     def load(self) -> Load:
         cap = self.budget.cap
         amounts = self.budget.spent, cap.amount
-        spent, whole = map(count, map(float, amounts)) if cap.unit == TOKENS else map(rounded, amounts)
+        spent, whole = (
+            map(count, map(float, amounts)) if cap.unit == TOKENS else map(rounded, amounts)
+        )
         return (f"budget {spent} of {whole} {cap.unit}",)
 
     @property
@@ -196,7 +223,9 @@ class Meter(Allowance):
                 break
             whole += amount
             amounts.append(amount)
-        if not amounts or (day := budget.take(whole, self.run)) is None:  # another process may have been faster
+        if (
+            not amounts or (day := budget.take(whole, self.run)) is None
+        ):  # another process may have been faster
             return []
         return [Reserved(amount, budget.cap.unit, day) for amount in amounts]
 
@@ -204,10 +233,14 @@ class Meter(Allowance):
         if reserved and (amount := self._own(reserved)):
             self.budget.resume(amount, reserved.day, self.run)
 
-    def took(self, label: str, reserved: Reserved | None, size: int, answer: Received | HarnessError) -> None:
+    def took(
+        self, label: str, reserved: Reserved | None, size: int, answer: Received | HarnessError
+    ) -> None:
         expected = reserved.amount if reserved else self.estimate(size)
         received = answer if isinstance(answer, Received) else None
-        taken = self.taken(expected, size, received, answer if isinstance(answer, TransportFault) else None)
+        taken = self.taken(
+            expected, size, received, answer if isinstance(answer, TransportFault) else None
+        )
         self._taken[label] = self._taken.get(label, NOTHING) + taken
 
     def end(self, label: str, reserved: Reserved | None) -> None:
@@ -247,8 +280,9 @@ class Meter(Allowance):
     def estimate(self, size: int) -> Decimal:
         """Return what a request of so many bytes may cost.
 
-        Its prompt: a token a byte, which no tokenizer exceeds, later the most tokens a byte of any prompt so far. Its
-        completion: `most`, else 8,192 tokens or the longest so far, later the 99th percentile of the last ones.
+        Its prompt: a token a byte, which no tokenizer exceeds, later the most tokens a byte of any
+        prompt so far. Its completion: `most`, else 8,192 tokens or the longest so far, later the
+        99th percentile of the last ones.
         """
         prompt = ceil(size * self._ratio) if self._replies >= ENOUGH and self._ratio else size
         return self._amount(prompt, self._completion)
@@ -262,18 +296,24 @@ class Meter(Allowance):
             return max([SAFE_START, *lengths])
         return sorted(lengths)[ceil(0.99 * len(lengths)) - 1]
 
-    def settle(self, reserved: Reserved, size: int, received: Received | None, fault: TransportFault | None) -> None:
-        """Count what a try of so many bytes has cost: its usage, or without a reply all that it reserved, unless it was
-        refused."""
+    def settle(
+        self, reserved: Reserved, size: int, received: Received | None, fault: TransportFault | None
+    ) -> None:
+        """Count what a try of so many bytes has cost: its usage, or without a reply all that it
+        reserved, unless it was refused."""
         taken = self.taken(reserved.amount, size, received, fault)
         self.budget.settle(reserved.amount, taken, reserved.day, self.run)
 
-    def taken(self, amount: Decimal, size: int, received: Received | None, fault: TransportFault | None) -> Decimal:
+    def taken(
+        self, amount: Decimal, size: int, received: Received | None, fault: TransportFault | None
+    ) -> Decimal:
         """Return and count what a try of so many bytes took, of which an amount was expected."""
         taken = NOTHING
         if received is not None:
             taken = self._billed(received, size)
-            if fault is None:  # else it is a probe's, far smaller than the request in whose place it went
+            if (
+                fault is None
+            ):  # else it is a probe's, far smaller than the request in whose place it went
                 self._learn(received, size)
         elif fault is not None and fault.billed:
             taken = amount
@@ -287,7 +327,9 @@ class Meter(Allowance):
         prompt, answer, most = completion.prompt_tokens, completion.completion_tokens, self._most
         if completion.lacks_usage:
             prompt = size if prompt is None else prompt
-            unknown = ceiling(most, max(self._completions, default=0)) + (completion.size if most is None else 0)
+            unknown = ceiling(most, max(self._completions, default=0)) + (
+                completion.size if most is None else 0
+            )
             answer = unknown + (completion.reasoning_tokens or 0) if answer is None else answer
         prompt, answer = prompt or 0, answer or 0
         cached = min(completion.cached_tokens or 0, completion.prompt_tokens or 0)
@@ -307,4 +349,8 @@ class Meter(Allowance):
             self._completions.append(completion.completion_tokens + unclear.either)
 
     def _amount(self, prompt: int, completion: int, cached: int = 0) -> Decimal:
-        return self._price.of(prompt, completion, cached) if self._price else Decimal(prompt + completion)
+        return (
+            self._price.of(prompt, completion, cached)
+            if self._price
+            else Decimal(prompt + completion)
+        )

@@ -1,4 +1,5 @@
-"""Play a few users first, show what the whole run will take, and ask before it goes on (`run --estimate`)."""
+"""Play a few users first, show what the whole run will take, and ask before it goes on (`run
+--estimate`)."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ class Estimate:
 
     estimate: bool = option(
         False,
-        "play a few users first, show what the whole run will take, and ask before continuing; exit code 5 if nobody "
-        "agrees",
+        "play a few users first, show what the whole run will take, and ask before continuing; exit"
+        " code 5 if nobody agrees",
         everyday=True,
     )
     yes: bool = option(False, "with --estimate: continue without asking", once=True)

@@ -1,8 +1,9 @@
 """`run --estimate`: what a whole run will take, from a few users who are played first and kept.
 
-What the users who are left take is the mean of the played ones, a step of their chains. Its interval is a bootstrap:
-1,000 times, as many users as are left are drawn from a resample of the played ones. Its bounds are at least what the
-endpoint reports, and at most what it may bill, tries without a reply included.
+What the users who are left take is the mean of the played ones, a step of their chains. Its
+interval is a bootstrap: 1,000 times, as many users as are left are drawn from a resample of the
+played ones. Its bounds are at least what the endpoint reports, and at most what it may bill, tries
+without a reply included.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from harness.ui.words import count, duration
 FEWEST, MOST = 10, 30
 """Users of a subset who are played first: a tenth of them, between these."""
 DRAWS, BEYOND = 1000, 0.025
-"""Draws, and the share of them beyond each bound: with so few users some 90 % of intervals then hold."""
+"""Draws, and the share of them beyond each bound: with so few users some 90 % of intervals then
+hold."""
 
 Array = NDArray[np.float64]
 
@@ -36,8 +38,8 @@ Array = NDArray[np.float64]
 class Estimate:
     """What a plan takes as a whole: requests, tokens of prompts and of completions, and the cost.
 
-    `low`, `value` and `high` have a number for each; `left` is the part of `value` that is still to be paid. `seconds`
-    is the least time that this takes. `currency` is empty without a price.
+    `low`, `value` and `high` have a number for each; `left` is the part of `value` that is still to
+    be paid. `seconds` is the least time that this takes. `currency` is empty without a price.
     """
 
     low: Array
@@ -49,12 +51,19 @@ class Estimate:
 
 
 def choose(run: Run) -> NDArray[np.int64]:
-    """Return the positions of the users of a run to play first: one of each stratum of chain lengths of which nobody is
-    done."""
-    expected, rng = np.flatnonzero(run.expected), np.random.default_rng(run.manifest.selection["sample_seed"])
+    """Return the positions of the users of a run to play first: one of each stratum of chain
+    lengths of which nobody is done."""
+    expected, rng = (
+        np.flatnonzero(run.expected),
+        np.random.default_rng(run.manifest.selection["sample_seed"]),
+    )
     order = expected[np.lexsort((rng.random(len(expected)), run.index.steps[expected]))]
     strata = np.array_split(order, min(len(order), max(FEWEST, min(MOST, len(order) // 10))))
-    return np.sort(np.array([rng.choice(stratum) for stratum in strata if not run.done[stratum].any()], np.int64))
+    return np.sort(
+        np.array(
+            [rng.choice(stratum) for stratum in strata if not run.done[stratum].any()], np.int64
+        )
+    )
 
 
 def estimate(session: Session) -> Estimate | None:
@@ -90,9 +99,13 @@ def estimate(session: Session) -> Estimate | None:
 
 def _bills(run: Run) -> tuple[dict[int, Bill], float]:
     """Return what each user who is done took, by position, and the mean seconds of a reply."""
-    tallies = {position: RunTally() for position in np.flatnonzero(run.expected & run.done).tolist()}
+    tallies = {
+        position: RunTally() for position in np.flatnonzero(run.expected & run.done).tolist()
+    }
     seconds = list[float]()
-    for _, line in chain(log.objects(run.store.files.responses), log.objects(run.store.files.events)):
+    for _, line in chain(
+        log.objects(run.store.files.responses), log.objects(run.store.files.events)
+    ):
         if (position := run.index.of(line)) not in tallies:
             continue
         if "completion" in line:
@@ -105,7 +118,8 @@ def _bills(run: Run) -> tuple[dict[int, Bill], float]:
 
 
 def _figures(cost: Cost) -> Array:
-    """Return requests, tokens of prompts and completions, and the amount: the fewest, those counted, and the most."""
+    """Return requests, tokens of prompts and completions, and the amount: the fewest, those
+    counted, and the most."""
     fewest, most = cost.bounds
     requests, money = cost.requests + (cost.requests_without_reply or 0), cost.money
     amounts = map(float, (money.least, money.amount, money.most) if money else (0, 0, 0))
@@ -129,7 +143,10 @@ def in_short(estimates: Iterable[Estimate]) -> str:
     sums = Counter[str]()
     for whole in estimates:
         sums[whole.currency] += whole.left[3] if whole.currency else whole.left[1] + whole.left[2]
-    parts = [f"{_money(amount)} {unit}" if unit else f"{count(amount)} tokens" for unit, amount in sums.items()]
+    parts = [
+        f"{_money(amount)} {unit}" if unit else f"{count(amount)} tokens"
+        for unit, amount in sums.items()
+    ]
     return f"about {' + '.join(parts)} more"
 
 

@@ -1,4 +1,5 @@
-"""Take part in a run: play its first users, show the estimate, and ask the user whether to continue."""
+"""Take part in a run: play its first users, show the estimate, and ask the user whether to
+continue."""
 
 from __future__ import annotations
 
@@ -27,8 +28,11 @@ class FirstUsers(Hooks):
         if not options.estimate:
             raise BadInput("--yes is for --estimate")
 
-    def before_play(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
-        """Play a few users of each run, print what the whole run will take, and return the sessions that continue.
+    def before_play(
+        self, sessions: Sequence[Session], play: PlayAlone, say: Say
+    ) -> Sequence[Session]:
+        """Play a few users of each run, print what the whole run will take, and return the sessions
+        that continue.
 
         All other sessions are finished here: they have ended, or the user did not agree.
         """
@@ -40,14 +44,19 @@ class FirstUsers(Hooks):
             run.first = choose(run)
         play(sessions)
         lanes = {session: session.lane for session in sessions if session.lane}
-        open_lanes = {session: lane for session, lane in lanes.items() if not lane.ending and session.remaining}
+        open_lanes = {
+            session: lane
+            for session, lane in lanes.items()
+            if not lane.ending and session.remaining
+        }
         agreed = self._agreed({session.plan.name: estimate(session) for session in open_lanes}, say)
         for run in runs:
             run.first = None
         for session, lane in lanes.items():
             if not agreed and session in open_lanes:
                 lane.ending = Estimated(
-                    f"the first users are played, and their replies saved{'' if can_ask() else AGREE}"
+                    "the first users are played, and their replies"
+                    f" saved{'' if can_ask() else AGREE}"
                 )
             if lane.ending or not session.remaining:
                 session.finish()
@@ -56,7 +65,8 @@ class FirstUsers(Hooks):
         return [session for session in sessions if session.code is None]
 
     def _agreed(self, estimates: Mapping[str, Estimate | None], say: Say) -> bool:
-        """Show the estimates; return whether runs continue, by `--yes` or by the user's answer on a terminal."""
+        """Show the estimates; return whether runs continue, by `--yes` or by the user's answer on a
+        terminal."""
         known = {name: whole for name, whole in estimates.items() if whole}
         for name, whole in known.items():
             for line in lines(name, whole):

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from harness.extensions.hedging.hedging import Hedging
 
 TUNING, HEDGED = "hedge", "hedged"
-"""In a manifest's tuning: the multiple of the 99th percentile, and how many requests were sent a second time, which
-have a notice of that kind."""
+"""In a manifest's tuning: the multiple of the 99th percentile, and how many requests were sent a
+second time, which have a notice of that kind."""
 MOST = 1000
 
 
@@ -27,8 +27,11 @@ class Hedge:
 
     hedge: float | None = option(
         None,
-        "send a request again after N times the 99th percentile, such as 3; may pay twice (default: 0, never)",
-        check=number(lambda value: value == 0 or 1 <= value <= MOST, "a number from 1 to 1000, or 0"),
+        "send a request again after N times the 99th percentile, such as 3; may pay twice (default:"
+        " 0, never)",
+        check=number(
+            lambda value: value == 0 or 1 <= value <= MOST, "a number from 1 to 1000, or 0"
+        ),
     )
 
 
@@ -57,7 +60,10 @@ class _Hedging(Extension[Hedge]):
 
     def notes(self, manifest: Manifest) -> Iterator[str]:
         for count in self.counts(manifest).values():
-            yield f"--hedge sent {count} slow requests a second time, so some of them may have been billed twice."
+            yield (
+                f"--hedge sent {count} slow requests a second time, so some of them may have been"
+                " billed twice."
+            )
 
 
 EXTENSION = _Hedging()

@@ -19,7 +19,8 @@ from harness.options.plan import Plan
 from harness.store.manifest import Manifest
 
 LEAST_SECONDS, LOOK_SECONDS = 1.0, 1.0
-"""Seconds before which no second try is sent; those between two looks while too few replies say what is usual."""
+"""Seconds before which no second try is sent; those between two looks while too few replies say
+what is usual."""
 
 
 class Hedging(Hooks):
@@ -50,7 +51,8 @@ class Hedging(Hooks):
 
 @dataclass(slots=True)
 class _Race:
-    """Two tries of one request (a `Part` of each): whether one was `sent`, and whether one has `won`."""
+    """Two tries of one request (a `Part` of each): whether one was `sent`, and whether one has
+    `won`."""
 
     sent: asyncio.Event = field(default_factory=asyncio.Event)
     won: bool = False
@@ -65,11 +67,11 @@ class _Race:
 
 
 def hedged(caller: Caller, multiple: float, trying: Trying) -> Trying:
-    """Return what sends a try that takes a `multiple` of the 99th percentile a second time, to whichever replica has
-    room.
+    """Return what sends a try that takes a `multiple` of the 99th percentile a second time, to
+    whichever replica has room.
 
-    The first whole reply wins, and the other try is cancelled. Each takes a slot, and counts towards the rates. A fault
-    of one waits for the other.
+    The first whole reply wins, and the other try is cancelled. Each takes a slot, and counts
+    towards the rates. A fault of one waits for the other.
     """
     if not multiple:
         return trying
@@ -77,7 +79,8 @@ def hedged(caller: Caller, multiple: float, trying: Trying) -> Trying:
     clock = caller.limiter.slots.clock
 
     def until_second(start: float) -> float:
-        """Return the seconds until a request that was sent at `start` may be sent again, or until another look."""
+        """Return the seconds until a request that was sent at `start` may be sent again, or until
+        another look."""
         if (tail := caller.latency.tail) is None:
             return LOOK_SECONDS
         return start + max(LEAST_SECONDS, multiple * tail) - clock()
@@ -96,13 +99,17 @@ def hedged(caller: Caller, multiple: float, trying: Trying) -> Trying:
             if not done:
                 caller.traffic.notices[HEDGED] += 1
                 one.warn(Notice(HEDGED, f"no reply within {clock() - start:.0f} s"), one.number)
-                tries.add(_started(trying, one._replace(user="", number=one.number + 1, tries=second)))
+                tries.add(
+                    _started(trying, one._replace(user="", number=one.number + 1, tries=second))
+                )
             return await _first(tries)
         finally:
             for each in tries:
                 each.cancel()
             await asyncio.gather(*tries, return_exceptions=True)
-            one.tries.billable += second.billable  # two faults count as one failed try, and may be billed twice
+            one.tries.billable += (
+                second.billable
+            )  # two faults count as one failed try, and may be billed twice
 
     return twice
 
@@ -115,12 +122,15 @@ def _started(trying: Trying, one: Attempt) -> asyncio.Task[Reply]:
 
 
 async def _first(tries: set[asyncio.Task[Reply]]) -> Reply:
-    """Return the first reply; raise an error once no other try is left, or one that no other try would help."""
+    """Return the first reply; raise an error once no other try is left, or one that no other try
+    would help."""
     left = set(tries)
     while True:
         done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
         ended = [one for one in done if not one.cancelled()]
-        ended.sort(key=lambda one: (one.exception() is not None, _faulty(one)))  # a reply before any error
+        ended.sort(
+            key=lambda one: (one.exception() is not None, _faulty(one))
+        )  # a reply before any error
         if ended and not (left and _faulty(ended[0])):
             return ended[0].result()
 

@@ -1,8 +1,8 @@
 """Play users in worker processes, on one machine or on many (`--engine ray`; docs/scale.md).
 
-The users are cut into parts. A worker plays a part with a whole local engine, and has a share of the limits. What that
-engine saves is in the driver's files within a second, so a worker can be lost at any moment: its part goes on elsewhere
-from there.
+The users are cut into parts. A worker plays a part with a whole local engine, and has a share of
+the limits. What that engine saves is in the driver's files within a second, so a worker can be lost
+at any moment: its part goes on elsewhere from there.
 
     messages   what both send each other
     worker     a worker: plays parts by turns; knows no driver and no Ray
@@ -34,7 +34,9 @@ GROUP = "engine (free to change on resume)"
 class Ray:
     """What plays users, such as `Ray(engine="ray", workers=4)`."""
 
-    engine: Literal["local", "ray"] = option(LOCAL, "what plays users (default: local, this process)", group=GROUP)
+    engine: Literal["local", "ray"] = option(
+        LOCAL, "what plays users (default: local, this process)", group=GROUP
+    )
     ray_address: str | None = option(
         None,
         "a running Ray cluster, such as `auto` or HOST:6379 (default: start one on this machine)",
@@ -42,7 +44,10 @@ class Ray:
         group=GROUP,
     )
     workers: int | None = option(
-        None, "worker processes (default: one for each free CPU)", check=whole(1, WORKERS_MOST), group=GROUP
+        None,
+        "worker processes (default: one for each free CPU)",
+        check=whole(1, WORKERS_MOST),
+        group=GROUP,
     )
 
 

@@ -1,12 +1,14 @@
-"""The driver's side of all workers: which part each plays, its share of the limits, and what it reports.
+"""The driver's side of all workers: which part each plays, its share of the limits, and what it
+reports.
 
-A worker has one turn at a time. Its report is appended to the files of the runs, in order, before its next turn. A part
-whose worker is lost goes on elsewhere, from these files: what is paid for twice is what was in flight, and what the
-worker had saved since its last report.
+A worker has one turn at a time. Its report is appended to the files of the runs, in order, before
+its next turn. A part whose worker is lost goes on elsewhere, from these files: what is paid for
+twice is what was in flight, and what the worker had saved since its last report.
 
-Shares of an account's limits follow from who plays now. A share grows only by what others have given up: the sum of
-what workers were allowed last, or have in flight if that is more, is never above the limit. A worker that does not
-answer may send until its lease ends, so its share is dealt again after `SHARE_SECONDS`.
+Shares of an account's limits follow from who plays now. A share grows only by what others have
+given up: the sum of what workers were allowed last, or have in flight if that is more, is never
+above the limit. A worker that does not answer may send until its lease ends, so its share is dealt
+again after `SHARE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -28,15 +30,16 @@ from harness.extensions.ray.messages import PartEnd, SentPart, TurnOrder, TurnRe
 from harness.extensions.ray.worker import LEASE_SECONDS
 
 TURN_SECONDS, FIRST_TURN_SECONDS = 1.0, 0.1
-"""How long a worker plays between two reports; the first is short: the log gets the requests in flight."""
+"""How long a worker plays between two reports; the first is short: the log gets the requests in
+flight."""
 SHARE_SECONDS, SILENT_SECONDS = LEASE_SECONDS + 1.0, 60.0
 """Without a report for so long, a worker's share is dealt again, and its part."""
 HEAD_SECONDS, HEAD_MISSES = 3.0, 4
-"""Between two looks at the cluster's head, and failed ones in a row that mean that it is gone. Ray ends a driver that
-has been without it for a minute."""
+"""Between two looks at the cluster's head, and failed ones in a row that mean that it is gone. Ray
+ends a driver that has been without it for a minute."""
 LOSSES_MOST = 5
-"""Losses without any user's end in between, for few workers, after which the run stops: twice the workers if these are
-more."""
+"""Losses without any user's end in between, for few workers, after which the run stops: twice the
+workers if these are more."""
 REST_SECONDS = 30.0
 """How long a worker gets no part whose last one could not go on there, and may elsewhere."""
 BUDGET_REACHED = 5
@@ -69,8 +72,9 @@ class Worker(Protocol):
 
 @dataclass(eq=False)
 class _Seat:
-    """A worker and what it has. `allowed` is how many requests it may have in flight, and `limit` the number that it
-    found. `loan` is its part of a budget. It gets no part until `rests_until`, in seconds of the event loop."""
+    """A worker and what it has. `allowed` is how many requests it may have in flight, and `limit`
+    the number that it found. `loan` is its part of a budget. It gets no part until `rests_until`,
+    in seconds of the event loop."""
 
     worker: Worker
     part: UserPart | None = None
@@ -88,8 +92,8 @@ class _Seat:
 
 
 class Crew:
-    """Workers for the lanes of a session; `count` are wanted, of which the `first` is there. `start` returns one, or
-    raises `HarnessError`."""
+    """Workers for the lanes of a session; `count` are wanted, of which the `first` is there.
+    `start` returns one, or raises `HarnessError`."""
 
     def __init__(self, first: Worker, start: Callable[[], Awaitable[Worker]], count: int) -> None:
         self._first = first
@@ -115,8 +119,16 @@ class Crew:
         missed = 0
         while missed < HEAD_MISSES:
             await anyio.sleep(HEAD_SECONDS)
-            missed = 0 if await anyio.to_thread.run_sync(head_answers, abandon_on_cancel=True) else missed + 1
-        self._stop(WorkersStopped("the head of the Ray cluster is gone: `resume` continues on another cluster"))
+            missed = (
+                0
+                if await anyio.to_thread.run_sync(head_answers, abandon_on_cancel=True)
+                else missed + 1
+            )
+        self._stop(
+            WorkersStopped(
+                "the head of the Ray cluster is gone: `resume` continues on another cluster"
+            )
+        )
 
     def plays(self, lane: LaneOfParts) -> Iterator[_Seat]:
         """Yield the seats with a part of a lane."""
@@ -187,10 +199,15 @@ class Crew:
     # Parts and shares
 
     def _next(self, seat: _Seat) -> UserPart | None:
-        """Return the part that a worker plays next: of the lane with the largest share of parts left."""
+        """Return the part that a worker plays next: of the lane with the largest share of parts
+        left."""
         if anyio.current_time() < seat.rests_until:
             return None
-        waiting = [lane for lane in self._lanes if lane.waiting and lane.ending is None and self._has_room(lane)]
+        waiting = [
+            lane
+            for lane in self._lanes
+            if lane.waiting and lane.ending is None and self._has_room(lane)
+        ]
         if not waiting:
             return None
         return max(waiting, key=lambda lane: len(lane.waiting) / len(lane.parts)).waiting.popleft()
@@ -201,11 +218,17 @@ class Crew:
 
     def _sharing(self, lane: LaneOfParts) -> list[_Seat]:
         """Return the seats that have a share of the limits of a lane's account."""
-        return [seat for seat in self._seats if seat.part and seat.part.lane.slots is lane.slots and not seat.silent]
+        return [
+            seat
+            for seat in self._seats
+            if seat.part and seat.part.lane.slots is lane.slots and not seat.silent
+        ]
 
     def _limits(self, lane: LaneOfParts) -> Tuning:
         """Return the limits of a lane's account as they are now."""
-        return reduce(Tuning.combined, [other.tuning for other in self._lanes if other.slots is lane.slots])
+        return reduce(
+            Tuning.combined, [other.tuning for other in self._lanes if other.slots is lane.slots]
+        )
 
     def _order(self, seat: _Seat, lane: LaneOfParts) -> TurnOrder:
         sharing, limits = self._sharing(lane), self._limits(lane)
@@ -213,9 +236,17 @@ class Crew:
         tuning = limits.shared(min(number, shares), shares)
         used = sum([other.in_use for other in sharing if other is not seat])
         seat.allowed = max(0, min(tuning.most if number <= shares else 0, limits.most - used))
-        rates = {name: rate * seat.allowed / limits.most for name in ("rpm", "tpm") if (rate := getattr(limits, name))}
+        rates = {
+            name: rate * seat.allowed / limits.most
+            for name in ("rpm", "tpm")
+            if (rate := getattr(limits, name))
+        }
         tuning = replace(tuning, start=seat.limit or tuning.start, **rates)
-        loan = seat.loan.renewed(seat.last.taken, seat.last.reserved, len(sharing)) if seat.loan else None
+        loan = (
+            seat.loan.renewed(seat.last.taken, seat.last.reserved, len(sharing))
+            if seat.loan
+            else None
+        )
         seconds = TURN_SECONDS if seat.last.in_flight else FIRST_TURN_SECONDS
         grace = None if lane.ending is None else GRACE_SECONDS
         return TurnOrder(seconds, tuning, seat.allowed, loan, grace)
@@ -248,10 +279,13 @@ class Crew:
             return lane.stop(loan.reached(error) if loan else error, GRACE_SECONDS)
         seat.rests_until = anyio.current_time() + REST_SECONDS
         lane.waiting.appendleft(part)
-        return self._note(f"worker {seat.worker.name} gets no users for {REST_SECONDS:.0f} s: {error}")
+        return self._note(
+            f"worker {seat.worker.name} gets no users for {REST_SECONDS:.0f} s: {error}"
+        )
 
     def _may_go_on(self, lane: LaneOfParts, error: HarnessError) -> bool:
-        """Return whether other workers, or the same one later, may play a part that an error has ended."""
+        """Return whether other workers, or the same one later, may play a part that an error has
+        ended."""
         if error.exit_code == BUDGET_REACHED:
             return bool(self._sharing(lane))
         if type(error) is not EndpointStopped:
@@ -271,7 +305,9 @@ class Crew:
         self._losses += 1
         self._note(f"worker {seat.worker.name} is lost: {gone}")
         if self._losses > max(LOSSES_MOST, 2 * self._count):
-            return self._stop(WorkersStopped(f"{self._losses} workers were lost, and no user was done: {gone}"))
+            return self._stop(
+                WorkersStopped(f"{self._losses} workers were lost, and no user was done: {gone}")
+            )
         if self._open_lanes:
             self._serving.start_soon(self._hire)
 

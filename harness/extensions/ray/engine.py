@@ -29,8 +29,8 @@ from harness.store.files import RunFiles
 
 
 class Workers(Hooks):
-    """`address` is that of a cluster, None for one on this machine. `workers` is how many are wanted, None for one on
-    each free CPU."""
+    """`address` is that of a cluster, None for one on this machine. `workers` is how many are
+    wanted, None for one on each free CPU."""
 
     def __init__(self, options: Ray, command: Session) -> None:
         """Raise `BadInput` for options of another engine."""
@@ -38,8 +38,8 @@ class Workers(Hooks):
             raise BadInput(f"{of_workers(options)[0]} is for --engine {RAY}")
         if command.api_key and any(command.api_key in word for word in sys.argv):
             raise BadInput(
-                "--api-key is not for --engine ray: the cluster's list of jobs shows command lines. "
-                "Give --api-key-file, or a variable such as LLM_API_KEY"
+                "--api-key is not for --engine ray: the cluster's list of jobs shows command lines."
+                " Give --api-key-file, or a variable such as LLM_API_KEY"
             )
         self.address = options.ray_address
         self.workers = options.workers
@@ -48,7 +48,9 @@ class Workers(Hooks):
 
     def prepare(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         if find_spec("ray") is None:
-            raise BadInput(f"--engine ray needs the package ray: {to_install('behavior-harness[ray]')}")
+            raise BadInput(
+                f"--engine ray needs the package ray: {to_install('behavior-harness[ray]')}"
+            )
 
     def wrap_open_lanes(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
         from harness.extensions.ray import cluster  # an extra package
@@ -74,14 +76,20 @@ class Workers(Hooks):
 
 
 def _worker_plan(plan: Plan, reused: Path | None) -> WorkerPlan:
-    """Return what a worker gets of a plan; `reused` is the folder of a run whose replies are used."""
+    """Return what a worker gets of a plan; `reused` is the folder of a run whose replies are
+    used."""
     benchmark = plan.benchmark
-    files = {f"{RESULTS}/{plan.name}/{path}": content for path, content in kept_files(benchmark).items()}
+    files = {
+        f"{RESULTS}/{plan.name}/{path}": content for path, content in kept_files(benchmark).items()
+    }
     for data_file in benchmark.task_files.data_files:
         path = benchmark.task_files.file_in(benchmark.folder, data_file)
         files[f"{TASKS}/{os.path.relpath(path, benchmark.folder)}"] = input_file(path)
     name = reused.resolve().name if reused else None
     if reused:
         for saved in (RunFiles(reused, subset) for subset in plan.tasks):
-            files |= {f"{REUSED}/{name}/{path.name}": path.read_bytes() for path in (saved.manifest, saved.responses)}
+            files |= {
+                f"{REUSED}/{name}/{path.name}": path.read_bytes()
+                for path in (saved.manifest, saved.responses)
+            }
     return WorkerPlan(plan.name, plan.way, plan.limits, plan.terms.allow_invalid, files, name)

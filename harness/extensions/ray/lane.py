@@ -1,4 +1,5 @@
-"""A lane whose users are played in parts by workers: its display, its limits and its end are those of any lane."""
+"""A lane whose users are played in parts by workers: its display, its limits and its end are those
+of any lane."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ if TYPE_CHECKING:  # a circle of types alone
     from harness.extensions.ray.crew import Crew
 
 PARTS_A_WORKER, USERS_A_SLOT, USERS_MOST = 4, 2, 2000
-"""Parts are so many for each worker, but no more than leave this many users for each request in flight, and none has
-much more users than the last."""
+"""Parts are so many for each worker, but no more than leave this many users for each request in
+flight, and none has much more users than the last."""
 WARNINGS = 3
 STOP_SECONDS = 3.0
 """Beyond the grace of a stopping lane: until the workers have reported what was answered."""
@@ -39,22 +40,26 @@ STOP_SECONDS = 3.0
 
 @dataclass(eq=False)
 class UserPart:
-    """Users of a run, by their places, whom one engine after another plays; `engines` is how many so far. `saved` is
-    where their lines are, by log."""
+    """Users of a run, by their places, whom one engine after another plays; `engines` is how many
+    so far. `saved` is where their lines are, by log."""
 
     lane: LaneOfParts
     run: Run
     users: NDArray[np.int64]
     steps_left: int
     engines: int = 0
-    saved: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: {log: [] for log in LOGS})
+    saved: dict[str, list[tuple[int, int]]] = field(
+        default_factory=lambda: {log: [] for log in LOGS}
+    )
 
     def sent(self) -> SentPart:
         """Return the part as a worker gets it, with all that is saved of it."""
         lane, run = self.lane, self.run
         lines = [run.index.read(user * run.index.repeats) for user in self.users.tolist()]
         path = os.path.relpath(run.index.path, lane.plan.benchmark.folder)
-        tasks = b"[%b]" % b",\n".join(lines) if path.endswith(".json") else b"\n".join([*lines, b""])
+        tasks = (
+            b"[%b]" % b",\n".join(lines) if path.endswith(".json") else b"\n".join([*lines, b""])
+        )
         selection: Any = run.manifest.selection.copy() | {"ratio": 1.0}
         for name in ("limit", "part", "by"):
             selection.pop(name, None)
@@ -66,12 +71,14 @@ class UserPart:
     def _read(self, log: str) -> bytes:
         path: Path = getattr(self.run.store.files, log)
         with path.open("rb") as file:
-            return b"".join([os.pread(file.fileno(), size, offset) for offset, size in self.saved[log]])
+            return b"".join(
+                [os.pread(file.fileno(), size, offset) for offset, size in self.saved[log]]
+            )
 
 
 class LaneOfParts(Lane):
-    """`place` is that of its plan. `parts` are all of it, `waiting` those that no worker has. `replied_at` is when any
-    worker reported a reply last, in seconds of the event loop."""
+    """`place` is that of its plan. `parts` are all of it, `waiting` those that no worker has.
+    `replied_at` is when any worker reported a reply last, in seconds of the event loop."""
 
     crew: Crew
     place: int
@@ -97,11 +104,16 @@ class LaneOfParts(Lane):
     @property
     def tuning(self) -> Tuning:
         """Return the plan's limits as they are now."""
-        set_later = {name: self.runs[0].manifest.tuning.get(name) for name in ("concurrency", "rpm", "tpm")}
-        return replace(self.plan.tuning, **cast(JSON, set_later)).shared(*part_of(self.plan.selection))
+        set_later = {
+            name: self.runs[0].manifest.tuning.get(name) for name in ("concurrency", "rpm", "tpm")
+        }
+        return replace(self.plan.tuning, **cast(JSON, set_later)).shared(
+            *part_of(self.plan.selection)
+        )
 
     def _cut(self, workers: int) -> list[UserPart]:
-        """Return parts of the users who are left, dealt round, each with what earlier sessions have saved."""
+        """Return parts of the users who are left, dealt round, each with what earlier sessions have
+        saved."""
         steps_left = [_steps_by_user(run) for run in self.runs]
         all_left, most = int(sum(map(np.count_nonzero, steps_left))), self.tuning.most
         fitting = max(min(workers, most), all_left * workers // (USERS_A_SLOT * most))
@@ -190,7 +202,8 @@ class LaneOfParts(Lane):
         self.progress.add_work(sum(seconds), 0.0, len(seconds), steps)
 
     def end_part(self, run: Run, ended: PartEnd) -> None:
-        """Note in the manifests what an engine has learned of the endpoint, and counted of its run."""
+        """Note in the manifests what an engine has learned of the endpoint, and counted of its
+        run."""
         for each in self.runs:
             each.learned(ended.quirks)
         run.count(ended.counts)
@@ -198,17 +211,22 @@ class LaneOfParts(Lane):
         run.warnings += [warning for warning in ended.warnings if warning not in run.warnings]
 
     def snapshot(self) -> Snapshot:
-        """Return the sums over all engines, with the troubles of the worker that had an answer last."""
+        """Return the sums over all engines, with the troubles of the worker that had an answer
+        last."""
         reports = [seat.last for seat in self.crew.plays(self)]
         self._add_up(reports)
         stopping = str(self.ending) if self.ending else None
         unusable = tuple(self.answers.unusable.most_common())
-        base = self.progress.snapshot(self.schedule.remaining_steps, 0, stopping, self.over, unusable=unusable)
+        base = self.progress.snapshot(
+            self.schedule.remaining_steps, 0, stopping, self.over, unusable=unusable
+        )
         live = [report.snapshot for report in reports if report.snapshot]
         if self.over or not live:
             return base
         calmest = min(live, key=lambda snapshot: snapshot.silence)
-        warnings = {warning.text: warning for snapshot in (base, *live) for warning in snapshot.warnings}
+        warnings = {
+            warning.text: warning for snapshot in (base, *live) for warning in snapshot.warnings
+        }
         return replace(
             base,
             held_by=calmest.held_by,
@@ -222,7 +240,8 @@ class LaneOfParts(Lane):
         )
 
     def _add_up(self, reports: Sequence[TurnReport]) -> None:
-        """Count what engines did, the requests in flight of all workers that play, and the limit that they have found.
+        """Count what engines did, the requests in flight of all workers that play, and the limit
+        that they have found.
 
         Users whom the last engine of a part has given up are failed: another plays them again.
         """
@@ -241,7 +260,9 @@ class LaneOfParts(Lane):
         self.progress.faults = _by_kind(snapshot.faults for snapshot in engines)
         self.progress.failures = _by_kind(snapshot.failures for snapshot in last.values())
         for run in self.runs:
-            run.failed = sum([snapshot.subsets[0].failed for part, snapshot in last.items() if part.run is run])
+            run.failed = sum(
+                [snapshot.subsets[0].failed for part, snapshot in last.items() if part.run is run]
+            )
 
 
 def _steps_by_user(run: Run) -> NDArray[Any]:

@@ -19,8 +19,9 @@ TASKS, RESULTS, REUSED = "tasks", "results", "reused"
 
 
 class WorkerPlan(NamedTuple):
-    """A plan without its users. `way` has the key; `files` are what each of its parts needs, by their path below the
-    part's folder; `reused` is the name of a run among them whose replies are used, None without one."""
+    """A plan without its users. `way` has the key; `files` are what each of its parts needs, by
+    their path below the part's folder; `reused` is the name of a run among them whose replies are
+    used, None without one."""
 
     name: str
     way: Way
@@ -31,8 +32,8 @@ class WorkerPlan(NamedTuple):
 
 
 class SentPart(NamedTuple):
-    """Users of one subset, for one engine: their tasks, and what is saved of them, by log. `plan` is its place among
-    the plans."""
+    """Users of one subset, for one engine: their tasks, and what is saved of them, by log. `plan`
+    is its place among the plans."""
 
     plan: int
     subset: str
@@ -43,9 +44,10 @@ class SentPart(NamedTuple):
 
 
 class TurnOrder(NamedTuple):
-    """What holds in a turn. `tuning` has the worker's share of the limits, and `slots` is how many requests may be in
-    flight, which is less until others have given up theirs. `loan` is what requests may take of a budget beyond what is
-    taken and reserved, None without one. `grace`: stop, and wait so many seconds for requests in flight."""
+    """What holds in a turn. `tuning` has the worker's share of the limits, and `slots` is how many
+    requests may be in flight, which is less until others have given up theirs. `loan` is what
+    requests may take of a budget beyond what is taken and reserved, None without one. `grace`:
+    stop, and wait so many seconds for requests in flight."""
 
     seconds: float
     tuning: Tuning
@@ -55,8 +57,8 @@ class TurnOrder(NamedTuple):
 
 
 class PartEnd(NamedTuple):
-    """How a part has ended: early by an `error`, or with every user done or failed. `diverged` users asked otherwise
-    than before; `counts` are those of extensions."""
+    """How a part has ended: early by an `error`, or with every user done or failed. `diverged`
+    users asked otherwise than before; `counts` are those of extensions."""
 
     error: HarnessError | None = None
     quirks: Sequence[str] = ()
@@ -66,8 +68,8 @@ class PartEnd(NamedTuple):
 
 
 class TurnReport(NamedTuple):
-    """What a turn came to: new lines by log, and the engine's state. `limit` is that of the control; `taken` and
-    `reserved` are of a budget, from the part's begin on."""
+    """What a turn came to: new lines by log, and the engine's state. `limit` is that of the
+    control; `taken` and `reserved` are of a budget, from the part's begin on."""
 
     logs: Mapping[str, bytes] = {}
     snapshot: Snapshot | None = None

@@ -1,8 +1,9 @@
 """A worker: it plays one part after another, each with a local engine of its own. It knows no Ray.
 
-The event loop runs only within a turn, which the driver asks for. So a worker that the driver does not reach sends
-nothing, and each report is exact. A turn's permission to send ends `LEASE_SECONDS` after its begin: a process that was
-stopped, and wakes within an old turn, waits for the driver's next one before it sends.
+The event loop runs only within a turn, which the driver asks for. So a worker that the driver does
+not reach sends nothing, and each report is exact. A turn's permission to send ends `LEASE_SECONDS`
+after its begin: a process that was stopped, and wakes within an old turn, waits for the driver's
+next one before it sends.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ from harness.store.files import RunFiles
 LEASE_SECONDS = 10.0
 """How long a worker lives, and may send, without a new turn."""
 DRIVERS_EVENTS = tuple(
-    b'"what":"%b"' % name for name in (b"concurrency", b"stopping", b"progress", b"no_answer", b"answered_by")
+    b'"what":"%b"' % name
+    for name in (b"concurrency", b"stopping", b"progress", b"no_answer", b"answered_by")
 )
 """Lines of the log that the driver writes itself, about all workers."""
 STOPPED = 130
@@ -115,7 +117,9 @@ class PartEngine(Hooks):
     def __init__(self, player: Player, plan: WorkerPlan, part: SentPart, order: TurnOrder) -> None:
         self._player, self._plan, self._part, self._order = player, plan, part, order
         self._held = ExitStack()
-        self._folder = Path(self._held.enter_context(TemporaryDirectory(prefix="part-", ignore_cleanup_errors=True)))
+        self._folder = Path(
+            self._held.enter_context(TemporaryDirectory(prefix="part-", ignore_cleanup_errors=True))
+        )
         self._files = RunFiles(self._folder / RESULTS / plan.name, part.subset)
         self._reported = {log: len(lines) for log, lines in part.logs.items()}
         self._share: tuple[int, Any] = (-1, None)
@@ -141,11 +145,16 @@ class PartEngine(Hooks):
             await asyncio.wait({self._task}, timeout=order.seconds)
 
     def _open(self) -> None:
-        """Open the part as a run of this machine's own, and begin to play it; its loop runs in turns."""
+        """Open the part as a run of this machine's own, and begin to play it; its loop runs in
+        turns."""
         self._write_files()
         plan, manifest = self._resumed_plan(), self._part.manifest
         reused = self._plan.reused and str(self._folder / REUSED / self._plan.reused)
-        reuse = {one.name: one.options(reuse=reused) for one in extensions() if reused and one.name == "reuse"}
+        reuse = {
+            one.name: one.options(reuse=reused)
+            for one in extensions()
+            if reused and one.name == "reuse"
+        }
         command = ResumeOptions(parts=reuse)
         hooks = [*hooks_of(command, [manifest]), self]
         for one in hooks:
@@ -186,7 +195,9 @@ class PartEngine(Hooks):
             selection=manifest.selection,
             terms=Terms(allow_invalid=self._plan.allow_invalid, earlier=manifest),
         )
-        admit_sockets(*sockets([plan]))  # for all of the account's requests, which may become this worker's
+        admit_sockets(
+            *sockets([plan])
+        )  # for all of the account's requests, which may become this worker's
         return replace(plan, tuning=self._order.tuning)
 
     def lane_task(self, lane: Lane) -> None:
@@ -198,10 +209,17 @@ class PartEngine(Hooks):
     def _obey(self, lane: Lane, order: TurnOrder) -> None:
         """Have the limits of an order, and stop if it says so."""
         slots, tuning, before = lane.caller.limiter.slots, order.tuning, self._order.tuning
-        share = order.slots, replace(tuning, start=1, wait=0.0)  # what is found or awaited is this engine's own
+        share = (
+            order.slots,
+            replace(tuning, start=1, wait=0.0),
+        )  # what is found or awaited is this engine's own
         if share != self._share:
             self._share = share
-            limits = {"ceiling": order.slots} if tuning.concurrency is None else {"concurrency": order.slots}
+            limits = (
+                {"ceiling": order.slots}
+                if tuning.concurrency is None
+                else {"concurrency": order.slots}
+            )
             slots.control = control_of(replace(tuning, **limits), slots.limit or tuning.start)  # type: ignore[arg-type]
         if (tuning.rpm, tuning.tpm) != (before.rpm, before.tpm):
             slots.rates = rates_of(tuning)
@@ -215,14 +233,18 @@ class PartEngine(Hooks):
 
     def _report(self) -> TurnReport:
         ended = self._end() if self._task is None or self._task.done() else None
-        report = TurnReport({log: lines for log in LOGS if (lines := self._appended(log))}, ended=ended)
+        report = TurnReport(
+            {log: lines for log in LOGS if (lines := self._appended(log))}, ended=ended
+        )
         if (lane := self._lane) is None:
             return report
         slots = lane.caller.limiter.slots
         if self._order.loan is not None:
             taken, reserved = lane.caller.allowance.spent_and_reserved()
             report = report._replace(taken=taken, reserved=reserved)
-        return report._replace(snapshot=lane.snapshot(), limit=slots.limit, in_flight=slots.in_flight)
+        return report._replace(
+            snapshot=lane.snapshot(), limit=slots.limit, in_flight=slots.in_flight
+        )
 
     def _appended(self, log: str) -> bytes:
         """Return the whole lines that were appended to a log since the last call."""
@@ -233,7 +255,13 @@ class PartEngine(Hooks):
         self._reported[log] += len(lines)
         if log != "events":
             return lines
-        return b"".join([line for line in lines.splitlines(True) if not any(name in line for name in DRIVERS_EVENTS)])
+        return b"".join(
+            [
+                line
+                for line in lines.splitlines(True)
+                if not any(name in line for name in DRIVERS_EVENTS)
+            ]
+        )
 
     def _end(self) -> PartEnd:
         error: HarnessError | None = None
@@ -243,7 +271,9 @@ class PartEngine(Hooks):
         except HarnessError as raised:
             error = raised
         except Exception as unforeseen:
-            error = MachineError(f"a worker failed: {''.join(traceback.format_exception(unforeseen))}")
+            error = MachineError(
+                f"a worker failed: {''.join(traceback.format_exception(unforeseen))}"
+            )
         if (lane := self._lane) is None:
             return PartEnd(error)
         [run] = lane.runs

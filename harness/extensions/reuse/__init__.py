@@ -21,7 +21,8 @@ class Reuse:
 
     reuse: str | None = option(
         None,
-        "use the replies that this run (name or folder) has saved for the same requests, at temperature 0",
+        "use the replies that this run (name or folder) has saved for the same requests, at"
+        " temperature 0",
         unit="RUN",
         own=True,
         completes=RUNS,
@@ -38,7 +39,10 @@ class _Reuse(Extension[Reuse]):
 
     def notes(self, manifest: Manifest) -> Iterator[str]:
         for name, count in manifest.provenance.get("reused", {}).items():
-            yield f"{count} replies were not requested: the run {name} had saved them for the same requests (--reuse)."
+            yield (
+                f"{count} replies were not requested: the run {name} had saved them for the same"
+                " requests (--reuse)."
+            )
 
 
 EXTENSION = _Reuse()

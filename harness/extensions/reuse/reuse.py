@@ -47,7 +47,9 @@ class Reusing(Hooks):
 
     def wrap_settle(self, settle: Settle) -> Settle:
         async def reused(user: User, asked: Asked) -> Completion:
-            if (reply := self._replies[user.run.store.files.manifest].reply(asked.digest, asked.nth)) is None:
+            if (
+                reply := self._replies[user.run.store.files.manifest].reply(asked.digest, asked.nth)
+            ) is None:
                 return await settle(user, asked)
             user.lane.progress.replayed += 1
             user.save(asked, reply)
@@ -57,8 +59,8 @@ class Reusing(Hooks):
 
 
 def saved_replies(folder: Path, plan: Plan, subset: str) -> SavedReplies:
-    """Return the replies of the run in a folder. Raise `BadInput` if they are not what this run's own requests would
-    get: of another model, of other sampling, or samples."""
+    """Return the replies of the run in a folder. Raise `BadInput` if they are not what this run's
+    own requests would get: of another model, of other sampling, or samples."""
     files, asked, about = RunFiles(folder, subset), plan.identity(), f"--reuse {folder}"
     if plan.folder.exists() and plan.folder.samefile(folder):
         raise BadInput(f"{about}: it is this very run, which takes up its own replies without that")
@@ -68,13 +70,21 @@ def saved_replies(folder: Path, plan: Plan, subset: str) -> SavedReplies:
     temperature = {**asked["sampling"], **plan.sampling.extra_body}["temperature"]
     if temperature != 0:
         raise BadInput(
-            f"{about}: only at temperature 0 is one reply as good as another, and this run's is {temperature}"
+            f"{about}: only at temperature 0 is one reply as good as another, and this run's is"
+            f" {temperature}"
         )
-    for name, (theirs, ours) in differences(_requested(earlier.identity), _requested(asked)).items():
-        raise BadInput(f"{about}: {name} is {value_text(theirs)} there, and {value_text(ours)} in this run")
+    for name, (theirs, ours) in differences(
+        _requested(earlier.identity), _requested(asked)
+    ).items():
+        raise BadInput(
+            f"{about}: {name} is {value_text(theirs)} there, and {value_text(ours)} in this run"
+        )
     used = {*earlier.provenance.get("quirks_used", ())}
     if spoiled := used & {"no_temperature", *unwanted(plan.benchmark.asking.needs_schema)}:
-        raise BadInput(f"{about}: its requests were not sent as this run needs them: {QUIRKS[min(spoiled)].sentence}")
+        raise BadInput(
+            f"{about}: its requests were not sent as this run needs them:"
+            f" {QUIRKS[min(spoiled)].sentence}"
+        )
     return SavedReplies(files.responses, folder.resolve().name, used & QUIRKS.keys())
 
 

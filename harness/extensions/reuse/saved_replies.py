@@ -19,7 +19,8 @@ from harness.store.tasks import key_hash
 
 
 class SavedReplies:
-    """The replies in a run's file of responses; `name` and `quirks` are that run's. 16 bytes of memory for each.
+    """The replies in a run's file of responses; `name` and `quirks` are that run's. 16 bytes of
+    memory for each.
 
     Only whole lines that are as the harness writes them count, checked again when they are read.
     """
@@ -28,10 +29,15 @@ class SavedReplies:
         self.name = name
         self.quirks = frozenset(quirks)
         self._path = path
-        rows = ((_hash(data), line.offset) for line, data in log.objects(path) if completion_of(data))
+        rows = (
+            (_hash(data), line.offset) for line, data in log.objects(path) if completion_of(data)
+        )
         found = np.fromiter(chain.from_iterable(rows), np.uint64).reshape(-1, 2)
         found = found[np.argsort(found[:, 0], kind="stable")]
-        self._hashes, self._offsets = np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
+        self._hashes, self._offsets = (
+            np.ascontiguousarray(found[:, 0]),
+            np.ascontiguousarray(found[:, 1]),
+        )
         self._file: BufferedReader | None = self._opened() if len(found) else None
 
     def close(self) -> None:
@@ -39,12 +45,17 @@ class SavedReplies:
             self._file.close()
 
     def reply(self, request: str, nth: int) -> Reply | None:
-        """Return the reply to the request with this digest; `nth` is how often it was sent before. None without one."""
+        """Return the reply to the request with this digest; `nth` is how often it was sent before.
+        None without one."""
         wanted = np.uint64(key_hash(f"{request} {nth}"))
-        first, end = (int(np.searchsorted(self._hashes, wanted, side)) for side in ("left", "right"))
+        first, end = (
+            int(np.searchsorted(self._hashes, wanted, side)) for side in ("left", "right")
+        )
         for offset in self._offsets[first:end]:
             data = self._line(int(offset))
-            if (data.get("request"), data.get("nth")) == (request, nth) and (made := self._reply(data)):
+            if (data.get("request"), data.get("nth")) == (request, nth) and (
+                made := self._reply(data)
+            ):
                 return made
         return None
 
@@ -66,7 +77,9 @@ class SavedReplies:
         completion = completion_of(data)
         try:
             return (
-                msgspec.structs.replace(msgspec.convert(data, Reply), completion=completion, reused=self.name)
+                msgspec.structs.replace(
+                    msgspec.convert(data, Reply), completion=completion, reused=self.name
+                )
                 if completion
                 else None
             )

@@ -1,4 +1,5 @@
-"""Folders of the StreamProfileBench authors' runner: every command names what they are, and loses nothing of them."""
+"""Folders of the StreamProfileBench authors' runner: every command names what they are, and loses
+nothing of them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ SAMPLE = ROOT / "harness" / "sample" / "weibo_inference_tasks.jsonl"
 NAME, USERS = "Qwen3-8B", 4
 FILES = RunFiles(Path(NAME), "weibo")
 THEIRS = "\n==================================================\nOverall Macro Average (M̄)\n"
-API, NO_JSON = "Error: Error code: 429 - Rate limit reached", "Error: Expecting value: line 1 column 1 (char 0)"
+API, NO_JSON = (
+    "Error: Error code: 429 - Rate limit reached",
+    "Error: Expecting value: line 1 column 1 (char 0)",
+)
 NOT_SCORED = f"harness reeval --name {NAME}"
 
 
@@ -33,14 +37,17 @@ def harness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
 def tasks(tmp_path: Path) -> Path:
     folder = tmp_path / "tasks"
     folder.mkdir()
-    (folder / SAMPLE.name).write_bytes(b"".join(SAMPLE.read_bytes().splitlines(keepends=True)[:USERS]))
+    (folder / SAMPLE.name).write_bytes(
+        b"".join(SAMPLE.read_bytes().splitlines(keepends=True)[:USERS])
+    )
     return folder
 
 
 def write(harness: Commands, tasks: Path, reasons: Mapping[int, str]) -> Path:
     """What their runner leaves: users in the order in which they ended, and a text report.
 
-    Everybody is answered with the truth, except that the first step of some users ends with an error.
+    Everybody is answered with the truth, except that the first step of some users ends with an
+    error.
     """
     folder = harness.results / NAME
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,26 +81,43 @@ def test_a_folder_that_is_not_scored_yet_is_sent_to_reeval(harness: Commands, ta
     folder = write(harness, tasks, {})
     before = {path: path.read_bytes() for path in folder.iterdir()}
     (row,) = harness.json("status", "--json")
-    assert (row["name"], row["done"], row["users"]) == (NAME, USERS, None) and "reeval" in row["state"]
+    assert (row["name"], row["done"], row["users"]) == (NAME, USERS, None) and "reeval" in row[
+        "state"
+    ]
     assert "reeval" in harness("status")
     assert NOT_SCORED in harness.refused("stats")
     assert NOT_SCORED in harness.refused("report")
     assert NOT_SCORED in harness.refused("report", "--name", NAME)
     assert NOT_SCORED in harness.refused("resume", "--name", NAME)
     assert NOT_SCORED in harness("verify", code=1)
-    harness("run", "--model", "baseline/recency", "--platform", "weibo", "--tasks-dir", tasks, "--no-html")
+    harness(
+        "run",
+        "--model",
+        "baseline/recency",
+        "--platform",
+        "weibo",
+        "--tasks-dir",
+        tasks,
+        "--no-html",
+    )
     assert "reeval" in harness.refused("compare", "recency", NAME, "--tasks-dir", tasks)
     assert NOT_SCORED in harness("stats")
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_a_folder_goes_through_every_command_and_back(harness: Commands, tasks: Path) -> None:
-    """All users answered: complete, with the figures that their own script then reads; their report is kept."""
+    """All users answered: complete, with the figures that their own script then reads; their report
+    is kept."""
     folder = write(harness, tasks, {1: NO_JSON})
     where = "--tasks-dir", tasks
     harness("reeval", *where)
     report = harness.report(NAME, "weibo")
-    assert report["coverage"] == {"expected_users": 4, "scored_users": 4, "failed_users": 0, "complete": True}
+    assert report["coverage"] == {
+        "expected_users": 4,
+        "scored_users": 4,
+        "failed_users": 0,
+        "complete": True,
+    }
     assert report["diagnostics"]["invalid"] == {"authors_no_json": 1}
     (kept,) = folder.glob(f"{FILES.report('txt').name}.before-*")
     assert kept.read_text() == THEIRS
@@ -101,18 +125,24 @@ def test_a_folder_goes_through_every_command_and_back(harness: Commands, tasks: 
     assert found["Recall"] == f"{100 * report['metrics']['Recall']['value']:.2f}"
     assert found["F1^NS"] == f"{100 * report['secondary']['F1^NS (release code)']['value']:.2f}"
     harness("reeval", *where)
-    assert list(folder.glob(f"{FILES.report('txt').name}.before-*")) == [kept], "ours can be made again"
+    assert list(folder.glob(f"{FILES.report('txt').name}.before-*")) == [kept], (
+        "ours can be made again"
+    )
     ours = folder / FILES.report("txt").name
     title, blank, body = ours.read_text().partition("\n\n")
     ours.write_text(f"{title}{blank}An earlier version had another order.\n\n{body}")
     harness("reeval", *where)
-    assert list(folder.glob(f"{ours.name}.before-*")) == [kept], "one of an earlier version is ours, too"
+    assert list(folder.glob(f"{ours.name}.before-*")) == [kept], (
+        "one of an earlier version is ours, too"
+    )
 
     (row,) = harness.json("status", "--json")
     assert (row["state"], row["users"], row["done"], row["failed"]) == ("scored", 4, 4, 0)
     assert harness.json("stats", "--json")["Recall"][NAME]["weibo"]["complete"]
     (proof,) = harness.json("verify", "--json")
-    assert (proof["records"], proof["findings"]) == (4, []) and any("reeval" in note for note in proof["notes"])
+    assert (proof["records"], proof["findings"]) == (4, []) and any(
+        "reeval" in note for note in proof["notes"]
+    )
     harness("report", "--name", NAME, *where)
     harness("report")
     assert NAME in harness.text(".", "index.html")
@@ -122,19 +152,30 @@ def test_a_folder_goes_through_every_command_and_back(harness: Commands, tasks: 
 
 
 def test_a_failure_of_their_endpoint_is_never_scored(harness: Commands, tasks: Path) -> None:
-    """Figures are given without these users and with them; nothing calls them complete, or sound lines damaged."""
+    """Figures are given without these users and with them; nothing calls them complete, or sound
+    lines damaged."""
     write(harness, tasks, {0: API, 1: NO_JSON, 2: API})
     where = "--tasks-dir", tasks
     harness("reeval", *where, code=1)
     report, text = harness.report(NAME, "weibo"), harness.text(NAME, FILES.report("txt").name)
-    assert report["coverage"] == {"expected_users": 4, "scored_users": 2, "failed_users": 2, "complete": False}
+    assert report["coverage"] == {
+        "expected_users": 4,
+        "scored_users": 2,
+        "failed_users": 2,
+        "complete": False,
+    }
     assert report["diagnostics"]["invalid"] == {"authors_no_json": 1}
     assert "Coverage: complete" not in text and "INCOMPLETE: 2 of 4" in text
     assert "few steps" not in text, "their runner has another order"
     whole = report["details"]["with_failures"]
-    assert whole["Recall"]["users"] == 4 and whole["Recall"]["value"] < report["metrics"]["Recall"]["value"]
+    assert (
+        whole["Recall"]["users"] == 4
+        and whole["Recall"]["value"] < report["metrics"]["Recall"]["value"]
+    )
     assert f"{100 * whole['Recall']['value']:.2f}" in text
-    assert by_stats(text).keys() & {"Recall", "F1^NS", "Recall(INCOMPLETE)"} == {"Recall(INCOMPLETE)"}
+    assert by_stats(text).keys() & {"Recall", "F1^NS", "Recall(INCOMPLETE)"} == {
+        "Recall(INCOMPLETE)"
+    }
 
     (row,) = harness.json("status", "--json")
     assert (row["users"], row["done"], row["failed"]) == (4, 2, 2)
@@ -148,7 +189,9 @@ def test_a_failure_of_their_endpoint_is_never_scored(harness: Commands, tasks: P
     assert (side["expected"], side["failed"], side["scored"], side["unsound"]) == (4, 2, 2, 0)
 
 
-def test_answers_that_changed_since_they_were_scored_are_found(harness: Commands, tasks: Path) -> None:
+def test_answers_that_changed_since_they_were_scored_are_found(
+    harness: Commands, tasks: Path
+) -> None:
     """A line that another program wrote or damaged, or a report of other results."""
     folder = write(harness, tasks, {})
     harness("reeval", "--tasks-dir", tasks)
@@ -166,7 +209,8 @@ def test_answers_that_changed_since_they_were_scored_are_found(harness: Commands
 def test_a_report_of_results_that_were_written_again_is_in_no_table(
     mode: Literal["wb", "ab"], harness: Commands, tasks: Path
 ) -> None:
-    """Replaced or appended to by their runner: every table names `reeval`, which brings the row back."""
+    """Replaced or appended to by their runner: every table names `reeval`, which brings the row
+    back."""
     folder, where = write(harness, tasks, {}), ("--tasks-dir", tasks)
     path = folder / FILES.results.name
     theirs = path.read_bytes()
@@ -187,7 +231,9 @@ def test_a_report_of_results_that_were_written_again_is_in_no_table(
     assert set(harness.json("stats", "--json")["Recall"]) == {NAME, "recency"}
 
 
-def test_every_user_of_theirs_is_scored_once(harness: Commands, tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_user_of_theirs_is_scored_once(
+    harness: Commands, tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Figures with failures are the sum of two disjoint groups of users."""
     scored: list[str] = []
     monkeypatch.setattr(ReportScores, "add", lambda scores, record: scored.append(record.key))

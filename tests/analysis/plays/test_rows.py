@@ -13,14 +13,30 @@ def test_rows_are_flat_and_agree_with_the_report(tmp_path: Path) -> None:
     [made] = small(tmp_path)
     users, steps, replies = list(made.users()), list(made.steps()), list(made.responses())
     assert len(users) == 3 == made.report.coverage.scored_users == len(list(made.records()))
-    assert len(steps) == sum(user["answers"] for user in users) == len(replies) == made.report.usage["requests"]
-    assert not any(isinstance(value, (dict, list)) for row in [*users, *steps, *replies] for value in row.values())
+    assert (
+        len(steps)
+        == sum(user["answers"] for user in users)
+        == len(replies)
+        == made.report.usage["requests"]
+    )
+    assert not any(
+        isinstance(value, (dict, list))
+        for row in [*users, *steps, *replies]
+        for value in row.values()
+    )
     assert {reply["user_id"] for reply in replies} == {user["user_id"] for user in users}
 
 
 def test_day_has_a_row_for_each_half_hour(tmp_path: Path) -> None:
     """48 slots, each with a place and an intention."""
-    [made] = run("dailymobility", model="baseline/commuter", demo=True, limit=2, results_dir=tmp_path, html=False)
+    [made] = run(
+        "dailymobility",
+        model="baseline/commuter",
+        demo=True,
+        limit=2,
+        results_dir=tmp_path,
+        html=False,
+    )
     steps = list(made.steps())
     assert [step["slot"] for step in steps] == [*range(48)] * 2
     assert all(1 <= step["intention"] <= 7 for step in steps)

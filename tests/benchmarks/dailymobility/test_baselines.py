@@ -31,7 +31,10 @@ KINDS = {
 }
 CITY = City(
     {number: Aoi(number, x, 0, ((x, 0),), 0.0, "", ()) for number, x in AT.items()},
-    {number: Poi(number, "某（处）", kind, AT[number], 0, number) for number, kind in KINDS.items()},
+    {
+        number: Poi(number, "某（处）", kind, AT[number], 0, number)
+        for number, kind in KINDS.items()
+    },
     {},
     "",
     "",
@@ -50,7 +53,10 @@ def prompt(age: int = 30, template: Path | None = None, work: int = WORK) -> lis
 
 def day(model: str, messages: list[dict[str, Any]], seed: int = 0) -> Reading:
     """The reply as plan mode reads it."""
-    return read(Completion(answer(model, messages, seed)), NEARBY.of(Resident("1", 1, HOME, WORK, {})).places)
+    return read(
+        Completion(answer(model, messages, seed)),
+        NEARBY.of(Resident("1", 1, HOME, WORK, {})).places,
+    )
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -62,7 +68,8 @@ def test_a_reply_is_a_whole_day_that_needs_no_repair(model: str) -> None:
 
 
 def test_our_prompt_is_read_for_home_work_and_places() -> None:
-    """Ids, intentions and distances from work, in the prompt's order; the example of a reply is no place."""
+    """Ids, intentions and distances from work, in the prompt's order; the example of a reply is no
+    place."""
     reading = baselines.read(prompt()[-1]["content"])
     assert (reading.home, reading.work) == (HOME, WORK)
     assert reading.places == (
@@ -85,7 +92,8 @@ def test_the_intentions_are_those_of_the_benchmark() -> None:
 
 
 def test_a_commuter_works_eats_near_work_and_sleeps_at_home() -> None:
-    """Whatever the hour of its habits: night and evening at home, office hours at work, noon where it is nearest."""
+    """Whatever the hour of its habits: night and evening at home, office hours at work, noon where
+    it is nearest."""
     for age in range(20, 60):
         reading = day("baseline/commuter", prompt(age))
         slots = list(zip(reading.intentions, reading.places, strict=True))
@@ -96,7 +104,8 @@ def test_a_commuter_works_eats_near_work_and_sleeps_at_home() -> None:
 
 
 def test_commuters_differ_by_prompt_and_not_by_seed() -> None:
-    """The same prompt gives the same day under any seed; among forty prompts there are many days."""
+    """The same prompt gives the same day under any seed; among forty prompts there are many
+    days."""
     messages = prompt()
     assert answer("baseline/commuter", messages, 1) == answer("baseline/commuter", messages, 2)
     assert len({answer("baseline/commuter", prompt(age), 0) for age in range(20, 60)}) > 20
@@ -107,7 +116,9 @@ def test_a_random_day_depends_on_seed_and_prompt() -> None:
     messages = prompt()
     assert answer("baseline/random-day", messages, 1) == answer("baseline/random-day", messages, 1)
     assert answer("baseline/random-day", messages, 1) != answer("baseline/random-day", messages, 2)
-    assert answer("baseline/random-day", messages, 1) != answer("baseline/random-day", prompt(31), 1)
+    assert answer("baseline/random-day", messages, 1) != answer(
+        "baseline/random-day", prompt(31), 1
+    )
     days = [day("baseline/random-day", messages, seed) for seed in range(60)]
     assert {intention for found in days for intention in found.intentions} == set(range(1, 8))
     assert {place for found in days for place in found.places} == set(AT)
@@ -125,7 +136,9 @@ def test_without_places_to_eat_a_commuter_works_through_noon() -> None:
 def test_a_template_of_another_wording_is_read_too(tmp_path: Path) -> None:
     """Home, work and places are known by what fills the named places, not by the words around."""
     file = tmp_path / "english.txt"
-    file.write_text("Work: ${work}\nHome is ${home}.\nGo to:\n${candidates}\nAnswer in JSON.", encoding="utf-8")
+    file.write_text(
+        "Work: ${work}\nHome is ${home}.\nGo to:\n${candidates}\nAnswer in JSON.", encoding="utf-8"
+    )
     assert set(day("baseline/commuter", prompt(template=file)).places) == {HOME, WORK, NEAR_WORK}
 
 
@@ -138,7 +151,10 @@ def test_home_may_be_work() -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_a_prompt_without_places_is_a_day_at_home(model: str) -> None:
     """No home, no work, no place: the word `home` is always understood."""
-    reading = day(model, [{"role": "user", "content": "你好，请安排一天。\n### 购物（shopping）\n（附近没有）"}])
+    reading = day(
+        model,
+        [{"role": "user", "content": "你好，请安排一天。\n### 购物（shopping）\n（附近没有）"}],
+    )
     assert set(reading.places) == {HOME}
 
 
@@ -146,7 +162,9 @@ def test_a_prompt_without_places_is_a_day_at_home(model: str) -> None:
 def test_only_user_messages_are_read(model: str) -> None:
     """Another system message changes nothing."""
     messages = prompt()
-    assert answer(model, [{"role": "system", "content": "改"}, *messages[1:]], 0) == answer(model, messages, 0)
+    assert answer(model, [{"role": "system", "content": "改"}, *messages[1:]], 0) == answer(
+        model, messages, 0
+    )
 
 
 LINES = st.sampled_from(
@@ -159,7 +177,11 @@ LINES = st.sampled_from(
             "AOI 5，坐标 (0, 0) 米",
             "AOI 6，坐标 (1, -1) 米，距家 1 米",
         ),
-        *("- AOI 1 甲，距家 2 米，距工作地 3 米", "- AOI 2，距家 2 米", "### 外出就餐（eating out）"),
+        *(
+            "- AOI 1 甲，距家 2 米，距工作地 3 米",
+            "- AOI 2，距家 2 米",
+            "### 外出就餐（eating out）",
+        ),
     ]
 )
 
@@ -168,6 +190,8 @@ LINES = st.sampled_from(
 @given(model=st.sampled_from(MODELS), lines=st.lists(LINES | st.text(max_size=20), max_size=8))
 def test_any_prompt_is_answered(model: str, lines: list[str]) -> None:
     """With JSON that covers the day, whatever stands in the prompt."""
-    segments = orjson.loads(answer(model, [{"role": "user", "content": "\n".join(lines)}], 0))["segments"]
+    segments = orjson.loads(answer(model, [{"role": "user", "content": "\n".join(lines)}], 0))[
+        "segments"
+    ]
     assert segments[0]["start"] == "00:00" and segments[-1]["end"] == "24:00"
     assert [one["end"] for one in segments[:-1]] == [one["start"] for one in segments[1:]]

@@ -1,4 +1,5 @@
-"""DailyMobility as a benchmark: an agent's replies and rows become a day, and a saved day is measured again."""
+"""DailyMobility as a benchmark: an agent's replies and rows become a day, and a saved day is
+measured again."""
 
 from __future__ import annotations
 
@@ -40,7 +41,10 @@ COMMUTES = """
         await self.go_to_aoi(place["aoi_position"]["aoi_id"])
         await self.log_intention("work")
 """
-HEAD = "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass Own(DailyMobilityAgent):"
+HEAD = (
+    "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass"
+    " Own(DailyMobilityAgent):"
+)
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +65,9 @@ def made(data: Path, tmp_path: Path) -> Callable[..., DailyMobility]:
         agent = tmp_path / "own.py"
         agent.write_text(HEAD + (body or COMMUTES), encoding="utf-8")
         given = {} if body is None else {"agent": agent}
-        return DailyMobility(settings.given(DailyMobility.Settings, given), asking=asking, folder=data)
+        return DailyMobility(
+            settings.given(DailyMobility.Settings, given), asking=asking, folder=data
+        )
 
     return make
 
@@ -69,17 +75,25 @@ def made(data: Path, tmp_path: Path) -> Callable[..., DailyMobility]:
 def resident(benchmark: DailyMobility, data: Path) -> Task:
     entry = orjson.dumps(orjson.loads((data / "dailymobility/profiles.json").read_bytes())[0])
     task = tasks.parse(benchmark, entry, Where("profiles.json", 1), "beijing")
-    assert tasks.outline(benchmark, entry, Where("profiles.json", 1), "beijing") == (task.key, task.steps)
+    assert tasks.outline(benchmark, entry, Where("profiles.json", 1), "beijing") == (
+        task.key,
+        task.steps,
+    )
     return task
 
 
-def lived(benchmark: DailyMobility, data: Path, reply: Callable[[int], Completion]) -> tuple[Day, list[Request]]:
+def lived(
+    benchmark: DailyMobility, data: Path, reply: Callable[[int], Completion]
+) -> tuple[Day, list[Request]]:
     played, asked = played_by(benchmark, data, reply)
     return played.answer, asked
 
 
-def played_by(benchmark: DailyMobility, data: Path, reply: Callable[[int], Completion]) -> tuple[Played, list[Request]]:
-    """The play of the first resident, and what was asked; `reply` is given the number of the request."""
+def played_by(
+    benchmark: DailyMobility, data: Path, reply: Callable[[int], Completion]
+) -> tuple[Played, list[Request]]:
+    """The play of the first resident, and what was asked; `reply` is given the number of the
+    request."""
     asked: list[Request] = []
 
     async def ask(request: Request) -> Completion:
@@ -95,8 +109,11 @@ def measured(benchmark: DailyMobility, data: Path, played: Played) -> JSON:
     return saved
 
 
-def test_places_are_those_of_every_other_row(made: Callable[..., DailyMobility], data: Path) -> None:
-    """Slot n is row 2n, as it starts: at 9:00 still at home, at 9:30 at work or on the way, at 18:30 not there."""
+def test_places_are_those_of_every_other_row(
+    made: Callable[..., DailyMobility], data: Path
+) -> None:
+    """Slot n is row 2n, as it starts: at 9:00 still at home, at 9:30 at work or on the way, at
+    18:30 not there."""
     benchmark = made(COMMUTES)
     day, _ = lived(benchmark, data, lambda number: Completion(""))
     who = resident(benchmark, data).given
@@ -125,9 +142,15 @@ def test_an_agent_left_without_a_reply_has_an_invalid_day(
     played, asked = played_by(benchmark, data, lambda number: completion)
     day: Day = played.answer
     assert day.outcome == outcome and day.intentions == (3,) * SLOTS and len(day.visited) == 1
-    assert len(asked) == played.chat.usage.requests == (1 if completion.finish_reason != "stop" else 3)
+    assert (
+        len(asked) == played.chat.usage.requests == (1 if completion.finish_reason != "stop" else 3)
+    )
     record = measured(benchmark, data, played)
-    assert (record["invalid"], record["daily_location_number"], record["gyration_radius_m"]) == (outcome, 1, 0.0)
+    assert (record["invalid"], record["daily_location_number"], record["gyration_radius_m"]) == (
+        outcome,
+        1,
+        0.0,
+    )
 
 
 @pytest.mark.parametrize("retries", [0, 1])
@@ -137,19 +160,25 @@ def test_thoughts_without_a_reply_are_asked_for_again(
     """As often as --parse-retries says, with the very same request."""
     benchmark = made(ASKS, Asking(parse_retries=retries))
     thought = Completion("", reasoning="想")
-    day, asked = lived(benchmark, data, lambda number: thought if number == 1 else Completion("sleep"))
+    day, asked = lived(
+        benchmark, data, lambda number: thought if number == 1 else Completion("sleep")
+    )
     assert day.outcome == ("valid" if retries else "empty")
     assert not retries or (asked[0] == asked[1] and len(asked) == 101)
 
 
-def test_an_empty_reply_is_not_asked_for_again(made: Callable[..., DailyMobility], data: Path) -> None:
+def test_an_empty_reply_is_not_asked_for_again(
+    made: Callable[..., DailyMobility], data: Path
+) -> None:
     """The agent gets it, as upstream; its record says so."""
     day, asked = lived(made(ASKS), data, lambda number: Completion(""))
     assert (day.outcome, len(asked)) == ("valid", 100)
     assert "no_reply: 100" in day.warnings
 
 
-def test_what_an_agent_swallows_is_counted_in_its_record(made: Callable[..., DailyMobility], data: Path) -> None:
+def test_what_an_agent_swallows_is_counted_in_its_record(
+    made: Callable[..., DailyMobility], data: Path
+) -> None:
     """A reply that did not come or was cut off, and intentions that are none of the seven."""
 
     def reply(number: int) -> Completion:
@@ -173,7 +202,9 @@ def test_no_json_mode_is_asked_for_where_the_run_has_none(
     assert {request.json_object for request in asked} == {structured == "json_object"}
 
 
-def test_an_agent_cannot_be_asked_for_the_schema_of_a_plan(made: Callable[..., DailyMobility]) -> None:
+def test_an_agent_cannot_be_asked_for_the_schema_of_a_plan(
+    made: Callable[..., DailyMobility],
+) -> None:
     """It writes its own requests, so that none of them would have it."""
     with pytest.raises(BadInput):
         made(ASKS, Asking("json_schema"))
@@ -183,7 +214,9 @@ def test_an_agent_that_fails_is_no_day(made: Callable[..., DailyMobility], data:
     """Its error passes through, to become a failure of the resident."""
     with pytest.raises(AgentFailed, match=r"own\.py, step 1"):
         lived(
-            made("\n    async def forward(self):\n        raise ValueError('x')\n"), data, lambda number: Completion("")
+            made("\n    async def forward(self):\n        raise ValueError('x')\n"),
+            data,
+            lambda number: Completion(""),
         )
 
 
@@ -222,5 +255,7 @@ def test_a_saved_day_that_makes_no_sense_is_not_measured(
 def test_synthetic_residents_are_said_to_be(made: Callable[..., DailyMobility], data: Path) -> None:
     """And that movements are simulated, where they are."""
     plan, agent = made(), made(COMMUTES)
-    assert "synthetic" in remark(plan, resident(plan, data)) and "simulated" not in remark(plan, resident(plan, data))
+    assert "synthetic" in remark(plan, resident(plan, data)) and "simulated" not in remark(
+        plan, resident(plan, data)
+    )
     assert "straight lines" in remark(agent, resident(agent, data))

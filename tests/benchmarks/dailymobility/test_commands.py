@@ -1,4 +1,5 @@
-"""DailyMobility as a user runs it: the commands on a small synthetic city, agent files, a real loopback endpoint."""
+"""DailyMobility as a user runs it: the commands on a small synthetic city, agent files, a real
+loopback endpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from tests.support.scripted import UNTIL_STOPPED, Script, Server, answer, busy, 
 
 AGENTS = DATA / "mobility_agents"
 ASKING, RULES, RAISING, CATCHING = (
-    AGENTS / f"{name}.py" for name in ("asks_each_step", "rule_based", "raises_at_40", "catches_everything")
+    AGENTS / f"{name}.py"
+    for name in ("asks_each_step", "rule_based", "raises_at_40", "catches_everything")
 )
 RESULTS = "inference_results_beijing.jsonl"
 FEW, MANY = 5, 12
@@ -59,7 +61,8 @@ def own(town: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def finished(city: Path, town: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder with a complete run of each kind: `plan`, `asking`, `rules`. Nobody changes it."""
+    """A results folder with a complete run of each kind: `plan`, `asking`, `rules`. Nobody changes
+    it."""
     results = tmp_path_factory.mktemp("finished")
     assert run(city, results, "--name", "plan") == 0
     assert run(town, results, "--name", "asking", "--agent", ASKING) == 0
@@ -78,7 +81,9 @@ def laid(folder: Path, contents: Mapping[str, bytes]) -> Path:
 def run(tasks: Path, results: Path, *options: object, model: str = "baseline/commuter") -> int:
     where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
     named = [] if "--name" in options else ["--name", model.rpartition("/")[2]]
-    return main(["run", "dailymobility", "--model", model, *named, "--no-html", *where, *map(str, options)])
+    return main(
+        ["run", "dailymobility", "--model", model, *named, "--no-html", *where, *map(str, options)]
+    )
 
 
 def on(server: Server, tasks: Path, results: Path, *options: object) -> int:
@@ -100,7 +105,8 @@ def saying(text: str) -> Script:
 
 
 def only_together(count: int, script: Script) -> Script:
-    """A script that answers once `count` requests are there, and where fewer come at once ends the run."""
+    """A script that answers once `count` requests are there, and where fewer come at once ends the
+    run."""
     gathered = threading.Barrier(count, timeout=PATIENCE)
 
     def answer(body: dict[str, Any]) -> tuple[int, bytes]:
@@ -144,8 +150,11 @@ def mended(agent: Path, text: str, instead: str) -> None:
 # Plan mode, and what is done with a finished run.
 
 
-def test_residents_are_asked_at_the_same_time_and_stand_in_input_order(city: Path, tmp_path: Path) -> None:
-    """Four at once, each waiting for the three others, make the very file that one at a time makes."""
+def test_residents_are_asked_at_the_same_time_and_stand_in_input_order(
+    city: Path, tmp_path: Path
+) -> None:
+    """Four at once, each waiting for the three others, make the very file that one at a time
+    makes."""
     with serving(commuter) as server:
         assert on(server, city, tmp_path, "--concurrency", 1, "--name", "alone") == 0
         server.script = only_together(4, commuter)
@@ -163,8 +172,11 @@ def test_residents_are_asked_at_the_same_time_and_stand_in_input_order(city: Pat
 
 
 @pytest.mark.parametrize("name", first_quick(["asking", "plan", "rules"]))
-def test_finished_run_is_sound_and_scoring_it_again_changes_nothing(name: str, finished: Path, tmp_path: Path) -> None:
-    """`verify` finds nothing; `reeval`, from answers and from replies, writes the same results and figures."""
+def test_finished_run_is_sound_and_scoring_it_again_changes_nothing(
+    name: str, finished: Path, tmp_path: Path
+) -> None:
+    """`verify` finds nothing; `reeval`, from answers and from replies, writes the same results and
+    figures."""
     results = Path(shutil.copytree(finished, tmp_path / "out"))
     whole, told = (results / name / RESULTS).read_bytes(), report(results, name)
     assert again("verify", results, "--name", name) == 0
@@ -176,7 +188,9 @@ def test_finished_run_is_sound_and_scoring_it_again_changes_nothing(name: str, f
     assert not list((results / name).glob(f"{RESULTS}.before-*"))
 
 
-def test_verify_finds_a_changed_place_count(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_finds_a_changed_place_count(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A metric that is not what the visited places give is found, and `reeval` mends it."""
     results = Path(shutil.copytree(finished, tmp_path / "out"))
     path = results / "plan" / RESULTS
@@ -202,7 +216,9 @@ def test_written_lists_score_to_the_figures_of_the_report(
     scored, told = json.loads(capsys.readouterr().out), report(finished, name)
     assert scored["residents"] == told["coverage"]["scored_users"]
     assert scored["protocols"] == told["protocols"]
-    assert scored["JSD_per_slot"] == pytest.approx(told["secondary"]["JSD_per_slot"]["value"], rel=1e-12)
+    assert scored["JSD_per_slot"] == pytest.approx(
+        told["secondary"]["JSD_per_slot"]["value"], rel=1e-12
+    )
     assert scored["ceiling"] == told["ceiling"]
     assert scored["ground_truth"] == told["ground_truth"]
 
@@ -218,7 +234,9 @@ def test_a_report_whose_manifest_is_gone_is_a_page_without_users(
     assert "without its tasks (run_beijing.json is missing" in capsys.readouterr().err
 
 
-def test_status_and_stats_know_the_runs(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_and_stats_know_the_runs(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each run stands there as complete, with the score of its report as a fraction."""
     results = Path(shutil.copytree(finished, tmp_path / "out"))
     assert again("status", results, "--json") == 0
@@ -252,9 +270,12 @@ def test_a_share_grows_without_asking_anybody_twice(city: Path, tmp_path: Path) 
 
 
 def test_an_agent_that_asks_at_each_step_is_played_to_its_end(finished: Path, town: Path) -> None:
-    """A hundred replies of each resident, days that follow them, the file kept, and the simulation named."""
+    """A hundred replies of each resident, days that follow them, the file kept, and the simulation
+    named."""
     replies = lines_of(finished / "asking/responses_beijing.jsonl")
-    assert {key: sum(line["user_id"] == key for line in replies) for key in "12345"} == dict.fromkeys("12345", STEPS)
+    assert {
+        key: sum(line["user_id"] == key for line in replies) for key in "12345"
+    } == dict.fromkeys("12345", STEPS)
     records = lines_of(finished / "asking" / RESULTS)
     assert [record["usage"]["requests"] for record in records] == [STEPS] * FEW
     profiles = orjson.loads((town / "dailymobility/profiles.json").read_bytes())
@@ -268,23 +289,44 @@ def test_an_agent_that_asks_at_each_step_is_played_to_its_end(finished: Path, to
 
 
 def test_an_agent_without_requests_is_scored(finished: Path, town: Path, tmp_path: Path) -> None:
-    """No request, no saved reply, and the same days with the same seed; other ones with another seed."""
+    """No request, no saved reply, and the same days with the same seed; other ones with another
+    seed."""
     assert (finished / "rules/responses_beijing.jsonl").read_bytes() == b""
     assert report(finished, "rules")["usage"]["requests"] == 0
     whole = (finished / "rules" / RESULTS).read_bytes()
     for seed, same in (("0", True), ("1", False)):
-        assert run(town, tmp_path, "--agent", RULES, "--agent-seed", seed, "--concurrency", 2, "--name", seed) == 0
+        assert (
+            run(
+                town,
+                tmp_path,
+                "--agent",
+                RULES,
+                "--agent-seed",
+                seed,
+                "--concurrency",
+                2,
+                "--name",
+                seed,
+            )
+            == 0
+        )
         assert ((tmp_path / seed / RESULTS).read_bytes() == whole) is same
 
 
 @pytest.mark.slow
-def test_residents_of_one_agent_file_are_played_at_the_same_time(town: Path, tmp_path: Path) -> None:
-    """No resident gets a reply before all five have asked, at every step; their days are those of one at a time."""
+def test_residents_of_one_agent_file_are_played_at_the_same_time(
+    town: Path, tmp_path: Path
+) -> None:
+    """No resident gets a reply before all five have asked, at every step; their days are those of
+    one at a time."""
     with serving(only_together(FEW, commuter)) as server:
         assert on(server, town, tmp_path, "--agent", ASKING, "--concurrency", FEW) == 0
         assert len(server.bodies) == len(set(server.bodies)) == FEW * STEPS
         server.script = commuter
-        assert on(server, town, tmp_path, "--agent", ASKING, "--concurrency", 1, "--name", "alone") == 0
+        assert (
+            on(server, town, tmp_path, "--agent", ASKING, "--concurrency", 1, "--name", "alone")
+            == 0
+        )
     assert (tmp_path / "m" / RESULTS).read_bytes() == (tmp_path / "alone" / RESULTS).read_bytes()
 
 
@@ -302,24 +344,40 @@ def failed_at_40(server: Server, town: Path, results: Path, agent: Path) -> None
     assert on(server, town, results, "--agent", agent, *THREE) == 1
 
 
-def test_a_residents_exception_fails_that_resident_only(town: Path, raising: Path, tmp_path: Path) -> None:
-    """Exit 1; the failure names file, step and line; the two others are scored in a report headed INCOMPLETE."""
-    line = next(n for n, text in enumerate(raising.read_text("utf-8").splitlines(), 1) if 'plan["intention"]' in text)
+def test_a_residents_exception_fails_that_resident_only(
+    town: Path, raising: Path, tmp_path: Path
+) -> None:
+    """Exit 1; the failure names file, step and line; the two others are scored in a report headed
+    INCOMPLETE."""
+    line = next(
+        n
+        for n, text in enumerate(raising.read_text("utf-8").splitlines(), 1)
+        if 'plan["intention"]' in text
+    )
     with serving(saying("work")) as server:
         failed_at_40(server, town, tmp_path / "out", raising)
     (failure,) = lines_of(tmp_path / "out/m/failures_beijing.jsonl")
-    assert (failure["user_id"], failure["boundary"], failure["kind"]) == ("3", "agent", "agent_error")
+    assert (failure["user_id"], failure["boundary"], failure["kind"]) == (
+        "3",
+        "agent",
+        "agent_error",
+    )
     assert failure["detail"] == f"raises_at_40.py, step 40, line {line}: KeyError: 'intention'"
     assert sorted(numbers(tmp_path / "out/m" / RESULTS)) == [1, 5]
     coverage = report(tmp_path / "out", "m")["coverage"]
-    assert (coverage["scored_users"], coverage["failed_users"], coverage["complete"]) == (2, 1, False)
+    assert (coverage["scored_users"], coverage["failed_users"], coverage["complete"]) == (
+        2,
+        1,
+        False,
+    )
     assert "INCOMPLETE" in (tmp_path / "out/m/eval_report_beijing.txt").read_text(encoding="utf-8")
 
 
 def test_resume_tries_a_failed_resident_again_from_its_saved_replies(
     town: Path, raising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without mending it fails again at the same line, and none of its forty replies is paid for twice."""
+    """Without mending it fails again at the same line, and none of its forty replies is paid for
+    twice."""
     with serving(saying("work")) as server:
         failed_at_40(server, town, tmp_path / "out", raising)
         asked = len(server.bodies)
@@ -336,7 +394,8 @@ def test_resume_tries_a_failed_resident_again_from_its_saved_replies(
 def test_a_mended_agent_is_another_agent_until_that_is_allowed(
     town: Path, raising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`run` refuses its new bytes by field; with `--allow` only what is new is asked, and the report tells of it."""
+    """`run` refuses its new bytes by field; with `--allow` only what is new is asked, and the
+    report tells of it."""
     with serving(saying("work")) as server:
         failed_at_40(server, town, tmp_path / "out", raising)
         mended(raising, "self.id == 3", "self.id < 0")
@@ -350,7 +409,9 @@ def test_a_mended_agent_is_another_agent_until_that_is_allowed(
         assert len(server.bodies) == asked + STEPS - 40
         assert len(set(server.bodies)) == 3 * STEPS
     assert numbers(tmp_path / "out/m" / RESULTS) == [1, 3, 5]
-    assert any("files.agent_raises_at_40.py was" in note for note in report(tmp_path / "out", "m")["notes"])
+    assert any(
+        "files.agent_raises_at_40.py was" in note for note in report(tmp_path / "out", "m")["notes"]
+    )
     (kept,) = (tmp_path / "out/m").glob("agent_raises_at_40.py.before-*")
     assert kept.read_bytes() == RAISING.read_bytes()
 
@@ -358,20 +419,26 @@ def test_a_mended_agent_is_another_agent_until_that_is_allowed(
 def test_resume_says_that_the_agent_file_has_changed_and_takes_it_where_that_is_allowed(
     town: Path, raising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a word it would go on with the run's own copy, and fail again; `--allow` takes the file as it is now."""
+    """Without a word it would go on with the run's own copy, and fail again; `--allow` takes the
+    file as it is now."""
     with serving(saying("work")) as server:
         failed_at_40(server, town, tmp_path / "out", raising)
         mended(raising, "self.id == 3", "self.id < 0")
         asked = len(server.bodies)
         capsys.readouterr()
         assert again("resume", tmp_path / "out") == 1
-        assert "files.agent_raises_at_40.py was changed or deleted since the run began" in capsys.readouterr().out
+        assert (
+            "files.agent_raises_at_40.py was changed or deleted since the run began"
+            in capsys.readouterr().out
+        )
         assert again("resume", tmp_path / "out", "--allow", "files.agent_raises_at_40.py") == 0
         assert len(server.bodies) == asked + STEPS - 40
 
 
 @pytest.mark.parametrize("helper", [False, True], ids=["alone", "with a module beside it"])
-def test_a_run_whose_agent_file_has_gone_goes_on_with_the_kept_copy(town: Path, tmp_path: Path, helper: bool) -> None:
+def test_a_run_whose_agent_file_has_gone_goes_on_with_the_kept_copy(
+    town: Path, tmp_path: Path, helper: bool
+) -> None:
     """`resume` and `verify` need nothing but the run's folder and its tasks."""
     agent = tmp_path / "walker.py"
     text = RULES.read_text(encoding="utf-8")
@@ -391,12 +458,17 @@ def test_a_run_whose_agent_file_has_gone_goes_on_with_the_kept_copy(town: Path, 
     assert again("verify", tmp_path / "out") == 0
 
 
-def test_an_endpoint_failure_is_not_scored_however_much_an_agent_catches(town: Path, tmp_path: Path) -> None:
-    """500s beyond the retries at one resident's 10 o'clock: a failure of the endpoint, and no day at home."""
+def test_an_endpoint_failure_is_not_scored_however_much_an_agent_catches(
+    town: Path, tmp_path: Path
+) -> None:
+    """500s beyond the retries at one resident's 10 o'clock: a failure of the endpoint, and no day
+    at home."""
 
     def failing(body: dict[str, Any]) -> tuple[int, bytes]:
         failed = body["messages"][-1]["content"].startswith("居民 3，36001 秒")
-        return (500, b'{"error": {"message": "no worker"}}') if failed else (200, completion("work"))
+        return (
+            (500, b'{"error": {"message": "no worker"}}') if failed else (200, completion("work"))
+        )
 
     with serving(failing) as server:
         assert on(server, town, tmp_path, "--agent", CATCHING, "--max-retries", 1) == 1
@@ -404,13 +476,26 @@ def test_an_endpoint_failure_is_not_scored_however_much_an_agent_catches(town: P
         assert len(of_three) == 10 + 2  # its hours from 0 to 9, and two tries at 10
         server.script = saying("work")
         (failure,) = lines_of(tmp_path / "m/failures_beijing.jsonl")
-        assert (failure["user_id"], failure["boundary"], failure["kind"]) == ("3", "endpoint", "persistent_error")
+        assert (failure["user_id"], failure["boundary"], failure["kind"]) == (
+            "3",
+            "endpoint",
+            "persistent_error",
+        )
         assert failure["tries"] == 2 and "no worker" in failure["detail"]
         assert sorted(numbers(tmp_path / "m" / RESULTS)) == [1, 2, 4, 5]
-        assert len(orjson.loads((tmp_path / "m/generated_beijing.json").read_bytes())["intention_sequences"]) == FEW - 1
+        assert (
+            len(
+                orjson.loads((tmp_path / "m/generated_beijing.json").read_bytes())[
+                    "intention_sequences"
+                ]
+            )
+            == FEW - 1
+        )
         assert again("resume", tmp_path) == 0
         assert len([body for body in server.bodies if "居民 3，".encode() in body]) == 12 + 15
-    assert all(record["intentions"][16:36] == [4] * 20 for record in lines_of(tmp_path / "m" / RESULTS))
+    assert all(
+        record["intentions"][16:36] == [4] * 20 for record in lines_of(tmp_path / "m" / RESULTS)
+    )
 
 
 # asbench's configuration file.
@@ -421,7 +506,14 @@ def config(tmp_path: Path) -> Callable[..., Path]:
     """Writes the file, the key in it, for an address."""
 
     def write(url: str, **fields: object) -> Path:
-        entry = {"provider": "vllm", "base_url": url, "api_key": KEY, "model": "千问-7B", "semaphore": 3, **fields}
+        entry = {
+            "provider": "vllm",
+            "base_url": url,
+            "api_key": KEY,
+            "model": "千问-7B",
+            "semaphore": 3,
+            **fields,
+        }
         path = tmp_path / "asbench.yml"
         text = "\n  ".join(f"{name}: {value}" for name, value in entry.items())
         path.write_text(f"llm:\n- {text}\nenv:\n  home_dir: .agentsociety\n", encoding="utf-8")
@@ -444,7 +536,8 @@ def echoing(script: Script) -> Script:
 def test_config_gives_address_key_model_and_pace_and_keeps_the_key_to_itself(
     town: Path, tmp_path: Path, config: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The run is named after its model and sends the key; no file and no output has it, not even from an echo."""
+    """The run is named after its model and sends the key; no file and no output has it, not even
+    from an echo."""
     with serving(echoing(commuter)) as server:
         assert configured(town, tmp_path / "out", config(server.url)) == 0
         assert set(server.keys) == {f"Bearer {KEY}"}
@@ -452,7 +545,9 @@ def test_config_gives_address_key_model_and_pace_and_keeps_the_key_to_itself(
     made = manifest(tmp_path / "out", "dailymobility-千问-7B")
     assert made["identity"]["model"] == "千问-7B" and made["tuning"]["concurrency"] == 3
     assert made["provenance"]["key_from"] == f"--config {tmp_path / 'asbench.yml'}"
-    assert "upstream refused" in (tmp_path / "out/dailymobility-千问-7B/run_beijing.log").read_text(encoding="utf-8")
+    assert "upstream refused" in (tmp_path / "out/dailymobility-千问-7B/run_beijing.log").read_text(
+        encoding="utf-8"
+    )
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert not [path for path in written if KEY.encode() in path.read_bytes()]
     shown = capsys.readouterr()
@@ -479,7 +574,9 @@ def test_an_address_in_the_config_is_asked_for_baselines_too(
 ) -> None:
     """As with `--api-url`: the harness serves a baseline itself only where no address is given."""
     with serving(commuter) as server:
-        assert configured(town, tmp_path / "out", config(server.url, model="baseline/commuter")) == 0
+        assert (
+            configured(town, tmp_path / "out", config(server.url, model="baseline/commuter")) == 0
+        )
         assert len(server.bodies) == FEW
 
 
@@ -506,7 +603,10 @@ def test_config_beside_another_address_or_key_is_refused(
     [
         (None, "cannot read the agent file"),
         ("class Walker(\n", ", line 1: expected Python"),
-        ("\nimport a_package_that_is_not_here\n", ", line 2: the agent file cannot be loaded: ModuleNotFoundError"),
+        (
+            "\nimport a_package_that_is_not_here\n",
+            ", line 2: the agent file cannot be loaded: ModuleNotFoundError",
+        ),
         ("raise SystemExit(0)\n", ", line 1: the agent file cannot be loaded: SystemExit"),
         ("WALKER = 1\n", "expected one class derived from DailyMobilityAgent, got none"),
     ],
@@ -530,10 +630,24 @@ def test_an_agent_file_that_cannot_be_used_is_one_sentence(
 def test_options_of_the_other_benchmark_are_refused(
     town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--agent` is of DailyMobility and `--no-persona` of StreamProfileBench, where the other does not know them; an
-    agent takes no prompt."""
+    """`--agent` is of DailyMobility and `--no-persona` of StreamProfileBench, where the other does
+    not know them; an agent takes no prompt."""
     out = ["--results-dir", str(tmp_path / "out")]
-    assert main(["run", "streamprofile", "--model", "baseline/recency", "--demo", "--agent", str(RULES), *out]) == 2
+    assert (
+        main(
+            [
+                "run",
+                "streamprofile",
+                "--model",
+                "baseline/recency",
+                "--demo",
+                "--agent",
+                str(RULES),
+                *out,
+            ]
+        )
+        == 2
+    )
     assert "--agent is an option of `run dailymobility`" in capsys.readouterr().err
     assert run(town, tmp_path / "out", "--no-persona") == 2
     assert "--no-persona is an option of `run streamprofile`" in capsys.readouterr().err
@@ -545,9 +659,14 @@ def test_options_of_the_other_benchmark_are_refused(
 def test_missing_endpoint_and_every_missing_file_are_said_at_once(
     own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One sentence for the endpoint, then one that names each file which is not there, and none that is."""
+    """One sentence for the endpoint, then one that names each file which is not there, and none
+    that is."""
     here = own / "dailymobility"
-    gone = [here / "beijing.pb", here / "groundtruth/gyration_radius.npy", here / "groundtruth/daily_intentions_2d.npy"]
+    gone = [
+        here / "beijing.pb",
+        here / "groundtruth/gyration_radius.npy",
+        here / "groundtruth/daily_intentions_2d.npy",
+    ]
     for path in gone:
         path.unlink()
     assert run(own, tmp_path / "out", model="m") == 2
@@ -559,12 +678,15 @@ def test_missing_endpoint_and_every_missing_file_are_said_at_once(
 
 
 def profiles(change: Callable[[list[dict[str, Any]]], object]) -> Callable[[bytes], bytes]:
-    """What `change` makes of the entries, or returns instead of them, an entry being eleven lines of the file."""
+    """What `change` makes of the entries, or returns instead of them, an entry being eleven lines
+    of the file."""
 
     def changed(content: bytes) -> bytes:
         entries = orjson.loads(content)
         instead = change(entries)
-        return json.dumps(entries if instead is None else instead, ensure_ascii=False, indent=4).encode()
+        return json.dumps(
+            entries if instead is None else instead, ensure_ascii=False, indent=4
+        ).encode()
 
     return changed
 
@@ -576,7 +698,11 @@ def saved(array: np.ndarray[Any, Any]) -> bytes:
 
 
 SPOILT: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
-    "no array": ("profiles.json", profiles(lambda all: {"residents": all}), ", line 1: expected a JSON array"),
+    "no array": (
+        "profiles.json",
+        profiles(lambda all: {"residents": all}),
+        ", line 1: expected a JSON array",
+    ),
     "cut short": (
         "profiles.json",
         lambda content: content[:-60],
@@ -592,8 +718,16 @@ SPOILT: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
         profiles(lambda all: all[3].update(id=2)),
         ", line 35: field id: duplicate user, first in line 13",
     ),
-    "no work": ("profiles.json", profiles(lambda all: all[4].pop("work") and None), ", line 46: field work: expected"),
-    "truncated map": ("beijing.pb", lambda content: content[: len(content) // 2], ": expected a map of a city"),
+    "no work": (
+        "profiles.json",
+        profiles(lambda all: all[4].pop("work") and None),
+        ", line 46: field work: expected",
+    ),
+    "truncated map": (
+        "beijing.pb",
+        lambda content: content[: len(content) // 2],
+        ": expected a map of a city",
+    ),
     "empty map": ("beijing.pb", lambda content: b"", ": expected a map of a city"),
     "another shape": (
         "groundtruth/daily_intentions_2d.npy",
@@ -617,7 +751,8 @@ SPOILT: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
 def test_bad_data_are_named_before_anything_is_sent_or_written(
     spoilt: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 2 and one sentence: the file, the line and field or the row in it, and what was expected there."""
+    """Exit 2 and one sentence: the file, the line and field or the row in it, and what was expected
+    there."""
     name, spoil, said = SPOILT[spoilt]
     path = own / "dailymobility" / name
     path.write_bytes(spoil(path.read_bytes()))
@@ -629,8 +764,11 @@ def test_bad_data_are_named_before_anything_is_sent_or_written(
     assert nothing_written(tmp_path / "out")
 
 
-def test_another_map_is_another_run(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The map's hash is part of what a run is: the same name on a changed map is refused by that field."""
+def test_another_map_is_another_run(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The map's hash is part of what a run is: the same name on a changed map is refused by that
+    field."""
     assert run(own, tmp_path / "out") == 0
     laid(own, {"beijing.pb": files(FEW, 6)["beijing.pb"]})
     assert run(own, tmp_path / "out") == 2
@@ -642,13 +780,26 @@ def test_another_map_is_another_run(own: Path, tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize(
     "agent",
-    [pytest.param((), id="plan"), pytest.param(("--agent", ASKING), id="agent", marks=pytest.mark.slow)],
+    [
+        pytest.param((), id="plan"),
+        pytest.param(("--agent", ASKING), id="agent", marks=pytest.mark.slow),
+    ],
 )
-def test_changing_the_ground_truth_changes_no_request(agent: tuple[object, ...], own: Path, tmp_path: Path) -> None:
-    """Other truths, the very same requests, byte by byte; and another score, so that it was read."""
+def test_changing_the_ground_truth_changes_no_request(
+    agent: tuple[object, ...], own: Path, tmp_path: Path
+) -> None:
+    """Other truths, the very same requests, byte by byte; and another score, so that it was
+    read."""
     sent, scores = [], []
     for name, seed in (("one", 5), ("other", 6)):
-        laid(own, {array: content for array, content in files(FEW, seed).items() if array.startswith("groundtruth/")})
+        laid(
+            own,
+            {
+                array: content
+                for array, content in files(FEW, seed).items()
+                if array.startswith("groundtruth/")
+            },
+        )
         with serving(commuter) as server:
             assert on(server, own, tmp_path / "out", *agent, "--name", name) == 0
             sent.append(sorted(server.bodies))
@@ -657,12 +808,21 @@ def test_changing_the_ground_truth_changes_no_request(agent: tuple[object, ...],
     assert scores[0] != scores[1]
 
 
-def test_an_unknown_field_of_an_entry_is_not_shown_in_the_plan_prompt(own: Path, tmp_path: Path) -> None:
-    """What else a data set keeps of a resident, its day maybe, changes no request; a known field does."""
+def test_an_unknown_field_of_an_entry_is_not_shown_in_the_plan_prompt(
+    own: Path, tmp_path: Path
+) -> None:
+    """What else a data set keeps of a resident, its day maybe, changes no request; a known field
+    does."""
     path = own / "dailymobility/profiles.json"
     sent = []
-    for field, value in (("trajectory", "七点起床"), ("trajectory", "六点起床"), ("occupation", "守林人")):
-        path.write_bytes(profiles(lambda all, to={field: value}: all[1].update(to))(path.read_bytes()))  # type: ignore[misc]
+    for field, value in (
+        ("trajectory", "七点起床"),
+        ("trajectory", "六点起床"),
+        ("occupation", "守林人"),
+    ):
+        path.write_bytes(
+            profiles(lambda all, to={field: value}: all[1].update(to))(path.read_bytes())
+        )  # type: ignore[misc]
         with serving(commuter) as server:
             assert on(server, own, tmp_path / "out", "--name", value) == 0
             sent.append(sorted(server.bodies))
@@ -670,7 +830,9 @@ def test_an_unknown_field_of_an_entry_is_not_shown_in_the_plan_prompt(own: Path,
     assert b"trajectory" not in b"".join(sent[0]) and "守林人".encode() in b"".join(sent[2])
 
 
-def test_another_ground_truth_is_told_and_scored_with(own: Path, tmp_path: Path, capsys: Told) -> None:
+def test_another_ground_truth_is_told_and_scored_with(
+    own: Path, tmp_path: Path, capsys: Told
+) -> None:
     """`verify` finds it; the same `run` makes the report anew, without a request."""
     out = tmp_path / "out"
     assert run(own, out, "--name", "plan") == 0
@@ -678,14 +840,18 @@ def test_another_ground_truth_is_told_and_scored_with(own: Path, tmp_path: Path,
     path = own / "dailymobility/groundtruth/gyration_radius.npy"
     np.save(path, np.load(path) * 3)
     assert again("verify", out) == 1
-    assert "the ground truth is not the one that this run was scored with" in capsys.readouterr().out
+    assert (
+        "the ground truth is not the one that this run was scored with" in capsys.readouterr().out
+    )
     assert run(own, out, "--name", "plan") == 0
     assert report(out, "plan")["protocols"]["aligned"]["final_score"] != before
     assert again("verify", out) == 0
 
 
 @pytest.mark.parametrize("command", ["verify", "reeval"])
-def test_saved_days_are_not_measured_on_another_map(own: Path, tmp_path: Path, capsys: Told, command: str) -> None:
+def test_saved_days_are_not_measured_on_another_map(
+    own: Path, tmp_path: Path, capsys: Told, command: str
+) -> None:
     """Radii would be those of other places: the map's hash is named, and nothing is written."""
     out = tmp_path / "out"
     assert run(own, out, "--name", "plan") == 0
@@ -709,7 +875,9 @@ def test_measuring_saved_days_runs_no_agent(town: Path, tmp_path: Path, command:
     assert not ran.exists()
 
 
-def test_a_kept_agent_that_somebody_changed_is_not_run(town: Path, tmp_path: Path, capsys: Told) -> None:
+def test_a_kept_agent_that_somebody_changed_is_not_run(
+    town: Path, tmp_path: Path, capsys: Told
+) -> None:
     """A resume from the run's own copy looks at its hash before it runs it."""
     agent = tmp_path / "walker.py"
     agent.write_bytes(RULES.read_bytes())
@@ -742,10 +910,12 @@ def test_options_without_effect_are_refused(
 
 
 @pytest.mark.parametrize(
-    "place", ["", *first_quick(["DATASETS/dailymobility", "datasets/DailyMobility", "DailyMobility"])]
+    "place",
+    ["", *first_quick(["DATASETS/dailymobility", "datasets/DailyMobility", "DailyMobility"])],
 )
 def test_data_is_found_where_it_lies(town: Path, tmp_path: Path, place: str) -> None:
-    """The layout of asbench, and the data folder itself; later commands find it without being given its place."""
+    """The layout of asbench, and the data folder itself; later commands find it without being given
+    its place."""
     tasks, out = tmp_path / "theirs", tmp_path / "out"
     shutil.copytree(town / "dailymobility", tasks / place)
     assert run(tasks, out, "--name", "m") == 0
@@ -757,18 +927,22 @@ def test_data_is_found_where_it_lies(town: Path, tmp_path: Path, place: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("place", "agent"), first_quick([("datasets/DailyMobility", RULES), ("DailyMobility", None), ("", None)])
+    ("place", "agent"),
+    first_quick([("datasets/DailyMobility", RULES), ("DailyMobility", None), ("", None)]),
 )
 def test_run_is_resumed_with_data_that_moved_to_the_layout_of_asbench(
     place: str, agent: Path | None, own: Path, tmp_path: Path, capsys: Told
 ) -> None:
-    """Once its folder is named, later commands find it without; the results are those of an undisturbed run."""
+    """Once its folder is named, later commands find it without; the results are those of an
+    undisturbed run."""
     theirs, folder = tmp_path / "theirs", tmp_path / "out" / "m"
     assert run(own, folder.parent, "--name", "m", *(("--agent", agent) if agent else ())) == 0
     results, made = folder / RESULTS, manifest(folder.parent, "m")
     whole = results.read_bytes()
     results.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
-    (folder / "run_beijing.json").write_bytes(orjson.dumps({**made, "state": "stopped", "results_sha256": None}))
+    (folder / "run_beijing.json").write_bytes(
+        orjson.dumps({**made, "state": "stopped", "results_sha256": None})
+    )
     (theirs / place).parent.mkdir(parents=True, exist_ok=True)
     (own / "dailymobility").rename(theirs / place)
     assert again("resume", folder.parent) == 2
@@ -784,7 +958,10 @@ def test_data_in_the_usual_place_is_taken_first(town: Path, tmp_path: Path, caps
     tasks = tmp_path / "both"
     for place in ("dailymobility", "datasets/DailyMobility"):
         shutil.copytree(town / "dailymobility", tasks / place)
-    assert DailyMobility.task_files.file_in(tasks, "dailymobility/beijing.pb") == tasks / "dailymobility" / "beijing.pb"
+    assert (
+        DailyMobility.task_files.file_in(tasks, "dailymobility/beijing.pb")
+        == tasks / "dailymobility" / "beijing.pb"
+    )
     assert run(tmp_path / "none", tmp_path / "out") == 2
     assert str(tmp_path / "none" / "dailymobility" / "profiles.json") in capsys.readouterr().err
 
@@ -792,8 +969,19 @@ def test_data_in_the_usual_place_is_taken_first(town: Path, tmp_path: Path, caps
 def test_baselines_answer_the_example_agent_and_a_warning_says_what_else_they_do(
     town: Path, tmp_path: Path, capsys: Told
 ) -> None:
-    """The agent sees what plan mode sees, so its residents go to work; plan mode itself gets no such warning."""
-    assert run(town, tmp_path / "out", "--name", "m", "--agent", ROOT / "examples" / "commuting_agent.py") == 0
+    """The agent sees what plan mode sees, so its residents go to work; plan mode itself gets no
+    such warning."""
+    assert (
+        run(
+            town,
+            tmp_path / "out",
+            "--name",
+            "m",
+            "--agent",
+            ROOT / "examples" / "commuting_agent.py",
+        )
+        == 0
+    )
     assert "warning: baselines answer" in capsys.readouterr().out
     lines = (tmp_path / "out" / "m" / RESULTS).read_text("utf-8").splitlines()
     records = [json.loads(line) for line in lines]
@@ -807,36 +995,43 @@ def test_baselines_answer_the_example_agent_and_a_warning_says_what_else_they_do
 def test_what_an_agent_logs_is_in_the_run_s_log_alone(
     town: Path, tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By `logging` with and without a handler of its own, the standard streams and their bytes, its logger, `print`."""
+    """By `logging` with and without a handler of its own, the standard streams and their bytes, its
+    logger, `print`."""
     agent, out = tmp_path / "talks.py", tmp_path / "out"
     agent.write_text(
-        "import io, logging, sys\nfrom agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n"
-        "own = logging.getLogger('own')\nown.addHandler(logging.StreamHandler())\nown.propagate = False\n\n"
-        "class Talks(DailyMobilityAgent):\n    async def forward(self):\n"
-        "        if self.environment.get_tick() == 901:\n"
-        "            logging.warning('one')\n            own.warning('two')\n"
-        "            sys.stderr.write('第三\\n')\n            self.logger.info('four')\n            print('five')\n"
-        "            sys.stderr.close()\n            sys.stdout.reconfigure(encoding='utf-8')\n"
-        "            sys.stdout.write('six\\n')\n            sys.stdout.buffer.write('第七\\n'.encode())\n"
-        "            io.TextIOWrapper(sys.stdout.buffer, 'utf-8').write('eight\\n')\n",
+        "import io, logging, sys\nfrom agentsociety_benchmark.benchmarks import"
+        " DailyMobilityAgent\n\nown ="
+        " logging.getLogger('own')\nown.addHandler(logging.StreamHandler())\nown.propagate ="
+        " False\n\nclass Talks(DailyMobilityAgent):\n    async def forward(self):\n        if"
+        " self.environment.get_tick() == 901:\n            logging.warning('one')\n           "
+        " own.warning('two')\n            sys.stderr.write('第三\\n')\n           "
+        " self.logger.info('four')\n            print('five')\n            sys.stderr.close()\n    "
+        "        sys.stdout.reconfigure(encoding='utf-8')\n            sys.stdout.write('six\\n')\n"
+        "            sys.stdout.buffer.write('第七\\n'.encode())\n           "
+        " io.TextIOWrapper(sys.stdout.buffer, 'utf-8').write('eight\\n')\n",
         encoding="utf-8",
     )
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a process of its own
     assert run(town, out, "--name", "m", "--agent", agent) == 0
-    log = [json.loads(line) for line in (out / "m" / "run_beijing.log").read_text("utf-8").splitlines()]
+    log = [
+        json.loads(line) for line in (out / "m" / "run_beijing.log").read_text("utf-8").splitlines()
+    ]
     details = [entry["detail"] for entry in log if entry["what"] == "output"]
     assert len(details) == 8 * FEW
     assert {detail.partition(", resident ")[0] for detail in details} == {"talks.py, step 2"}
     logged = {"WARNING:root:one", "two", "第三", "four", "five", "six", "第七", "eight"}
     assert {detail.rpartition(": ")[2] for detail in details} == logged
     shown = capsys.readouterr()
-    assert shown.err == "" and not any(text in shown.out for text in ("第三", "four", "five", "six", "第七", "eight"))
+    assert shown.err == "" and not any(
+        text in shown.out for text in ("第三", "four", "five", "six", "第七", "eight")
+    )
 
 
 ONE_REQUEST = (
-    "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass Asker(DailyMobilityAgent):\n"
-    "    async def init(self):\n        await super().init()\n        dialog = [{'role': 'user', 'content': '你好'}]\n"
-    "        await self.llm.atext_request(dialog, max_tokens=50)\n\n    async def forward(self):\n        pass\n"
+    "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass"
+    " Asker(DailyMobilityAgent):\n    async def init(self):\n        await super().init()\n       "
+    " dialog = [{'role': 'user', 'content': '你好'}]\n        await self.llm.atext_request(dialog,"
+    " max_tokens=50)\n\n    async def forward(self):\n        pass\n"
 )
 
 
@@ -844,42 +1039,61 @@ def test_sampling_is_the_agent_s_unless_the_user_sets_it(town: Path, tmp_path: P
     """Requests, identity and report agree on which it was."""
     agent, out = tmp_path / "asker.py", tmp_path / "out"
     agent.write_text(ONE_REQUEST, encoding="utf-8")
-    for name, options, expected in (("agent", (), (1, 50)), ("own", ("--temperature", 0.5), (0.5, 50))):
+    for name, options, expected in (
+        ("agent", (), (1, 50)),
+        ("own", ("--temperature", 0.5), (0.5, 50)),
+    ):
         with serving(saying("ok")) as server:
             assert on(server, town, out, "--agent", agent, "--name", name, *options) == 0
-            assert {(body["temperature"], body["max_tokens"]) for body in map(json.loads, server.bodies)} == {expected}
+            assert {
+                (body["temperature"], body["max_tokens"]) for body in map(json.loads, server.bodies)
+            } == {expected}
         identity = json.loads((out / name / "run_beijing.json").read_bytes())["identity"]
         assert identity["sampling"]["temperature"] == (None if name == "agent" else 0.5)
         assert identity["settings"]["agent_parameters"] == "sent"
         report = (out / name / "eval_report_beijing.txt").read_text(encoding="utf-8")
-        assert ("temperature is 1" in report, "own: temperature 0.5" in report) == (name == "agent", name == "own")
-        assert main(["verify", "--name", name, "--results-dir", str(out), "--tasks-dir", str(town)]) == 0
+        assert ("temperature is 1" in report, "own: temperature 0.5" in report) == (
+            name == "agent",
+            name == "own",
+        )
+        assert (
+            main(["verify", "--name", name, "--results-dir", str(out), "--tasks-dir", str(town)])
+            == 0
+        )
 
 
 def test_searches_find_memories_only_where_the_run_says_so(town: Path, tmp_path: Path) -> None:
-    """The choice is part of what the run is, and found again by the commands that play its agent."""
+    """The choice is part of what the run is, and found again by the commands that play its
+    agent."""
     agent, out = tmp_path / "searcher.py", tmp_path / "out"
     agent.write_text(
-        "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass Searcher(DailyMobilityAgent):\n"
-        "    async def forward(self):\n        if self.environment.get_tick() == 1:\n"
-        "            await self.stream.add('mobility', 'breakfast')\n"
-        "            found = await self.stream.search('breakfast')\n"
-        "            await self.llm.atext_request([{'role': 'user', 'content': found}])\n",
+        "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass"
+        " Searcher(DailyMobilityAgent):\n    async def forward(self):\n        if"
+        " self.environment.get_tick() == 1:\n            await self.stream.add('mobility',"
+        " 'breakfast')\n            found = await self.stream.search('breakfast')\n           "
+        " await self.llm.atext_request([{'role': 'user', 'content': found}])\n",
         encoding="utf-8",
     )
     for name, options in (("upstream", ()), ("finds", ("--agent-memory-search",))):
         with serving(saying("ok")) as server:
             assert on(server, town, out, "--agent", agent, "--name", name, *options) == 0
-            said = {json.loads(body)["messages"][0]["content"] == "Nothing" for body in server.bodies}
+            said = {
+                json.loads(body)["messages"][0]["content"] == "Nothing" for body in server.bodies
+            }
         assert said == {name == "upstream"}
-        settings = json.loads((out / name / "run_beijing.json").read_bytes())["identity"]["settings"]
+        settings = json.loads((out / name / "run_beijing.json").read_bytes())["identity"][
+            "settings"
+        ]
         assert settings.get("agent_memory_search", False) is (name == "finds")
         again = ["--name", name, "--results-dir", str(out), "--tasks-dir", str(town)]
         assert main(["verify", *again]) == main(["reeval", "--reparse", *again]) == 0
 
 
-def test_a_run_from_before_agents_parameters_were_sent_goes_on_as_it_was(town: Path, tmp_path: Path) -> None:
-    """Its manifest does not have the setting: requests have the run's temperature and nothing of the agent's."""
+def test_a_run_from_before_agents_parameters_were_sent_goes_on_as_it_was(
+    town: Path, tmp_path: Path
+) -> None:
+    """Its manifest does not have the setting: requests have the run's temperature and nothing of
+    the agent's."""
     agent, out = tmp_path / "asker.py", tmp_path / "out"
     agent.write_text(ONE_REQUEST, encoding="utf-8")
     with serving(saying("ok")) as server:
@@ -893,20 +1107,41 @@ def test_a_run_from_before_agents_parameters_were_sent_goes_on_as_it_was(town: P
             (out / "m" / name).write_bytes(b"")
         del server.bodies[:]
         edited = ("--trust", "--api-url", server.url)  # its seal is broken now
-        assert main(["resume", "--name", "m", "--results-dir", str(out), "--tasks-dir", str(town), *edited]) == 0
+        assert (
+            main(
+                [
+                    "resume",
+                    "--name",
+                    "m",
+                    "--results-dir",
+                    str(out),
+                    "--tasks-dir",
+                    str(town),
+                    *edited,
+                ]
+            )
+            == 0
+        )
         assert len(server.bodies) == FEW
-        assert all(b["temperature"] == 0 and "max_tokens" not in b for b in map(json.loads, server.bodies))
-    assert "not those that the agent file asks for" in (out / "m" / "eval_report_beijing.txt").read_text("utf-8")
+        assert all(
+            b["temperature"] == 0 and "max_tokens" not in b for b in map(json.loads, server.bodies)
+        )
+    assert "not those that the agent file asks for" in (
+        out / "m" / "eval_report_beijing.txt"
+    ).read_text("utf-8")
 
 
-def test_what_a_user_must_know_of_an_agent_is_said_at_the_end(town: Path, tmp_path: Path, capsys: Told) -> None:
+def test_what_a_user_must_know_of_an_agent_is_said_at_the_end(
+    town: Path, tmp_path: Path, capsys: Told
+) -> None:
     """Warnings of the agent file, and residents who sent different requests after resuming."""
     agent, out = tmp_path / "asker.py", tmp_path / "out"
     agent.write_text(
-        "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass Asker(DailyMobilityAgent):\n"
-        "    async def forward(self):\n        if self.environment.get_tick() < 3000:\n"
-        "            dialog = [{'role': 'user', 'content': f'现在 {self.environment.get_tick()} 秒'}]\n"
-        "            await self.llm.atext_request(dialog, timeout=30)\n",
+        "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass"
+        " Asker(DailyMobilityAgent):\n    async def forward(self):\n        if"
+        " self.environment.get_tick() < 3000:\n            dialog = [{'role': 'user', 'content':"
+        " f'现在 {self.environment.get_tick()} 秒'}]\n            await"
+        " self.llm.atext_request(dialog, timeout=30)\n",
         encoding="utf-8",
     )
     with serving(saying("work")) as server:
@@ -917,15 +1152,20 @@ def test_what_a_user_must_know_of_an_agent_is_said_at_the_end(town: Path, tmp_pa
         asked = len(server.bodies)
         results = out / "m" / RESULTS
         results.write_bytes(b"")  # as if none had been written before the process died
-        agent.write_text(agent.read_text(encoding="utf-8").replace("现在", "此刻"), encoding="utf-8")
+        agent.write_text(
+            agent.read_text(encoding="utf-8").replace("现在", "此刻"), encoding="utf-8"
+        )
         assert on(server, town, out, "--agent", agent, "--allow", "files.agent_asker.py") == 0
         assert (
-            f"{FEW} users sent different requests after resuming; the new ones were billed" in capsys.readouterr().out
+            f"{FEW} users sent different requests after resuming; the new ones were billed"
+            in capsys.readouterr().out
         )
         assert len(server.bodies) == 2 * asked
 
 
-def test_the_lists_of_an_earlier_run_are_set_aside_with_its_report(town: Path, tmp_path: Path) -> None:
+def test_the_lists_of_an_earlier_run_are_set_aside_with_its_report(
+    town: Path, tmp_path: Path
+) -> None:
     """They are true of the run that they were made of, and of no other."""
     out = tmp_path / "out"
     assert run(town, out, "--name", "plan") == 0
@@ -935,7 +1175,9 @@ def test_the_lists_of_an_earlier_run_are_set_aside_with_its_report(town: Path, t
     assert kept.read_bytes() == before
 
 
-def test_the_bias_of_a_score_is_next_to_it_in_every_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bias_of_a_score_is_next_to_it_in_every_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """That of the jackknife: what the score is off the one without bias, which the report has."""
     results = ["--results-dir", str(tmp_path)]
     assert (

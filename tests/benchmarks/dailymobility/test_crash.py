@@ -22,8 +22,11 @@ AGENTS = DATA / "mobility_agents"
 ASKING, CATCHING = AGENTS / "asks_each_step.py", AGENTS / "catches_everything.py"
 
 
-def test_killed_run_of_an_agent_ends_byte_identical_and_pays_for_nothing_twice(tmp_path: Path) -> None:
-    """SIGKILL at random moments: the same results file, and no reply that was saved is asked for again."""
+def test_killed_run_of_an_agent_ends_byte_identical_and_pays_for_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    """SIGKILL at random moments: the same results file, and no reply that was saved is asked for
+    again."""
     found = campaign(
         kills=4,
         users=32,
@@ -41,14 +44,25 @@ def test_killed_run_of_an_agent_ends_byte_identical_and_pays_for_nothing_twice(t
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_is_no_failure_that_an_agent_could_catch(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    """Residents under way are owed, not scored as what the agent falls back to; resume ends as an undisturbed run."""
+def test_signal_is_no_failure_that_an_agent_could_catch(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """Residents under way are owed, not scored as what the agent falls back to; resume ends as an
+    undisturbed run."""
     tasks, results = tmp_path / "tasks", tmp_path / "results"
     synthesise(tasks, "dailymobility", "--users", "8")
     with endpoint("--latency", "0.06", "--jitter", "0.5") as url:
 
         def command(name: str) -> list[str]:
-            options = ("dailymobility", "--agent", str(CATCHING), "--concurrency", "4", "--name", name)
+            options = (
+                "dailymobility",
+                "--agent",
+                str(CATCHING),
+                "--concurrency",
+                "4",
+                "--name",
+                name,
+            )
             return run_command(url, tasks, results, *options, model="baseline/commuter")
 
         subprocess.run(command("whole"), check=True, stdout=subprocess.DEVNULL)
@@ -66,6 +80,8 @@ def test_signal_is_no_failure_that_an_agent_could_catch(tmp_path: Path, number: 
         seen = stats(url)
         assert seen["requests"] == seen["completed"] == 2 * asked
     names = ("whole", "run")
-    whole, stopped = ((results / name / "inference_results_beijing.jsonl").read_bytes() for name in names)
+    whole, stopped = (
+        (results / name / "inference_results_beijing.jsonl").read_bytes() for name in names
+    )
     assert stopped == whole
     assert main(["verify", "--results-dir", str(results)]) == 0

@@ -1,4 +1,5 @@
-"""Jensen-Shannon divergence: golden values, scipy as the independent computation, and what one user is worth."""
+"""Jensen-Shannon divergence: golden values, scipy as the independent computation, and what one user
+is worth."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ HISTOGRAM = st.lists(st.integers(0, 1000), min_size=5, max_size=5).filter(any)
 
 
 def test_golden_values_of_one_coin_that_never_and_one_that_always_falls_on_either_side() -> None:
-    """Against [.75, .25]: (log2(4/3) + 0.5 log2(2/3) + 0.5 log2(2)) / 2 = 0.31128 bits; in nats, the root 0.46450."""
+    """Against [.75, .25]: (log2(4/3) + 0.5 log2(2/3) + 0.5 log2(2)) / 2 = 0.31128 bits; in nats,
+    the root 0.46450."""
     p, q = np.array([1.0, 0.0]), np.array([0.5, 0.5])
     assert float(divergence(p, q)) == pytest.approx(0.31127812445913283, abs=1e-15)
     assert float(distance(p, q)) == pytest.approx(0.464501404022459, abs=1e-14)
@@ -32,10 +34,15 @@ def test_equal_histograms_have_none_and_disjoint_ones_the_most() -> None:
 
 @given(HISTOGRAM, HISTOGRAM)
 def test_agrees_with_scipy_in_both_bases(p: list[int], q: list[int]) -> None:
-    """The divergence is scipy's distance squared in base 2; the distance is scipy's in base e; both are symmetric."""
+    """The divergence is scipy's distance squared in base 2; the distance is scipy's in base e; both
+    are symmetric."""
     a, b = np.array(p), np.array(q)
-    assert float(divergence(a, b)) == pytest.approx(float(np.nan_to_num(jensenshannon(a, b, base=2))) ** 2, abs=1e-12)
-    assert float(distance(a, b)) == pytest.approx(float(np.nan_to_num(jensenshannon(a, b))), abs=1e-7)
+    assert float(divergence(a, b)) == pytest.approx(
+        float(np.nan_to_num(jensenshannon(a, b, base=2))) ** 2, abs=1e-12
+    )
+    assert float(distance(a, b)) == pytest.approx(
+        float(np.nan_to_num(jensenshannon(a, b))), abs=1e-7
+    )
     assert float(divergence(a, b)) == float(divergence(b, a))
 
 
@@ -56,7 +63,8 @@ def test_leaving_one_out_is_the_divergence_of_the_others() -> None:
 
 
 def test_curvature_is_the_change_of_the_slope_over_a_users_counts() -> None:
-    """Two steps of what a user adds to a bin, against the divergence of counts that are really added or taken away."""
+    """Two steps of what a user adds to a bin, against the divergence of counts that are really
+    added or taken away."""
     p, totals, step = np.array([3, 5, 2]), np.array([40, 50, 0]), np.array([4, 5, 1])
     found = curvature(p, totals, step)
 
@@ -65,7 +73,11 @@ def test_curvature_is_the_change_of_the_slope_over_a_users_counts() -> None:
         return sum(x * math.log2(2 * x / (a + b)) for x in (a, b) if x) / 2
 
     for at in (0, 1):
-        change = term(at, totals[at] + step[at]) - 2 * term(at, totals[at]) + term(at, totals[at] - step[at])
+        change = (
+            term(at, totals[at] + step[at])
+            - 2 * term(at, totals[at])
+            + term(at, totals[at] - step[at])
+        )
         assert found[at] == pytest.approx(change * (90 / step[at]) ** 2)
     assert found[2] == 0.0
 

@@ -1,4 +1,5 @@
-"""Files of the four lists and of the ground truth: what is read, and what is refused by row and field."""
+"""Files of the four lists and of the ground truth: what is read, and what is refused by row and
+field."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ import pytest
 from harness.benchmarks.dailymobility import groundtruth
 from harness.benchmarks.dailymobility.groundtruth import FILES, Lists
 from harness.benchmarks.dailymobility.lists import read, warnings
-from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES
+from harness.benchmarks.dailymobility.protocols import (
+    LOCATIONS,
+    METRICS,
+    PROPORTIONS,
+    RADIUS,
+    SEQUENCES,
+)
 from harness.errors import BadInput
 from harness.model import JSON
 
@@ -83,17 +90,24 @@ def test_json_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 
 def test_numbers_of_locations_may_be_means(tmp_path: Path) -> None:
     """The ground truth's are, and it can be scored itself."""
-    assert read(as_json(tmp_path, four(**{LOCATIONS: [1.5, 2.0]}))).columns[LOCATIONS].tolist() == [1.5, 2.0]
+    assert read(as_json(tmp_path, four(**{LOCATIONS: [1.5, 2.0]}))).columns[LOCATIONS].tolist() == [
+        1.5,
+        2.0,
+    ]
 
 
 def test_shares_rounded_to_two_decimals_pass(tmp_path: Path) -> None:
     """Seven of them can be off by 0.035 together."""
     rounded = [[0.14] * 7, [0.145, 0.145, 0.145, 0.15, 0.15, 0.15, 0.15]]
-    assert read(as_json(tmp_path, four(**{PROPORTIONS: rounded}))).columns[PROPORTIONS].tolist() == rounded
+    assert (
+        read(as_json(tmp_path, four(**{PROPORTIONS: rounded}))).columns[PROPORTIONS].tolist()
+        == rounded
+    )
 
 
 def asbench_result() -> JSON:
-    """As `asbench` 0.1.4 stores it: means of numpy among the radii, a path and an id in the metadata."""
+    """As `asbench` 0.1.4 stores it: means of numpy among the radii, a path and an id in the
+    metadata."""
     results = four(**{RADIUS: [np.float64(0.0), np.float64(1234.5)]})
     metadata = {
         "task_name": "DailyMobility",
@@ -115,7 +129,8 @@ def test_a_result_pickle_of_asbench_is_read(tmp_path: Path, protocol: int) -> No
 @pytest.mark.parametrize("protocol", range(2, 6))
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_numpy_arrays_in_a_pickle_are_read(tmp_path: Path, protocol: int, order: Any) -> None:
-    """Whole lists as arrays, of other types, byte orders and layouts than one's own, or rows as arrays."""
+    """Whole lists as arrays, of other types, byte orders and layouts than one's own, or rows as
+    arrays."""
     arrays = {
         RADIUS: np.array(four()[RADIUS], dtype=">f8"),
         LOCATIONS: np.array(four()[LOCATIONS], dtype=np.uint8),
@@ -166,9 +181,19 @@ def test_a_malicious_pickle_is_refused_without_running(tmp_path: Path) -> None:
         b"\x80\x02\x82\x01.",
         b"\x80\x04Px\n.",
     ],
-    ids=["protocol 0", "exec", "a method of a path", "numpy.load", "another numpy", "extension", "persistent id"],
+    ids=[
+        "protocol 0",
+        "exec",
+        "a method of a path",
+        "numpy.load",
+        "another numpy",
+        "extension",
+        "persistent id",
+    ],
 )
-def test_whatever_a_pickle_names_beyond_plain_values_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_whatever_a_pickle_names_beyond_plain_values_is_refused(
+    tmp_path: Path, content: bytes
+) -> None:
     """A list of what may be named, not of what may not."""
     path = tmp_path / "x.pkl"
     path.write_bytes(content)
@@ -176,8 +201,13 @@ def test_whatever_a_pickle_names_beyond_plain_values_is_refused(tmp_path: Path, 
 
 
 def test_a_pickle_cannot_change_what_it_names(tmp_path: Path) -> None:
-    """Setting an attribute of the class of paths, of the stand-in of dtypes, of a function: no other file notices."""
-    for module, name in (("pathlib", "PosixPath"), ("numpy", "dtype"), ("numpy.core.multiarray", "scalar")):
+    """Setting an attribute of the class of paths, of the stand-in of dtypes, of a function: no
+    other file notices."""
+    for module, name in (
+        ("pathlib", "PosixPath"),
+        ("numpy", "dtype"),
+        ("numpy.core.multiarray", "scalar"),
+    ):
         path = tmp_path / "x.pkl"
         named = b"".join(b"\x8c" + bytes([len(word)]) + word.encode() for word in (module, name))
         path.write_bytes(b"\x80\x04" + named + b"\x93N}\x8c\x0c__defaults__)s\x86b.")
@@ -187,7 +217,14 @@ def test_a_pickle_cannot_change_what_it_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [np.array(["a"]), np.array([1j]), np.float64, np.dtype("f8,i4"), np.datetime64("2025-07-01"), np.array([True])],
+    [
+        np.array(["a"]),
+        np.array([1j]),
+        np.float64,
+        np.dtype("f8,i4"),
+        np.datetime64("2025-07-01"),
+        np.array([True]),
+    ],
     ids=["text", "complex", "a type", "a record", "a date", "truths"],
 )
 def test_what_is_no_number_in_numpy_is_refused(tmp_path: Path, value: Any) -> None:
@@ -263,11 +300,14 @@ def test_what_cannot_be_scored_is_refused_by_row_and_field(
 
 
 def test_what_is_found_may_be_long_or_deep(tmp_path: Path) -> None:
-    """A number of 5,000 digits, which Python will not print, and a list within lists: shown in short."""
+    """A number of 5,000 digits, which Python will not print, and a list within lists: shown in
+    short."""
     deep: Any = []
     for _ in range(900):
         deep = [deep]
-    assert refusal(as_pickle(tmp_path, four(**{RADIUS: [0.0, 10**5000]}))).endswith("got a number beyond 64 bits")
+    assert refusal(as_pickle(tmp_path, four(**{RADIUS: [0.0, 10**5000]}))).endswith(
+        "got a number beyond 64 bits"
+    )
     assert len(refusal(as_json(tmp_path, four(**{RADIUS: [0.0, deep]})))) < 120
 
 
@@ -277,7 +317,9 @@ def test_a_missing_list_is_named(tmp_path: Path) -> None:
     assert refusal(as_json(tmp_path, content)).endswith("intention_proportions is missing")
 
 
-@pytest.mark.parametrize("content", [b"", b"[1, 2]", b"{", b'"x"', b"[" * 100_000, b"\xff\xfe", b"null"])
+@pytest.mark.parametrize(
+    "content", [b"", b"[1, 2]", b"{", b'"x"', b"[" * 100_000, b"\xff\xfe", b"null"]
+)
 def test_what_is_no_such_object_is_refused(tmp_path: Path, content: bytes) -> None:
     """Nothing, torn, another kind of value, too deep, no text."""
     path = tmp_path / "x.json"
@@ -303,13 +345,17 @@ TRUTH = lists(500.0, 3000.0, 9000.0)
 
 
 def test_radii_in_kilometres_are_warned_about() -> None:
-    """The median of those who move is below a hundredth of the ground truth's; who stays home tells nothing."""
+    """The median of those who move is below a hundredth of the ground truth's; who stays home tells
+    nothing."""
     assert "kilometres" in warnings(lists(0.0, 0.0, 0.0, 2.9, 3.1), TRUTH)[0]
 
 
-@pytest.mark.parametrize("radii", [(30.0, 31.0), (0.0, 0.0, 0.0, 3000.0), (0.0, 0.0), (3.6e-12, 0.0)])
+@pytest.mark.parametrize(
+    "radii", [(30.0, 31.0), (0.0, 0.0, 0.0, 3000.0), (0.0, 0.0), (3.6e-12, 0.0)]
+)
 def test_short_days_in_metres_are_not(radii: tuple[float, ...]) -> None:
-    """Thirty metres are a hundredth of the ground truth's; a population that stays home has no unit."""
+    """Thirty metres are a hundredth of the ground truth's; a population that stays home has no
+    unit."""
     assert warnings(lists(*radii), TRUTH) == ()
 
 
@@ -401,12 +447,15 @@ def test_a_missing_file_of_the_ground_truth_is_named(tmp_path: Path) -> None:
     """With the folders that are meant."""
     save(tmp_path)
     (tmp_path / "groundtruth" / "daily_intentions_2d.npy").unlink()
-    with pytest.raises(BadInput, match=r"cannot read .*daily_intentions_2d\.npy.*expected a data folder"):
+    with pytest.raises(
+        BadInput, match=r"cannot read .*daily_intentions_2d\.npy.*expected a data folder"
+    ):
         groundtruth.load(tmp_path)
 
 
 def test_the_ceiling_is_what_resampled_ground_truth_scores(tmp_path: Path) -> None:
-    """One resident is far from both together, very many are close to 100; the same seed draws the same."""
+    """One resident is far from both together, very many are close to 100; the same seed draws the
+    same."""
     truth = groundtruth.load(save(tmp_path))
     one, many, again = (truth.ceiling(residents) for residents in (1, 10**6, 10**6))
     assert one["final_score"] < 82 < 99.99 < many["final_score"] <= 100

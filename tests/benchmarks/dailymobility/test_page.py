@@ -18,7 +18,9 @@ from harness.benchmarks.dailymobility.protocols import (
 from tests.support import ROOT
 
 SLEEP, WORK = 1, 4
-EXAMPLE = (ROOT / "docs" / "dailymobility.md").read_text(encoding="utf-8").partition("## An example")[2]
+EXAMPLE = (
+    (ROOT / "docs" / "dailymobility.md").read_text(encoding="utf-8").partition("## An example")[2]
+)
 
 
 def row(first: str) -> list[str]:
@@ -32,7 +34,10 @@ def lists(side: int) -> Lists:
     days = [tuple(map(int, day.split(" + "))) for day in row("sleep + work")[side].split(", ")]
     sequences = np.array([[SLEEP] * sleep + [WORK] * work for sleep, work in days], dtype=np.uint8)
     shares = np.stack([(sequences == number).mean(axis=1) for number in range(1, 8)], axis=1)
-    radii, locations = (np.array(row(name)[side].split(", "), dtype=np.float64) for name in ("radius, m", "locations"))
+    radii, locations = (
+        np.array(row(name)[side].split(", "), dtype=np.float64)
+        for name in ("radius, m", "locations")
+    )
     return Lists({RADIUS: radii, LOCATIONS: locations, SEQUENCES: sequences, PROPORTIONS: shares})
 
 

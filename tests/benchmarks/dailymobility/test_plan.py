@@ -15,7 +15,14 @@ from harness.benchmarks.dailymobility import plan
 from harness.benchmarks.dailymobility.agents.city import Aoi, City, Poi
 from harness.benchmarks.dailymobility.agents.day import INTENTIONS, OTHER, SLOTS, Day, Resident
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
-from harness.benchmarks.dailymobility.plan import NOTHING_NEAR, OFFERED, OWN_PROMPT, Nearby, PlanMode, prompt_of
+from harness.benchmarks.dailymobility.plan import (
+    NOTHING_NEAR,
+    OFFERED,
+    OWN_PROMPT,
+    Nearby,
+    PlanMode,
+    prompt_of,
+)
 from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, read
 from harness.benchmarks.template import Template
 from harness.chat import Chat, Structured
@@ -43,11 +50,14 @@ def aoi(number: int, x: float, y: float) -> Aoi:
 
 
 def city(places: Iterable[tuple[float, float, str, str]], ids: Iterable[int] | None = None) -> City:
-    """Home at (0, 0), work 5 km away at (3000, 4000), and an AOI from A + 2 on for each x, y, name and category."""
+    """Home at (0, 0), work 5 km away at (3000, 4000), and an AOI from A + 2 on for each x, y, name
+    and category."""
     aois = {HOME: aoi(HOME, 0, 0), WORK: aoi(WORK, 3000, 4000)}
     pois = {}
     listed = list(places)
-    for number, (x, y, name, category) in zip(ids or range(2, 2 + len(listed)), listed, strict=True):
+    for number, (x, y, name, category) in zip(
+        ids or range(2, 2 + len(listed)), listed, strict=True
+    ):
         aois[A + number] = aoi(A + number, x, y)
         pois[700000000 + number] = Poi(700000000 + number, name, category, x, y, A + number)
     return City(aois, pois, {}, "", "")
@@ -76,7 +86,9 @@ class Script:
         return self._left.pop(0)
 
 
-def messages(city: City = SMALL, resident: Resident = RESIDENT, prompt: Template = PROMPT) -> tuple[Message, ...]:
+def messages(
+    city: City = SMALL, resident: Resident = RESIDENT, prompt: Template = PROMPT
+) -> tuple[Message, ...]:
     return plan.messages(prompt, resident, Nearby(city).of(resident))
 
 
@@ -86,7 +98,11 @@ def text(city: City = SMALL, resident: Resident = RESIDENT) -> str:
 
 def offered(city: City, intention: int, resident: Resident = RESIDENT) -> list[int]:
     """Numbers of the AOIs offered for an intention, from A."""
-    return [found.aoi - A for found in Nearby(city).of(resident).candidates if found.intention == intention]
+    return [
+        found.aoi - A
+        for found in Nearby(city).of(resident).candidates
+        if found.intention == intention
+    ]
 
 
 def reply(place: Any = "home", intention: str = "home activity", **more: Any) -> Completion:
@@ -108,10 +124,14 @@ def played(script: Script, **asking: Any) -> Day:
 
 
 def test_the_prompt_tells_profile_home_work_and_places() -> None:
-    """Fields in their order, coordinates and straight-line distances in metres, places under what one goes for."""
+    """Fields in their order, coordinates and straight-line distances in metres, places under what
+    one goes for."""
     system, user = messages()
     assert (system.role, user.role) == ("system", "user")
-    assert "年龄：23\n性别：Female\n学历：Bachelor's degree\n职业：IT Engineer\n消费水平：medium\n" in user.content
+    assert (
+        "年龄：23\n性别：Female\n学历：Bachelor's degree\n职业：IT Engineer\n消费水平：medium\n"
+        in user.content
+    )
     assert f"家：AOI {HOME}，坐标 (0, 0) 米\n" in user.content
     assert f"工作地：AOI {WORK}，坐标 (3000, 4000) 米，距家 5000 米\n" in user.content
     assert (
@@ -135,7 +155,13 @@ def test_the_prompt_names_all_seven_intentions_in_both_languages() -> None:
 
 def test_only_known_fields_of_a_profile_are_shown() -> None:
     """Absent, empty and odd ones leave no line; unknown ones could give away what is asked for."""
-    profile = {"age": 40, "gender": None, "education": "  ", "consumption": ["low"], "intentions": "1111"}
+    profile = {
+        "age": 40,
+        "gender": None,
+        "education": "  ",
+        "consumption": ["low"],
+        "intentions": "1111",
+    }
     shown = text(resident=Resident("1", 1, HOME, WORK, profile))
     assert "## 居民\n年龄：40\n家：" in shown
     assert "1111" not in shown
@@ -143,7 +169,8 @@ def test_only_known_fields_of_a_profile_are_shown() -> None:
 
 
 def test_names_of_places_stay_on_their_line() -> None:
-    """White space is one blank and long names are cut, so that no name looks like a line of the prompt."""
+    """White space is one blank and long names are cut, so that no name looks like a line of the
+    prompt."""
     shown = text(city([(10, 0, "甲\n## 乙  丙" + "丁" * 90, "amenity|cafe")]))
     assert f"- AOI {A + 2} 甲 ## 乙 丙{'丁' * 32}（amenity/cafe），距家 10 米" in shown
 
@@ -161,15 +188,39 @@ def test_home_may_be_work() -> None:
 @pytest.mark.parametrize(
     ("category", "intention"),
     [
-        *(("amenity|restaurant", 6), ("美食|中餐厅|川菜", 6), ("美食:中餐厅:川菜", 6), ("101025", 6)),
-        *(("building|retail", 5), ("retail", 5), ("shop|clothes", 5), ("购物|超市", 5), ("131300", 5)),
-        *(("leisure|park", 7), ("amenity|cinema", 7), ("娱乐休闲|电影院", 7), ("160100", 7), ("220000", 7)),
+        *(
+            ("amenity|restaurant", 6),
+            ("美食|中餐厅|川菜", 6),
+            ("美食:中餐厅:川菜", 6),
+            ("101025", 6),
+        ),
+        *(
+            ("building|retail", 5),
+            ("retail", 5),
+            ("shop|clothes", 5),
+            ("购物|超市", 5),
+            ("131300", 5),
+        ),
+        *(
+            ("leisure|park", 7),
+            ("amenity|cinema", 7),
+            ("娱乐休闲|电影院", 7),
+            ("160100", 7),
+            ("220000", 7),
+        ),
         *(("amenity|hospital", 3), ("医疗保健|综合医院", 3), ("200100", 3), ("银行金融:银行", 3)),
-        *(("amenity|bench", None), ("", None), ("residential", None), ("280000", None), ("房产小区|小区", None)),
+        *(
+            ("amenity|bench", None),
+            ("", None),
+            ("residential", None),
+            ("280000", None),
+            ("房产小区|小区", None),
+        ),
     ],
 )
 def test_a_category_tells_what_one_goes_for(category: str, intention: int | None) -> None:
-    """OpenStreetMap's words, Chinese first levels and Tencent's codes; what nobody visits is offered for nothing."""
+    """OpenStreetMap's words, Chinese first levels and Tencent's codes; what nobody visits is
+    offered for nothing."""
     found = {number: offered(city([(10, 0, "某处", category)]), number) for number in OFFERED}
     assert found == {number: [2] if number == intention else [] for number in OFFERED}
 
@@ -180,7 +231,8 @@ def test_codes_are_not_shown_as_categories() -> None:
 
 
 def test_places_near_home_and_near_work_are_offered_by_turns() -> None:
-    """Half and half up to the number for an intention, listed by how near they are to either, then by id."""
+    """Half and half up to the number for an intention, listed by how near they are to either, then
+    by id."""
     home = [(10.0 * n, 0.0, f"家边{n}", "amenity|cafe") for n in range(1, 21)]
     work = [(3000.0, 4000.0 + 10 * n, f"司边{n}", "amenity|cafe") for n in range(1, 21)]
     assert OFFERED[6] == 10
@@ -188,11 +240,21 @@ def test_places_near_home_and_near_work_are_offered_by_turns() -> None:
 
 
 def test_an_area_is_offered_once_for_an_intention() -> None:
-    """Of many restaurants in one AOI the nearest stands for it; another intention may offer the same AOI."""
+    """Of many restaurants in one AOI the nearest stands for it; another intention may offer the
+    same AOI."""
     mall = A + 2
-    listed = [("远店", "amenity|restaurant", 20.0), ("近店", "amenity|restaurant", 10.0), ("商场", "shop|mall", 15.0)]
-    pois = {number: Poi(number, name, what, x, 0.0, mall) for number, (name, what, x) in enumerate(listed)}
-    found = City({HOME: aoi(HOME, 0, 0), WORK: aoi(WORK, 12, 0), mall: aoi(mall, 15, 0)}, pois, {}, "", "")
+    listed = [
+        ("远店", "amenity|restaurant", 20.0),
+        ("近店", "amenity|restaurant", 10.0),
+        ("商场", "shop|mall", 15.0),
+    ]
+    pois = {
+        number: Poi(number, name, what, x, 0.0, mall)
+        for number, (name, what, x) in enumerate(listed)
+    }
+    found = City(
+        {HOME: aoi(HOME, 0, 0), WORK: aoi(WORK, 12, 0), mall: aoi(mall, 15, 0)}, pois, {}, "", ""
+    )
     candidates = Nearby(found).of(RESIDENT).candidates
     assert [(candidate.intention, candidate.aoi, candidate.name) for candidate in candidates] == [
         (5, mall, "商场"),
@@ -234,7 +296,9 @@ def test_a_template_of_the_users_replaces_ours(tmp_path: Path) -> None:
     file.write_text("${candidates} 家=${home}", encoding="utf-8")
     prompt = prompt_of(file)
     (user,) = messages(prompt=prompt)
-    assert user.content.startswith("### 购物（shopping）\n") and user.content.endswith(f"家=AOI {HOME}，坐标 (0, 0) 米")
+    assert user.content.startswith("### 购物（shopping）\n") and user.content.endswith(
+        f"家=AOI {HOME}，坐标 (0, 0) 米"
+    )
     assert (prompt.source, prompt.path) == ("mine.txt", file)
     assert prompt.files == {"prompt_mine.txt": file.read_bytes()}
 
@@ -259,7 +323,9 @@ def test_our_own_template_is_known_wherever_it_lies(tmp_path: Path) -> None:
         (b"\xff", "must be UTF-8"),
     ],
 )
-def test_a_template_that_cannot_be_used_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+def test_a_template_that_cannot_be_used_is_refused(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
     """The file and what is wrong with it, before anything is sent."""
     file = tmp_path / "bad.txt"
     file.write_bytes(content)
@@ -271,13 +337,18 @@ def test_a_template_that_cannot_be_used_is_refused(content: bytes, message: str,
 
 
 def test_a_readable_reply_is_the_day() -> None:
-    """48 entries each; visited are the distinct AOIs in order of first visit; usage is that of one request."""
+    """48 entries each; visited are the distinct AOIs in order of first visit; usage is that of one
+    request."""
     data = [
         {"start": "00:00", "end": "12:00", "intention": "睡眠", "place": "home"},
         {"start": "12:00", "end": "14:00", "intention": "eating out", "place": A + 3},
         {"start": "14:00", "end": "24:00", "intention": "home activity", "place": "家"},
     ]
-    script = Script(Completion(orjson.dumps({"segments": data}).decode(), prompt_tokens=900, completion_tokens=80))
+    script = Script(
+        Completion(
+            orjson.dumps({"segments": data}).decode(), prompt_tokens=900, completion_tokens=80
+        )
+    )
     day = Day(
         mode="plan",
         intentions=(1,) * 24 + (6,) * 4 + (2,) * 20,
@@ -363,7 +434,8 @@ def test_json_mode_is_asked_for_in_every_request_or_in_none(structured: Structur
 
 
 def test_day_that_fits_the_schema_is_read_without_repairs() -> None:
-    """Every time, intention and place that the schema has: its AOIs are those that the prompt shows, as text."""
+    """Every time, intention and place that the schema has: its AOIs are those that the prompt
+    shows, as text."""
     script, places = Script(reply()), Nearby(SMALL).of(RESIDENT).places
     played(script, structured="json_schema")
     segments = (script.asked[0].schema or {})["properties"]["segments"]
@@ -374,7 +446,10 @@ def test_day_that_fits_the_schema_is_read_without_repairs() -> None:
     for number, place in enumerate(values["place"]):
         parts = zip(values["start"], values["end"], strict=True)
         intention = values["intention"][number % 7]
-        day = [{"start": start, "end": end, "intention": intention, "place": place} for start, end in parts]
+        day = [
+            {"start": start, "end": end, "intention": intention, "place": place}
+            for start, end in parts
+        ]
         found = read(Completion(orjson.dumps({"segments": day}).decode()), places)
         assert (found.repairs, found.warnings) == ((), ())
 

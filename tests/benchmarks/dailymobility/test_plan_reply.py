@@ -1,4 +1,5 @@
-"""From the text of a completion to a day of 48 half hours: repairs, kinds of unreadable days, and nothing filled in."""
+"""From the text of a completion to a day of 48 half hours: repairs, kinds of unreadable days, and
+nothing filled in."""
 
 from __future__ import annotations
 
@@ -62,7 +63,9 @@ def changed(number: int, **fields: Any) -> str:
 
 
 def one_place(intention: Any, place: Any) -> str:
-    return said({"segments": [{"start": "00:00", "end": "24:00", "intention": intention, "place": place}]})
+    return said(
+        {"segments": [{"start": "00:00", "end": "24:00", "intention": intention, "place": place}]}
+    )
 
 
 # Clean replies
@@ -85,9 +88,12 @@ def test_slots_are_read_one_by_one(pairs: bool) -> None:
 
 
 def test_what_else_the_object_holds_does_not_matter() -> None:
-    """Fields nobody asked for are left alone, in the day and in its segments; empty `segments` give way to `slots`."""
+    """Fields nobody asked for are left alone, in the day and in its segments; empty `segments` give
+    way to `slots`."""
     slots = [{"intention": 3, "place": "home", "备注": "闲"}] * SLOTS
-    assert readable(said({"理由": [1], "segments": [], "slots": slots})) == Reading((3,) * SLOTS, (HOME,) * SLOTS)
+    assert readable(said({"理由": [1], "segments": [], "slots": slots})) == Reading(
+        (3,) * SLOTS, (HOME,) * SLOTS
+    )
 
 
 @pytest.mark.parametrize("number", INTENTIONS)
@@ -100,7 +106,14 @@ def test_an_intention_has_three_names(number: int) -> None:
 @pytest.mark.parametrize(
     ("place", "aoi"),
     [
-        *(("home", HOME), ("家", HOME), ("work", WORK), ("工作地", WORK), (HOME, HOME), (CAFE, CAFE)),
+        *(
+            ("home", HOME),
+            ("家", HOME),
+            ("work", WORK),
+            ("工作地", WORK),
+            (HOME, HOME),
+            (CAFE, CAFE),
+        ),
         *((str(CAFE), CAFE), (f"AOI {PARK}", PARK), (f" aoi{PARK}", PARK)),
     ],
 )
@@ -116,7 +129,8 @@ def test_home_and_work_exist_even_where_the_map_lacks_them() -> None:
 
 
 def test_places_of_the_city_that_were_not_offered_are_taken_and_told() -> None:
-    """Each such place counts once, however often it is visited; home, work and candidates are not counted."""
+    """Each such place counts once, however often it is visited; home, work and candidates are not
+    counted."""
     segments = [dict(segment) for segment in SEGMENTS]
     segments[3]["place"] = segments[5]["place"] = FAR
     reading = readable(said({"segments": segments}))
@@ -156,10 +170,12 @@ def test_half_hours_are_read_as_people_write_them(written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "slot"), [("07:44", 15), ("07:45", 16), ("08:14", 16), ("08:15", 17), ("08:14:59", 16), ("07:59", 16)]
+    ("written", "slot"),
+    [("07:44", 15), ("07:45", 16), ("08:14", 16), ("08:15", 17), ("08:14:59", 16), ("07:59", 16)],
 )
 def test_times_between_half_hours_are_rounded_and_told(written: str, slot: int) -> None:
-    """To the nearer half hour, a quarter upwards; an end and the start after it go together, so no gap opens."""
+    """To the nearer half hour, a quarter upwards; an end and the start after it go together, so no
+    gap opens."""
     segments = [dict(segment) for segment in SEGMENTS]
     segments[0]["end"] = segments[1]["start"] = written
     reading = readable(said({"segments": segments}))
@@ -195,7 +211,11 @@ def test_segments_that_end_a_minute_early_are_closed_by_rounding() -> None:
         (said({"segments": SEGMENTS[:3] + SEGMENTS[4:]}), "gap", "12:30 到 13:00"),
         (changed(3, start="12:00"), "overlap", "12:00 到 12:30"),
         (said({"segments": [*SEGMENTS, SEGMENTS[0]]}), "overlap", "00:00 到 08:00"),
-        (changed(1, start="08:00", end="08:00"), "bad_time", "第 2 段的 end 没有比 start 至少晚半小时"),
+        (
+            changed(1, start="08:00", end="08:00"),
+            "bad_time",
+            "第 2 段的 end 没有比 start 至少晚半小时",
+        ),
         (changed(5, start="22:00", end="07:00"), "bad_time", "第 6 段的 end 没有"),
         (changed(5, start="23:50"), "bad_time", "第 6 段的 end 没有"),
         (changed(0, start="00:00", end="00:00"), "bad_time", "第 1 段的 end 没有"),
@@ -249,15 +269,53 @@ def test_a_wrong_value_is_told_shortly_and_can_be_sent() -> None:
 
 FRAGMENTS = st.sampled_from(
     [
-        *('{"', '"}', "{", "}", "[", "]", '"', ":", ",", "\\", "\n", "```json\n", "\n```", "</think>"),
+        *(
+            '{"',
+            '"}',
+            "{",
+            "}",
+            "[",
+            "]",
+            '"',
+            ":",
+            ",",
+            "\\",
+            "\n",
+            "```json\n",
+            "\n```",
+            "</think>",
+        ),
         *(
             '"segments": [',
             '"slots": [',
             '{"start": "00:00", "end": "24:00", ',
             '"intention": "sleep", "place": "home"}',
         ),
-        *('"start":', '"end":', '"08:00"', '"8:15"', "24:00", '"intention":', '"place":', "家", "睡眠", str(CAFE)),
-        *("\\ud83d", "\ud83d", "\x00", "null", "NaN", "1e999", "9" * 20, "9" * 5000, GOOD, GOOD[:90], GOOD[90:]),
+        *(
+            '"start":',
+            '"end":',
+            '"08:00"',
+            '"8:15"',
+            "24:00",
+            '"intention":',
+            '"place":',
+            "家",
+            "睡眠",
+            str(CAFE),
+        ),
+        *(
+            "\\ud83d",
+            "\ud83d",
+            "\x00",
+            "null",
+            "NaN",
+            "1e999",
+            "9" * 20,
+            "9" * 5000,
+            GOOD,
+            GOOD[:90],
+            GOOD[90:],
+        ),
     ]
 )
 TEXTS = st.one_of(
@@ -271,7 +329,8 @@ KINDS |= {"unknown_intention", "unknown_place"}
 
 
 def check(reading: Reading | Invalid) -> None:
-    """A whole day of known intentions at known places, or a kind with a sentence that can be sent."""
+    """A whole day of known intentions at known places, or a kind with a sentence that can be
+    sent."""
     if isinstance(reading, Reading):
         assert len(reading.intentions) == len(reading.places) == SLOTS
         assert set(reading.intentions) <= set(INTENTIONS)
@@ -286,7 +345,11 @@ def check(reading: Reading | Invalid) -> None:
 @given(text=TEXTS)
 @example(text='{"slots": [' + "[1,5]," * 48 + "]}")
 @example(text='{"segments": ' + "[" * 900 + "]" * 900 + "}")
-@example(text='{"segments": [{"start": "00:00", "end": "24:00", "intention": ' + "9" * 5000 + ', "place": 1},]}')
+@example(
+    text='{"segments": [{"start": "00:00", "end": "24:00", "intention": '
+    + "9" * 5000
+    + ', "place": 1},]}'
+)
 def test_any_text_is_a_whole_day_or_has_a_kind(text: str) -> None:
     """Whatever a model writes, there is a reading without an error, and always the same."""
     reading = read(Completion(text), PLACES)
@@ -294,11 +357,24 @@ def test_any_text_is_a_whole_day_or_has_a_kind(text: str) -> None:
     check(reading)
 
 
-ODD = st.none() | st.booleans() | st.integers(-9, 60) | st.floats(allow_nan=False) | st.text(max_size=6)
-TIMES = st.builds("{:02}:{:02}".format, st.integers(0, 25), st.sampled_from([0, 0, 0, 30, 30, 15, 59, 61])) | ODD
+ODD = (
+    st.none()
+    | st.booleans()
+    | st.integers(-9, 60)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=6)
+)
+TIMES = (
+    st.builds(
+        "{:02}:{:02}".format, st.integers(0, 25), st.sampled_from([0, 0, 0, 30, 30, 15, 59, 61])
+    )
+    | ODD
+)
 NAMES = st.sampled_from([*INTENTIONS.values(), *INTENTIONS_ZH.values(), "Work", "通勤", 4]) | ODD
 AOIS = st.sampled_from(["home", "work", "家", HOME, WORK, CAFE, FAR, 500000005, "Home"]) | ODD
-ENTRIES = st.fixed_dictionaries({"start": TIMES, "end": TIMES, "intention": NAMES, "place": AOIS}) | ODD
+ENTRIES = (
+    st.fixed_dictionaries({"start": TIMES, "end": TIMES, "intention": NAMES, "place": AOIS}) | ODD
+)
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -311,16 +387,28 @@ def test_any_entries_are_a_whole_day_or_have_a_kind(listed: list[Any], name: str
 @settings(max_examples=examples(100), deadline=None)
 @given(
     cuts=st.sets(st.integers(1, 47), max_size=12),
-    what=st.lists(st.tuples(st.sampled_from(list(INTENTIONS)), st.sampled_from([HOME, WORK, CAFE])), min_size=13),
+    what=st.lists(
+        st.tuples(st.sampled_from(list(INTENTIONS)), st.sampled_from([HOME, WORK, CAFE])),
+        min_size=13,
+    ),
     order=st.randoms(use_true_random=False),
 )
-def test_every_whole_day_comes_back_as_it_was_written(cuts: set[int], what: list[tuple[int, int]], order: Any) -> None:
+def test_every_whole_day_comes_back_as_it_was_written(
+    cuts: set[int], what: list[tuple[int, int]], order: Any
+) -> None:
     """Segments in any order are the day that they cover."""
     bounds = [0, *sorted(cuts), SLOTS]
     clock = [f"{slot // 2:02}:{slot % 2 * 30:02}" for slot in range(SLOTS + 1)]
     segments, intentions, places = [], [], []
     for start, end, (intention, place) in zip(bounds, bounds[1:], what, strict=False):
-        segments.append({"start": clock[start], "end": clock[end], "intention": INTENTIONS[intention], "place": place})
+        segments.append(
+            {
+                "start": clock[start],
+                "end": clock[end],
+                "intention": INTENTIONS[intention],
+                "place": place,
+            }
+        )
         intentions += [intention] * (end - start)
         places += [place] * (end - start)
     order.shuffle(segments)
@@ -335,11 +423,15 @@ def test_more_segments_than_half_hours_overlap_whatever_they_hold() -> None:
     assert isinstance(reading, Invalid) and reading.kind == "overlap"
 
 
-@pytest.mark.parametrize("place", ["AOI 500000003 转角咖啡", "500000003（转角咖啡）", "aoi 500000003, 咖啡"])
+@pytest.mark.parametrize(
+    "place", ["AOI 500000003 转角咖啡", "500000003（转角咖啡）", "aoi 500000003, 咖啡"]
+)
 def test_a_line_of_the_prompt_names_its_place(place: str) -> None:
     """The id in front counts, and that the name was left behind is reported."""
     places = Places(HOME, WORK, frozenset(), {500000003: 1})
-    day = {"segments": [{"start": "00:00", "end": "24:00", "intention": "eating_out", "place": place}]}
+    day = {
+        "segments": [{"start": "00:00", "end": "24:00", "intention": "eating_out", "place": place}]
+    }
     reading = read(Completion(orjson.dumps(day).decode()), places)
     assert isinstance(reading, Reading)
     assert reading.places == (500000003,) * 48 and reading.intentions == (6,) * 48

@@ -1,4 +1,5 @@
-"""The three protocols of DailyMobility: bins by hand, scipy as the independent computation, what is undefined."""
+"""The three protocols of DailyMobility: bins by hand, scipy as the independent computation, what is
+undefined."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def some_lists(seed: int, residents: int = 40) -> Lists:
         RADIUS: rng.lognormal(7.5, 1.0, residents),
         LOCATIONS: rng.integers(1, 6, residents).astype(np.float64),
         SEQUENCES: sequences.astype(np.uint8),
-        PROPORTIONS: np.stack([(sequences == number).mean(axis=1) for number in range(1, 8)], axis=1),
+        PROPORTIONS: np.stack(
+            [(sequences == number).mean(axis=1) for number in range(1, 8)], axis=1
+        ),
     }
     return Lists(columns)
 
@@ -57,7 +60,8 @@ def with_radii(sample: Sample, *radii: float) -> Sample:
 
 
 def by_scipy(truth: Lists, sample: Lists, *, edges_of_truth: bool) -> list[float]:
-    """The root protocols, written again on the plain lists with numpy's own density and scipy's distance."""
+    """The root protocols, written again on the plain lists with numpy's own density and scipy's
+    distance."""
 
     def one(metric: str) -> float:
         real, made = truth.columns[metric].ravel(), sample.columns[metric].ravel()
@@ -76,7 +80,9 @@ def test_asbench_is_the_distance_over_each_sides_own_range(a: int, b: int) -> No
     """Two sets of residents; the tallies that are compared lead to what the plain lists do."""
     truth, sample = some_lists(a), some_lists(b)
     found = asbench(truth.sample, sample.sample)
-    assert list(found.divergences.values()) == pytest.approx(by_scipy(truth, sample, edges_of_truth=False), abs=1e-7)
+    assert list(found.divergences.values()) == pytest.approx(
+        by_scipy(truth, sample, edges_of_truth=False), abs=1e-7
+    )
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
@@ -84,11 +90,14 @@ def test_agentsociety2_is_the_distance_over_the_ground_truths_range(a: int, b: i
     """As above, with the ground truth's edges for both."""
     truth, sample = some_lists(a), some_lists(b)
     found = agentsociety2(truth.sample, sample.sample)
-    assert list(found.divergences.values()) == pytest.approx(by_scipy(truth, sample, edges_of_truth=True), abs=1e-7)
+    assert list(found.divergences.values()) == pytest.approx(
+        by_scipy(truth, sample, edges_of_truth=True), abs=1e-7
+    )
 
 
 def test_asbench_is_blind_to_shift_and_unit() -> None:
-    """Radii in kilometres, and all ten kilometres longer, score (nearly) the same; aligned falls."""
+    """Radii in kilometres, and all ten kilometres longer, score (nearly) the same; aligned
+    falls."""
     truth = some_lists(1).sample
     radii = some_lists(1).columns[RADIUS]
     other = with_radii(truth, *(radii / 1000 + 10))
@@ -97,7 +106,8 @@ def test_asbench_is_blind_to_shift_and_unit() -> None:
 
 
 def test_asbench_cannot_fall_below_16_7() -> None:
-    """Four distances of disjoint histograms are the root of ln 2 each: 100 x (1 - 0.8326) = 16.74."""
+    """Four distances of disjoint histograms are the root of ln 2 each: 100 x (1 - 0.8326) =
+    16.74."""
     a = Numbers.of(np.array([0.0, 1.0]))
     b = Numbers(np.array([0.0, 0.5, 1.0]), np.array([1, 10**12, 1]))
     worst = asbench(dict.fromkeys(METRICS, a), dict.fromkeys(METRICS, b)).final
@@ -105,7 +115,8 @@ def test_asbench_cannot_fall_below_16_7() -> None:
 
 
 def test_agentsociety2_is_undefined_where_everything_lies_outside() -> None:
-    """No radius within the ground truth's range: that divergence and the score are null, with the reason."""
+    """No radius within the ground truth's range: that divergence and the score are null, with the
+    reason."""
     truth = some_lists(1).sample
     found = agentsociety2(truth, with_radii(truth, 1e7, 2e7))
     data = found.as_json()
@@ -120,9 +131,12 @@ def test_a_constant_is_a_histogram_like_any_other() -> None:
     assert asbench(truth, with_radii(truth, 0.0, 0.0)).final is not None
 
 
-@pytest.mark.parametrize("radii", [(1e17, 1e17), (1000.0, 1000.0 + 2e-13), (0.0, 5e-324), (0.0, 1e-320)])
+@pytest.mark.parametrize(
+    "radii", [(1e17, 1e17), (1000.0, 1000.0 + 2e-13), (0.0, 5e-324), (0.0, 1e-320)]
+)
 def test_asbench_is_undefined_where_no_bins_fit(radii: tuple[float, ...]) -> None:
-    """Values so close that 50 bins between them have no width: null with the reason, not NaN and no warning."""
+    """Values so close that 50 bins between them have no width: null with the reason, not NaN and no
+    warning."""
     truth = some_lists(1).sample
     found = asbench(truth, with_radii(truth, *radii))
     assert (found.final, found.reasons) == (None, {RADIUS: NARROW})
@@ -133,7 +147,11 @@ def test_without_residents_every_protocol_is_undefined() -> None:
     truth = some_lists(1).sample
     nobody = dict.fromkeys(METRICS, Numbers(np.empty(0), np.empty(0, dtype=np.int64)))
     for outcome in all_protocols(truth, nobody).values():
-        assert outcome.as_json() == {**{f"jsd_{name}": None for name in METRICS}, "final_score": None, "reason": NOBODY}
+        assert outcome.as_json() == {
+            **{f"jsd_{name}": None for name in METRICS},
+            "final_score": None,
+            "reason": NOBODY,
+        }
 
 
 @given(st.lists(st.floats(0, 1.7e308), min_size=1, max_size=5))
@@ -154,13 +172,24 @@ def bins(metric: str, *values: float) -> list[int]:
 
 
 def test_radii_lie_in_50_bins_up_to_the_ground_truths_greatest_and_an_overflow() -> None:
-    """With 100 as the greatest a bin is 2 wide, closed below; 100 itself is inside, and beyond it is bin 50."""
+    """With 100 as the greatest a bin is 2 wide, closed below; 100 itself is inside, and beyond it
+    is bin 50."""
     assert bins(RADIUS, 0.0, 1.999, 2.0, 99.9, 100.0, 100.0001, 1e9) == [0, 0, 1, 49, 49, 50, 50]
 
 
 def test_locations_lie_in_bins_around_whole_numbers() -> None:
     """[k - 0.5, k + 0.5) for 1 to 10, with one below and one above; 2.5 belongs to 3."""
-    assert bins(LOCATIONS, 0.4, 0.5, 1.0, 1.499, 1.5, 2.5, 10.49, 10.5, 99.0) == [0, 1, 1, 1, 2, 3, 10, 11, 11]
+    assert bins(LOCATIONS, 0.4, 0.5, 1.0, 1.499, 1.5, 2.5, 10.49, 10.5, 99.0) == [
+        0,
+        1,
+        1,
+        1,
+        2,
+        3,
+        10,
+        11,
+        11,
+    ]
 
 
 def test_a_value_just_below_a_half_is_not_rounded_up() -> None:
@@ -179,7 +208,8 @@ def test_intentions_are_categories() -> None:
 
 
 def test_the_aligned_score_by_hand() -> None:
-    """Truth {0, 100}, sample {0, 200}: half of each side is shared, JSD 0.5; else equal: (3 + 0.5) / 4 = 87.5."""
+    """Truth {0, 100}, sample {0, 200}: half of each side is shared, JSD 0.5; else equal: (3 + 0.5)
+    / 4 = 87.5."""
     truth = with_radii(some_lists(1).sample, 0.0, 100.0)
     found = aligned(truth, with_radii(truth, 0.0, 200.0))
     assert found.divergences[RADIUS] == pytest.approx(0.5)
@@ -192,15 +222,27 @@ def test_the_aligned_score_by_hand() -> None:
 def test_anything_scores_100_against_itself() -> None:
     """Exactly 100, in all three."""
     sample = some_lists(3).sample
-    assert [outcome.final for outcome in all_protocols(sample, sample).values()] == [100.0, 100.0, 100.0]
+    assert [outcome.final for outcome in all_protocols(sample, sample).values()] == [
+        100.0,
+        100.0,
+        100.0,
+    ]
 
 
 def test_only_the_divergence_per_slot_sees_the_order_of_a_day() -> None:
-    """All days turned by 12 hours: 100 in every protocol, yet at each half hour the intentions differ."""
+    """All days turned by 12 hours: 100 in every protocol, yet at each half hour the intentions
+    differ."""
     lists = some_lists(4)
     sequences = np.sort(lists.columns[SEQUENCES], axis=1)
-    day, turned = (Lists({**lists.columns, SEQUENCES: at}) for at in (sequences, np.roll(sequences, 24, axis=1)))
-    assert [outcome.final for outcome in all_protocols(day.sample, turned.sample).values()] == [100.0, 100.0, 100.0]
+    day, turned = (
+        Lists({**lists.columns, SEQUENCES: at})
+        for at in (sequences, np.roll(sequences, 24, axis=1))
+    )
+    assert [outcome.final for outcome in all_protocols(day.sample, turned.sample).values()] == [
+        100.0,
+        100.0,
+        100.0,
+    ]
     by_slot = divergence(day.slots, turned.slots)
     assert by_slot.shape == (48,) and by_slot.mean() > 0.2
 
@@ -232,13 +274,19 @@ def real() -> GroundTruth:
 
 def test_the_real_ground_truth_scores_100_against_itself(real: GroundTruth) -> None:
     """In all three protocols."""
-    assert [found.final for found in all_protocols(real.sample, real.sample).values()] == [100.0, 100.0, 100.0]
+    assert [found.final for found in all_protocols(real.sample, real.sample).values()] == [
+        100.0,
+        100.0,
+        100.0,
+    ]
 
 
 def test_real_radii_in_kilometres_are_seen_by_aligned_only(real: GroundTruth) -> None:
     """99.99 under asbench, 76.78 under aligned (and 79.94 under agentsociety2)."""
     radii: NDArray[np.floating | np.integer] = real.lists.columns[RADIUS] / 1000
-    found: dict[str, Outcome] = all_protocols(real.sample, Lists({**real.lists.columns, RADIUS: radii}).sample)
+    found: dict[str, Outcome] = all_protocols(
+        real.sample, Lists({**real.lists.columns, RADIUS: radii}).sample
+    )
     finals = {name: round(outcome.final or 0, 2) for name, outcome in found.items()}
     assert finals == {"aligned": 76.78, "asbench": 99.99, "agentsociety2": 79.94}
 
@@ -247,12 +295,18 @@ def test_real_residents_may_exchange_their_values_and_still_score_100(real: Grou
     """Each list in an order of its own: no protocol looks at who lives which day."""
     rng = np.random.default_rng(1)
     columns = {name: rng.permutation(column) for name, column in real.lists.columns.items()}
-    assert [found.final for found in all_protocols(real.sample, Lists(columns).sample).values()] == [100.0] * 3
+    assert [
+        found.final for found in all_protocols(real.sample, Lists(columns).sample).values()
+    ] == [100.0] * 3
 
 
 def test_one_day_for_all_real_residents_scores_what_the_page_says(real: GroundTruth) -> None:
-    """The half hours of each intention, two places, and the quantiles of exponential radii of 3 km on average."""
-    spent, radii = np.array([20, 10, 2, 15, 0, 0, 1]), -3000 * np.log1p(-(np.arange(100) + 0.5) / 100)
+    """The half hours of each intention, two places, and the quantiles of exponential radii of 3 km
+    on average."""
+    spent, radii = (
+        np.array([20, 10, 2, 15, 0, 0, 1]),
+        -3000 * np.log1p(-(np.arange(100) + 0.5) / 100),
+    )
     day: dict[str, Column] = {
         LOCATIONS: np.full(100, 2.0),
         SEQUENCES: np.tile(np.repeat(np.arange(1, 8), spent), (100, 1)),

@@ -13,7 +13,13 @@ import orjson
 import pytest
 
 from harness.benchmarks.dailymobility.groundtruth import FILES
-from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES
+from harness.benchmarks.dailymobility.protocols import (
+    LOCATIONS,
+    METRICS,
+    PROPORTIONS,
+    RADIUS,
+    SEQUENCES,
+)
 from harness.cli import main
 from harness.model import JSON
 from tests.support import ROOT
@@ -23,7 +29,10 @@ DATA = os.environ.get("HARNESS_DM_DATA")
 
 
 def truths_lists(data: Path) -> JSON:
-    return {metric: np.load(data / "groundtruth" / f"{name}.npy").tolist() for name, metric in FILES.items()}
+    return {
+        metric: np.load(data / "groundtruth" / f"{name}.npy").tolist()
+        for name, metric in FILES.items()
+    }
 
 
 @pytest.fixture
@@ -40,8 +49,11 @@ def scored(capsys: pytest.CaptureFixture[str], file: Path, data: Path = SAMPLE) 
     return found
 
 
-def test_the_ground_truth_scores_100_against_itself(lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In all three protocols, with the keys that are promised; from the data folder and the one within."""
+def test_the_ground_truth_scores_100_against_itself(
+    lists: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In all three protocols, with the keys that are promised; from the data folder and the one
+    within."""
     for data in (SAMPLE, SAMPLE / "groundtruth"):
         found = scored(capsys, lists, data)
         assert {name: of["final_score"] for name, of in found["protocols"].items()} == {
@@ -49,16 +61,24 @@ def test_the_ground_truth_scores_100_against_itself(lists: Path, capsys: pytest.
             "asbench": 100.0,
             "agentsociety2": 100.0,
         }
-        assert set(found["protocols"]["aligned"]) == {*(f"jsd_{metric}" for metric in METRICS), "final_score"}
+        assert set(found["protocols"]["aligned"]) == {
+            *(f"jsd_{metric}" for metric in METRICS),
+            "final_score",
+        }
         assert found["JSD_per_slot"] == 0.0
         assert found["warnings"] == []
 
 
-def test_the_table_shows_every_protocol_and_what_it_is(lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_every_protocol_and_what_it_is(
+    lists: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The default output, for people."""
     assert main(["score-mobility", str(lists), "--data", str(SAMPLE)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "aligned (headline) asbench agentsociety2" in shown and "final_score 100.00 100.00 100.00" in shown
+    assert (
+        "aligned (headline) asbench agentsociety2" in shown
+        and "final_score 100.00 100.00 100.00" in shown
+    )
     assert "asbench: as asbench 0.1.4 computes it" in shown
     assert "Ceiling (aligned)" in shown and "列表.json" in shown
 
@@ -67,7 +87,8 @@ def test_the_table_shows_every_protocol_and_what_it_is(lists: Path, capsys: pyte
 def test_a_synthetic_ground_truth_is_called_synthetic(
     lists: Path, capsys: pytest.CaptureFixture[str], data: Path
 ) -> None:
-    """As in the reports of runs: a score on it is no result. The folder within is known by what lies beside it."""
+    """As in the reports of runs: a score on it is no result. The folder within is known by what
+    lies beside it."""
     assert "The ground truth is synthetic" in scored(capsys, lists, data)["notes"][0]
     assert main(["score-mobility", str(lists), "--data", str(data)]) == 0
     assert "The ground truth is synthetic" in capsys.readouterr().out
@@ -84,9 +105,13 @@ def test_a_ground_truth_that_nothing_calls_synthetic_has_no_notes(
     assert scored(capsys, lists, tmp_path / "data")["notes"] == []
 
 
-def test_a_file_of_one_resident_is_told_in_the_singular(lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_one_resident_is_told_in_the_singular(
+    lists: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Numbers and words agree."""
-    lists.write_bytes(orjson.dumps({name: rows[:1] for name, rows in orjson.loads(lists.read_bytes()).items()}))
+    lists.write_bytes(
+        orjson.dumps({name: rows[:1] for name, rows in orjson.loads(lists.read_bytes()).items()})
+    )
     assert main(["score-mobility", str(lists), "--data", str(SAMPLE)]) == 0
     assert ": 1 resident, against 100 of the ground truth" in capsys.readouterr().out
 
@@ -99,38 +124,62 @@ def test_a_result_pickle_of_asbench_scores_like_its_lists(
     content[RADIUS] = [np.float64(radius) / 2 for radius in content[RADIUS]]
     path = tmp_path / "DailyMobility_results.pkl"
     path.write_bytes(pickle.dumps({"results": content, "metadata": {"result_filename": path}}))
-    lists.write_text(json.dumps({**content, RADIUS: [float(radius) for radius in content[RADIUS]]}), encoding="utf-8")
+    lists.write_text(
+        json.dumps({**content, RADIUS: [float(radius) for radius in content[RADIUS]]}),
+        encoding="utf-8",
+    )
     a, b = scored(capsys, path), scored(capsys, lists)
     assert a["protocols"] == b["protocols"]
     assert a["protocols"]["aligned"]["final_score"] < 100
 
 
-def test_kilometres_are_warned_about_and_scored(lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kilometres_are_warned_about_and_scored(
+    lists: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A warning, not a refusal: exit code 0."""
     content = orjson.loads(lists.read_bytes())
-    lists.write_bytes(orjson.dumps({**content, RADIUS: [radius / 1000 for radius in content[RADIUS]]}))
+    lists.write_bytes(
+        orjson.dumps({**content, RADIUS: [radius / 1000 for radius in content[RADIUS]]})
+    )
     found = scored(capsys, lists)
     assert "looks like kilometres" in found["warnings"][0]
-    assert found["protocols"]["aligned"]["final_score"] < found["protocols"]["asbench"]["final_score"]
+    assert (
+        found["protocols"]["aligned"]["final_score"] < found["protocols"]["asbench"]["final_score"]
+    )
     assert main(["score-mobility", str(lists), "--data", str(SAMPLE)]) == 0
-    assert "warning: gyration_radius looks like kilometres" in " ".join(capsys.readouterr().out.split())
+    assert "warning: gyration_radius looks like kilometres" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
-def test_an_undefined_protocol_is_null_with_its_reason(lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_undefined_protocol_is_null_with_its_reason(
+    lists: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In JSON as null, in the table as n/a, and in a sentence."""
     content = orjson.loads(lists.read_bytes())
-    lists.write_bytes(orjson.dumps({**content, RADIUS: [1e9 + radius for radius in content[RADIUS]]}))
+    lists.write_bytes(
+        orjson.dumps({**content, RADIUS: [1e9 + radius for radius in content[RADIUS]]})
+    )
     of = scored(capsys, lists)["protocols"]["agentsociety2"]
     assert (of["final_score"], of["jsd_gyration_radius"]) == (None, None)
     assert "outside the ground truth's range" in of["reason"]
     assert main(["score-mobility", str(lists), "--data", str(SAMPLE)]) == 0
     shown = capsys.readouterr().out
-    assert "n/a" in shown and "agentsociety2 is not defined here" in shown and "nan" not in shown.lower()
+    assert (
+        "n/a" in shown
+        and "agentsociety2 is not defined here" in shown
+        and "nan" not in shown.lower()
+    )
 
 
 @pytest.mark.parametrize(
     ("field", "row", "value"),
-    [(RADIUS, 3, float("nan")), (LOCATIONS, 0, 0), (SEQUENCES, 7, [1] * 47), (PROPORTIONS, 99, [0.5] * 7)],
+    [
+        (RADIUS, 3, float("nan")),
+        (LOCATIONS, 0, 0),
+        (SEQUENCES, 7, [1] * 47),
+        (PROPORTIONS, 99, [0.5] * 7),
+    ],
 )
 def test_bad_input_ends_with_2_naming_row_and_field(
     lists: Path, capsys: pytest.CaptureFixture[str], field: str, row: int, value: object
@@ -142,7 +191,10 @@ def test_bad_input_ends_with_2_naming_row_and_field(
     assert main(["score-mobility", str(lists), "--data", str(SAMPLE)]) == 2
     out, told = capsys.readouterr()
     assert out == ""
-    assert told.startswith(f"harness: {lists}: {field}: row {row + 1}: expected") and told.count("\n") == 1
+    assert (
+        told.startswith(f"harness: {lists}: {field}: row {row + 1}: expected")
+        and told.count("\n") == 1
+    )
 
 
 def test_a_folder_without_ground_truth_ends_with_2(
@@ -153,8 +205,12 @@ def test_a_folder_without_ground_truth_ends_with_2(
     assert "gyration_radius.npy" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not DATA, reason="HARNESS_DM_DATA names no folder with the published ground truth")
-def test_the_published_ground_truth_in_kilometres(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.skipif(
+    not DATA, reason="HARNESS_DM_DATA names no folder with the published ground truth"
+)
+def test_the_published_ground_truth_in_kilometres(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """99.99 under asbench and 76.78 under aligned."""
     real = truths_lists(Path(str(DATA)))
     path = tmp_path / "km.json"

@@ -1,4 +1,5 @@
-"""Scores of DailyMobility: against the protocols on plain lists, merging, intervals, and the report."""
+"""Scores of DailyMobility: against the protocols on plain lists, merging, intervals, and the
+report."""
 
 from __future__ import annotations
 
@@ -21,7 +22,14 @@ from harness.benchmarks.dailymobility import scores, summary
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth, Lists
 from harness.benchmarks.dailymobility.lists import read
-from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, all_protocols
+from harness.benchmarks.dailymobility.protocols import (
+    LOCATIONS,
+    METRICS,
+    PROPORTIONS,
+    RADIUS,
+    SEQUENCES,
+    all_protocols,
+)
 from harness.benchmarks.dailymobility.scores import Estimate
 from harness.benchmarks.dailymobility.spread import FINAL, Side, both, mixed
 from harness.document import Block, Heading, Paragraph, Table
@@ -93,7 +101,13 @@ SCORER = Scorer(BENCHMARK, "beijing")
 
 
 def facts(expected: int, failed: int = 0, **more: Any) -> RunFacts:
-    fields: dict[str, Any] = {"subset": "beijing", "model": "通义", "name": "试", "prompt": "own", **more}
+    fields: dict[str, Any] = {
+        "subset": "beijing",
+        "model": "通义",
+        "name": "试",
+        "prompt": "own",
+        **more,
+    }
     return RunFacts(expected_users=expected, failed_users=failed, **fields)
 
 
@@ -130,7 +144,10 @@ def lists_of(records: Sequence[Record]) -> Lists:
         PROPORTIONS: "intention_proportions",
     }
     return Lists.of(
-        {metric: np.array([day.data[name] for day in records], dtype=np.float64) for metric, name in names.items()}
+        {
+            metric: np.array([day.data[name] for day in records], dtype=np.float64)
+            for metric, name in names.items()
+        }
     )
 
 
@@ -143,17 +160,26 @@ def test_records_score_as_their_plain_lists_do() -> None:
     merged = SCORER.merge(SCORER.score(records[:256]), SCORER.score(records[256:]))
     found = made(merged, facts(300)).data["protocols"]
     assert found == {
-        name: outcome.as_json() for name, outcome in all_protocols(TRUTH.sample, lists_of(records).sample).items()
+        name: outcome.as_json()
+        for name, outcome in all_protocols(TRUTH.sample, lists_of(records).sample).items()
     }
 
 
-FORTY = [*some_days(37), home(), home(invalid="length"), a_day(np.random.default_rng(5), warnings=["later"])]
+FORTY = [
+    *some_days(37),
+    home(),
+    home(invalid="length"),
+    a_day(np.random.default_rng(5), warnings=["later"]),
+]
 
 
 @settings(max_examples=examples(15), deadline=None)
 @given(st.permutations(range(40)), st.lists(st.integers(0, 40), max_size=6), st.integers(0, 5))
-def test_neither_order_nor_grouping_changes_a_figure(order: list[int], cuts: list[int], first: int) -> None:
-    """Any order of residents, cut into any shards (empty ones too), merged in any grouping: the same JSON report."""
+def test_neither_order_nor_grouping_changes_a_figure(
+    order: list[int], cuts: list[int], first: int
+) -> None:
+    """Any order of residents, cut into any shards (empty ones too), merged in any grouping: the
+    same JSON report."""
     moved = [FORTY[at] for at in order]
     shards = [SCORER.score(moved[start:end]) for start, end in pairwise([0, *sorted(cuts), 40])]
     at = min(first, len(shards))
@@ -171,7 +197,8 @@ def test_the_live_figures_are_those_of_the_report() -> None:
 
 
 def test_the_live_figures_need_no_more_room_for_more_residents() -> None:
-    """What the display keeps of 400 residents shows the same as all of them, and is as large as that of 40."""
+    """What the display keeps of 400 residents shows the same as all of them, and is as large as
+    that of 40."""
     shards = [SCORER.score(FORTY) for _ in range(10)]
     shown = reduce(lambda a, b: SCORER.condense(SCORER.merge(a, b)), shards)
     assert SCORER.running(shown) == SCORER.running(reduce(SCORER.merge, shards))
@@ -179,18 +206,25 @@ def test_the_live_figures_need_no_more_room_for_more_residents() -> None:
 
 
 def test_an_invalid_day_counts_as_stayed_home_and_is_left_out_beside() -> None:
-    """The headline has all days, the figure over valid days is that of a run without the invalid one."""
+    """The headline has all days, the figure over valid days is that of a run without the invalid
+    one."""
     valid = some_days(20)
     data = report([*valid, home()]).data
     assert data["protocols"]["aligned"] != report(valid).data["protocols"]["aligned"]
-    assert data["valid_days"] == {"users": 20, "aligned": report(valid).data["protocols"]["aligned"]}
+    assert data["valid_days"] == {
+        "users": 20,
+        "aligned": report(valid).data["protocols"]["aligned"],
+    }
     assert data["diagnostics"]["invalid"] == {"no_json": 1}
 
 
 def without(records: Sequence[Record]) -> Iterator[dict[str, float]]:
     """Figures with each resident really left out."""
     for at in range(len(records)):
-        yield {name: found.value for name, found in figures([*records[:at], *records[at + 1 :]]).items()}
+        yield {
+            name: found.value
+            for name, found in figures([*records[:at], *records[at + 1 :]]).items()
+        }
 
 
 def figures(records: Sequence[Record]) -> dict[str, Estimate]:
@@ -199,14 +233,17 @@ def figures(records: Sequence[Record]) -> dict[str, Estimate]:
 
 
 def spread_of(records: Sequence[Record], other: Array, totals: Array) -> tuple[Array, Array, Array]:
-    """Return variance, third cumulant and variance of second order of the five figures, by loops over pairs of bins.
+    """Return variance, third cumulant and variance of second order of the five figures, by loops
+    over pairs of bins.
 
-    An independent computation of docs/statistics.md, from residents that are really left out. `other` and `totals` are
-    counts by bin of both sides.
+    An independent computation of docs/statistics.md, from residents that are really left out.
+    `other` and `totals` are counts by bin of both sides.
     """
     users, rows = len(records), rows_of(records)
     value = bench_days.figures(other, totals)
-    parts = np.stack([users * value - (users - 1) * bench_days.figures(other, totals - row) for row in rows])
+    parts = np.stack(
+        [users * value - (users - 1) * bench_days.figures(other, totals - row) for row in rows]
+    )
     off = parts - parts.mean(axis=0)
     each = np.repeat([1, 1, 48, 7], [51, 12, 7, 50])
     shares = rows / each - totals / (users * each)
@@ -243,7 +280,8 @@ def _term(p: float, q: float) -> float:
 
 
 def test_intervals_have_the_spread_of_residents_that_are_left_out_with_curvature() -> None:
-    """The score of 100 residents: variance less what is of second order, third cumulant with curvature."""
+    """The score of 100 residents: variance less what is of second order, third cumulant with
+    curvature."""
     records = some_days(100)
     totals = rows_of(records).sum(axis=0)
     variance, third, noise = spread_of(records, TRUTH.totals, totals)
@@ -255,7 +293,8 @@ def test_intervals_have_the_spread_of_residents_that_are_left_out_with_curvature
     found = figures(records)
     untied = min(moments(part).untied for part in parts_of(records).T)
     expected = interval(
-        found[FINAL].value, [Moments(100, untied, of * 100, third[0] * 10_000 * (untied + 3) / (untied + 25), 1.0)]
+        found[FINAL].value,
+        [Moments(100, untied, of * 100, third[0] * 10_000 * (untied + 3) / (untied + 25), 1.0)],
     )
     assert found[FINAL].interval == (*map(pytest.approx, expected or ()), False)
     assert noise[0] > 0.05 * variance[0] and abs(third[0]) > 0
@@ -273,13 +312,17 @@ def parts_of(records: Sequence[Record]) -> Array:
     totals, users = rows.sum(axis=0), len(rows)
     whole = bench_days.figures(TRUTH.totals, totals)
     found: Array = np.stack(
-        [users * whole - (users - 1) * bench_days.figures(TRUTH.totals, totals - row) for row in rows]
+        [
+            users * whole - (users - 1) * bench_days.figures(TRUTH.totals, totals - row)
+            for row in rows
+        ]
     )
     return found[:, 1:]
 
 
 def test_intervals_over_both_sides_are_wider() -> None:
-    """Other residents in the ground truth add to every interval, most where the run has many residents."""
+    """Other residents in the ground truth add to every interval, most where the run has many
+    residents."""
     few, many = figures(some_days(100)), figures(some_days(2000))
     for name in (FINAL, RADIUS, SEQUENCES, PROPORTIONS):
         assert width(few[name].with_truth) > width(few[name].interval)
@@ -304,8 +347,12 @@ def test_spread_over_both_sides_is_the_same_whichever_is_the_run() -> None:
 
 
 def test_curvature_over_both_sides_has_that_by_both_shares() -> None:
-    """Of each bin -1 / (2 ln 2 (p + q)) times both pulls, twice; the score has a quarter of all of them, negative."""
-    totals, each = rows_of(some_days(60)).sum(axis=0).astype(np.int64), np.repeat([1, 1, 48, 7], [51, 12, 7, 50])
+    """Of each bin -1 / (2 ln 2 (p + q)) times both pulls, twice; the score has a quarter of all of
+    them, negative."""
+    totals, each = (
+        rows_of(some_days(60)).sum(axis=0).astype(np.int64),
+        np.repeat([1, 1, 48, 7], [51, 12, 7, 50]),
+    )
     run = side_of(some_days(60))
     truth = Side.of([TRUTH.counts], TRUTH.totals, totals, bench_days.figures(TRUTH.totals, totals))
     shares = TRUTH.totals / (100 * each) + totals / (60 * each)
@@ -320,7 +367,11 @@ def test_curvature_over_both_sides_has_that_by_both_shares() -> None:
 def test_intervals_are_approximate_with_fewer_residents_than_simulations_allow() -> None:
     """From 100 residents they are not, of locations from 400."""
     printed = {
-        users: {name for name, found in figures(some_days(users)).items() if found.interval and not found.interval[2]}
+        users: {
+            name
+            for name, found in figures(some_days(users)).items()
+            if found.interval and not found.interval[2]
+        }
         for users in (99, 100, 399, 400)
     }
     most = {FINAL, RADIUS, SEQUENCES, PROPORTIONS}
@@ -328,7 +379,8 @@ def test_intervals_are_approximate_with_fewer_residents_than_simulations_allow()
 
 
 def test_score_has_an_approximate_interval_where_one_divergence_hardly_moves() -> None:
-    """Commuters of whom all but three go to three places: the next such resident would change the score most."""
+    """Commuters of whom all but three go to three places: the next such resident would change the
+    score most."""
     records = [Record(day.key, {**day.data, "daily_location_number": 3}) for day in some_days(100)]
     assert (figures(records)[FINAL].interval or ())[2]
     moved = [Record(day.key, {**day.data, "daily_location_number": 2}) for day in records[:9]]
@@ -337,7 +389,8 @@ def test_score_has_an_approximate_interval_where_one_divergence_hardly_moves() -
 
 
 def test_the_bias_is_taken_off_from_100_residents() -> None:
-    """value - (n - 1) x (mean of the figures with one left out - value); more residents score higher."""
+    """value - (n - 1) x (mean of the figures with one left out - value); more residents score
+    higher."""
     records = some_days(100)
     found = figures(records)[FINAL]
     values = np.array([figure[FINAL] for figure in without(records)])
@@ -359,7 +412,8 @@ def test_nothing_is_said_of_the_spread_of_less_than_two(records: list[Record]) -
 
 
 def test_residents_that_are_all_alike_have_no_interval() -> None:
-    """A model that gives everybody the same day: none, in place of one of no width; of both sides a rough one."""
+    """A model that gives everybody the same day: none, in place of one of no width; of both sides a
+    rough one."""
     found = figures([home()] * 400)
     assert {of.interval for of in found.values()} == {None}
     assert all(of.with_truth[2] for of in found.values() if of.with_truth)
@@ -372,7 +426,9 @@ def population(kind: str, residents: int, rng: np.random.Generator) -> list[Reco
         return [
             home(
                 intentions=[1] * 16 + [4 if at_work else 2] * int(rng.integers(14, 20)) + [2] * 12,
-                gyration_radius_m=float(rng.choice(TRUTH.lists.columns[RADIUS])) if at_work else 0.0,
+                gyration_radius_m=(
+                    float(rng.choice(TRUTH.lists.columns[RADIUS])) if at_work else 0.0
+                ),
                 daily_location_number=1 + int(at_work) + int(rng.random() < 0.2),
             )
             for at_work in works
@@ -390,12 +446,17 @@ def population(kind: str, residents: int, rng: np.random.Generator) -> list[Reco
 
 
 def padded(records: list[Record]) -> list[Record]:
-    return [Record(day.key, {**day.data, "intentions": (day.data["intentions"] + [1] * 48)[:48]}) for day in records]
+    return [
+        Record(day.key, {**day.data, "intentions": (day.data["intentions"] + [1] * 48)[:48]})
+        for day in records
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "residents"), [("near", 100), ("alike", 200)])
-def test_95_percent_intervals_hold_what_they_should_as_often_as_they_say(kind: str, residents: int) -> None:
+def test_95_percent_intervals_hold_what_they_should_as_often_as_they_say(
+    kind: str, residents: int
+) -> None:
     """400 simulated runs: the mean score of such runs, and that of unlimited ones."""
     rng = np.random.default_rng(3)
     unlimited = figures(padded(population(kind, 20_000, rng)))[FINAL].value
@@ -433,7 +494,9 @@ def test_the_report_has_the_three_protocols_with_the_keys_that_are_promised() ->
         "Score (asbench)",
         "Score (agentsociety2)",
     ]
-    assert data["metrics"]["Score"]["value"] == pytest.approx(data["protocols"]["aligned"]["final_score"] / 100)
+    assert data["metrics"]["Score"]["value"] == pytest.approx(
+        data["protocols"]["aligned"]["final_score"] / 100
+    )
 
 
 def test_an_undefined_protocol_is_null_with_its_reason_and_the_others_stand() -> None:
@@ -443,11 +506,15 @@ def test_an_undefined_protocol_is_null_with_its_reason_and_the_others_stand() ->
     assert found.data["protocols"]["agentsociety2"]["final_score"] is None
     assert found.data["protocols"]["aligned"]["final_score"] is not None
     assert found.data["metrics"]["Score (agentsociety2)"]["value"] is None
-    assert "agentsociety2 is not defined here: gyration_radius: every value lies outside" in text(far)
+    assert "agentsociety2 is not defined here: gyration_radius: every value lies outside" in text(
+        far
+    )
     assert "Score (agentsociety2) n/a" in found.headline
 
 
-def test_both_intervals_are_in_the_report_and_the_earlier_one_without_the_second_is_readable() -> None:
+def test_both_intervals_are_in_the_report_and_the_earlier_one_without_the_second_is_readable() -> (
+    None
+):
     """By metric in the JSON, side by side in the table; a report of format 2 has but the first."""
     records = some_days(100)
     data, found = report(records).data, figures(records)
@@ -458,30 +525,58 @@ def test_both_intervals_are_in_the_report_and_the_earlier_one_without_the_second
     assert data["approximate_truth"] == ["JSD_daily_location_numbers"]
     of, _ = SCORER.report(SCORER.score(records), facts(100))
     del of.details["ci95_truth"]
-    table = next(block for block in summary.sections(of) if isinstance(block, Table) and "value" in block.columns)
+    table = next(
+        block
+        for block in summary.sections(of)
+        if isinstance(block, Table) and "value" in block.columns
+    )
     assert [row[3] for row in table.rows] == ["n/a"] * 5 and table.rows[2][2].startswith("~[")
 
 
 def test_a_score_without_any_method_for_its_interval_does_not_blame_the_residents() -> None:
     """The other protocols' scores have no interval, however many residents there are."""
     of, _ = SCORER.report(SCORER.score(some_days(100)), facts(100))
-    tables = [block for block in blocks(of) if isinstance(block, Table) and "95 % interval" in block.columns]
+    tables = [
+        block
+        for block in blocks(of)
+        if isinstance(block, Table) and "95 % interval" in block.columns
+    ]
     shown = {row[0]: row[3] for table in tables for row in table.rows}
-    assert shown["JSD_daily_location_numbers"].startswith("~[") and shown["Score (asbench)"] == "n/a"
+    assert (
+        shown["JSD_daily_location_numbers"].startswith("~[") and shown["Score (asbench)"] == "n/a"
+    )
 
 
 def test_a_run_of_part_of_the_residents_is_headed_incomplete() -> None:
     """Who is missing is said, and why no bounds can be given."""
     found = report(some_days(3), facts(10, 4))
-    assert found.data["coverage"] == {"expected_users": 10, "scored_users": 3, "failed_users": 4, "complete": False}
-    assert [block.text for block in found.blocks if isinstance(block, Heading)][1] == "INCOMPLETE: 3 of 10 residents"
+    assert found.data["coverage"] == {
+        "expected_users": 10,
+        "scored_users": 3,
+        "failed_users": 4,
+        "complete": False,
+    }
+    assert [block.text for block in found.blocks if isinstance(block, Heading)][
+        1
+    ] == "INCOMPLETE: 3 of 10 residents"
     assert "7 are missing, of whom 4 failed" in text(some_days(3), facts(10, 4))
 
 
 def test_coverage_follows_the_headline_and_tells_of_a_share() -> None:
     """A complete share is not called all."""
-    run = {"ratio": 0.5, "sample_seed": 3, "users_in_tasks": 6, "tasks": "profiles.json", "tasks_sha256": "ab" * 32}
-    run |= {"endpoint": "embedded", "harness": "1", "created": "2025-07-01", "structured": "json_object"}
+    run = {
+        "ratio": 0.5,
+        "sample_seed": 3,
+        "users_in_tasks": 6,
+        "tasks": "profiles.json",
+        "tasks_sha256": "ab" * 32,
+    }
+    run |= {
+        "endpoint": "embedded",
+        "harness": "1",
+        "created": "2025-07-01",
+        "structured": "json_object",
+    }
     found = report(some_days(3), facts(3, run=run))
     headings = [block.text for block in found.blocks if isinstance(block, Heading)]
     assert headings[:3] == [
@@ -492,7 +587,9 @@ def test_coverage_follows_the_headline_and_tells_of_a_share() -> None:
     assert "a share of 0.5 of the 6 residents in the tasks file, drawn with seed 3" in text(
         some_days(3), facts(3, run=run)
     )
-    assert "Settings: structured json_object. Tasks: profiles.json" in text(some_days(3), facts(3, run=run))
+    assert "Settings: structured json_object. Tasks: profiles.json" in text(
+        some_days(3), facts(3, run=run)
+    )
 
 
 @pytest.mark.parametrize(
@@ -510,7 +607,10 @@ def test_coverage_follows_the_headline_and_tells_of_a_share() -> None:
         "of other residents in the run, just as many, with this ground truth (run)",
         "of other residents in the ground truth as well, just as many (run and ground truth)",
         "Divergence per slot, averaged over the day",
-        "3 of the days are invalid answers and count as stayed home with the intention other. Over the 97 valid days",
+        (
+            "3 of the days are invalid answers and count as stayed home with the intention other."
+            " Over the 97 valid days"
+        ),
         "100 residents in plan mode",
         "200 requests, 2000 prompt tokens, 400 completion tokens",
         "generated_beijing.json",
@@ -520,17 +620,22 @@ def test_coverage_follows_the_headline_and_tells_of_a_share() -> None:
 def test_the_report_says_what_stands_beside_the_numbers(sentence: str) -> None:
     """Protocols, what they do not see, ceiling, bias, invalid days, mode, usage, files, notes."""
     usage = {"prompt_tokens": 20, "completion_tokens": 4, "requests": 2}
-    days = [Record(day.key, {**day.data, "usage": usage}) for day in [*some_days(97), *[home()] * 3]]
+    days = [
+        Record(day.key, {**day.data, "usage": usage}) for day in [*some_days(97), *[home()] * 3]
+    ]
     assert sentence in text(days, facts(100, notes=("合成。",)))
 
 
 def test_invalid_days_stand_beside_the_score() -> None:
-    """In the one line that a run ends with, and under the coverage; nothing is said where there is none."""
+    """In the one line that a run ends with, and under the coverage; nothing is said where there is
+    none."""
     day = a_day(np.random.default_rng(1))
     found = report([home(invalid="length"), day])
     said = "1 of 2 answers is invalid (length 1)"
     assert found.headline.endswith(f"; {said}")
-    assert any(isinstance(block, Paragraph) and block.text.startswith(said) for block in found.blocks)
+    assert any(
+        isinstance(block, Paragraph) and block.text.startswith(said) for block in found.blocks
+    )
     assert "invalid" not in report([day]).headline
 
 
@@ -541,7 +646,11 @@ def test_invalid_days_repairs_warnings_and_modes_are_counted_by_kind() -> None:
         home(),
         home(invalid="length"),
         home(),
-        a_day(rng, repairs=["fence", "json"], warnings=["AOI 500000123 is unknown", "AOI 500000124 is unknown"]),
+        a_day(
+            rng,
+            repairs=["fence", "json"],
+            warnings=["AOI 500000123 is unknown", "AOI 500000124 is unknown"],
+        ),
         a_day(rng, mode="agent", warnings=["step 40 took 12.5 s"]),
     ]
     data = report(days).data
@@ -552,7 +661,11 @@ def test_invalid_days_repairs_warnings_and_modes_are_counted_by_kind() -> None:
         "repaired": {"fence": 1, "json": 1},
         "breaches": {},
     }
-    assert (data["modes"], data["repaired_users"], data["warned_users"]) == ({"agent": 1, "plan": 4}, 1, 2)
+    assert (data["modes"], data["repaired_users"], data["warned_users"]) == (
+        {"agent": 1, "plan": 4},
+        1,
+        2,
+    )
     assert data["warnings"] == {"AOI # is unknown": 2, "step # took # s": 1}
 
 
@@ -560,8 +673,12 @@ def test_both_sides_are_shown() -> None:
     """Median radius, mean number of locations, time spent: the ground truth's and the run's."""
     records = some_days(50)
     of = report(records).data["beside_truth"]
-    assert of["median_gyration_radius_m"][1] == np.median([day.data["gyration_radius_m"] for day in records])
-    assert of["mean_daily_location_number"][1] == np.mean([day.data["daily_location_number"] for day in records])
+    assert of["median_gyration_radius_m"][1] == np.median(
+        [day.data["gyration_radius_m"] for day in records]
+    )
+    assert of["mean_daily_location_number"][1] == np.mean(
+        [day.data["daily_location_number"] for day in records]
+    )
     asleep = sum(day.data["intentions"].count(1) for day in records) / (50 * 48)
     assert of["intention_shares"]["sleep"][1] == pytest.approx(asleep)
     assert sum(truth for truth, _ in of["intention_shares"].values()) == pytest.approx(1)
@@ -580,11 +697,14 @@ def test_the_four_lists_are_written_and_score_the_same(tmp_path: Path) -> None:
         metric: lists_of(records).columns[metric].tolist() for metric in METRICS
     }
     assert {
-        kind: outcome.as_json() for kind, outcome in all_protocols(TRUTH.sample, lists.sample).items()
+        kind: outcome.as_json()
+        for kind, outcome in all_protocols(TRUTH.sample, lists.sample).items()
     } == found.data["protocols"]
 
 
-def test_very_many_residents_are_scored_the_same_without_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_many_residents_are_scored_the_same_without_lists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Above the limit the lists are dropped, however shards are merged, and no figure changes."""
     records = some_days(30)
     whole = report(records).data
@@ -593,7 +713,14 @@ def test_very_many_residents_are_scored_the_same_without_lists(monkeypatch: pyte
     for merged in (SCORER.merge(SCORER.merge(a, b), c), SCORER.merge(a, SCORER.merge(b, c))):
         found = made(merged, facts(30))
         assert (found.files, found.data["lists"]) == ({}, None)
-        for part in ("metrics", "protocols", "histograms", "without_bias", "valid_days", "beside_truth"):
+        for part in (
+            "metrics",
+            "protocols",
+            "histograms",
+            "without_bias",
+            "valid_days",
+            "beside_truth",
+        ):
             assert found.data[part] == whole[part]
 
 
@@ -613,8 +740,11 @@ def test_tables_are_as_wide_as_their_heads() -> None:
 
 
 def test_the_ceiling_is_what_draws_of_the_ground_truth_score() -> None:
-    """Where all of its residents are the same every draw scores 100; else few residents score less than many."""
-    columns = {name: np.repeat(TRUTH.lists.columns[name][:1], 5, axis=0) for name in TRUTH.lists.columns}
+    """Where all of its residents are the same every draw scores 100; else few residents score less
+    than many."""
+    columns = {
+        name: np.repeat(TRUTH.lists.columns[name][:1], 5, axis=0) for name in TRUTH.lists.columns
+    }
     alike = GroundTruth.of(Lists(columns), "0" * 64).ceiling(3)
     assert alike["final_score"] == alike["range95"][0] == 100.0 and alike["JSD_per_slot"] == 0.0
     few, many = (TRUTH.ceiling(count)["final_score"] for count in (5, 500))
@@ -623,7 +753,10 @@ def test_the_ceiling_is_what_draws_of_the_ground_truth_score() -> None:
 
 def test_a_ground_truth_of_many_is_drawn_in_pieces_to_the_same_ceiling() -> None:
     """What is drawn at once is bounded, and no figure shows where one piece ended."""
-    several = {name: np.tile(column, (15, *[1] * (column.ndim - 1))) for name, column in TRUTH.lists.columns.items()}
+    several = {
+        name: np.tile(column, (15, *[1] * (column.ndim - 1)))
+        for name, column in TRUTH.lists.columns.items()
+    }
     once = GroundTruth.of(Lists(several), "0" * 64)
     assert once.residents * RESAMPLES > CELLS
     assert abs(once.ceiling(50)["final_score"] - TRUTH.ceiling(50)["final_score"]) < 0.5

@@ -1,4 +1,5 @@
-"""The synthetic city and its residents (harness/benchmarks/dailymobility/synth*.py, harness/sample/dailymobility)."""
+"""The synthetic city and its residents (harness/benchmarks/dailymobility/synth*.py,
+harness/sample/dailymobility)."""
 
 from __future__ import annotations
 
@@ -52,7 +53,11 @@ def truth(made: dict[str, bytes], name: str) -> NDArray[Any]:
 
 def test_the_shipped_sample_is_what_the_code_makes(made: dict[str, bytes]) -> None:
     """100 residents, seed 0: the same files byte for byte, nothing besides, and small."""
-    shipped = {str(path.relative_to(SAMPLE)): path.read_bytes() for path in SAMPLE.rglob("*") if path.is_file()}
+    shipped = {
+        str(path.relative_to(SAMPLE)): path.read_bytes()
+        for path in SAMPLE.rglob("*")
+        if path.is_file()
+    }
     assert shipped == made
     assert sum(map(len, shipped.values())) < 250_000
 
@@ -64,7 +69,9 @@ def test_another_seed_is_another_city_with_other_residents(made: dict[str, bytes
     assert all(other[name] != made[name] for name in made)
 
 
-def test_fewer_residents_are_the_first_of_more(made: dict[str, bytes], people: list[dict[str, Any]]) -> None:
+def test_fewer_residents_are_the_first_of_more(
+    made: dict[str, bytes], people: list[dict[str, Any]]
+) -> None:
     """The same city, and the same rows of profiles and ground truth."""
     few = files(7, 0)
     assert few["beijing.pb"] == made["beijing.pb"]
@@ -73,23 +80,39 @@ def test_fewer_residents_are_the_first_of_more(made: dict[str, bytes], people: l
         assert np.array_equal(truth(few, name), truth(made, name)[:7])
 
 
-def test_everything_says_that_it_is_synthetic(made: dict[str, bytes], people: list[dict[str, Any]]) -> None:
+def test_everything_says_that_it_is_synthetic(
+    made: dict[str, bytes], people: list[dict[str, Any]]
+) -> None:
     """Each profile, the map's own name, and the note."""
     assert all(person["synthetic"] is True for person in people)
     assert map_pb2.Map.FromString(made["beijing.pb"]).header.name == "synthetic"
     assert "synthetic" in made["README.md"].decode()
 
 
-def test_profiles_are_written_as_the_published_ones(made: dict[str, bytes], people: list[dict[str, Any]]) -> None:
+def test_profiles_are_written_as_the_published_ones(
+    made: dict[str, bytes], people: list[dict[str, Any]]
+) -> None:
     """An array, a field a line, in the published order, with numbers as numbers."""
     assert made["profiles.json"].decode().startswith('[\n    {\n        "age": ')
-    fields = ["age", "education", "gender", "consumption", "occupation", "home", "work", "id", "synthetic"]
+    fields = [
+        "age",
+        "education",
+        "gender",
+        "consumption",
+        "occupation",
+        "home",
+        "work",
+        "id",
+        "synthetic",
+    ]
     assert all(list(person) == fields for person in people)
     assert [person["id"] for person in people] == list(range(1, 101))
     assert {type(person[name]) for person in people for name in ("age", "home", "work")} == {int}
 
 
-def test_residents_live_in_homes_and_mostly_work_elsewhere(city: City, people: list[dict[str, Any]]) -> None:
+def test_residents_live_in_homes_and_mostly_work_elsewhere(
+    city: City, people: list[dict[str, Any]]
+) -> None:
     """Homes and workplaces are many AOIs of the city; a few residents work at home."""
     assert all(city.aois[person["home"]].land_use == "R2" for person in people)
     assert all(person["work"] in city.aois for person in people)
@@ -109,7 +132,8 @@ def test_arrays_have_the_published_shape_and_type(made: dict[str, bytes], name: 
 
 
 def test_the_ground_truth_is_a_life_in_that_city(made: dict[str, bytes], city: City) -> None:
-    """Locations are means from 1, radii fit into the city, intentions are known ones, proportions sum to 1."""
+    """Locations are means from 1, radii fit into the city, intentions are known ones, proportions
+    sum to 1."""
     numbers, radii = truth(made, "daily_location_numbers"), truth(made, "gyration_radius")
     assert 1 <= numbers.min() < 2 < numbers.max() < 7
     assert any(number != int(number) for number in numbers)
@@ -130,12 +154,19 @@ def score(made: dict[str, bytes], city: City, days: list[list[tuple[int, int]]])
     """The headline's formula, written out anew: 100 is the ground truth itself."""
     places = [list(dict.fromkeys(place for _, place in day)) for day in days]
     said = [[intention for intention, _ in day] for day in days]
-    radii = [gyration_radius([(city.aois[place].x, city.aois[place].y) for place in day]) for day in places]
+    radii = [
+        gyration_radius([(city.aois[place].x, city.aois[place].y) for place in day])
+        for day in places
+    ]
     real = {name: truth(made, name) for name in ARRAYS}
     last = float(real["gyration_radius"].max())
     return 100 - 25 * sum(
         [
-            divergence(real["gyration_radius"], np.array(radii), [*np.linspace(0, last, 50), last + 1, np.inf]),
+            divergence(
+                real["gyration_radius"],
+                np.array(radii),
+                [*np.linspace(0, last, 50), last + 1, np.inf],
+            ),
             divergence(
                 real["daily_location_numbers"],
                 np.array([len(day) for day in places], np.float64),
@@ -143,7 +174,9 @@ def score(made: dict[str, bytes], city: City, days: list[list[tuple[int, int]]])
             ),
             divergence(real["daily_intentions_2d"], np.array(said), np.arange(0.5, 8)),
             divergence(
-                real["intention_proportions_2d"], np.array([proportions(day) for day in said]), np.linspace(0, 1, 51)
+                real["intention_proportions_2d"],
+                np.array([proportions(day) for day in said]),
+                np.linspace(0, 1, 51),
             ),
         ]
     )
@@ -152,7 +185,8 @@ def score(made: dict[str, bytes], city: City, days: list[list[tuple[int, int]]])
 def test_a_sensible_day_scores_far_above_a_random_one(
     made: dict[str, bytes], city: City, people: list[dict[str, Any]]
 ) -> None:
-    """Everybody from nine to six at work: about 70. A new place and intention each half hour: about 30."""
+    """Everybody from nine to six at work: about 70. A new place and intention each half hour: about
+    30."""
     rng = Random(0)
     sensible = [
         [(1, who["home"])] * 15
@@ -168,9 +202,15 @@ def test_a_sensible_day_scores_far_above_a_random_one(
 
 
 def test_the_map_has_what_published_maps_have(made: dict[str, bytes]) -> None:
-    """50 AOIs, five of them points without an area, 200 POIs, a grid of roads, ids from where published ones start."""
+    """50 AOIs, five of them points without an area, 200 POIs, a grid of roads, ids from where
+    published ones start."""
     read = map_pb2.Map.FromString(made["beijing.pb"])
-    assert (len(read.aois), len(read.pois), len(read.roads), len(read.junctions)) == (50, 200, 48, 16)
+    assert (len(read.aois), len(read.pois), len(read.roads), len(read.junctions)) == (
+        50,
+        200,
+        48,
+        16,
+    )
     assert sum(not aoi.HasField("area") for aoi in read.aois) == 5
     assert [aoi.id for aoi in read.aois] == list(range(500_000_000, 500_000_050))
     assert [poi.id for poi in read.pois] == list(range(700_000_000, 700_000_200))
@@ -185,12 +225,16 @@ def test_areas_are_sound_polygons_apart_from_each_other(city: City) -> None:
     for number, shape in shapes.items():
         assert shape.is_valid and shape.exterior.is_ccw
         assert shape.area == pytest.approx(city.aois[number].area, abs=0.01)
-    assert not any(one.intersects(other) for one, other in itertools.combinations(shapes.values(), 2))
+    assert not any(
+        one.intersects(other) for one, other in itertools.combinations(shapes.values(), 2)
+    )
 
 
 def test_every_poi_stands_in_the_aoi_that_lists_it(city: City) -> None:
     """Both ways, and inside of the outline where there is one."""
-    assert sorted(number for aoi in city.aois.values() for number in aoi.poi_ids) == sorted(city.pois)
+    assert sorted(number for aoi in city.aois.values() for number in aoi.poi_ids) == sorted(
+        city.pois
+    )
     for poi in city.pois.values():
         aoi = city.aois[poi.aoi_id]
         assert poi.id in aoi.poi_ids
@@ -207,7 +251,8 @@ def test_there_is_somewhere_to_go_for_everything(city: City) -> None:
 
 
 def test_categories_are_those_that_agents_ask_for(city: City) -> None:
-    """OpenStreetMap's, most with a first level before `|`, and some of one level, as published maps have both."""
+    """OpenStreetMap's, most with a first level before `|`, and some of one level, as published maps
+    have both."""
     found = Counter(poi.category.count("|") for poi in city.pois.values())
     assert found[1] > found[0] > 0
     assert set(found) == {0, 1}
@@ -216,14 +261,16 @@ def test_categories_are_those_that_agents_ask_for(city: City) -> None:
 
 
 def test_names_are_chinese(city: City) -> None:
-    """As they are in the published map; each area has a name of its own, which its places begin with."""
+    """As they are in the published map; each area has a name of its own, which its places begin
+    with."""
     names = {poi.aoi_id: poi.name[:2] for poi in city.pois.values()}
     assert len(set(names.values())) == len(names) == 50
     assert all("\u4e00" <= letter <= "\u9fff" for poi in city.pois.values() for letter in poi.name)
 
 
 def test_lanes_join_where_they_say(made: dict[str, bytes]) -> None:
-    """A successor begins where its lane ends and names it as a predecessor; parents list their lanes."""
+    """A successor begins where its lane ends and names it as a predecessor; parents list their
+    lanes."""
     read = map_pb2.Map.FromString(made["beijing.pb"])
     lanes = {lane.id: lane for lane in read.lanes}
     for lane in read.lanes:

@@ -24,13 +24,17 @@ def own_prompt(posts: str, pool: tuple[str, ...], persona: str = "") -> list[dic
     """Messages as our template makes them."""
     step = GivenStep(step_id=2, total_steps=3, posts_text=posts, pool=pool)
     given = Given("u1", "weibo", "weibo", "小王", '["简介"]', (step,))
-    return [{"role": message.role, "content": message.content} for message in PROMPT.messages(given, step, persona)]
+    return [
+        {"role": message.role, "content": message.content}
+        for message in PROMPT.messages(given, step, persona)
+    ]
 
 
 def foreign_prompt(posts: str, pool: tuple[str, ...]) -> list[dict[str, Any]]:
     """Another template: English, the pool before the posts, no number asked, no persona section."""
     text = (
-        f'Pick tags from {orjson.dumps(pool).decode()} for this user.\n{posts}\nReply like {{"predicted_tags": ["x"]}}'
+        f"Pick tags from {orjson.dumps(pool).decode()} for this user.\n{posts}\nReply like"
+        ' {"predicted_tags": ["x"]}'
     )
     return [{"role": "user", "content": text}]
 
@@ -52,7 +56,10 @@ def test_reply_has_the_three_fields_and_the_asked_number_of_pool_tags(model: str
 
 def test_example_reply_and_brackets_in_posts_are_not_taken_for_the_pool() -> None:
     """The pool is found although bio, posts and the format example hold brackets and arrays too."""
-    posts = '[1] Content: [视频] ["甲","乙","丙","丁"] 看[1] Content: 和["未闭合\n["子","丑","寅"]\nTags: 猫'
+    posts = (
+        '[1] Content: [视频] ["甲","乙","丙","丁"] 看[1] Content:'
+        ' 和["未闭合\n["子","丑","寅"]\nTags: 猫'
+    )
     reading = read(own_prompt(posts, ("猫", "狗"))[1]["content"])
     assert reading.pool == ("猫", "狗")
     assert reading.posts == (("猫",),)
@@ -65,7 +72,8 @@ def test_escapes_in_the_pool_are_decoded() -> None:
 
 
 def test_recency_ranks_newest_post_then_older_posts_then_persona_then_pool_order() -> None:
-    """Tags of post 2 come before those of post 1, then the carried ones, then the pool in its order."""
+    """Tags of post 2 come before those of post 1, then the carried ones, then the pool in its
+    order."""
     pool = (*POOL, *(f"填{n}" for n in range(20)))  # 28 tags, 7 asked
     reply = ask("baseline/recency", own_prompt(POSTS, pool, "近期标签：露营、不在候选"))
     assert reply["predicted_tags"] == ["咖啡", "跑步", "电影", "猫", "露营", "股票", "汽车"]
@@ -79,7 +87,9 @@ def test_recency_goes_by_post_number_not_by_place() -> None:
 
 def test_unnumbered_posts_are_newest_last() -> None:
     """Where posts carry no numbers, the later Tags line is the newer one."""
-    assert ask("baseline/recency", foreign_prompt("Tags: 围棋\nTags: 汽车", POOL))["predicted_tags"] == ["汽车", "围棋"]
+    assert ask("baseline/recency", foreign_prompt("Tags: 围棋\nTags: 汽车", POOL))[
+        "predicted_tags"
+    ] == ["汽车", "围棋"]
 
 
 def test_recency_summary_lists_tags_newest_first_and_carries_earlier_ones() -> None:
@@ -100,7 +110,8 @@ def test_frequency_counts_posts_and_carried_counts_with_ties_in_pool_order() -> 
 
 @pytest.mark.parametrize("model", ["baseline/recency", "baseline/frequency"])
 def test_summary_is_bounded(model: str) -> None:
-    """A summary carries CARRIED tags at most, the newest among equals, so that prompts do not grow."""
+    """A summary carries CARRIED tags at most, the newest among equals, so that prompts do not
+    grow."""
     posts = "\n".join([f"[{n}] Content: x\nTags: 标{n}" for n in range(1, 61)])
     listed = ask(model, own_prompt(posts, POOL))["persona_summary"].partition("：")[2].split("、")
     assert len(listed) == CARRIED
@@ -117,22 +128,34 @@ def test_random_depends_on_seed_and_prompt_alone() -> None:
 
 
 def test_foreign_prompt_is_read_too() -> None:
-    """Any text with Tags lines and a JSON array works; the number falls back to a quarter of the pool, half to even."""
+    """Any text with Tags lines and a JSON array works; the number falls back to a quarter of the
+    pool, half to even."""
     pool = (*POOL, "读书", "钓鱼")  # 0.25 * 10 = 2.5, rounded to 2
-    assert ask("baseline/recency", foreign_prompt(POSTS, pool))["predicted_tags"] == ["咖啡", "跑步"]
-    assert ask("baseline/frequency", foreign_prompt(POSTS, pool))["predicted_tags"] == ["电影", "跑步"]
+    assert ask("baseline/recency", foreign_prompt(POSTS, pool))["predicted_tags"] == [
+        "咖啡",
+        "跑步",
+    ]
+    assert ask("baseline/frequency", foreign_prompt(POSTS, pool))["predicted_tags"] == [
+        "电影",
+        "跑步",
+    ]
     assert ask("baseline/recency", foreign_prompt("", ("甲",)))["predicted_tags"] == ["甲"]
 
 
 def test_foreign_prompt_carries_the_persona_wherever_it_stands() -> None:
     """Without our heading the summary is known by its own opening words."""
-    messages = [{"role": "user", "content": '上一步：近期标签：围棋\nPool: ["猫", "狗", "鸟", "围棋"]'}]
+    messages = [
+        {"role": "user", "content": '上一步：近期标签：围棋\nPool: ["猫", "狗", "鸟", "围棋"]'}
+    ]
     assert ask("baseline/recency", messages)["predicted_tags"] == ["围棋"]
 
 
 def test_post_without_tags_hides_nothing() -> None:
-    """The post before and the pool behind are read although a post in the middle and the last have no Tags line."""
-    posts = "[1] Content: x\nTags: 猫\n[2] Content: [] 无\n[3] Content: y\nTags: 围棋\n[4] Content: 无"
+    """The post before and the pool behind are read although a post in the middle and the last have
+    no Tags line."""
+    posts = (
+        "[1] Content: x\nTags: 猫\n[2] Content: [] 无\n[3] Content: y\nTags: 围棋\n[4] Content: 无"
+    )
     reading = read(own_prompt(posts, POOL, "近期标签：露营")[1]["content"])
     assert (reading.posts, reading.pool, reading.asked) == ((("围棋",), ("猫",)), POOL, 2)
 
@@ -149,7 +172,8 @@ def test_pool_that_is_a_field_of_an_object_is_found() -> None:
 
 
 def test_demand_to_answer_again_leaves_the_prediction_unchanged() -> None:
-    """A conversation that goes on after a bad reply is read for its first prompt; the bad reply is not read."""
+    """A conversation that goes on after a bad reply is read for its first prompt; the bad reply is
+    not read."""
     messages = own_prompt(POSTS, POOL)
     again = [
         *messages,
@@ -175,6 +199,8 @@ sys.modules.update(dict.fromkeys(("numpy", "scipy", "shapely", "pycityproto", "g
 from harness.benchmarks import registry
 print(*registry.baselines())
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     assert {"baseline/recency", "baseline/commuter"} <= set(done.stdout.split())

@@ -1,4 +1,5 @@
-"""The chance level: its expected values by the hypergeometric distribution, and that nothing but content decides it."""
+"""The chance level: its expected values by the hypergeometric distribution, and that nothing but
+content decides it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from harness.scoring.rows import raw_rows
 from harness.scoring.scorer import Scorer
 
 BENCHMARK = StreamProfile()
-FACTS = RunFacts(subset="weibo", model="m", name="r", prompt="own", expected_users=40, failed_users=0, notes=())
+FACTS = RunFacts(
+    subset="weibo", model="m", name="r", prompt="own", expected_users=40, failed_users=0, notes=()
+)
 
 
 def records() -> list[Record]:
@@ -35,7 +38,10 @@ def records() -> list[Record]:
         answer = [Reading("", step.pool[: step.asked], "") for step in task.given.steps]
         record = BENCHMARK.records.record(task, answer, BENCHMARK.measure(task, answer), VALID, ())
         made.append(
-            Record(task.key, BENCHMARK.scoring.with_task({**record, "usage": {}}, BENCHMARK.scoring.facts(task)))
+            Record(
+                task.key,
+                BENCHMARK.scoring.with_task({**record, "usage": {}}, BENCHMARK.scoring.facts(task)),
+            )
         )
     return made
 
@@ -49,7 +55,8 @@ def report(shards: list[list[Record]]) -> Report:
 
 
 def test_random_answers_have_their_expected_values() -> None:
-    """Of the tags of the truth as large a share is drawn as of the pool, which lacks one; two are new and kept."""
+    """Of the tags of the truth as large a share is drawn as of the pool, which lacks one; two are
+    new and kept."""
     pool = tuple(f"t{number}" for number in range(40))
     truth, step = Truth([*pool[:6], "elsewhere"], pool[4:9], {}), GivenStep(1, 1, "", pool)
     values = drawn([urn(f"user {number}", truth, step) for number in range(4000)]).reshape(-1, 4)
@@ -57,42 +64,60 @@ def test_random_answers_have_their_expected_values() -> None:
     assert values.mean(axis=0) == pytest.approx(means, abs=0.001)
     assert expected([urn("user", truth, step)])[0] == pytest.approx(means, rel=1e-12)
     # the variance of hits without replacement
-    assert values[:, 0].var() == pytest.approx(10 * (9 / 40) * (31 / 40) * (30 / 39) / 100, rel=0.03)
+    assert values[:, 0].var() == pytest.approx(
+        10 * (9 / 40) * (31 / 40) * (30 / 39) / 100, rel=0.03
+    )
 
 
 def test_a_pool_smaller_than_what_is_asked_for_is_drawn_whole() -> None:
-    """Its tags may be repeated: two differ, and three are asked for. Without a truth nothing is defined."""
+    """Its tags may be repeated: two differ, and three are asked for. Without a truth nothing is
+    defined."""
     step = GivenStep(1, 1, "", ("a", "b") * 6)
-    values = drawn([urn("u", Truth(["a"], ["b", "c"], {}), step), urn("u", Truth([], [], {}), step)])
+    values = drawn(
+        [urn("u", Truth(["a"], ["b", "c"], {}), step), urn("u", Truth([], [], {}), step)]
+    )
     assert values[:, 0].tolist() == [[2 / 3, 2 / 3, 0.5, 1.0]] * DRAWS
     assert np.isnan(values[:, 1, 1:]).all()
 
 
 def test_the_chance_level_of_shares_is_exact_and_that_of_f1_has_its_error() -> None:
-    """Recall as added up over the users' steps by hand; the mean of 20 other sets of draws is within two errors."""
+    """Recall as added up over the users' steps by hand; the mean of 20 other sets of draws is
+    within two errors."""
     users, found = records(), report([records()])
     shares = []
     for line in generate("weibo", 40, 3, 3.0):
         task = BENCHMARK.parse(orjson.loads(line), "weibo")
         of_steps = [
-            min(1, step.asked / len(step.tags)) * len(step.tags & truth.sets.true) / len(truth.sets.true)
+            min(1, step.asked / len(step.tags))
+            * len(step.tags & truth.sets.true)
+            / len(truth.sets.true)
             for step, truth in zip(task.given.steps, task.truth, strict=True)
             if truth.sets.true
         ]
         shares += [sum(of_steps) / len(of_steps)] if of_steps else []
-    assert len(users) == 40 and found.chance["Recall"] == pytest.approx(sum(shares) / len(shares), rel=1e-12)
+    assert len(users) == 40 and found.chance["Recall"] == pytest.approx(
+        sum(shares) / len(shares), rel=1e-12
+    )
     assert set(found.chance_error) == {"F1^NS", "FWT F1^NS", "FWT F1^NS (per step)"}
     others = []
     for number in range(20):
-        changed = [Record(user.key, {**user.data, "steps": reseeded(user.data["steps"], number)}) for user in users]
+        changed = [
+            Record(user.key, {**user.data, "steps": reseeded(user.data["steps"], number)})
+            for user in users
+        ]
         others.append(report([changed]).chance["F1^NS"])
     assert np.std(others) == pytest.approx(found.chance_error["F1^NS"], rel=0.4)
-    assert found.chance["F1^NS"] == pytest.approx(np.mean(others), abs=2.5 * found.chance_error["F1^NS"])
+    assert found.chance["F1^NS"] == pytest.approx(
+        np.mean(others), abs=2.5 * found.chance_error["F1^NS"]
+    )
 
 
 def reseeded(steps: list[JSON], number: int) -> list[JSON]:
     """The steps with the seeds of other draws."""
-    return [{**step, "urn": ((step["urn"][0] + number + 1) * 7919 % 2**64, *step["urn"][1:])} for step in steps]
+    return [
+        {**step, "urn": ((step["urn"][0] + number + 1) * 7919 % 2**64, *step["urn"][1:])}
+        for step in steps
+    ]
 
 
 def test_neither_order_nor_grouping_of_users_matters() -> None:
@@ -124,14 +149,23 @@ def flipped(benchmark: Benchmark) -> Report:
     """A report of three answers, one of them against the rules."""
     answers = [("head", 1.0), ("tail", 0.0), ("edge", None)]
     made = [
-        {"user_id": answer, "answer": answer, "outcome": VALID, "repairs": (), "metrics": {"heads": value}, "usage": {}}
+        {
+            "user_id": answer,
+            "answer": answer,
+            "outcome": VALID,
+            "repairs": (),
+            "metrics": {"heads": value},
+            "usage": {},
+        }
         for answer, value in answers
     ]
     scorer = Scorer(benchmark, "all")
     return scorer.report(scorer.score([Record(str(one["user_id"]), one) for one in made]), FACTS)[0]
 
 
-def test_any_benchmark_may_declare_a_chance_level_and_count_breaches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_benchmark_may_declare_a_chance_level_and_count_breaches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """None by default; a level of no declared metric, or that is no finite number, is refused."""
     found = flipped(Coin())
     assert (found.chance, found.diagnostics.breaches) == ({"heads": 0.5}, {"edge": 1})
@@ -145,12 +179,27 @@ def test_any_benchmark_may_declare_a_chance_level_and_count_breaches(monkeypatch
 def test_report_of_a_run_reads_no_task_again_and_is_that_of_its_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What random answers need of a task is kept when its user is played; `verify` reads the tasks."""
+    """What random answers need of a task is kept when its user is played; `verify` reads the
+    tasks."""
     folders = ["--tasks-dir", str(tmp_path), "--results-dir", str(tmp_path / "results")]
     assert main(["synth", "--out", str(tmp_path), "--users", "12", "--platform", "zhihu"]) == 0
     with monkeypatch.context() as played:
         played.setattr(finish.ReportScores, "_task_facts", None)
-        assert main(["run", "--model", "baseline/random", "--platform", "zhihu", "--name", "run", *folders]) == 0
+        assert (
+            main(
+                [
+                    "run",
+                    "--model",
+                    "baseline/random",
+                    "--platform",
+                    "zhihu",
+                    "--name",
+                    "run",
+                    *folders,
+                ]
+            )
+            == 0
+        )
     assert main(["verify", "--name", "run", *folders]) == 0
 
 

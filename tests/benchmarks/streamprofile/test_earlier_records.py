@@ -1,4 +1,5 @@
-"""Records from before a metric was measured: everything reads them, and `reeval` adds the values."""
+"""Records from before a metric was measured: everything reads them, and `reeval` adds the
+values."""
 
 from __future__ import annotations
 
@@ -58,7 +59,10 @@ def test_records_without_a_metric_are_reported_without_it(commands: Commands) ->
     """The new metric has no value and no user; all others are as they were, on the page too."""
     commands("report", "--name", "earlier", "--force")
     now, earlier = (commands.report(name, "weibo") for name in ("now", "earlier"))
-    assert earlier["metrics"].pop(NEW)["value"] is None and now["metrics"].pop(NEW)["value"] is not None
+    assert (
+        earlier["metrics"].pop(NEW)["value"] is None
+        and now["metrics"].pop(NEW)["value"] is not None
+    )
     assert earlier["metrics"] == now["metrics"]
 
 
@@ -85,7 +89,8 @@ def test_reeval_adds_the_metric_to_earlier_records(commands: Commands) -> None:
 
 def test_complete_records_stay_as_they_are(commands: Commands) -> None:
     records: list[Any] = [
-        orjson.loads(line) for line in commands.text("now", "inference_results_weibo.jsonl").splitlines()
+        orjson.loads(line)
+        for line in commands.text("now", "inference_results_weibo.jsonl").splitlines()
     ]
     benchmark: type[Benchmark] = registry.find("streamprofile")
     assert all(benchmark.records.completed(record) is record for record in records)

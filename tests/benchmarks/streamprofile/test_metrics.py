@@ -1,4 +1,5 @@
-"""The metrics of one step against values computed by hand and by brute force (docs/design.md, section 8)."""
+"""The metrics of one step against values computed by hand and by brute force (docs/design.md,
+section 8)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.benchmarks.streamprofile.metrics import ERRORS, GAINS, METRICS, ceiling, harmonic, measure_step
+from harness.benchmarks.streamprofile.metrics import (
+    ERRORS,
+    GAINS,
+    METRICS,
+    ceiling,
+    harmonic,
+    measure_step,
+)
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
 from tests.support import examples
 
@@ -17,14 +25,25 @@ POOL = tuple("猫狗茶书画诗球车花酒山海云雨雪风")  # 16 tags: rou
 
 def truth(kept: str = "", new: str = "", **distractors: str) -> Truth:
     """Tags as single characters."""
-    return Truth(frozenset(kept), frozenset(new), {name: frozenset(tags) for name, tags in distractors.items()})
+    return Truth(
+        frozenset(kept),
+        frozenset(new),
+        {name: frozenset(tags) for name, tags in distractors.items()},
+    )
 
 
 def step(pool: tuple[str, ...] = POOL) -> GivenStep:
     return GivenStep(1, 1, "", pool)
 
 
-FULL = truth("猫狗", "茶书画", Error_Peer="诗球", Error_Viral="车花酒", Error_Decay="山", Error_Random="海云雨雪")
+FULL = truth(
+    "猫狗",
+    "茶书画",
+    Error_Peer="诗球",
+    Error_Viral="车花酒",
+    Error_Decay="山",
+    Error_Random="海云雨雪",
+)
 
 
 def test_every_metric_has_its_golden_value() -> None:
@@ -43,25 +62,37 @@ def test_every_metric_has_its_golden_value() -> None:
 
 def test_metrics_come_in_the_order_of_the_design() -> None:
     """Precision, the recalls, then the errors: in `METRICS`, and in every step."""
-    names = "Precision Recall Recall_Novelty Recall_Stability Error_Peer Error_Viral Error_Decay Error_Random"
+    names = (
+        "Precision Recall Recall_Novelty Recall_Stability Error_Peer Error_Viral Error_Decay"
+        " Error_Random"
+    )
     assert METRICS == tuple(names.split()) == tuple(measure_step(FULL, step(), ["猫"]).values)
 
 
 def test_empty_prediction_has_precision_zero_and_no_errors() -> None:
-    """With P empty nothing is undefined that was not before: Precision is 0, not a division by zero."""
+    """With P empty nothing is undefined that was not before: Precision is 0, not a division by
+    zero."""
     assert measure_step(FULL, step(), []).values == dict.fromkeys(METRICS, 0.0)
 
 
 def test_recall_novelty_is_undefined_without_new_tags() -> None:
     """N empty: G = K = {猫 狗}, P = {猫 诗} has 1 of 2 true tags."""
     values = measure_step(truth("猫狗"), step(), ["猫", "诗"]).values
-    assert (values["Recall_Novelty"], values["Recall_Stability"], values["Recall"]) == (None, 1 / 2, 1 / 2)
+    assert (values["Recall_Novelty"], values["Recall_Stability"], values["Recall"]) == (
+        None,
+        1 / 2,
+        1 / 2,
+    )
 
 
 def test_recall_stability_is_undefined_without_kept_tags() -> None:
     """K empty: G = N = {茶 书 画}, P = {茶 诗} has 1 of 3."""
     values = measure_step(truth("", "茶书画"), step(), ["茶", "诗"]).values
-    assert (values["Recall_Novelty"], values["Recall_Stability"], values["Recall"]) == (1 / 3, None, 1 / 3)
+    assert (values["Recall_Novelty"], values["Recall_Stability"], values["Recall"]) == (
+        1 / 3,
+        None,
+        1 / 3,
+    )
 
 
 @pytest.mark.parametrize("missing", ERRORS)
@@ -77,11 +108,17 @@ def test_an_error_is_undefined_without_its_distractors(missing: str) -> None:
 def test_step_without_truth_is_not_scored() -> None:
     """G empty: no values, no ceiling; what lies outside the pool is still counted."""
     measured = measure_step(truth(Error_Peer="诗"), step(), [*POOL, "外"])
-    assert (measured.values, measured.at_asked, measured.ceiling, measured.out_of_pool) == ({}, None, {}, 1)
+    assert (measured.values, measured.at_asked, measured.ceiling, measured.out_of_pool) == (
+        {},
+        None,
+        {},
+        1,
+    )
 
 
 def test_tags_outside_the_pool_count_as_given() -> None:
-    """Two of four tags are not in the pool: Precision is over four, and a true tag outside the pool is a hit."""
+    """Two of four tags are not in the pool: Precision is over four, and a true tag outside the pool
+    is a hit."""
     measured = measure_step(truth("猫外", "茶"), step(), ["猫", "外", "天", "诗"])
     assert measured.values["Precision"] == 2 / 4  # 猫 外
     assert measured.values["Recall"] == 2 / 3  # of 猫 外 茶
@@ -117,7 +154,8 @@ def test_a_prediction_no_longer_than_asked_has_no_second_measure(number: int) ->
 
 
 def test_ceiling_splits_the_asked_number_for_the_best_harmonic_mean() -> None:
-    """Four tags for K of 2 and N of 3. 2 kept + 2 new: H(2/3, 1) = 0.8; 1 kept + 3 new: H(1, 1/2) = 0.667."""
+    """Four tags for K of 2 and N of 3. 2 kept + 2 new: H(2/3, 1) = 0.8; 1 kept + 3 new: H(1, 1/2) =
+    0.667."""
     assert measure_step(FULL, step(), []).ceiling == {
         "Precision": 4 / 4,
         "Recall": 4 / 5,
@@ -167,16 +205,23 @@ tags = st.frozensets(st.sampled_from("甲乙丙丁戊己"), max_size=5)
 def test_no_answer_of_the_asked_number_beats_the_ceiling(
     kept: frozenset[str], new: frozenset[str], pool: frozenset[str], asked: int
 ) -> None:
-    """Tried with every choice from the pool: none has more hits, and none with as many a higher F1^NS."""
+    """Tried with every choice from the pool: none has more hits, and none with as many a higher
+    F1^NS."""
     if not kept | new:
         return
     made = ceiling(Truth(kept, new, {}).sets, pool, asked)
     answers = [set(chosen) for chosen in combinations(sorted(pool), min(asked, len(pool)))]
     most = max(len(answer & (kept | new)) for answer in answers)
     best = max(
-        harmonic(len(answer & new) / len(new), len(answer & kept) / len(kept)) or 0.0 if new and kept else 0.0
+        (
+            harmonic(len(answer & new) / len(new), len(answer & kept) / len(kept)) or 0.0
+            if new and kept
+            else 0.0
+        )
         for answer in answers
         if len(answer & (kept | new)) == most
     )
     assert (made["Precision"], made["Recall"]) == (most / asked, most / len(kept | new))
-    assert (harmonic(made["Recall_Novelty"], made["Recall_Stability"]) or 0.0) == pytest.approx(best)
+    assert (harmonic(made["Recall_Novelty"], made["Recall_Stability"]) or 0.0) == pytest.approx(
+        best
+    )

@@ -1,4 +1,5 @@
-"""The example of docs/streamprofile.md: its steps, played and scored, give the figures of its table."""
+"""The example of docs/streamprofile.md: its steps, played and scored, give the figures of its
+table."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ SETS = ("T_keep", "T_new", "D_decay", "D_cluster", "D_viral", "D_random")
 
 def table(first: str) -> list[list[str]]:
     """Return the cells of the table whose header starts with `first`, without header and rule."""
-    rows = re.split(r"\n\n", PAGE.read_text(encoding="utf-8").partition(f"\n| {first}")[2], maxsplit=1)[0].splitlines()
+    rows = re.split(
+        r"\n\n", PAGE.read_text(encoding="utf-8").partition(f"\n| {first}")[2], maxsplit=1
+    )[0].splitlines()
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
 
 
@@ -34,7 +37,13 @@ def tags(cell: str) -> list[str]:
 def step(number: str, cells: Sequence[str]) -> JSON:
     sets = {name: tags(cell) for name, cell in zip(SETS, cells, strict=True)}
     pool = [tag for listed in sets.values() for tag in listed]
-    return {"step_id": int(number), "posts_text": "", "candidate_pool": pool, "ground_truth": {}, "meta": sets}
+    return {
+        "step_id": int(number),
+        "posts_text": "",
+        "candidate_pool": pool,
+        "ground_truth": {},
+        "meta": sets,
+    }
 
 
 def records() -> Mapping[str, Record]:
@@ -45,17 +54,30 @@ def records() -> Mapping[str, Record]:
     made = {}
     for user, steps in rows.items():
         tasks = [step(number, sets) for number, *sets, _ in steps]
-        line = {"user_id": user, "platform": "weibo", "total_steps": len(tasks), "prediction_tasks": tasks}
+        line = {
+            "user_id": user,
+            "platform": "weibo",
+            "total_steps": len(tasks),
+            "prediction_tasks": tasks,
+        }
         task = BENCHMARK.parse(line, "weibo")
         assert {given.asked for given in task.given.steps} == {2}
-        made[user] = Record(user, orjson.loads(orjson.dumps(played(task, [tags(row[-1]) for row in steps]))))
+        made[user] = Record(
+            user, orjson.loads(orjson.dumps(played(task, [tags(row[-1]) for row in steps])))
+        )
     return made
 
 
 def played(task: Task, predictions: Sequence[Sequence[str]]) -> JSON:
     async def ask(request: Request) -> Completion:
-        at = next(n for n, given in enumerate(task.given.steps) if orjson.dumps(given.pool).decode() in str(request))
-        text = orjson.dumps({"persona_summary": "p", "predicted_tags": predictions[at], "reasoning": ""}).decode()
+        at = next(
+            n
+            for n, given in enumerate(task.given.steps)
+            if orjson.dumps(given.pool).decode() in str(request)
+        )
+        text = orjson.dumps(
+            {"persona_summary": "p", "predicted_tags": predictions[at], "reasoning": ""}
+        ).decode()
         return Completion(text if predictions[at] else "I cannot help with that.")
 
     return recorded(BENCHMARK, task, asyncio.run(play(BENCHMARK, task, ask)))

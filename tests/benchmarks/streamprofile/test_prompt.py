@@ -1,4 +1,5 @@
-"""Prompts: our own, a user's template, and the benchmark authors' builder (docs/design.md, section 8)."""
+"""Prompts: our own, a user's template, and the benchmark authors' builder (docs/design.md, section
+8)."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def template(folder: Path, text: str, name: str = "我的.txt") -> TemplatePromp
     return TemplatePrompt(path, needed=frozenset())
 
 
-def filled(prompt: TemplatePrompt | AuthorsPrompt, persona: str = "此前画像") -> list[tuple[str, str]]:
+def filled(
+    prompt: TemplatePrompt | AuthorsPrompt, persona: str = "此前画像"
+) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in prompt.messages(USER, STEP, persona)]
 
 
@@ -64,11 +67,16 @@ def filled(prompt: TemplatePrompt | AuthorsPrompt, persona: str = "此前画像"
 
 @pytest.mark.parametrize("subset", PLATFORMS)
 def test_our_prompt_carries_everything_that_is_given(subset: str) -> None:
-    """A system and a user message; platform, user, persona, posts, the pool as a JSON array, and the number asked."""
+    """A system and a user message; platform, user, persona, posts, the pool as a JSON array, and
+    the number asked."""
     system, user = TemplatePrompt().messages(structs.replace(USER, subset=subset), STEP, "此前画像")
     assert (system.role, user.role) == ("system", "user")
     for value in (
-        VALUES | {"platform_name": PLATFORMS[subset].name, "platform_context": PLATFORMS[subset].context}
+        VALUES
+        | {
+            "platform_name": PLATFORMS[subset].name,
+            "platform_context": PLATFORMS[subset].context,
+        }
     ).values():
         assert value in user.content
     assert "最可能使用的 2 个" in user.content
@@ -101,7 +109,11 @@ def test_every_platform_has_a_context_of_its_own() -> None:
     assert list(PLATFORMS) == ["weibo", "xiaohongshu", "toutiao", "zhihu", "douban"]
     assert len({platform.context for platform in PLATFORMS.values()}) == 5
     for platform in PLATFORMS.values():
-        assert platform.name in platform.context and "标签" in platform.context and "\n" not in platform.context
+        assert (
+            platform.name in platform.context
+            and "标签" in platform.context
+            and "\n" not in platform.context
+        )
 
 
 def test_our_prompt_is_known_by_its_bytes(tmp_path: Path) -> None:
@@ -126,7 +138,22 @@ def test_every_place_is_filled(tmp_path: Path) -> None:
 
 LITERALS = st.one_of(
     st.sampled_from(
-        ["$", "{", "}", "{}", "$$", "$ {", "{x}", "${x", '{"a": "${"}', "\\1", "%s", "\\$", "[user]", "猫"]
+        [
+            "$",
+            "{",
+            "}",
+            "{}",
+            "$$",
+            "$ {",
+            "{x}",
+            "${x",
+            '{"a": "${"}',
+            "\\1",
+            "%s",
+            "\\$",
+            "[user]",
+            "猫",
+        ]
     ),
     st.text(st.characters(exclude_characters="{}\r\n", exclude_categories=["Cs"]), max_size=8),
 )
@@ -134,7 +161,11 @@ LITERALS = st.one_of(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(
-    parts=st.lists(st.one_of(LITERALS, st.sampled_from(sorted(PLACES)).map("${{{}}}".format)), min_size=1, max_size=12)
+    parts=st.lists(
+        st.one_of(LITERALS, st.sampled_from(sorted(PLACES)).map("${{{}}}".format)),
+        min_size=1,
+        max_size=12,
+    )
 )
 def test_a_template_cut_once_is_filled_as_by_plain_replacement(
     tmp_path_factory: pytest.TempPathFactory, parts: list[str]
@@ -144,7 +175,9 @@ def test_a_template_cut_once_is_filled_as_by_plain_replacement(
     expected = text
     for name, value in VALUES.items():
         expected = expected.replace(f"${{{name}}}", value)
-    assume(not re.search(r"\$\{[^{}\n]*\}", expected))  # the parts together made a place that is none
+    assume(
+        not re.search(r"\$\{[^{}\n]*\}", expected)
+    )  # the parts together made a place that is none
     assert filled(template(tmp_path_factory.getbasetemp(), text)) == [("user", expected)]
 
 
@@ -154,16 +187,23 @@ def test_values_that_look_like_places_stay_as_they_are(tmp_path: Path) -> None:
     step = GivenStep(1, 1, posts, POOL)
     prompt = template(tmp_path, "${posts}|${persona}|${username}")
     user = given_of("x", "${bio}", "", step)
-    assert prompt.messages(user, step, "${posts}") == (Message("user", f"{posts}|${{posts}}|${{bio}}"),)
+    assert prompt.messages(user, step, "${posts}") == (
+        Message("user", f"{posts}|${{posts}}|${{bio}}"),
+    )
 
 
-@pytest.mark.parametrize("name", ["pol", "候选", "", "pool ", " pool", "ground_truth", "POOL", "pool.x", "pool-1"])
+@pytest.mark.parametrize(
+    "name", ["pol", "候选", "", "pool ", " pool", "ground_truth", "POOL", "pool.x", "pool-1"]
+)
 def test_an_unknown_place_is_refused(tmp_path: Path, name: str) -> None:
-    """A slip in a name would send the slip to the model: the file, the name and the known ones are reported."""
+    """A slip in a name would send the slip to the model: the file, the name and the known ones are
+    reported."""
     for text in (f"候选：${{{name}}}", f"[system]\n${{{name}}}\n[user]\n${{pool}}"):
         with pytest.raises(BadInput) as caught:
             template(tmp_path, text)
-        assert f"我的.txt: unknown place ${{{name}}}; known are asked, bio, persona" in str(caught.value)
+        assert f"我的.txt: unknown place ${{{name}}}; known are asked, bio, persona" in str(
+            caught.value
+        )
 
 
 def test_braces_and_dollar_signs_are_text(tmp_path: Path) -> None:
@@ -175,12 +215,16 @@ def test_braces_and_dollar_signs_are_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_parts_are_headed_system_and_user(tmp_path: Path, end: str) -> None:
     """Heads stand on lines of their own; white space around the parts is left off."""
-    text = end.join(["", "[system]  ", "", "你好 ${username}", "[user]", "", "${pool}", "[user]的简介"])
+    text = end.join(
+        ["", "[system]  ", "", "你好 ${username}", "[user]", "", "${pool}", "[user]的简介"]
+    )
     expected = end.join([VALUES["pool"], "[user]的简介"])
     assert filled(template(tmp_path, text)) == [("system", "你好 小明"), ("user", expected)]
 
 
-@pytest.mark.parametrize("text", ["${pool}", "[user]\n${pool}", "\ufeff[user]\n${pool}\n", "[system]\n[user]\n${pool}"])
+@pytest.mark.parametrize(
+    "text", ["${pool}", "[user]\n${pool}", "\ufeff[user]\n${pool}\n", "[system]\n[user]\n${pool}"]
+)
 def test_without_a_system_part_there_is_only_the_users(tmp_path: Path, text: str) -> None:
     """No heads, only the user's head, or nothing under the system's."""
     assert filled(template(tmp_path, text)) == [("user", VALUES["pool"])]
@@ -202,10 +246,14 @@ def test_heads_in_another_order_are_refused(tmp_path: Path, text: str) -> None:
         template(tmp_path, text)
 
 
-@pytest.mark.parametrize("text", ["", " \n", "[system]\n甲\n[user]\n", "[system]\n甲\n[user]", "[user]"])
+@pytest.mark.parametrize(
+    "text", ["", " \n", "[system]\n甲\n[user]\n", "[system]\n甲\n[user]", "[user]"]
+)
 def test_a_template_that_says_nothing_is_refused(tmp_path: Path, text: str) -> None:
     """An empty user message is refused by endpoints, after the run has begun."""
-    with pytest.raises(BadInput, match=r"我的\.txt: the prompt template has no text for the user message"):
+    with pytest.raises(
+        BadInput, match=r"我的\.txt: the prompt template has no text for the user message"
+    ):
         template(tmp_path, text)
 
 
@@ -226,7 +274,8 @@ def test_a_template_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     ("name", "source"), [("我的.txt", "我的.txt"), ("own", "file own"), ("authors", "file authors")]
 )
 def test_a_kept_template_is_the_same_prompt_again(tmp_path: Path, name: str, source: str) -> None:
-    """The copy in a run's folder has the same source and files; no file's name can claim to be ours or theirs."""
+    """The copy in a run's folder has the same source and files; no file's name can claim to be ours
+    or theirs."""
     first = template(tmp_path, "[user]\n${posts}${pool}", name)
     assert first.source == source
     assert first.files == {f"prompt_{name}": b"[user]\n${posts}${pool}"}
@@ -293,24 +342,38 @@ def authors(folder: Path, builder: str = BUILDER, runner: str | None = RUNNER) -
 
 @pytest.mark.parametrize("subset", ["weibo", "douban"])
 def test_the_authors_builder_is_called_with_what_is_given(tmp_path: Path, subset: str) -> None:
-    """Each argument under the authors' name for it: the platform as they write it, the pool as a list."""
+    """Each argument under the authors' name for it: the platform as they write it, the pool as a
+    list."""
     user = structs.replace(given_of(7, "小明", ""), subset=subset)
     for persona in ("", "此前画像"):
         system, message = authors(tmp_path).messages(user, STEP, persona)
         assert system == Message("system", SYSTEM)
         assert message.role == "user"
-        assert orjson.loads(message.content) == [subset, "小明", "", STEP.posts_text, list(POOL), 2, 5, persona]
+        assert orjson.loads(message.content) == [
+            subset,
+            "小明",
+            "",
+            STEP.posts_text,
+            list(POOL),
+            2,
+            5,
+            persona,
+        ]
 
 
 def test_a_builder_cannot_change_the_task(tmp_path: Path) -> None:
     """Code that shuffles its list shuffles a copy."""
-    prompt = authors(tmp_path, BUILDER.replace("        given =", "        candidate_pool.clear()\n        given ="))
+    prompt = authors(
+        tmp_path,
+        BUILDER.replace("        given =", "        candidate_pool.clear()\n        given ="),
+    )
     assert orjson.loads(filled(prompt)[1][1])[4] == []
     assert STEP.pool == POOL
 
 
 def test_their_runner_is_read_and_never_run(tmp_path: Path) -> None:
-    """The first system message in the order of the source is taken, though the file raises on import."""
+    """The first system message in the order of the source is taken, though the file raises on
+    import."""
     assert filled(authors(tmp_path))[0] == ("system", SYSTEM)
     assert "bench_inference" not in sys.modules
 
@@ -328,7 +391,9 @@ def test_their_runner_is_read_and_never_run(tmp_path: Path) -> None:
     ],
     ids=["no file", "not Python", "no message", "a name", "of the user", "a number", "a null byte"],
 )
-def test_without_their_system_message_the_prompt_is_not_called_the_authors(tmp_path: Path, runner: str | None) -> None:
+def test_without_their_system_message_the_prompt_is_not_called_the_authors(
+    tmp_path: Path, runner: str | None
+) -> None:
     """A stand-in is sent, and the source tells that scores do not compare with published ones."""
     prompt = authors(tmp_path, runner=runner)
     assert prompt.source == "bench_task.py without bench_inference.py"
@@ -347,14 +412,20 @@ def test_a_failure_of_their_code_names_file_user_and_step(tmp_path: Path) -> Non
     path, user = release(tmp_path), given_of("we_9", "坏", "")
     with pytest.raises(BadInput) as caught:
         load(path).messages(user, STEP, "")
-    assert str(caught.value) == f"{path}: format_prompt failed for user we_9, step 2: KeyError: '猫'"
+    assert (
+        str(caught.value) == f"{path}: format_prompt failed for user we_9, step 2: KeyError: '猫'"
+    )
     with pytest.raises(BadInput, match=r"bench_task\.py: .* user we_1, step 2: OSError: 没有"):
-        filled(authors(tmp_path, BUILDER.replace("self.platform = platform", "raise OSError('没有')")))
+        filled(
+            authors(tmp_path, BUILDER.replace("self.platform = platform", "raise OSError('没有')"))
+        )
 
 
 def test_a_prompt_that_is_no_string_is_refused(tmp_path: Path) -> None:
     """The file and what it returned are reported."""
-    with pytest.raises(BadInput, match=r"bench_task\.py: format_prompt returned NoneType, expected a string"):
+    with pytest.raises(
+        BadInput, match=r"bench_task\.py: format_prompt returned NoneType, expected a string"
+    ):
         load(release(tmp_path)).messages(given_of(1, "空", ""), STEP, "")
 
 
@@ -380,7 +451,8 @@ def test_a_file_that_cannot_be_loaded_is_refused(tmp_path: Path, builder: str, t
 
 
 def test_their_file_is_run_as_a_module_of_its_own(tmp_path: Path) -> None:
-    """It finds its neighbours and itself, its dataclasses work, and its annotations are evaluated as it says."""
+    """It finds its neighbours and itself, its dataclasses work, and its annotations are evaluated
+    as it says."""
     (tmp_path / "neighbour_of_bench_task.py").write_text("GREETING = '你好'\n", encoding="utf-8")
     builder = """
 from __future__ import annotations
@@ -405,22 +477,32 @@ class BenchTaskBuilder:
 
 def test_annotations_of_their_file_are_evaluated_unless_it_says_otherwise(tmp_path: Path) -> None:
     """The settings of our own module do not leak into theirs."""
-    text = "class BenchTaskBuilder:\n    kind: int = 0\nassert BenchTaskBuilder.__annotations__['kind'] is int\n"
+    text = (
+        "class BenchTaskBuilder:\n    kind: int = 0\nassert"
+        " BenchTaskBuilder.__annotations__['kind'] is int\n"
+    )
     assert authors(tmp_path, text).source == "authors"
 
 
 def test_the_bytes_that_are_kept_are_those_that_ran(tmp_path: Path) -> None:
-    """A file changed within the clock's grain runs as it now stands: no compiled copy is written or used."""
+    """A file changed within the clock's grain runs as it now stands: no compiled copy is written or
+    used."""
     first = authors(tmp_path, BUILDER)
-    second = authors(tmp_path, BUILDER.replace("[self.platform, username", "[username, self.platform"))
+    second = authors(
+        tmp_path, BUILDER.replace("[self.platform, username", "[username, self.platform")
+    )
     assert first.files != second.files
     assert orjson.loads(filled(first)[1][1])[:2] == ["weibo", "小明"]
     assert orjson.loads(filled(second)[1][1])[:2] == ["小明", "weibo"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bench_inference.py", "bench_task.py"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "bench_inference.py",
+        "bench_task.py",
+    ]
 
 
 def test_kept_copies_are_the_authors_prompt_again(tmp_path: Path) -> None:
-    """Both files stand in a run's folder under kept names; the same source, files and messages come of them."""
+    """Both files stand in a run's folder under kept names; the same source, files and messages come
+    of them."""
     first = authors(tmp_path)
     assert first.source == "authors"
     assert {name: content.decode() for name, content in first.files.items()} == {
@@ -440,13 +522,16 @@ def test_system_message_looks_at_literal_text_only(tmp_path: Path) -> None:
     """Keys in any order, other roles passed over, formatted text not guessed at."""
     path = tmp_path / "bench_inference.py"
     path.write_text(
-        'a = {"role": "system", "content": f"{x}"}\nb = {"content": "好", 1: 2, **c, "role": "system"}\n', "utf-8"
+        'a = {"role": "system", "content": f"{x}"}\nb = {"content": "好", 1: 2, **c, "role":'
+        ' "system"}\n',
+        "utf-8",
     )
     assert system_message(path) == "好"
 
 
 def test_template_without_posts_or_pool_is_refused(tmp_path: Path) -> None:
-    """Such a prompt would be paid for and scored, and no model could answer it; `{posts}` is not a place."""
+    """Such a prompt would be paid for and scored, and no model could answer it; `{posts}` is not a
+    place."""
     path = tmp_path / "p.txt"
     path.write_text("动态：{posts}\n候选：{pool}\n", encoding="utf-8")
     with pytest.raises(BadInput, match=r"has no place \$\{pool\} and \$\{posts\}"):

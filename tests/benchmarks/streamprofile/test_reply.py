@@ -54,7 +54,10 @@ def test_a_clean_reply_is_read_without_a_repair(text: str) -> None:
 def test_persona_and_reasoning_may_be_missing_and_more_may_be_there() -> None:
     """Only `predicted_tags` is needed; what else the object holds is nobody's business."""
     assert readable('{"predicted_tags": [], "置信度": [[1]]}') == Reading("", (), "", ())
-    assert readable('{"predicted_tags": ["猫"], "persona_summary": null, "reasoning": null}').repairs == ()
+    assert (
+        readable('{"predicted_tags": ["猫"], "persona_summary": null, "reasoning": null}').repairs
+        == ()
+    )
 
 
 @pytest.mark.parametrize("finish_reason", ["stop", None, "", "eos", "tool_calls"])
@@ -88,11 +91,16 @@ def test_other_finish_reasons_do_not_matter(finish_reason: str | None) -> None:
         (GOOD.replace("]", ",]"), ("syntax",)),
         (GOOD.replace('"茶"]', '"茶"').replace("常写猫", "常写"), None),
         (GOOD.replace('"', "'"), ("syntax",)),
-        ("{“persona_summary”: “爱猫”, “predicted_tags”: [“猫”, “茶”], “reasoning”: “常写猫”}", ("syntax",)),
+        (
+            "{“persona_summary”: “爱猫”, “predicted_tags”: [“猫”, “茶”], “reasoning”: “常写猫”}",
+            ("syntax",),
+        ),
         (f"```json\n{GOOD[:-1]}\n```", ("fence", "syntax")),
     ],
 )
-def test_a_wrapped_or_broken_reply_is_repaired_by_content(text: str, repairs: tuple[str, ...] | None) -> None:
+def test_a_wrapped_or_broken_reply_is_repaired_by_content(
+    text: str, repairs: tuple[str, ...] | None
+) -> None:
     """Fences, prose, thoughts and slips of syntax come off, and each is named once."""
     reading = readable(text)
     assert reading.persona == "爱猫"
@@ -100,7 +108,11 @@ def test_a_wrapped_or_broken_reply_is_repaired_by_content(text: str, repairs: tu
     if repairs is None:
         assert "syntax" in reading.repairs
     else:
-        assert (reading.tags, reading.reasoning, reading.repairs) == (("猫", "茶"), "常写猫", repairs)
+        assert (reading.tags, reading.reasoning, reading.repairs) == (
+            ("猫", "茶"),
+            "常写猫",
+            repairs,
+        )
 
 
 def test_braces_in_prose_do_not_cost_the_persona() -> None:
@@ -123,7 +135,8 @@ def test_thoughts_alone_are_no_answer() -> None:
 
 
 def test_the_end_of_thoughts_or_a_fence_inside_an_object_is_text() -> None:
-    """A reply that is JSON is not taken apart, and one that begins as an object has no thoughts before it."""
+    """A reply that is JSON is not taken apart, and one that begins as an object has no thoughts
+    before it."""
     assert readable('{"predicted_tags": ["</think>{x}", "猫",]}').tags == ("</think>{x}", "猫")
     assert readable('{"predicted_tags": ["```", "</think>{x}"]}').tags == ("```", "</think>{x}")
 
@@ -153,7 +166,8 @@ def test_the_answer_is_what_follows_the_last_thoughts(text: str) -> None:
 
 
 def test_the_end_of_thoughts_in_a_string_of_the_answer_is_text() -> None:
-    """Tags and personas may quote anything; JSON and nothing else after the thoughts is the answer as a whole."""
+    """Tags and personas may quote anything; JSON and nothing else after the thoughts is the answer
+    as a whole."""
     answer = '{"persona_summary": "写</think>{x}", "predicted_tags": ["猫"]}'
     assert readable(f"<think>一</think>二</think>\n{answer}").persona == "写</think>{x}"
     assert readable(f"<think>一</think>\n```json\n{answer}\n```").persona == "写</think>{x}"
@@ -207,13 +221,17 @@ def test_an_unusable_reply_has_its_kind_and_may_be_asked_again(text: str, kind: 
 def test_a_refusal_is_a_refusal_whatever_stands_beside_it(text: str) -> None:
     """The endpoint itself says that the model refused; it may be asked again."""
     assert unreadable(text, refusal="我不能") == unreadable("", refusal="x")
-    assert (unreadable(text, refusal="我不能").kind, unreadable(text, refusal="我不能").final) == ("refusal", False)
+    assert (unreadable(text, refusal="我不能").kind, unreadable(text, refusal="我不能").final) == (
+        "refusal",
+        False,
+    )
 
 
 @pytest.mark.parametrize("reason", ["length", "only_thinking", "content_filter", "context_length"])
 @pytest.mark.parametrize("text", ["", GOOD, GOOD[:-2], f"```json\n{GOOD}\n```"])
 def test_a_final_reason_is_never_repaired_nor_asked_again(reason: str, text: str) -> None:
-    """However good the text looks: what was cut off or filtered is no answer, under its own kind."""
+    """However good the text looks: what was cut off or filtered is no answer, under its own
+    kind."""
     for refusal in (None, "我不能"):
         reading = unreadable(text, finish_reason=reason, refusal=refusal)
         assert (reading.kind, reading.final) == (reason, True)
@@ -226,7 +244,8 @@ def test_every_final_reason_is_named_here() -> None:
 
 @pytest.mark.parametrize("text", ["<think>先看", f"\n<think>\n草稿：{GOOD}", "<think>"])
 def test_thoughts_cut_off_before_the_answer_are_a_kind_of_their_own(text: str) -> None:
-    """Where thoughts stand in the text, too: no answer began. Once they have ended, it is the answer that was cut."""
+    """Where thoughts stand in the text, too: no answer began. Once they have ended, it is the
+    answer that was cut."""
     assert unreadable(text, finish_reason="length") == Invalid("only_thinking", "", final=True)
     assert unreadable(f"{text}</think>", finish_reason="length").kind == "length"
     assert unreadable(text.replace("<think>", ""), finish_reason="length").kind == "length"
@@ -252,25 +271,42 @@ def test_thoughts_cut_off_before_the_answer_are_a_kind_of_their_own(text: str) -
         ("猫", ("猫",), ("tags_string",)),
         ("书, 与画", ("书, 与画",), ("tags_string",)),
         ("如何看待猫，为什么？", ("如何看待猫，为什么？",), ("tags_string",)),
-        (" 猫, 狗，茶、书；画;诗\n歌 ", ("猫", "狗", "茶", "书", "画", "诗", "歌"), ("tags_string",)),
+        (
+            " 猫, 狗，茶、书；画;诗\n歌 ",
+            ("猫", "狗", "茶", "书", "画", "诗", "歌"),
+            ("tags_string",),
+        ),
         ('["猫", "书, 与画"]', ("猫", "书, 与画"), ("tags_string",)),
         ("2024", ("2024",), ("tags_string",)),
         ([], (), ()),
     ],
 )
-def test_tags_are_taken_as_given(value: Any, expected: tuple[str, ...], repairs: tuple[str, ...]) -> None:
-    """Outside the pool or not, in the model's order, each once; what is no string is made one or dropped; reported."""
+def test_tags_are_taken_as_given(
+    value: Any, expected: tuple[str, ...], repairs: tuple[str, ...]
+) -> None:
+    """Outside the pool or not, in the model's order, each once; what is no string is made one or
+    dropped; reported."""
     reading = tags(value)
     assert (reading.tags, reading.repairs) == (expected, repairs)
 
 
 @pytest.mark.parametrize(
     ("persona", "expected"),
-    [({"兴趣": ["猫"]}, '{"兴趣":["猫"]}'), (["猫", 1], '["猫",1]'), (3, "3"), (False, "false"), ("", "")],
+    [
+        ({"兴趣": ["猫"]}, '{"兴趣":["猫"]}'),
+        (["猫", 1], '["猫",1]'),
+        (3, "3"),
+        (False, "false"),
+        ("", ""),
+    ],
 )
 def test_a_persona_of_another_type_becomes_its_json(persona: Any, expected: str) -> None:
     """The next step's prompt carries text, Chinese unescaped; the repair is reported."""
-    reading = readable(orjson.dumps({"persona_summary": persona, "predicted_tags": [], "reasoning": persona}).decode())
+    reading = readable(
+        orjson.dumps(
+            {"persona_summary": persona, "predicted_tags": [], "reasoning": persona}
+        ).decode()
+    )
     assert reading.persona == reading.reasoning == expected
     assert reading.repairs == (() if persona == "" else ("persona_type", "reasoning_type"))
 
@@ -287,8 +323,11 @@ def test_a_persona_of_another_type_becomes_its_json(persona: Any, expected: str)
     ],
     ids=["escaped", "raw", "a whole pair"],
 )
-def test_half_a_surrogate_pair_becomes_a_replacement_character(text: str, persona: str, tag: str) -> None:
-    """What no UTF-8 file can hold is replaced; a pair in two escapes is the character that it stands for."""
+def test_half_a_surrogate_pair_becomes_a_replacement_character(
+    text: str, persona: str, tag: str
+) -> None:
+    """What no UTF-8 file can hold is replaced; a pair in two escapes is the character that it
+    stands for."""
     reading = readable(text)
     assert (reading.persona, reading.tags) == (persona, (tag,))
     assert orjson.dumps([reading.persona, reading.tags])
@@ -318,7 +357,8 @@ def test_a_broken_reply_without_measure_is_not_repaired(text: str) -> None:
 
 
 def test_white_space_without_end_in_a_string_of_tags_takes_no_time() -> None:
-    """Models in JSON mode do fall into blanks; a separator that matches them too would look at each again and again."""
+    """Models in JSON mode do fall into blanks; a separator that matches them too would look at each
+    again and again."""
     blanks = " " * 1_000_000
     assert readable(f'{{"predicted_tags": "猫{blanks},狗"}}').tags == ("猫", "狗")
     assert readable(f'{{"predicted_tags": "猫{blanks}狗"}}').tags == (f"猫{blanks}狗",)
@@ -326,7 +366,8 @@ def test_white_space_without_end_in_a_string_of_tags_takes_no_time() -> None:
 
 @pytest.mark.parametrize("depth", [100, 300, 900, 1000])
 def test_a_deep_persona_is_read_the_same_on_any_stack(depth: int) -> None:
-    """What can be written stays; what is deeper than records can hold is left out. Neither asks Python's stack."""
+    """What can be written stays; what is deeper than records can hold is left out. Neither asks
+    Python's stack."""
     text = f'{{"persona_summary": {"[" * depth}{"]" * depth}, "predicted_tags": ["猫"]}}'
     shallow = readable(text)
     found: list[Reading] = []
@@ -364,12 +405,24 @@ def test_a_broken_reply_of_many_levels_is_read_the_same_on_any_stack() -> None:
 
 
 @pytest.mark.parametrize(
-    "number", ["9" * 30, "9" * 5000, "-" + "9" * 5000, "1e400", "NaN", "-Infinity", "0." + "3" * 5000, "1e-400"]
+    "number",
+    [
+        "9" * 30,
+        "9" * 5000,
+        "-" + "9" * 5000,
+        "1e400",
+        "NaN",
+        "-Infinity",
+        "0." + "3" * 5000,
+        "1e-400",
+    ],
 )
 @pytest.mark.parametrize("end", ["]}", "],}"], ids=["clean", "broken"])
 def test_numbers_beyond_measure_are_tags_like_others(number: str, end: str) -> None:
     """Neither 64 bits nor Python's limit on digits is the model's to know."""
-    reading = read(Completion(f'{{"persona_summary": {number}, "predicted_tags": [{number}, "猫"{end}'), POOL)
+    reading = read(
+        Completion(f'{{"persona_summary": {number}, "predicted_tags": [{number}, "猫"{end}'), POOL
+    )
     assert isinstance(reading, Reading)
     assert reading.tags[-1] == "猫"
     assert orjson.dumps([reading.persona, reading.tags])
@@ -398,15 +451,38 @@ FRAGMENTS = st.sampled_from(
             "#",
             "//",
         ),
-        *('"predicted_tags": [', '"predicted_tags":', '"persona_summary": "', '"reasoning":', "<think>", "</think>"),
-        *("猫", "\\ud83d", "\ud83d", "\ude00", "\x00", "null", "NaN", "1e999", "-", "9" * 20, " ", GOOD, GOOD[:40]),
+        *(
+            '"predicted_tags": [',
+            '"predicted_tags":',
+            '"persona_summary": "',
+            '"reasoning":',
+            "<think>",
+            "</think>",
+        ),
+        *(
+            "猫",
+            "\\ud83d",
+            "\ud83d",
+            "\ude00",
+            "\x00",
+            "null",
+            "NaN",
+            "1e999",
+            "-",
+            "9" * 20,
+            " ",
+            GOOD,
+            GOOD[:40],
+        ),
     ]
 )
 TEXTS = st.one_of(
     st.text(max_size=60),
     st.text(st.characters(codec=None), max_size=40),
     st.lists(FRAGMENTS, max_size=12).map("".join),
-    st.lists(FRAGMENTS, max_size=8).map(lambda found: '{"predicted_tags": ["猫", ' + "".join(found)),
+    st.lists(FRAGMENTS, max_size=8).map(
+        lambda found: '{"predicted_tags": ["猫", ' + "".join(found)
+    ),
 )
 
 
@@ -415,28 +491,39 @@ TEXTS = st.one_of(
 @example(text='{"predicted_tags": ["\\ud83d", "\\ud83d"]}')
 @example(text='{"predicted_tags": [{"tag": "\\ude00"}], "persona_summary": {"\\ud83d": 1}}')
 def test_any_text_is_read_without_an_error_and_always_the_same(text: str) -> None:
-    """Whatever a model writes, there is a reading; its parts can be written to a file, and no tag is in it twice."""
+    """Whatever a model writes, there is a reading; its parts can be written to a file, and no tag
+    is in it twice."""
     reading = read(Completion(text), POOL)
     assert read(Completion(text), POOL) == reading
     if isinstance(reading, Reading):
         orjson.dumps([reading.persona, reading.tags, reading.reasoning, reading.repairs])
         assert len(set(reading.tags)) == len(reading.tags)
         assert len(set(reading.repairs)) == len(reading.repairs)
-        assert all(type(part) is str for part in (reading.persona, reading.reasoning, *reading.tags))
+        assert all(
+            type(part) is str for part in (reading.persona, reading.reasoning, *reading.tags)
+        )
     else:
         assert reading.kind and reading.why and not reading.final
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
 @settings(max_examples=examples(150), deadline=None)
 @given(persona=VALUES, chosen=VALUES, reasoning=VALUES)
-def test_any_values_in_a_clean_reply_are_read_without_an_error(persona: Any, chosen: Any, reasoning: Any) -> None:
+def test_any_values_in_a_clean_reply_are_read_without_an_error(
+    persona: Any, chosen: Any, reasoning: Any
+) -> None:
     """A list of strings comes back as it is, each once; other types end in text or in a kind."""
     said = {"persona_summary": persona, "predicted_tags": chosen, "reasoning": reasoning}
     reading = read(Completion(orjson.dumps(said).decode()), POOL)

@@ -1,4 +1,5 @@
-"""Scores of StreamProfileBench: golden values with their arithmetic, an independent slow computation, merging."""
+"""Scores of StreamProfileBench: golden values with their arithmetic, an independent slow
+computation, merging."""
 
 from __future__ import annotations
 
@@ -19,7 +20,15 @@ from hypothesis import strategies as st
 from harness.benchmark import Metric
 from harness.benchmarks import usage as used
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
-from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES, harmonic, measure_step
+from harness.benchmarks.streamprofile.metrics import (
+    ERRORS,
+    F1,
+    GAINS,
+    METRICS,
+    NAMES,
+    harmonic,
+    measure_step,
+)
 from harness.benchmarks.streamprofile.scores import PER_STEP
 from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
@@ -37,12 +46,20 @@ TRANSFERS = (*NAMES, PER_STEP)
 CEILING = dict(zip(GAINS, (1.0, 0.8, 0.5, 1.0), strict=True))
 
 
-def a_step(step_id: int, novelty: float | None = None, stability: float | None = None, **more: Any) -> JSON:
+def a_step(
+    step_id: int, novelty: float | None = None, stability: float | None = None, **more: Any
+) -> JSON:
     """A scored step; `more` are further metrics (by name) or fields of the step."""
     values = {"Precision": 0.0, "Recall": 0.0, **dict.fromkeys(METRICS[2:])}
     values |= {"Recall_Novelty": novelty, "Recall_Stability": stability}
     values |= {name: more.pop(name) for name in METRICS if name in more}
-    step = {"step_id": step_id, "prediction": ["猫"], "metrics": values, "outcome": "valid", "repairs": []}
+    step = {
+        "step_id": step_id,
+        "prediction": ["猫"],
+        "metrics": values,
+        "outcome": "valid",
+        "repairs": [],
+    }
     return {**step, "asked": 1, "out_of_pool": 0, "ceiling": CEILING, **more}
 
 
@@ -51,11 +68,21 @@ def unscored(step_id: int, **more: Any) -> JSON:
 
 
 def user(*steps: JSON, **more: Any) -> Record:
-    return Record("用户", {"user_id": "用户", "platform": "weibo", "username": "小明", "steps": list(steps), **more})
+    return Record(
+        "用户",
+        {"user_id": "用户", "platform": "weibo", "username": "小明", "steps": list(steps), **more},
+    )
 
 
 def facts(expected: int = 0, failed: int = 0, **more: Any) -> RunFacts:
-    fields: dict[str, Any] = {"subset": "weibo", "model": "通义", "name": "试", "prompt": "own", "notes": (), **more}
+    fields: dict[str, Any] = {
+        "subset": "weibo",
+        "model": "通义",
+        "name": "试",
+        "prompt": "own",
+        "notes": (),
+        **more,
+    }
     return RunFacts(expected_users=expected, failed_users=failed, **fields)
 
 
@@ -79,14 +106,16 @@ def scored(*records: Record) -> JSON:
 
 
 def test_macro_average_is_mean_within_a_user_then_over_users() -> None:
-    """A user with three steps weighs as much as one with one: ((0.1 + 0.2 + 0.6) / 3 + 0.9) / 2 = 0.6."""
+    """A user with three steps weighs as much as one with one: ((0.1 + 0.2 + 0.6) / 3 + 0.9) / 2 =
+    0.6."""
     long = user(a_step(1, Precision=0.1), a_step(2, Precision=0.2), a_step(3, Precision=0.6))
     value = scored(long, user(a_step(1, Precision=0.9)))["metrics"]["Precision"]
     assert (value["value"], value["users"]) == (pytest.approx(0.6), 2)
 
 
 def test_undefined_values_are_left_out_of_both_means() -> None:
-    """Within A: (0.2 + 0.4) / 2 = 0.3, the step between left out; B has nothing; over users: 0.3 of 1 user."""
+    """Within A: (0.2 + 0.4) / 2 = 0.3, the step between left out; B has nothing; over users: 0.3 of
+    1 user."""
     a = user(a_step(1, Error_Peer=0.2), a_step(2, Error_Peer=None), a_step(3, Error_Peer=0.4))
     value = scored(a, user(a_step(1)))["metrics"]["Error_Peer"]
     assert (value["value"], value["users"]) == (pytest.approx(0.3), 1)
@@ -108,23 +137,31 @@ def test_a_step_without_truth_is_left_out_everywhere() -> None:
 
 
 def test_f1_is_the_harmonic_mean_of_the_users_means() -> None:
-    """A: novelty (1 + 0) / 2 = 0.5, stability (0 + 0.5) / 2 = 0.25, so 2 * 0.125 / 0.75 = 1/3, though each step
-    alone has 0; B: 2 * 0.6 * 0.3 / 0.9 = 0.4; mean 11/30."""
+    """A: novelty (1 + 0) / 2 = 0.5, stability (0 + 0.5) / 2 = 0.25, so 2 * 0.125 / 0.75 = 1/3,
+    though each step alone has 0; B: 2 * 0.6 * 0.3 / 0.9 = 0.4; mean 11/30."""
     data = scored(user(a_step(1, 1.0, 0.0), a_step(2, 0.0, 0.5)), user(a_step(1, 0.6, 0.3)))
     assert data["metrics"][F1]["value"] == pytest.approx(11 / 30)
-    assert [point["metrics"][F1] for point in data["learning_curve"]] == [pytest.approx((0 + 0.4) / 2), 0.0]
+    assert [point["metrics"][F1] for point in data["learning_curve"]] == [
+        pytest.approx((0 + 0.4) / 2),
+        0.0,
+    ]
 
 
 def test_f1_is_zero_where_both_means_are_and_the_release_code_leaves_that_user_out() -> None:
-    """Users: both 0 -> 0; one 0 -> 0; 0.5 and 0.5 -> 0.5. Ours 0.5 / 3; the release code's 0.5 / 2, one left out."""
+    """Users: both 0 -> 0; one 0 -> 0; 0.5 and 0.5 -> 0.5. Ours 0.5 / 3; the release code's 0.5 / 2,
+    one left out."""
     data = scored(user(a_step(1, 0.0, 0.0)), user(a_step(1, 0.0, 1.0)), user(a_step(1, 0.5, 0.5)))
-    assert (data["metrics"][F1]["value"], data["metrics"][F1]["users"]) == (pytest.approx(0.5 / 3), 3)
+    assert (data["metrics"][F1]["value"], data["metrics"][F1]["users"]) == (
+        pytest.approx(0.5 / 3),
+        3,
+    )
     assert data["secondary"][RELEASE]["value"] == pytest.approx(0.25)
     assert data["release_code_left_out"] == 1
 
 
 def test_f1_is_absent_where_either_mean_is() -> None:
-    """Novelty alone, stability alone: no F1^NS in either definition, and nobody counts as left out."""
+    """Novelty alone, stability alone: no F1^NS in either definition, and nobody counts as left
+    out."""
     data = scored(user(a_step(1, 0.5, None)), user(a_step(1, None, 0.5)))
     assert data["metrics"][F1] == {"value": None, "ci95": None, "users": 0}
     assert data["secondary"][RELEASE]["value"] is None
@@ -132,7 +169,8 @@ def test_f1_is_absent_where_either_mean_is() -> None:
 
 
 def test_f1_pairs_means_of_different_steps() -> None:
-    """Novelty is defined on step 1 only (0.5), stability on step 2 only (1.0): 2 * 0.5 / 1.5 = 2/3."""
+    """Novelty is defined on step 1 only (0.5), stability on step 2 only (1.0): 2 * 0.5 / 1.5 =
+    2/3."""
     data = scored(user(a_step(1, 0.5, None), a_step(2, None, 1.0)))
     assert data["metrics"][F1]["value"] == pytest.approx(2 / 3)
     assert data["learning_curve"][0]["metrics"][F1] is None
@@ -148,7 +186,8 @@ def three_users() -> tuple[Record, Record, Record]:
 
 
 def test_cold_start_and_augmented_are_over_the_users_that_have_them() -> None:
-    """Cold (0.2 + 0.6) / 2 = 0.4 of A, B; augmented (0.6 + 0.1) / 2 = 0.35 of A, C; difference -0.05."""
+    """Cold (0.2 + 0.6) / 2 = 0.4 of A, B; augmented (0.6 + 0.1) / 2 = 0.35 of A, C; difference
+    -0.05."""
     data = scored(*three_users())
     assert data["cold_start"]["Recall"] == {"value": pytest.approx(0.4), "ci95": None, "users": 2}
     assert data["persona_augmented"]["Recall"]["value"] == pytest.approx(0.35)
@@ -159,18 +198,24 @@ def test_cold_start_and_augmented_are_over_the_users_that_have_them() -> None:
 
 
 def test_a_difference_with_one_user_on_a_side_has_no_interval() -> None:
-    """A and B have a step 1, A alone a later one: the difference is there, its spread cannot be known."""
+    """A and B have a step 1, A alone a later one: the difference is there, its spread cannot be
+    known."""
     delta = scored(*three_users()[:2])["delta"]["Recall"]
     assert (delta["value"], delta["ci95"]) == (pytest.approx(0.6 - 0.4), None)
 
 
 def test_forward_transfer_is_over_the_users_that_have_both() -> None:
     """Only A has both: (0.4 + 0.8) / 2 - 0.2 = 0.4; one user, so no interval."""
-    assert scored(*three_users())["fwt"]["Recall"] == {"value": pytest.approx(0.4), "ci95": None, "users": 1}
+    assert scored(*three_users())["fwt"]["Recall"] == {
+        "value": pytest.approx(0.4),
+        "ci95": None,
+        "users": 1,
+    }
 
 
 def test_forward_transfer_of_f1_is_the_difference_of_the_users_two_values() -> None:
-    """Step 1: H(0.2, 0.2) = 0.2; later: novelty (1 + 0.5) / 2 = 0.75, stability 0.25: H = 0.375; FWT 0.175."""
+    """Step 1: H(0.2, 0.2) = 0.2; later: novelty (1 + 0.5) / 2 = 0.75, stability 0.25: H = 0.375;
+    FWT 0.175."""
     data = scored(user(a_step(1, 0.2, 0.2), a_step(2, 1.0, 0.25), a_step(3, 0.5, None)))
     assert data["fwt"][F1]["value"] == pytest.approx(0.175)
 
@@ -186,17 +231,19 @@ def test_learning_curve_has_every_user_that_is_there_at_a_step() -> None:
 
 
 def test_cohort_is_who_reaches_the_last_step_that_half_of_the_users_reach() -> None:
-    """A reaches 3, C reaches 2, B reaches 1: step 2 is reached by 2 of 3, so the cohort is A and C, steps 1 and 2."""
+    """A reaches 3, C reaches 2, B reaches 1: step 2 is reached by 2 of 3, so the cohort is A and C,
+    steps 1 and 2."""
     data = scored(*three_users())
     assert data["cohort"] == {"reaches": 2, "users": 2}
-    assert [(point["step_id"], point["users"], point["metrics"]["Recall"]) for point in data["cohort_curve"]] == [
-        (1, 1, pytest.approx(0.2)),
-        (2, 2, pytest.approx(0.25)),
-    ]
+    assert [
+        (point["step_id"], point["users"], point["metrics"]["Recall"])
+        for point in data["cohort_curve"]
+    ] == [(1, 1, pytest.approx(0.2)), (2, 2, pytest.approx(0.25))]
 
 
 def test_cohort_counts_a_user_that_reaches_a_step_without_truth() -> None:
-    """The user's third step is not scored, but the user is there: exactly half of two users reach it."""
+    """The user's third step is not scored, but the user is there: exactly half of two users reach
+    it."""
     data = scored(user(a_step(1), a_step(2), unscored(3)), user(a_step(1)))
     assert data["cohort"] == {"reaches": 3, "users": 1}
     assert [point["step_id"] for point in data["cohort_curve"]] == [1, 2]
@@ -217,7 +264,8 @@ def test_user_without_a_scored_step_is_covered_but_has_no_value() -> None:
 
 
 def test_no_users_at_all_give_a_report_of_nulls() -> None:
-    """Everything failed: no value, no interval, no curve; the bounds say that anything is possible."""
+    """Everything failed: no value, no interval, no curve; the bounds say that anything is
+    possible."""
     data = content_of(report([], facts(expected=3, failed=3)))
     assert all(data["metrics"][name] == {"value": None, "ci95": None, "users": 0} for name in NAMES)
     assert data["details"] == {} and data["sections"] == []
@@ -226,7 +274,8 @@ def test_no_users_at_all_give_a_report_of_nulls() -> None:
 
 
 def test_diagnostics_count_what_answers_were_like() -> None:
-    """Invalid by kind (an unknown kind too), repaired by kind and by step, outside the pool, wrong number."""
+    """Invalid by kind (an unknown kind too), repaired by kind and by step, outside the pool, wrong
+    number."""
     data = scored(
         user(
             a_step(1, outcome="no_json", prediction=[]),
@@ -235,7 +284,9 @@ def test_diagnostics_count_what_answers_were_like() -> None:
             a_step(4, outcome="new_kind", prediction=[], asked=3),
         ),
         user(
-            a_step(1, repairs=["fence", "comma"], out_of_pool=2, prediction=["a", "b", "c"], asked=2),
+            a_step(
+                1, repairs=["fence", "comma"], out_of_pool=2, prediction=["a", "b", "c"], asked=2
+            ),
             a_step(2, repairs=["fence"], out_of_pool=1, prediction=["a"], asked=2),
             a_step(3, prediction=["a", "b"], asked=2),
         ),
@@ -249,18 +300,23 @@ def test_diagnostics_count_what_answers_were_like() -> None:
     }
     assert (data["unscored_steps"], data["repaired_steps"]) == (1, 2)
     assert data["out_of_pool"] == {"steps": 2, "tags": 3}
-    assert data["wrong_number"] == {"more": 1, "fewer": 1}  # invalid answers, empty as they are, do not count
+    assert data["wrong_number"] == {
+        "more": 1,
+        "fewer": 1,
+    }  # invalid answers, empty as they are, do not count
 
 
 def test_errors_are_also_given_over_valid_answers() -> None:
-    """Over all steps (0.5 + 0) / 2 = 0.25; the invalid answer made no errors, over valid ones it is 0.5."""
+    """Over all steps (0.5 + 0) / 2 = 0.25; the invalid answer made no errors, over valid ones it is
+    0.5."""
     data = scored(user(a_step(1, Error_Peer=0.5), a_step(2, Error_Peer=0.0, outcome="length")))
     assert data["metrics"]["Error_Peer"]["value"] == 0.25
     assert data["errors_over_valid"] == {**dict.fromkeys(ERRORS), "Error_Peer": 0.5}
 
 
 def test_what_ranks_errors_is_over_answers_that_follow_the_rules() -> None:
-    """One tag of two asked for (0.1), one of no pool (0.2) and none (0.0) do not count: 0.6 remains."""
+    """One tag of two asked for (0.1), one of no pool (0.2) and none (0.0) do not count: 0.6
+    remains."""
     steps = (
         *(a_step(1, Error_Peer=0.1, asked=2), a_step(2, Error_Peer=0.2, out_of_pool=1)),
         *(a_step(3, Error_Peer=0.0, prediction=[]), a_step(4, Error_Peer=0.6)),
@@ -270,11 +326,15 @@ def test_what_ranks_errors_is_over_answers_that_follow_the_rules() -> None:
 
 def test_what_ranks_precision_divides_by_the_asked_number() -> None:
     """One right tag of one, where four were asked for, is a quarter."""
-    assert scored(user(a_step(1, Precision=1.0, asked=4)))["secondary"]["Precision (cut)"]["value"] == 0.25
+    assert (
+        scored(user(a_step(1, Precision=1.0, asked=4)))["secondary"]["Precision (cut)"]["value"]
+        == 0.25
+    )
 
 
 def test_metrics_at_the_asked_number_stand_in_only_where_they_differ() -> None:
-    """Step 1 was cut (Recall 1.0 -> 0.4, novelty 1.0 -> 0.5), step 2 was not: Recall 0.5, F1^NS H(0.5, 0.5)."""
+    """Step 1 was cut (Recall 1.0 -> 0.4, novelty 1.0 -> 0.5), step 2 was not: Recall 0.5, F1^NS
+    H(0.5, 0.5)."""
     cut = {**dict.fromkeys(METRICS), "Recall": 0.4, "Recall_Novelty": 0.5, "Recall_Stability": 0.5}
     steps = (a_step(1, 1.0, 1.0, Recall=1.0, metrics_at_asked=cut), a_step(2, 0.5, 0.5, Recall=0.6))
     data = scored(user(*steps))
@@ -296,7 +356,12 @@ def test_usage_is_summed_and_may_be_missing() -> None:
     """Records of the authors' runner tell no usage."""
     usage = {"prompt_tokens": 10, "completion_tokens": 3, "requests": 2}
     data = scored(user(a_step(1), usage=usage), user(a_step(1)), user(a_step(1), usage=usage))
-    assert data["usage"] == {"prompt_tokens": 20, "completion_tokens": 6, "requests": 4, "untold": 0}
+    assert data["usage"] == {
+        "prompt_tokens": 20,
+        "completion_tokens": 6,
+        "requests": 4,
+        "untold": 0,
+    }
 
 
 def test_tokens_that_were_not_told_are_said_to_be_missing() -> None:
@@ -309,9 +374,15 @@ def test_tokens_that_were_not_told_are_said_to_be_missing() -> None:
 def test_bound_of_runs_that_shared_an_account_says_so() -> None:
     """The bound of several models is that of all their requests together."""
     took = {"seconds": 12.0, "slots": 4.0, "lower_bound_seconds": 10.0, "ratio": 1.2}
-    assert "1.20 times" in (used.session(took, "user") or "") and "account" not in (used.session(took, "user") or "")
-    assert "with those of 2 more at the same account" in (used.session({**took, "runs": 3}, "user") or "")
-    assert used.session(None, "user") is None and used.session({**took, "ratio": None}, "user") is None
+    assert "1.20 times" in (used.session(took, "user") or "") and "account" not in (
+        used.session(took, "user") or ""
+    )
+    assert "with those of 2 more at the same account" in (
+        used.session({**took, "runs": 3}, "user") or ""
+    )
+    assert (
+        used.session(None, "user") is None and used.session({**took, "ratio": None}, "user") is None
+    )
 
 
 def test_run_held_up_by_its_event_loop_says_so() -> None:
@@ -374,14 +445,18 @@ def random_user(steps: list[tuple[int, list[float | None], str, bool, JSON]]) ->
 
 
 USERS = st.lists(
-    st.lists(RANDOM_STEP, min_size=1, max_size=5, unique_by=lambda step: step[0]).map(random_user), max_size=7
+    st.lists(RANDOM_STEP, min_size=1, max_size=5, unique_by=lambda step: step[0]).map(random_user),
+    max_size=7,
 )
 
 
 def content(scores: Totals) -> JSON:
     """Everything that scores hold, exactly."""
     return {
-        "rows": (scores.rows.is_dropped, orjson.dumps([rows.tolist() for rows in scores.rows.arrays])),
+        "rows": (
+            scores.rows.is_dropped,
+            orjson.dumps([rows.tolist() for rows in scores.rows.arrays]),
+        ),
         "sums": (scores.users, [sums.tolist() for sums in scores.sums]),
         "tallies": (scores.tally if scores.users else None, scores.spread.tolist()),
         "counts": (scores.outcomes, scores.repairs, scores.usage),
@@ -390,12 +465,16 @@ def content(scores: Totals) -> JSON:
 
 @given(USERS, USERS, USERS)
 @settings(max_examples=examples(30), deadline=None)
-def test_merging_is_associative_to_the_last_bit(a: list[Record], b: list[Record], c: list[Record]) -> None:
+def test_merging_is_associative_to_the_last_bit(
+    a: list[Record], b: list[Record], c: list[Record]
+) -> None:
     """(a + b) + c and a + (b + c) hold the same, rows kept or dropped."""
     for limit in (0, 4, 50_000):
         scorer = Scorer(BENCHMARK, "weibo", rows_limit=limit)
         x, y, z = map(scorer.score, (a, b, c))
-        assert content(scorer.merge(scorer.merge(x, y), z)) == content(scorer.merge(x, scorer.merge(y, z)))
+        assert content(scorer.merge(scorer.merge(x, y), z)) == content(
+            scorer.merge(x, scorer.merge(y, z))
+        )
 
 
 def test_merging_keeps_the_order_of_users() -> None:
@@ -417,13 +496,19 @@ def test_merging_with_nobody_changes_nothing() -> None:
 def many(users: int) -> list[Record]:
     rng = np.random.default_rng(3)
     return [
-        user(*(a_step(step, *rng.choice([0.0, 0.5, 1.0], 2).tolist(), Recall=rng.random()) for step in (1, 2)))
+        user(
+            *(
+                a_step(step, *rng.choice([0.0, 0.5, 1.0], 2).tolist(), Recall=rng.random())
+                for step in (1, 2)
+            )
+        )
         for _ in range(users)
     ]
 
 
 def test_above_the_limit_rows_are_dropped_and_blocks_are_the_units() -> None:
-    """The means stay the same to rounding, the method is named, and the intervals are about as wide."""
+    """The means stay the same to rounding, the method is named, and the intervals are about as
+    wide."""
     records = many(120)
     data = {}
     for limit in (119, 120):
@@ -433,7 +518,10 @@ def test_above_the_limit_rows_are_dropped_and_blocks_are_the_units() -> None:
             merged = scorer.merge(merged, scorer.score(records[start:end]))
         assert merged.rows.is_dropped == (limit == 119)
         data[limit] = content_of(scorer.report(merged, facts(120))[0])
-    assert (data[119]["intervals_over"], data[120]["intervals_over"]) == ("blocks of users", "users")
+    assert (data[119]["intervals_over"], data[120]["intervals_over"]) == (
+        "blocks of users",
+        "users",
+    )
     for part in ("metrics", "cold_start", "delta", "fwt"):
         few, all_rows = data[119][part]["Recall"], data[120][part]["Recall"]
         assert few["value"] == all_rows["value"]
@@ -458,7 +546,8 @@ def test_running_figures_are_those_of_the_report() -> None:
 
 
 def test_running_figures_need_no_more_room_for_more_users() -> None:
-    """What the display keeps of 2,000 users shows the same as all of them, and is as large as that of 200."""
+    """What the display keeps of 2,000 users shows the same as all of them, and is as large as that
+    of 200."""
     scorer = Scorer(BENCHMARK, "weibo")
     shards = [scorer.score(many(200)) for _ in range(10)]
     shown = reduce(lambda a, b: scorer.condense(scorer.merge(a, b)), shards)
@@ -478,9 +567,14 @@ def mean(values: Sequence[float | None]) -> float | None:
 def by_user(record: Record, keep: Any, field: str = "metrics") -> dict[str, float | None]:
     """One user's nine values by plain loops; `keep` says which scored steps count."""
     steps = [step for step in record.data["steps"] if step["metrics"] and keep(step)]
-    tables = [step.get(field) or (step["metrics"] if field == "metrics_at_asked" else {}) for step in steps]
+    tables = [
+        step.get(field) or (step["metrics"] if field == "metrics_at_asked" else {})
+        for step in steps
+    ]
     values = {name: mean([table.get(name) for table in tables]) for name in METRICS}
-    of_steps = [harmonic(table.get("Recall_Novelty"), table.get("Recall_Stability")) for table in tables]
+    of_steps = [
+        harmonic(table.get("Recall_Novelty"), table.get("Recall_Stability")) for table in tables
+    ]
     return {
         **values,
         F1: harmonic(values["Recall_Novelty"], values["Recall_Stability"]),
@@ -513,7 +607,9 @@ def slow_curve(records: Sequence[Record], upto: int | None = None) -> list[JSON]
     for step_id in sorted({step["step_id"] for step in steps}):
         if upto is None or step_id <= upto:
             here = [step["metrics"] for step in steps if step["step_id"] == step_id]
-            rows = [{**of, F1: harmonic(of["Recall_Novelty"], of["Recall_Stability"])} for of in here]
+            rows = [
+                {**of, F1: harmonic(of["Recall_Novelty"], of["Recall_Stability"])} for of in here
+            ]
             points.append({"step_id": step_id, "users": len(here), "metrics": over_users(rows)})
     return points
 
@@ -524,11 +620,16 @@ def slow_cohort(records: Sequence[Record]) -> tuple[int | None, list[Record]]:
     reached = [k for k in range(1, 6) if there and 2 * sum(at >= k for at in last) >= len(there)]
     if not reached:
         return None, []
-    return reached[-1], [record for record, at in zip(there, last, strict=True) if at >= reached[-1]]
+    return reached[-1], [
+        record for record, at in zip(there, last, strict=True) if at >= reached[-1]
+    ]
 
 
 def subtract(a: dict[str, float | None], b: dict[str, float | None]) -> dict[str, float | None]:
-    return {name: x - y if (x := a[name]) is not None and (y := b[name]) is not None else None for name in a}
+    return {
+        name: x - y if (x := a[name]) is not None and (y := b[name]) is not None else None
+        for name in a
+    }
 
 
 @given(USERS)
@@ -552,21 +653,40 @@ def test_report_equals_a_slow_independent_computation(records: list[Record]) -> 
         "persona_augmented": over_users(later, TRANSFERS),
         "delta": subtract(over_users(later, TRANSFERS), over_users(cold, TRANSFERS)),
         "fwt": over_users(transfer),
-        "ceiling": {name: value for name, value in over_users(ceilings).items() if name not in ERRORS},
+        "ceiling": {
+            name: value for name, value in over_users(ceilings).items() if name not in ERRORS
+        },
     }
     for part, expected in same.items():
-        assert {name: entry["value"] for name, entry in data[part].items()} == pytest.approx(expected, abs=1e-12)
-    for part, users in (("metrics", overall), ("cold_start", cold), ("persona_augmented", later), ("fwt", transfer)):
+        assert {name: entry["value"] for name, entry in data[part].items()} == pytest.approx(
+            expected, abs=1e-12
+        )
+    for part, users in (
+        ("metrics", overall),
+        ("cold_start", cold),
+        ("persona_augmented", later),
+        ("fwt", transfer),
+    ):
         for name in NAMES:
             assert data[part][name]["users"] == sum(of[name] is not None for of in users)
     cut = list(map(with_cut, records))
     all_cut = over_users([by_user(record, lambda step: True, "cut") for record in cut])
     all_cut |= over_users([by_user(record, follows, "cut") for record in cut], ERRORS)
-    first = [by_user(record, lambda step: follows(step) and step["step_id"] == 1, "cut") for record in cut]
-    after = [by_user(record, lambda step: follows(step) and step["step_id"] >= 2, "cut") for record in cut]
-    fwt_cut = over_users([subtract(b, a) for a, b in zip(first, after, strict=True)], (*METRICS, PER_STEP))
+    first = [
+        by_user(record, lambda step: follows(step) and step["step_id"] == 1, "cut")
+        for record in cut
+    ]
+    after = [
+        by_user(record, lambda step: follows(step) and step["step_id"] >= 2, "cut")
+        for record in cut
+    ]
+    fwt_cut = over_users(
+        [subtract(b, a) for a, b in zip(first, after, strict=True)], (*METRICS, PER_STEP)
+    )
     ranking = all_cut | {f"FWT {name}": value for name, value in fwt_cut.items()}
-    assert {name: data["secondary"][f"{name} (cut)"]["value"] for name in ranking} == pytest.approx(ranking, abs=1e-12)
+    assert {name: data["secondary"][f"{name} (cut)"]["value"] for name in ranking} == pytest.approx(
+        ranking, abs=1e-12
+    )
     assert data["secondary"][f"FWT {PER_STEP}"]["value"] == pytest.approx(
         mean([of[PER_STEP] for of in transfer]), abs=1e-12
     )
@@ -578,7 +698,9 @@ def test_report_equals_a_slow_independent_computation(records: list[Record]) -> 
         (data["learning_curve"], slow_curve(records)),
         (data["cohort_curve"], slow_curve(cohort, reaches)),
     ):
-        assert [(p["step_id"], p["users"]) for p in curve] == [(p["step_id"], p["users"]) for p in expected_curve]
+        assert [(p["step_id"], p["users"]) for p in curve] == [
+            (p["step_id"], p["users"]) for p in expected_curve
+        ]
         for point, expected_point in zip(curve, expected_curve, strict=True):
             assert point["metrics"] == pytest.approx(expected_point["metrics"], abs=1e-12)
     both_zero = [of for of in overall if of["Recall_Novelty"] == 0 and of["Recall_Stability"] == 0]
@@ -590,13 +712,18 @@ def test_report_equals_a_slow_independent_computation(records: list[Record]) -> 
 @given(USERS, st.integers(1, 6))
 @settings(max_examples=examples(15), deadline=None)
 def test_how_users_are_cut_into_shards_changes_no_value(records: list[Record], size: int) -> None:
-    """Scored at once or in shards and merged: the same report but for rounding in the last place."""
+    """Scored at once or in shards and merged: the same report but for rounding in the last
+    place."""
     scorer = Scorer(BENCHMARK, "weibo")
     merged = scorer.score([])
     for start in range(0, len(records), size):
         merged = scorer.merge(merged, scorer.score(records[start : start + size]))
     whole, parts = scorer.score(records), merged
-    assert (parts.outcomes, parts.repairs, parts.users) == (whole.outcomes, whole.repairs, whole.users)
+    assert (parts.outcomes, parts.repairs, parts.users) == (
+        whole.outcomes,
+        whole.repairs,
+        whole.users,
+    )
     if not records:
         return
     assert parts.tally.counts == whole.tally.counts
@@ -628,9 +755,9 @@ def test_measured_steps_can_be_scored() -> None:
 
 
 KEYS = (
-    "format benchmark title metric_units headline subsets user invalid_as defaults prompt_version prompt subset model "
-    "name coverage metrics secondary bounds distribution chance chance_error bias detectable details sections "
-    "diagnostics schedule run usage intervals_over notes"
+    "format benchmark title metric_units headline subsets user invalid_as defaults prompt_version"
+    " prompt subset model name coverage metrics secondary bounds distribution chance chance_error"
+    " bias detectable details sections diagnostics schedule run usage intervals_over notes"
 )
 
 
@@ -639,13 +766,23 @@ def test_report_data_has_the_agreed_keys() -> None:
     data = orjson.loads(reports.encoded(report([user(a_step(1))])))
     assert " ".join(data) == KEYS
     assert (data["format"], data["benchmark"], data["prompt_version"]) == (4, "streamprofile", "1")
-    assert (data["subset"], data["model"], data["name"], data["prompt"]) == ("weibo", "通义", "试", "own")
+    assert (data["subset"], data["model"], data["name"], data["prompt"]) == (
+        "weibo",
+        "通义",
+        "试",
+        "own",
+    )
     assert data["intervals_over"] == "users"
 
 
 def test_report_data_is_json_without_nan() -> None:
-    """Plain numbers, no NaN and no Infinity, whatever is undefined; orjson would make null of a NaN in silence."""
-    for data in (scored(*three_users()), content_of(report([], facts(2))), scored(user(unscored(1)))):
+    """Plain numbers, no NaN and no Infinity, whatever is undefined; orjson would make null of a NaN
+    in silence."""
+    for data in (
+        scored(*three_users()),
+        content_of(report([], facts(2))),
+        scored(user(unscored(1))),
+    ):
         text = orjson.dumps(data)
         assert orjson.loads(text) == data
 
@@ -661,11 +798,14 @@ def texts(made: Report) -> list[str]:
 
 
 def test_report_starts_with_its_headline_and_an_incomplete_one_with_its_coverage() -> None:
-    """Right after the title; coverage is then headed INCOMPLETE, and shows bounds next to the means."""
+    """Right after the title; coverage is then headed INCOMPLETE, and shows bounds next to the
+    means."""
     complete = report([user(a_step(1))], facts(1))
     headings = [block for block in blocks(complete) if isinstance(block, Heading)]
     assert [block.text for block in headings[1:3]] == ["Headline figures", "Coverage: complete"]
-    assert all(block.folded for block in headings[3:]) and not any(block.folded for block in headings[:3])
+    assert all(block.folded for block in headings[3:]) and not any(
+        block.folded for block in headings[:3]
+    )
     incomplete = report([user(a_step(1, Recall=0.5))], facts(4, failed=2))
     assert isinstance(list(blocks(incomplete))[2], Heading)
     assert list(blocks(incomplete))[2].text == "INCOMPLETE: 1 of 4 users"
@@ -677,12 +817,15 @@ def test_report_starts_with_its_headline_and_an_incomplete_one_with_its_coverage
 
 
 def test_first_picture_has_the_figures_that_rank_and_the_chance_level() -> None:
-    """With an interval each, and a series without bounds; what is published stands in the table below."""
+    """With an interval each, and a series without bounds; what is published stands in the table
+    below."""
     made = report(many(60), facts(60))
     first = next(block for block in blocks(made) if isinstance(block, Chart))
     assert first.kind == "intervals" and first.x == ("Recall", F1)
     assert first.series[0].values == tuple(figure.shown.value for figure in made.figures)
-    assert first.series[0].low == tuple(figure.shown.ci95 and figure.shown.ci95[0] for figure in made.figures)
+    assert first.series[0].low == tuple(
+        figure.shown.ci95 and figure.shown.ci95[0] for figure in made.figures
+    )
     random = msgspec.structs.replace(made, chance={"Recall": 0.25})
     first = next(block for block in blocks(random) if isinstance(block, Chart))
     assert first.series[1] == Series("chance", (0.25, None))
@@ -701,7 +844,11 @@ def test_marks_of_a_share_and_of_synthetic_tasks_follow_the_coverage() -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "said"),
-    [("own", "Prompt: this harness's own"), ("authors", "Prompt: authors"), ("我的.txt", "Prompt: 我的.txt")],
+    [
+        ("own", "Prompt: this harness's own"),
+        ("authors", "Prompt: authors"),
+        ("我的.txt", "Prompt: 我的.txt"),
+    ],
 )
 def test_report_says_whose_prompt_was_used(prompt: str, said: str) -> None:
     """And only with the authors' does it call published scores comparable."""
@@ -712,15 +859,24 @@ def test_report_says_whose_prompt_was_used(prompt: str, said: str) -> None:
 
 def test_report_tells_notes_and_repairs() -> None:
     """Notes of the run and every kind of invalid or repaired answer are shown."""
-    made = report([user(a_step(1, outcome="refusal"), a_step(2, repairs=["fence"]))], facts(1, notes=("改了参数",)))
+    made = report(
+        [user(a_step(1, outcome="refusal"), a_step(2, repairs=["fence"]))],
+        facts(1, notes=("改了参数",)),
+    )
     assert "改了参数" in texts(made)
     rows = [row for block in blocks(made) if isinstance(block, Table) for row in block.rows]
     assert ("- refusal", "1") in rows and ("repaired: fence", "1") in rows
 
 
 def test_invalid_answers_stand_beside_the_score() -> None:
-    """In the one line that a run ends with, and under the coverage, by kind; nothing is said where there is none."""
-    steps = [a_step(1, outcome="refusal"), a_step(2, outcome="no_json"), a_step(3, outcome="no_json"), a_step(4)]
+    """In the one line that a run ends with, and under the coverage, by kind; nothing is said where
+    there is none."""
+    steps = [
+        a_step(1, outcome="refusal"),
+        a_step(2, outcome="no_json"),
+        a_step(3, outcome="no_json"),
+        a_step(4),
+    ]
     made = report([user(*steps)], facts(1))
     said = "3 of 4 answers are invalid (no_json 2, refusal 1)"
     assert headline(made).endswith(f"; {said}")
@@ -729,8 +885,11 @@ def test_invalid_answers_stand_beside_the_score() -> None:
 
 
 def test_last_block_is_for_the_authors_stats() -> None:
-    """The eight metrics, undefined ones left out, then the users, then F1^NS as the release code has it."""
-    made = report([user(a_step(1, 0.0, 0.0, Recall=0.25)), user(a_step(1, 0.5, 0.5, Recall=0.5))], facts(2))
+    """The eight metrics, undefined ones left out, then the users, then F1^NS as the release code
+    has it."""
+    made = report(
+        [user(a_step(1, 0.0, 0.0, Recall=0.25)), user(a_step(1, 0.5, 0.5, Recall=0.5))], facts(2)
+    )
     block = list(blocks(made))[-1]
     assert isinstance(block, Verbatim)
     assert "Error_" not in block.text and "n/a" not in block.text
@@ -744,4 +903,7 @@ def test_last_block_is_for_the_authors_stats() -> None:
     ]
     assert re.findall(r"F1\^NS\s*:\s*([\d.]+)%", block.text) == ["50.00"]  # 25.00 by our definition
     assert block.text.index("Users: 2") < block.text.index("F1^NS :")
-    assert isinstance(list(blocks(made))[-2], Heading) and list(blocks(made))[-2].text == "for the authors' stats.py"
+    assert (
+        isinstance(list(blocks(made))[-2], Heading)
+        and list(blocks(made))[-2].text == "for the authors' stats.py"
+    )

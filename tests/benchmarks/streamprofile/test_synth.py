@@ -1,4 +1,5 @@
-"""Synthetic tasks: their form, the pool rule, what the sets mean, and that they are worth predicting."""
+"""Synthetic tasks: their form, the pool rule, what the sets mean, and that they are worth
+predicting."""
 
 from __future__ import annotations
 
@@ -38,13 +39,18 @@ def all_steps(platform: str) -> list[dict[str, Any]]:
 
 def tags_of(posts_text: str) -> list[str]:
     """Tags of a batch, newest post first, each once."""
-    lines = [line[6:].split(", ") for line in reversed(posts_text.split("\n")) if line.startswith("Tags: ")]
+    lines = [
+        line[6:].split(", ")
+        for line in reversed(posts_text.split("\n"))
+        if line.startswith("Tags: ")
+    ]
     return list(dict.fromkeys(tag for line in lines for tag in line))
 
 
 @platforms
 def test_vocabulary_can_be_taken_apart_again(platform: str) -> None:
-    """Every platform has 24 topics of 14 tags, no tag twice, none with a character that separates tags."""
+    """Every platform has 24 topics of 14 tags, no tag twice, none with a character that separates
+    tags."""
     words = VOCABULARIES[platform]
     assert [len(topic.tags) for topic in words.topics] == [14] * 24
     everything = words.tags + words.hot
@@ -56,7 +62,10 @@ def test_vocabulary_can_be_taken_apart_again(platform: str) -> None:
 def test_every_line_is_a_valid_task(platform: str) -> None:
     """The tasks parser takes every line, and users, steps and platform are what was asked for."""
     lines = list(generate(platform, 20, 3, 4))
-    tasks = [parse(StreamProfile(), line, Where("made", number), platform) for number, line in enumerate(lines, 1)]
+    tasks = [
+        parse(StreamProfile(), line, Where("made", number), platform)
+        for number, line in enumerate(lines, 1)
+    ]
     assert len({made.key for made in tasks}) == 20
     assert {made.given.platform for made in tasks} == {platform}
     assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)
@@ -64,7 +73,8 @@ def test_every_line_is_a_valid_task(platform: str) -> None:
 
 @platforms
 def test_users_have_the_fields_of_the_published_form_and_a_label(platform: str) -> None:
-    """Keys are those of docs/design.md, section 8, plus `synthetic`; the bio is a text, null or absent."""
+    """Keys are those of docs/design.md, section 8, plus `synthetic`; the bio is a text, null or
+    absent."""
     users = sample(platform)
     fixed = {"user_id", "platform", "username", "total_steps", "prediction_tasks", "synthetic"}
     assert all(user.keys() - {"bio"} == fixed and user["synthetic"] is True for user in users)
@@ -90,26 +100,34 @@ def test_pool_is_the_disjoint_union_of_its_kinds_at_the_exact_size(platform: str
 
 @platforms
 def test_truth_and_decay_are_read_off_consecutive_batches(platform: str) -> None:
-    """Truth is the next batch: kept tags stand in both, new ones in it alone, decayed ones in the current alone."""
+    """Truth is the next batch: kept tags stand in both, new ones in it alone, decayed ones in the
+    current alone."""
     for user in sample(platform):
         for step, following in pairwise(user["prediction_tasks"]):
             now, then = set(tags_of(step["posts_text"])), set(tags_of(following["posts_text"]))
             assert set(step["ground_truth"]["all_tags"]) == then
-            assert set(step["meta"]["T_keep"]) == now & then == set(step["ground_truth"]["keep_tags"])
+            assert (
+                set(step["meta"]["T_keep"]) == now & then == set(step["ground_truth"]["keep_tags"])
+            )
             assert set(step["meta"]["T_new"]) == then - now == set(step["ground_truth"]["new_tags"])
             assert set(step["meta"]["D_decay"]) <= now - then
 
 
 @platforms
 def test_other_distractors_come_from_where_their_names_say(platform: str) -> None:
-    """Cluster distractors share a topic with the truth, random ones are vocabulary; none is in the current batch."""
+    """Cluster distractors share a topic with the truth, random ones are vocabulary; none is in the
+    current batch."""
     words = VOCABULARIES[platform]
     for step in all_steps(platform):
         meta = step["meta"]
         near = {words.topic_of.get(tag) for tag in step["ground_truth"]["all_tags"]}
         assert {words.topic_of[tag] for tag in meta["D_cluster"]} <= near
         assert set(meta["D_random"]) <= set(words.tags)
-        assert not set(tags_of(step["posts_text"])) & {*meta["D_cluster"], *meta["D_viral"], *meta["D_random"]}
+        assert not set(tags_of(step["posts_text"])) & {
+            *meta["D_cluster"],
+            *meta["D_viral"],
+            *meta["D_random"],
+        }
 
 
 def test_one_day_has_the_same_trends_for_all_users() -> None:
@@ -119,7 +137,9 @@ def test_one_day_has_the_same_trends_for_all_users() -> None:
     for line in generate("weibo", 200, 1, 6):
         for step in orjson.loads(line)["prediction_tasks"]:
             by_day.setdefault(step["date_target"], set()).update(step["meta"]["D_viral"])
-            seen[step["date_target"]] = seen.get(step["date_target"], 0) + len(step["meta"]["D_viral"])
+            seen[step["date_target"]] = seen.get(step["date_target"], 0) + len(
+                step["meta"]["D_viral"]
+            )
     assert max(seen.values()) > 30
     assert max(len(tags) for tags in by_day.values()) <= 20
     assert len(set().union(*by_day.values())) > 100
@@ -127,7 +147,8 @@ def test_one_day_has_the_same_trends_for_all_users() -> None:
 
 @platforms
 def test_truth_varies_in_size_and_in_kind(platform: str) -> None:
-    """Ground truths go from one or two tags to a dozen; either part is empty at times, never both."""
+    """Ground truths go from one or two tags to a dozen; either part is empty at times, never
+    both."""
     truths = [step["ground_truth"] for step in all_steps(platform)]
     sizes = {len(truth["all_tags"]) for truth in truths}
     assert min(sizes) == 1
@@ -147,7 +168,8 @@ def test_same_seed_gives_the_same_bytes() -> None:
 
 
 def test_seed_and_platform_each_give_other_users() -> None:
-    """Even the lengths of chains, which no vocabulary touches, differ with the seed and with the platform."""
+    """Even the lengths of chains, which no vocabulary touches, differ with the seed and with the
+    platform."""
     assert lengths("douban", 7) != lengths("douban", 8)
     assert lengths("douban", 7) != lengths("zhihu", 7)
 
@@ -169,21 +191,27 @@ def peak_memory(users: int) -> int:
 
 
 def test_memory_does_not_grow_with_the_number_of_users() -> None:
-    """Four times the users (half a megabyte more of lines) take less than 100 kB more: the table of days, no lines."""
+    """Four times the users (half a megabyte more of lines) take less than 100 kB more: the table of
+    days, no lines."""
     assert peak_memory(400) - peak_memory(100) < 100_000
 
 
 def test_a_mean_of_one_gives_everybody_one_step() -> None:
     """`--steps 1` is exact, not an average."""
-    made = [parse(StreamProfile(), line, Where("made", 1), "zhihu") for line in generate("zhihu", 50, 1, 1)]
+    made = [
+        parse(StreamProfile(), line, Where("made", 1), "zhihu")
+        for line in generate("zhihu", 50, 1, 1)
+    ]
     assert {len(user.given.steps) for user in made} == {1}
 
 
 @pytest.mark.parametrize("mean", [2, 6, 20])
 def test_lengths_of_chains_have_the_mean_of_their_law(mean: float) -> None:
-    """20,000 lengths agree, within 4.5 standard errors, with the closed form of a geometric mixture cut at 40.
+    """20,000 lengths agree, within 4.5 standard errors, with the closed form of a geometric mixture
+    cut at 40.
 
-    The mean of 1 + a geometric number with chance q of going on, cut at 40, is (1 - q^40) / (1 - q).
+    The mean of 1 + a geometric number with chance q of going on, cut at 40, is (1 - q^40) / (1 -
+    q).
     """
     rng = Random(0)
     lengths = [step_count(rng, mean) for _ in range(20_000)]
@@ -212,7 +240,8 @@ def test_bad_arguments_are_refused_at_once(mean_steps: float) -> None:
 
 @platforms
 def test_shipped_sample_is_what_its_readme_says(platform: str) -> None:
-    """The files of harness/sample are 40 users, seed 2026, about 6 steps, byte for byte, and modest."""
+    """The files of harness/sample are 40 users, seed 2026, about 6 steps, byte for byte, and
+    modest."""
     shipped = (SAMPLE / f"{platform}_inference_tasks.jsonl").read_bytes()
     assert shipped == b"".join(generate(platform, 40, 2026, 6))
     assert len(shipped) < 1_200_000
@@ -227,12 +256,15 @@ def asked(step: dict[str, Any]) -> int:
 
 
 def from_newest_posts(step: dict[str, Any]) -> list[str]:
-    return [tag for tag in tags_of(step["posts_text"]) if tag in step["candidate_pool"]][: asked(step)]
+    return [tag for tag in tags_of(step["posts_text"]) if tag in step["candidate_pool"]][
+        : asked(step)
+    ]
 
 
 @platforms
 def test_newest_posts_predict_far_better_than_chance_and_not_perfectly(platform: str) -> None:
-    """Recency finds 0.4 to 0.55 of the truth, a random pick about 0.25; of the kept tags it finds most."""
+    """Recency finds 0.4 to 0.55 of the truth, a random pick about 0.25; of the kept tags it finds
+    most."""
     rng = Random(0)
     recency, chance, kept_recency, kept_chance = [], [], [], []
     for step in all_steps(platform):
@@ -250,7 +282,8 @@ def test_newest_posts_predict_far_better_than_chance_and_not_perfectly(platform:
 
 
 def test_history_foretells_about_half_of_what_is_new() -> None:
-    """From step 2 on, half of the new tags stood in an earlier batch, more than twice as many as of their peers."""
+    """From step 2 on, half of the new tags stood in an earlier batch, more than twice as many as of
+    their peers."""
     new, peers = [], []
     for user in (user for platform in sorted(PLATFORMS) for user in sample(platform)):
         earlier: set[str] = set()

@@ -1,4 +1,5 @@
-"""Transfer of F1^NS: random answers, which learn nothing, show some as published, and none per step."""
+"""Transfer of F1^NS: random answers, which learn nothing, show some as published, and none per
+step."""
 
 from __future__ import annotations
 
@@ -27,18 +28,32 @@ USERS = 500
 
 def played(task: Task, rng: random.Random) -> Record:
     """A user whose answers are drawn from each pool."""
-    answer = [Reading("", tuple(rng.sample(step.pool, step.asked)), "") for step in task.given.steps]
+    answer = [
+        Reading("", tuple(rng.sample(step.pool, step.asked)), "") for step in task.given.steps
+    ]
     made = BENCHMARK.records.record(task, answer, BENCHMARK.measure(task, answer), VALID, ())
-    return Record(task.key, BENCHMARK.scoring.with_task({**made, "usage": {}}, BENCHMARK.scoring.facts(task)))
+    return Record(
+        task.key, BENCHMARK.scoring.with_task({**made, "usage": {}}, BENCHMARK.scoring.facts(task))
+    )
 
 
 @pytest.fixture(scope="module")
 def report() -> JSON:
     """That of random answers to synthetic users."""
     rng = random.Random(1)
-    tasks = [BENCHMARK.parse(orjson.loads(line), "weibo") for line in generate("weibo", USERS, 3, 6.0)]
+    tasks = [
+        BENCHMARK.parse(orjson.loads(line), "weibo") for line in generate("weibo", USERS, 3, 6.0)
+    ]
     scorer = Scorer(BENCHMARK, "weibo")
-    facts = RunFacts(subset="weibo", model="m", name="r", prompt="own", expected_users=USERS, failed_users=0, notes=())
+    facts = RunFacts(
+        subset="weibo",
+        model="m",
+        name="r",
+        prompt="own",
+        expected_users=USERS,
+        failed_users=0,
+        notes=(),
+    )
     made, _ = scorer.report(scorer.score([played(task, rng) for task in tasks]), facts)
     values = {name: {"value": of.value, "ci95": of.ci95} for name, of in made.secondary.items()}
     return {**made.details, "secondary": values, "sections": made.sections}
@@ -50,9 +65,14 @@ def holds_0(of: Any) -> bool:
 
 
 def test_random_answers_have_transfer_as_published_and_none_per_step(report: JSON) -> None:
-    """The harmonic mean of means over many steps is above that of one; the mean of each step's own is not."""
+    """The harmonic mean of means over many steps is above that of one; the mean of each step's own
+    is not."""
     transfer, delta = report["secondary"], report["delta"]
-    assert transfer[f"FWT {F1}"]["value"] > 0.04 and not holds_0(transfer[f"FWT {F1}"]) and not holds_0(delta[F1])
+    assert (
+        transfer[f"FWT {F1}"]["value"] > 0.04
+        and not holds_0(transfer[f"FWT {F1}"])
+        and not holds_0(delta[F1])
+    )
     assert holds_0(transfer[f"FWT {PER_STEP}"]) and holds_0(delta[PER_STEP])
 
 
@@ -82,7 +102,10 @@ def test_random_answers_are_in_the_report_of_every_command_and_in_no_record(tmp_
     where = ["--tasks-dir", str(tasks.parent), "--results-dir", str(results)]
     run = ["run", "--model", "baseline/recency", "--platform", "weibo", "--name", "r", "--no-html"]
     assert main([*run, *where]) == 0
-    path, records = results / "r" / "eval_report_weibo.json", results / "r" / "inference_results_weibo.jsonl"
+    path, records = (
+        results / "r" / "eval_report_weibo.json",
+        results / "r" / "inference_results_weibo.jsonl",
+    )
     first = path.read_bytes()
     assert orjson.loads(first)["details"]["chance"]["fwt"][PER_STEP]["value"] is not None
     lines = [unseal(line) for line in records.read_bytes().splitlines()]

@@ -1,4 +1,5 @@
-"""Several servers for one model: who gets a request, and who none, in virtual time; and two real ones, one dying."""
+"""Several servers for one model: who gets a request, and who none, in virtual time; and two real
+ones, one dying."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ from harness.model import Completion
 from tests.support import virtual
 
 GOOD = Completion("好")
-CALL = {"model": "baseline/recency", "messages": [{"role": "user", "content": '从 ["狗", "猫"] 里选'}]}
+CALL = {
+    "model": "baseline/recency",
+    "messages": [{"role": "user", "content": '从 ["狗", "猫"] 里选'}],
+}
 
 
 def refused() -> HarnessError:
@@ -51,7 +55,8 @@ def stopped() -> HarnessError:
 
 @dataclass
 class Server:
-    """Answers after `latency` virtual seconds, so many at once as `lanes` allow; refuses or fails as it is set to."""
+    """Answers after `latency` virtual seconds, so many at once as `lanes` allow; refuses or fails
+    as it is set to."""
 
     name: str
     latency: float = 1.0
@@ -96,7 +101,9 @@ class Pair:
     def __init__(self, a: Server | None = None, b: Server | None = None) -> None:
         self.a, self.b = a or Server("http://a/v1"), b or Server("http://b/v1")
         self.told: list[str] = []
-        self.replicas = Replicas([(one.name, one) for one in (self.a, self.b)], virtual.now, self.told.append)
+        self.replicas = Replicas(
+            [(one.name, one) for one in (self.a, self.b)], virtual.now, self.told.append
+        )
 
     async def send(self, user: str = "") -> str:
         """Who answered."""
@@ -121,8 +128,8 @@ class Pair:
 async def chains(pair: Pair, slots: int, lengths: Iterator[int]) -> tuple[Counter[str], int, int]:
     """Users one after the other in each slot, until none is left to begin.
 
-    How many requests each server has answered by then; and, of all steps after a user's first, how many stayed on one
-    replica, and how many there were.
+    How many requests each server has answered by then; and, of all steps after a user's first, how
+    many stayed on one replica, and how many there were.
     """
     users = enumerate(lengths)
     answered: Counter[str] = Counter()
@@ -162,10 +169,14 @@ def lengths(users: int) -> Iterator[int]:
 def test_replicas_share_the_requests_by_their_speeds_and_keep_their_users(
     latencies: tuple[float, float], lanes: tuple[int | None, int | None], slots: int
 ) -> None:
-    """Within 10 % of their speeds, whether latency or capacity makes one slow; most steps of a user stay on one."""
+    """Within 10 % of their speeds, whether latency or capacity makes one slow; most steps of a user
+    stay on one."""
 
     async def main() -> tuple[Counter[str], int, int]:
-        a, b = (Server(name, seconds, lane) for name, seconds, lane in zip("ab", latencies, lanes, strict=True))
+        a, b = (
+            Server(name, seconds, lane)
+            for name, seconds, lane in zip("ab", latencies, lanes, strict=True)
+        )
         return await chains(Pair(a, b), slots, lengths(12 * slots))
 
     answered, stayed, steps = virtual.run(main)
@@ -184,12 +195,17 @@ def test_rest_of_a_run_moves_over_to_the_replica_that_has_come_to_stand_idle() -
         return virtual.now(), len(pair.b.sent)
 
     ended, slow = virtual.run(main)
-    assert ended < 60.0  # 120 if they had stayed, 32 if all had moved when the first chain had ended
+    assert (
+        ended < 60.0
+    )  # 120 if they had stayed, 32 if all had moved when the first chain had ended
     assert slow < 20  # of 48
 
 
-def test_user_stays_with_the_replica_that_served_it_last_until_another_is_clearly_better_off() -> None:
-    """Of two equal ones it is not left for an idle one by a user alone there, but by one that finds it busy."""
+def test_user_stays_with_the_replica_that_served_it_last_until_another_is_clearly_better_off() -> (
+    None
+):
+    """Of two equal ones it is not left for an idle one by a user alone there, but by one that finds
+    it busy."""
 
     async def main() -> None:
         pair = Pair()
@@ -221,13 +237,17 @@ def test_the_one_request_there_is_goes_where_it_was_answered_faster() -> None:
         assert await virtual.all_of(pair.send("u"), pair.send("v")) == ["a", "b"]
         assert await pair.send("w") == "b"
         assert await pair.send("u") == "b"
-        assert await virtual.all_of(pair.send("u"), pair.send("u")) == ["b", "b"]  # nor for one that finds b busy
+        assert await virtual.all_of(pair.send("u"), pair.send("u")) == [
+            "b",
+            "b",
+        ]  # nor for one that finds b busy
 
     virtual.run(main)
 
 
 def test_only_users_seen_lately_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as the bound find their replica again; after twice as many a user is new: memory does not grow."""
+    """As many as the bound find their replica again; after twice as many a user is new: memory does
+    not grow."""
     monkeypatch.setattr(module, "REMEMBERED", 4)
 
     async def main() -> None:
@@ -247,7 +267,8 @@ def test_only_users_seen_lately_are_remembered(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_refusal_goes_to_a_replica_with_room_and_is_not_heard_of() -> None:
-    """One that holds three gets no more than three for a while, then is tried again; no request fails, none waits."""
+    """One that holds three gets no more than three for a while, then is tried again; no request
+    fails, none waits."""
 
     async def main() -> None:
         pair = Pair(Server("a", 1.0, holds=3), Server("b", 1.0))
@@ -257,7 +278,10 @@ def test_refusal_goes_to_a_replica_with_room_and_is_not_heard_of() -> None:
         assert (pair.a.refusals, pair.a.most) == (first, 3)
         await asyncio.sleep(FULL_SECONDS)
         pair.a.holds = 10
-        assert Counter(await virtual.all_of(*[pair.send() for _ in range(20)])) == {"a": 10, "b": 10}
+        assert Counter(await virtual.all_of(*[pair.send() for _ in range(20)])) == {
+            "a": 10,
+            "b": 10,
+        }
         assert pair.a.refusals == first and not pair.told
 
     virtual.run(main)
@@ -274,14 +298,17 @@ def test_refusal_goes_up_where_all_are_full() -> None:
         assert (str(fault), virtual.now()) == ("http_429: http://b/v1: too many", 0.0)
         assert (len(pair.a.sent), len(pair.b.sent)) == (2, 2)
         await pair.fault()
-        assert len(pair.a.sent) + len(pair.b.sent) == 5  # what is known to be full is not asked in turn
+        assert (
+            len(pair.a.sent) + len(pair.b.sent) == 5
+        )  # what is known to be full is not asked in turn
         await virtual.all_of(*taken)
 
     virtual.run(main)
 
 
 def test_full_replica_is_passed_over_even_by_its_own_users() -> None:
-    """And a request is refused at most once by each: the last refusal goes up, though there may be room again."""
+    """And a request is refused at most once by each: the last refusal goes up, though there may be
+    room again."""
 
     async def main() -> None:
         pair = Pair(Server("a", 1.0), Server("b", 3.0))
@@ -344,23 +371,33 @@ def test_answer_to_more_than_it_seemed_to_hold_shows_that_a_replica_holds_more()
 
 
 async def probes(pair: Pair, until: float) -> list[float]:
-    """Seconds between the requests that the first server saw, with three sent at each quarter of a second."""
+    """Seconds between the requests that the first server saw, with three sent at each quarter of a
+    second."""
     while virtual.now() < until:
         await asyncio.sleep(0.25)
         pair.begin(3)
     return [later - earlier for earlier, later in pairwise(pair.a.times)]
 
 
-def test_replica_that_takes_no_connection_is_set_aside_at_once_and_probed_until_it_answers() -> None:
-    """One request at a time goes to it, after 1 s, doubling to 30 s; then it is back, each change is reported once."""
+def test_replica_that_takes_no_connection_is_set_aside_at_once_and_probed_until_it_answers() -> (
+    None
+):
+    """One request at a time goes to it, after 1 s, doubling to 30 s; then it is back, each change
+    is reported once."""
 
     async def main() -> None:
         pair = Pair(Server("http://a/v1", fault=refused))
         fault = await pair.fault()
         assert str(fault) == "connect: http://a/v1: refused"
-        assert await probes(pair, 100.0) == [1, 2, 4, 8, 16, 30, 30] and (FIRST_PROBE, LONGEST_PROBE) == (1, 30)
+        assert await probes(pair, 100.0) == [1, 2, 4, 8, 16, 30, 30] and (
+            FIRST_PROBE,
+            LONGEST_PROBE,
+        ) == (1, 30)
         pair.a.fault = None
-        assert (await probes(pair, 123.0))[7:9] == [30, 1]  # nobody else goes there before the probe's answer
+        assert (await probes(pair, 123.0))[7:9] == [
+            30,
+            1,
+        ]  # nobody else goes there before the probe's answer
         assert {await pair.outcome(), await pair.outcome()} <= {"http://a/v1", "http://b/v1"}
         assert pair.told == [
             "http://a/v1 is set aside until it answers again (connect: refused)",
@@ -376,13 +413,18 @@ def test_replica_that_takes_no_connection_is_set_aside_at_once_and_probed_until_
     virtual.run(main)
 
 
-@pytest.mark.parametrize("kind", ["connection", "timeout", "stalled", "truncated", "http_502", "bad_json"])
+@pytest.mark.parametrize(
+    "kind", ["connection", "timeout", "stalled", "truncated", "http_502", "bad_json"]
+)
 def test_faults_in_a_row_set_a_replica_aside_and_an_answer_in_between_does_not(kind: str) -> None:
-    """Three without an answer; what fails fast would otherwise draw all requests, having the fewest in flight."""
+    """Three without an answer; what fails fast would otherwise draw all requests, having the fewest
+    in flight."""
 
     async def main() -> list[int]:
         pair = Pair(Server("a"), Server("b", 1000.0))
-        held = pair.begin(12)  # the slow one has six of them for long, so what comes later goes to the other
+        held = pair.begin(
+            12
+        )  # the slow one has six of them for long, so what comes later goes to the other
         await asyncio.sleep(1.5)
         told = []
         for good in (False, False, True, False, False, False, False):
@@ -399,7 +441,8 @@ def test_faults_in_a_row_set_a_replica_aside_and_an_answer_in_between_does_not(k
 
 
 def test_while_all_are_set_aside_each_request_goes_to_the_one_whose_probe_is_due_first() -> None:
-    """None waits, and the faults go up as those of a single endpoint: then, and only then, as unreachable."""
+    """None waits, and the faults go up as those of a single endpoint: then, and only then, as
+    unreachable."""
 
     async def main() -> list[tuple[str, bool]]:
         pair = Pair(Server("a", fault=refused), Server("b", fault=refused))
@@ -469,11 +512,14 @@ def test_user_whose_request_failed_is_sent_elsewhere_next() -> None:
 # Stopped
 
 
-@pytest.mark.parametrize("make", [stopped, lambda: Denied("the endpoint refuses the key")], ids=["stopped", "denied"])
+@pytest.mark.parametrize(
+    "make", [stopped, lambda: Denied("the endpoint refuses the key")], ids=["stopped", "denied"]
+)
 def test_replica_that_will_not_serve_is_set_aside_for_good_and_the_last_one_stops_the_run(
     make: Callable[[], EndpointStopped],
 ) -> None:
-    """The first becomes a fault that is tried again elsewhere, reported once; when none is left the error goes up."""
+    """The first becomes a fault that is tried again elsewhere, reported once; when none is left the
+    error goes up."""
 
     async def main() -> None:
         pair = Pair()
@@ -489,7 +535,9 @@ def test_replica_that_will_not_serve_is_set_aside_for_good_and_the_last_one_stop
         fault = await pair.fault()
         assert type(fault) is type(make()) and str(fault) == str(make())
         assert len(pair.told) == 2
-        pair.a.fault = pair.b.fault = None  # the caller above took it for a passing denial, and tries on
+        pair.a.fault = pair.b.fault = (
+            None  # the caller above took it for a passing denial, and tries on
+        )
         assert await pair.send() in ("http://a/v1", "http://b/v1")
         assert pair.told[2].endswith("is back")
 
@@ -543,7 +591,9 @@ def test_answer_to_what_was_sent_before_does_not_bring_a_stopped_replica_back() 
     virtual.run(main)
 
 
-@pytest.mark.parametrize("error", [Rejected("http_400", "temperature"), MachineError("no file left")])
+@pytest.mark.parametrize(
+    "error", [Rejected("http_400", "temperature"), MachineError("no file left")]
+)
 def test_what_is_not_the_replicas_doing_goes_up_as_it_is(error: HarnessError) -> None:
     """A bad request and this machine's faults set nobody aside, however often they come."""
 
@@ -599,7 +649,8 @@ def test_cancelled_request_no_longer_counts() -> None:
 
 @pytest.mark.anyio
 async def test_replica_that_is_killed_in_the_middle_costs_no_request() -> None:
-    """Two endpoints over loopback, one closed with requests in flight: each of these is settled by the other."""
+    """Two endpoints over loopback, one closed with requests in flight: each of these is settled by
+    the other."""
     from tests.support.endpoint_double.app import Options, start
 
     told: list[str] = []
@@ -613,7 +664,9 @@ async def test_replica_that_is_killed_in_the_middle_costs_no_request() -> None:
     async def user(caller: Caller, name: str) -> None:
         for step in range(6):
             body = orjson.dumps({**CALL, "user": f"{name}/{step}"})
-            answered[(await caller.complete(body, 1, name, lambda fault, number: None)).endpoint] += 1
+            answered[
+                (await caller.complete(body, 1, name, lambda fault, number: None)).endpoint
+            ] += 1
             if answered.total() == 30:
                 closing.append(asyncio.create_task(first.close()))
 
@@ -623,12 +676,16 @@ async def test_replica_that_is_killed_in_the_middle_costs_no_request() -> None:
     ):
         replicas = Replicas([(first.url, a), (second.url, b)], time.monotonic, told.append)
         limiter = Limiter(Slots(FixedControl(8), time.monotonic))
-        caller = Caller(replicas, limiter, Limits(8, 60), probe=b"?", clock=time.monotonic, sleep=at_once)
+        caller = Caller(
+            replicas, limiter, Limits(8, 60), probe=b"?", clock=time.monotonic, sleep=at_once
+        )
         await virtual.all_of(*[user(caller, str(number)) for number in range(16)])
     await virtual.all_of(*closing, second.close())
     assert answered.total() == 16 * 6
     assert answered[first.url] >= 10 and answered[second.url] >= 60
-    assert [line.partition(" (")[0] for line in told] == [f"{first.url} is set aside until it answers again"]
+    assert [line.partition(" (")[0] for line in told] == [
+        f"{first.url} is set aside until it answers again"
+    ]
 
 
 # Refusals
@@ -636,7 +693,8 @@ async def test_replica_that_is_killed_in_the_middle_costs_no_request() -> None:
 
 @pytest.mark.parametrize("kind", ["rejected", "context_length"])
 def test_what_one_replica_refuses_and_another_answers_is_answered(kind: str) -> None:
-    """A server that was started with another context must not make empty answers of its share, or draw the others'."""
+    """A server that was started with another context must not make empty answers of its share, or
+    draw the others'."""
 
     async def main() -> None:
         pair = Pair(Server("a", 0.01), Server("b", 1.0))
@@ -689,7 +747,9 @@ def test_request_in_flight_is_found_at_its_replica() -> None:
                 await gate.wait()
                 return Received(Completion("好"), "here")
 
-        replicas = Replicas([("http://a", Held()), ("http://b", Held())], virtual.now, lambda words: None)
+        replicas = Replicas(
+            [("http://a", Held()), ("http://b", Held())], virtual.now, lambda words: None
+        )
         tasks = [asyncio.create_task(replicas.send(b"{}", user)) for user in ("甲", "乙")]
         await asyncio.sleep(1.0)
         assert sorted(map(replicas.where, ("甲", "乙"))) == ["http://a", "http://b"]

@@ -1,4 +1,5 @@
-"""The contract of a benchmark, proved on the example, on a second one and on both that ship; and what it finds."""
+"""The contract of a benchmark, proved on the example, on a second one and on both that ship; and
+what it finds."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def test_the_second_benchmark_keeps_the_contract(tasks: Path, subset: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "subset"), [("streamprofile", "weibo"), ("dailymobility", "beijing")])
+@pytest.mark.parametrize(
+    ("name", "subset"), [("streamprofile", "weibo"), ("dailymobility", "beijing")]
+)
 def test_benchmarks_that_ship_keep_the_contract(name: str, subset: str) -> None:
     assert wrong_with(name, subset, SAMPLE, users=3) == {}
 
@@ -111,14 +114,19 @@ BROKEN = {
     "figures that depend on others": (
         "statistics",
         "    def measure(",
-        having("scoring", "Means", "def figures(self, totals):\n    return super().figures(totals) + len(totals)")
+        having(
+            "scoring",
+            "Means",
+            "def figures(self, totals):\n    return super().figures(totals) + len(totals)",
+        )
         + "    def measure(",
         "depends on the other rows",
     ),
     "figures that are said to be means": (
         "statistics",
         "    def measure(",
-        having("scoring", "Means", "def figures(self, totals):\n    return totals[:, :2]") + "    def measure(",
+        having("scoring", "Means", "def figures(self, totals):\n    return totals[:, :2]")
+        + "    def measure(",
         "other than means",
     ),
     "sections that need two users": (
@@ -131,38 +139,52 @@ BROKEN = {
     "outcomes that fail": (
         "statistics",
         "    def measure(",
-        having("records", "Records", "def outcomes(self, record):\n    assert False, 'none'") + "    def measure(",
+        having("records", "Records", "def outcomes(self, record):\n    assert False, 'none'")
+        + "    def measure(",
         "outcomes and repairs: AssertionError: none",
     ),
     "state of one user that play keeps": (
         "users",
         'profile = await chat.json(PROFILE.format(reviews=given["reviews"]), read=_profile)',
-        "self.item = given['item']\n"
-        '        profile = await chat.json(PROFILE.format(reviews=given["reviews"]), read=_profile)\n'
-        "        given = given | {'item': self.item}",
-        "users share state: user synthetic-01 has another record when others are played at the same time",
+        (
+            "self.item = given['item']\n        profile = await"
+            ' chat.json(PROFILE.format(reviews=given["reviews"]), read=_profile)\n        given ='
+            " given | {'item': self.item}"
+        ),
+        (
+            "users share state: user synthetic-01 has another record when others are played at the"
+            " same time"
+        ),
     ),
     "an answer that is kept for measure": (
         "users",
         'return {"profile": profile, "stars": stars}\n\n    def measure(self, task, answer):\n',
-        'self.given = given\n        return {"profile": profile, "stars": stars}\n\n'
-        "    def measure(self, task, answer):\n"
-        "        if answer is not None and len(self.given['item']) % 2:\n"
-        "            return {'MAE': 4, 'Exact': 0.0}\n",
+        (
+            'self.given = given\n        return {"profile": profile, "stars": stars}\n\n'
+            "    def measure(self, task, answer):\n"
+            "        if answer is not None and len(self.given['item']) % 2:\n"
+            "            return {'MAE': 4, 'Exact': 0.0}\n"
+        ),
         "users share state: user synthetic-",
     ),
     "state that others take away": (
         "users",
         'profile = await chat.json(PROFILE.format(reviews=given["reviews"]), read=_profile)',
-        "self.item = given['item']\n"
-        '        profile = await chat.json(PROFILE.format(reviews=given["reviews"]), read=_profile)\n'
-        "        del self.item",
+        (
+            "self.item = given['item']\n        profile = await"
+            ' chat.json(PROFILE.format(reviews=given["reviews"]), read=_profile)\n        del'
+            " self.item"
+        ),
         "users share state: played at the same time, benchmark stars, user synthetic-",
     ),
     "a card that needs its task": (
         "reports",
         "    def measure(",
-        having("cards", "Cards", "def card(self, record, task, replies):\n    task.truth\n    return ()")
+        having(
+            "cards",
+            "Cards",
+            "def card(self, record, task, replies):\n    task.truth\n    return ()",
+        )
         + "    def measure(",
         "card: AttributeError",
     ),
@@ -170,15 +192,23 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_breaks_the_contract_is_found(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_breaks_the_contract_is_found(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By its own check, whatever others say."""
     check, before, after, words = BROKEN[what]
-    needed = {name: checking.CHECKS[name] for name in checking.CHECKS if name in (*checking.FIRST, check)}
+    needed = {
+        name: checking.CHECKS[name] for name in checking.CHECKS if name in (*checking.FIRST, check)
+    }
     monkeypatch.setattr(checking, "CHECKS", needed)
     file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
     changed(file, before, after)
     if what == "the truth by another way":
-        changed(file, 'PROFILE.format(reviews=given["reviews"])', "PROFILE.format(reviews=str(self.seen))")
+        changed(
+            file,
+            'PROFILE.format(reviews=given["reviews"])',
+            "PROFILE.format(reviews=str(self.seen))",
+        )
     found = wrong_with(file, "yelp", STARS.parent, users=5)
     assert words in found[check], found
 
@@ -192,10 +222,15 @@ def test_a_setting_that_is_not_part_of_a_run_is_found(tmp_path: Path, tasks: Pat
         "        identity = {'scale': self.settings.scale}\n"
         "        self.configuration = replace(self.configuration, identity=identity)\n",
     )
-    assert "history_length: 4 leaves the identity of a run as it was" in wrong_with(file, "north", tasks)["settings"]
+    assert (
+        "history_length: 4 leaves the identity of a run as it was"
+        in wrong_with(file, "north", tasks)["settings"]
+    )
 
 
-def test_the_command_prints_a_line_a_check(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_prints_a_line_a_check(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     words = ["check-benchmark", str(STARS), "--tasks-dir", str(STARS.parent)]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -212,7 +247,9 @@ def test_the_command_prints_a_line_a_check(capsys: pytest.CaptureFixture[str], t
 def checked(file: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     """Return the exit code of `check-benchmark` and its lines that are not OK."""
     code = main(["check-benchmark", str(file), "--tasks-dir", str(folder)])
-    return code, [line for line in capsys.readouterr().out.splitlines() if not line.endswith(": OK")]
+    return code, [
+        line for line in capsys.readouterr().out.splitlines() if not line.endswith(": OK")
+    ]
 
 
 def test_waived_check_is_shown_with_its_reason_and_is_no_breach(
@@ -229,12 +266,18 @@ def test_waived_check_is_shown_with_its_reason_and_is_no_breach(
     assert checked(file, STARS.parent, capsys)[0] == 1
     for wrong in ('{"valeus": "x"}', '{"values": ""}', '{"tasks": "x"}'):
         file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
-        changed(file, "    baselines =", f"{made_of('about', 'About', f'waived={wrong}')}    baselines =")
+        changed(
+            file,
+            "    baselines =",
+            f"{made_of('about', 'About', f'waived={wrong}')}    baselines =",
+        )
         code, [line] = checked(file, STARS.parent, capsys)
         assert (code, line[:33]) == (1, "stars, yelp: declaration: waived:")
 
 
-def test_error_is_shown_once_and_other_checks_refer_to_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_error_is_shown_once_and_other_checks_refer_to_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
     changed(
         file,
@@ -243,7 +286,9 @@ def test_error_is_shown_once_and_other_checks_refer_to_it(capsys: pytest.Capture
     )
     code, lines = checked(file, STARS.parent, capsys)
     assert code == 1 and len(lines) > 3
-    assert sum("AssertionError: odd" in line for line in lines) <= 2  # of a changed line, and of a line as it is
+    assert (
+        sum("AssertionError: odd" in line for line in lines) <= 2
+    )  # of a changed line, and of a line as it is
 
 
 def own(folder: Path, play: str, measure: str) -> Path:
@@ -282,21 +327,33 @@ def test_warning_of_the_code_is_shown_once_and_none_for_what_a_check_reports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """However many users, models and checks there are."""
-    file = own(tmp_path, "return chat.json(given)", "import warnings; warnings.warn('odd'); return {'X': 1.0}")
+    file = own(
+        tmp_path,
+        "return chat.json(given)",
+        "import warnings; warnings.warn('odd'); return {'X': 1.0}",
+    )
     with warnings.catch_warnings(record=True) as caught:
         checked(file, tmp_path, capsys)
     assert [str(one.message) for one in caught] == ["odd"]
 
 
-def test_note_is_shown_once_for_all_subsets(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_note_is_shown_once_for_all_subsets(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
     changed(file, '    baselines = {"four-stars": four_stars}\n', "")
-    changed(file, '    subsets = {"yelp": ', '    subsets = {"again": "yelp_star_tasks.jsonl", "yelp": ')
+    changed(
+        file, '    subsets = {"yelp": ', '    subsets = {"again": "yelp_star_tasks.jsonl", "yelp": '
+    )
     code, lines = checked(file, STARS.parent, capsys)
-    assert code == 0 and [line.partition(": no reply")[0] for line in lines] == ["stars, again, yelp: note"]
+    assert code == 0 and [line.partition(": no reply")[0] for line in lines] == [
+        "stars, again, yelp: note"
+    ]
 
 
-def test_without_baselines_it_says_what_was_not_possible(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_without_baselines_it_says_what_was_not_possible(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
     changed(file, '    baselines = {"four-stars": four_stars}\n', "")
     words = ["check-benchmark", str(file), "--tasks-dir", str(STARS.parent)]
@@ -304,14 +361,19 @@ def test_without_baselines_it_says_what_was_not_possible(capsys: pytest.CaptureF
     assert "note: no reply made a valid answer" in capsys.readouterr().out
     replies = tmp_path / "replies.jsonl"
     replies.write_bytes(
-        b"\n".join(orjson.dumps(orjson.dumps(one).decode()) for one in ({"profile": "x"}, {"stars": 2}))
+        b"\n".join(
+            orjson.dumps(orjson.dumps(one).decode()) for one in ({"profile": "x"}, {"stars": 2})
+        )
     )
     assert main([*words, "--replies", str(replies)]) == 0
     assert "note" not in capsys.readouterr().out
     replies.write_text('{"profile": "喜欢猫"}\n\n{"stars": 2}\n', encoding="utf-8")
     assert main([*words, "--replies", str(replies)]) == 0
     assert "note" not in capsys.readouterr().out
-    for content, where in ((b"\n", "replies.jsonl: "), (b'{"stars": 2}\n4 stars\n', "replies.jsonl, line 2: ")):
+    for content, where in (
+        (b"\n", "replies.jsonl: "),
+        (b'{"stars": 2}\n4 stars\n', "replies.jsonl, line 2: "),
+    ):
         replies.write_bytes(content)
         assert main([*words, "--replies", str(replies)]) == 2
         assert where in capsys.readouterr().err

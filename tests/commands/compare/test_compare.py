@@ -1,4 +1,5 @@
-"""`compare` as a user calls it: verdicts on baselines, what is shown before any number, folders of every kind."""
+"""`compare` as a user calls it: verdicts on baselines, what is shown before any number, folders of
+every kind."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def told(root: Path, capsys: Told, *words: str) -> JSON:
 
 
 def entry(pair: JSON, metric: str, platform: str = figures.ALL) -> JSON:
-    found: JSON = next(of for of in pair["figures"] if (of["metric"], of["subset"]) == (metric, platform))
+    found: JSON = next(
+        of for of in pair["figures"] if (of["metric"], of["subset"]) == (metric, platform)
+    )
     return found
 
 
@@ -70,17 +73,26 @@ def results(root: Path, run: str, subset: str = "weibo") -> Path:
 # Verdicts
 
 
-def test_recency_is_told_from_random_with_the_figures_of_the_reports(played: Path, capsys: Told) -> None:
-    """Better in Recall, which is beyond chance; A and B are the averages of the platforms' reports."""
+def test_recency_is_told_from_random_with_the_figures_of_the_reports(
+    played: Path, capsys: Told
+) -> None:
+    """Better in Recall, which is beyond chance; A and B are the averages of the platforms'
+    reports."""
     pair = told(played, capsys, "recency", "random-1")["pairs"][0]
     recall = entry(pair, "Recall")
     reports = [
-        orjson.loads((played / f"results/recency/eval_report_{platform}.json").read_bytes()) for platform in PLATFORMS
+        orjson.loads((played / f"results/recency/eval_report_{platform}.json").read_bytes())
+        for platform in PLATFORMS
     ]
-    assert recall["a"] == pytest.approx(sum(report["metrics"]["Recall"]["value"] for report in reports) / 2)
+    assert recall["a"] == pytest.approx(
+        sum(report["metrics"]["Recall"]["value"] for report in reports) / 2
+    )
     assert recall["difference"] == pytest.approx(recall["a"] - recall["b"])
     assert recall["ci95"][0] > 0.1 and recall["p_adjusted"] < 0.05
-    assert any(words.startswith("recency is better than random-1 in Recall by ") for words in pair["verdicts"])
+    assert any(
+        words.startswith("recency is better than random-1 in Recall by ")
+        for words in pair["verdicts"]
+    )
     assert recall["users"] == recall["a_better"] + recall["equal"] + recall["b_better"] == 2 * USERS
 
 
@@ -88,11 +100,16 @@ def test_two_seeds_of_random_show_no_difference(played: Path, capsys: Told) -> N
     """No figure of them differs beyond chance once corrected."""
     pair = told(played, capsys, "random-1", "random-2")["pairs"][0]
     assert all(of["p_adjusted"] >= 0.05 for of in pair["figures"] if not of["exploratory"])
-    assert all(words.startswith("random-1 and random-2: no difference shown in ") for words in pair["verdicts"])
+    assert all(
+        words.startswith("random-1 and random-2: no difference shown in ")
+        for words in pair["verdicts"]
+    )
 
 
 @pytest.mark.slow
-def test_commuter_is_told_from_random_days_and_their_seeds_are_not(lived: Path, capsys: Told) -> None:
+def test_commuter_is_told_from_random_days_and_their_seeds_are_not(
+    lived: Path, capsys: Told
+) -> None:
     """The score of a side is that of its report; a lower divergence counts as better."""
     first, _, last = told(lived, capsys, "commuter", "day-1", "day-2")["pairs"]
     report = orjson.loads((lived / "results/commuter/eval_report_beijing.json").read_bytes())
@@ -113,25 +130,34 @@ def test_a_copy_of_a_run_is_the_same(own: Path, capsys: Told) -> None:
 
 
 def test_primary_figures_of_all_pairs_are_one_family(played: Path, capsys: Told) -> None:
-    """Only the main figures over all platforms have an adjusted p and a simultaneous interval; with more runs neither
-    is smaller than for one pair, and both are at least those of the figure alone."""
+    """Only the main figures over all platforms have an adjusted p and a simultaneous interval; with
+    more runs neither is smaller than for one pair, and both are at least those of the figure
+    alone."""
     one, more = (told(played, capsys, "recency", "random-1", *runs) for runs in ((), ("random-2",)))
     pair, same = one["pairs"][0], more["pairs"][0]
     primary = [of for of in pair["figures"] if not of["exploratory"]]
-    assert [(of["subset"], of["metric"]) for of in primary] == [(figures.ALL, name) for name in ("Recall", "F1^NS")]
+    assert [(of["subset"], of["metric"]) for of in primary] == [
+        (figures.ALL, name) for name in ("Recall", "F1^NS")
+    ]
     for of in (of for of in pair["figures"] if of["exploratory"]):
         assert (of["p_adjusted"], of["ci95_simultaneous"], of["missing"]) == (None, None, None)
     for of in primary:
         family = entry(same, of["metric"])
-        assert of["p"] <= of["p_adjusted"] and of["p"] == family["p"] and of["ci95"] == family["ci95"]
-        widths = [high - low for low, high in (of["ci95"], of["ci95_simultaneous"], family["ci95_simultaneous"])]
+        assert (
+            of["p"] <= of["p_adjusted"] and of["p"] == family["p"] and of["ci95"] == family["ci95"]
+        )
+        widths = [
+            high - low
+            for low, high in (of["ci95"], of["ci95_simultaneous"], family["ci95_simultaneous"])
+        ]
         assert widths[0] < widths[1] < widths[2]
 
 
 def test_a_verdict_turns_with_the_order_of_the_runs(played: Path, capsys: Told) -> None:
     """The other way round, the same run is the better one, by the same points."""
     one, other = (
-        told(played, capsys, *runs)["pairs"][0] for runs in (("recency", "random-1"), ("random-1", "recency"))
+        told(played, capsys, *runs)["pairs"][0]
+        for runs in (("recency", "random-1"), ("random-1", "recency"))
     )
     a, b = entry(one, "Recall"), entry(other, "Recall")
     assert a["difference"] == pytest.approx(-b["difference"]) and a["p"] == b["p"]
@@ -141,8 +167,11 @@ def test_a_verdict_turns_with_the_order_of_the_runs(played: Path, capsys: Told) 
 # What is told first
 
 
-def test_verdicts_come_first_and_then_who_has_which_users_and_what_else_differs(own: Path, capsys: Told) -> None:
-    """Missing users, users of one run alone with their means, a share of other settings: before the tables."""
+def test_verdicts_come_first_and_then_who_has_which_users_and_what_else_differs(
+    own: Path, capsys: Told
+) -> None:
+    """Missing users, users of one run alone with their means, a share of other settings: before the
+    tables."""
     edit(results(own, "random-1"), nothing, slice(5, None))
     path = own / "results/random-1/run_weibo.json"
     manifest = orjson.loads(path.read_bytes())
@@ -166,14 +195,20 @@ def test_verdicts_come_first_and_then_who_has_which_users_and_what_else_differs(
     assert f"n {2 * USERS - 5}" in said
 
 
-def test_synthetic_tasks_and_shares_are_told_before_the_figures(played: Path, tmp_path: Path, capsys: Told) -> None:
+def test_synthetic_tasks_and_shares_are_told_before_the_figures(
+    played: Path, tmp_path: Path, capsys: Told
+) -> None:
     """Two runs of an eighth of 48 users each: "6 of 6" alone would pass for all of them."""
     root = Path(shutil.copytree(played / "tasks", tmp_path / "tasks")).parent
     for name, script in (("some", None), ("few", seeded(1))):
         play(root, name, script, "--platform", "weibo", "--ratio", "0.125")
     capsys.readouterr()
     pair = told(root, capsys, "some", "few")["pairs"][0]
-    assert [pair["coverage"][0]["a"][name] for name in ("expected", "ratio", "users_in_tasks")] == [6, 0.125, USERS]
+    assert [pair["coverage"][0]["a"][name] for name in ("expected", "ratio", "users_in_tasks")] == [
+        6,
+        0.125,
+        USERS,
+    ]
     assert call(root, "some", "few", "--full") == 0
     said = " ".join(capsys.readouterr().out.split())
     shares = [f"{run} was run on a share of its tasks (0.125)" for run in ("some", "few")]
@@ -182,7 +217,8 @@ def test_synthetic_tasks_and_shares_are_told_before_the_figures(played: Path, tm
 
 
 def test_a_report_that_only_one_run_has_tells_of_that_run(own: Path, capsys: Told) -> None:
-    """Without its report nobody knows whether a run's tasks are synthetic, and it says so, naming the platform."""
+    """Without its report nobody knows whether a run's tasks are synthetic, and it says so, naming
+    the platform."""
     (own / "results/random-1/eval_report_weibo.json").unlink()
     found = told(own, capsys, "recency", "random-1")["pairs"][0]["warnings"]
     assert "weibo: random-1: no report, so whether the tasks are synthetic is unknown." in found
@@ -202,13 +238,17 @@ def test_invalid_answers_of_both_sides_are_told_by_kind(own: Path, capsys: Told)
     data = told(own, capsys, "recency", "random-1")
     pair = data["pairs"][0]
     on_common = pair["coverage"][0]["b"]["answers_on_common"]
-    assert on_common["content_filter"] == 4 and pair["coverage"][0]["a"]["answers_on_common"].keys() == {"valid"}
+    assert on_common["content_filter"] == 4 and pair["coverage"][0]["a"][
+        "answers_on_common"
+    ].keys() == {"valid"}
     answers = sum(on_common.values())
     words = (
-        f"weibo, invalid answers of users that both have, scored as empty: of recency none of {answers}; of random-1 "
-        f"4 of {answers} answers are invalid (content_filter 4)."
+        "weibo, invalid answers of users that both have, scored as empty: of recency none of"
+        f" {answers}; of random-1 4 of {answers} answers are invalid (content_filter 4)."
     )
-    assert words in pair["warnings"] and not any("zhihu, invalid" in other for other in pair["warnings"])
+    assert words in pair["warnings"] and not any(
+        "zhihu, invalid" in other for other in pair["warnings"]
+    )
 
 
 def test_invalid_days_are_told(lived: Path, tmp_path: Path, capsys: Told) -> None:
@@ -220,11 +260,15 @@ def test_invalid_days_are_told(lived: Path, tmp_path: Path, capsys: Told) -> Non
 
     edit(root / "results/day-1/inference_results_beijing.jsonl", refused_day)
     found = told(root, capsys, "commuter", "day-1")["pairs"][0]["warnings"]
-    assert any("of commuter none of 48; of day-1 1 of 48 answers is invalid (refusal 1)." in words for words in found)
+    assert any(
+        "of commuter none of 48; of day-1 1 of 48 answers is invalid (refusal 1)." in words
+        for words in found
+    )
 
 
 def test_a_platform_of_few_users_widens_the_interval_and_is_named(own: Path, capsys: Told) -> None:
-    """Ten users say little of how users of their platform differ, however many the other platform has."""
+    """Ten users say little of how users of their platform differ, however many the other platform
+    has."""
     for run in ("recency", "random-1"):
         edit(results(own, run, "zhihu"), nothing, slice(10))
     pair = told(own, capsys, "recency", "random-1")["pairs"][0]
@@ -235,17 +279,23 @@ def test_a_platform_of_few_users_widens_the_interval_and_is_named(own: Path, cap
 
 
 def test_a_platform_of_one_user_leaves_no_interval(own: Path, capsys: Told) -> None:
-    """Over platforms: the test decides, and that user alone decides the test. The other platform has its own."""
+    """Over platforms: the test decides, and that user alone decides the test. The other platform
+    has its own."""
     edit(results(own, "random-1", "zhihu"), nothing, slice(1))
     pair = told(own, capsys, "recency", "random-1")["pairs"][0]
     recall = entry(pair, "Recall")
-    assert (recall["outcome"], recall["ci95"], recall["few_untied"]["zhihu"]) == ("no_difference", None, 0)
+    assert (recall["outcome"], recall["ci95"], recall["few_untied"]["zhihu"]) == (
+        "no_difference",
+        None,
+        0,
+    )
     assert entry(pair, "Recall", "weibo")["ci95"] is not None
     assert pair["verdicts"][-1].startswith("recency and random-1: no difference shown in Recall")
 
 
 def test_the_same_values_in_another_order_are_equal(own: Path, capsys: Told) -> None:
-    """Steps turned round add up otherwise in the last bit: that makes no user better on either side."""
+    """Steps turned round add up otherwise in the last bit: that makes no user better on either
+    side."""
     shutil.copytree(own / "results/random-1", own / "results/turned")
     kinds = ("metrics", "metrics_at_asked")
 
@@ -259,7 +309,10 @@ def test_the_same_values_in_another_order_are_equal(own: Path, capsys: Told) -> 
     pair = told(own, capsys, "random-1", "turned")["pairs"][0]
     for of in pair["figures"]:
         assert (of["equal"], of["a_better"], of["b_better"]) == (of["users"], 0, 0)
-    assert all("are the same in" in words for words in pair["verdicts"]) and pair["most_different"] == []
+    assert (
+        all("are the same in" in words for words in pair["verdicts"])
+        and pair["most_different"] == []
+    )
 
 
 def test_users_of_other_tasks_are_left_out_and_counted(own: Path, capsys: Told) -> None:
@@ -297,7 +350,9 @@ def test_unknown_repeated_and_single_runs_are_refused(own: Path, capsys: Told) -
     assert "there are random-1, random-2, recency" in refused(own, capsys, "recency", "nobody")
     assert "named twice" in refused(own, capsys, "recency", "recency")
     assert "at least two" in refused(own, capsys, "recency")
-    assert "holds no run for douban" in refused(own, capsys, "recency", "random-1", "--platform", "douban")
+    assert "holds no run for douban" in refused(
+        own, capsys, "recency", "random-1", "--platform", "douban"
+    )
     assert "no run" in refused(own, capsys, "recency", "x" * 5000)
 
 
@@ -338,8 +393,10 @@ def test_why_nothing_compares_is_said_first_and_in_sentences(own: Path, capsys: 
     edit(results(own, "random-1"), changed)
     (own / "results/random-1/run_zhihu.json").unlink()
     results(own, "random-1", "zhihu").unlink()
-    assert refused(own, capsys, "recency", "random-1") == (
-        "harness: On weibo recency and random-1 have no user with the same task. Only recency has zhihu: left out.\n"
+    assert (
+        refused(own, capsys, "recency", "random-1")
+        == "harness: On weibo recency and random-1 have no user with the same task. Only recency"
+        " has zhihu: left out.\n"
     )
     for run in ("recency", "random-1"):
         results(own, run).unlink()
@@ -353,7 +410,9 @@ def test_one_common_user_gives_no_interval_and_no_verdict(own: Path, capsys: Tol
     pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
     recall = entry(pair, "Recall", "weibo")
     assert (recall["users"], recall["ci95"], recall["p"]) == (1, None, 1.0)
-    assert all("Nothing can be concluded" in words or "not defined" in words for words in pair["verdicts"])
+    assert all(
+        "Nothing can be concluded" in words or "not defined" in words for words in pair["verdicts"]
+    )
 
 
 def test_a_metric_that_nobody_has_is_n_a(own: Path, capsys: Told) -> None:
@@ -372,7 +431,9 @@ def test_a_metric_that_nobody_has_is_n_a(own: Path, capsys: Told) -> None:
     viral = entry(pair, "Error_Viral", "weibo")
     assert all(viral[name] is None for name in ("a", "b", "difference", "ci95", "p"))
     assert call(own, "recency", "random-1", "--platform", "weibo", "--full") == 0
-    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Error_Viral"))
+    row = next(
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("Error_Viral")
+    )
     assert row.split() == ["Error_Viral", "n/a", "n/a", "n/a", "n/a", "n/a"]
 
 
@@ -382,18 +443,25 @@ def test_runs_of_different_benchmarks_do_not_compare(own: Path, lived: Path, cap
     assert "no subset in common" in said and "beijing (dailymobility)" in said
 
 
-def test_days_scored_with_another_ground_truth_do_not_compare(lived: Path, tmp_path: Path, capsys: Told) -> None:
+def test_days_scored_with_another_ground_truth_do_not_compare(
+    lived: Path, tmp_path: Path, capsys: Told
+) -> None:
     """A divergence from something else is another figure."""
     root = Path(shutil.copytree(lived, tmp_path / "own"))
     path = root / "results/day-1/run_beijing.json"
     manifest = orjson.loads(path.read_bytes())
     manifest["tasks"]["truth"] = "0" * 64
     path.write_bytes(orjson.dumps(manifest))
-    assert "day-1 was scored with another ground truth" in refused(root, capsys, "commuter", "day-1")
+    assert "day-1 was scored with another ground truth" in refused(
+        root, capsys, "commuter", "day-1"
+    )
 
 
-def test_a_record_that_is_odd_beside_others_is_told(lived: Path, tmp_path: Path, capsys: Told) -> None:
-    """A list in place of a number passes alone and not in an array: the file is named all the same."""
+def test_a_record_that_is_odd_beside_others_is_told(
+    lived: Path, tmp_path: Path, capsys: Told
+) -> None:
+    """A list in place of a number passes alone and not in an array: the file is named all the
+    same."""
     root = Path(shutil.copytree(lived, tmp_path / "own"))
     path = root / "results/day-1/inference_results_beijing.jsonl"
     first, *rest = path.read_bytes().splitlines(keepends=True)
@@ -402,7 +470,8 @@ def test_a_record_that_is_odd_beside_others_is_told(lived: Path, tmp_path: Path,
 
 
 def test_damage_is_told_and_no_traceback(own: Path, capsys: Told) -> None:
-    """A torn line is left out and counted; a record of another shape and a manifest that is none are named."""
+    """A torn line is left out and counted; a record of another shape and a manifest that is none
+    are named."""
     path = results(own, "random-1")
     whole = path.read_bytes()
     path.write_bytes(whole[:-30])
@@ -418,7 +487,9 @@ def test_damage_is_told_and_no_traceback(own: Path, capsys: Told) -> None:
     assert "run_weibo.json" in refused(own, capsys, "recency", "random-1")
 
 
-def test_results_that_this_harness_has_not_scored_are_sent_to_reeval(own: Path, capsys: Told) -> None:
+def test_results_that_this_harness_has_not_scored_are_sent_to_reeval(
+    own: Path, capsys: Told
+) -> None:
     """Lines of the authors' runner have no checksum and no task."""
     folder = own / "results/theirs"
     folder.mkdir()
@@ -438,7 +509,8 @@ def test_runs_without_a_manifest_compare_with_a_warning(own: Path, capsys: Told)
 
 
 def test_text_fits_80_columns_with_chinese_names(own: Path, capsys: Told) -> None:
-    """Users and runs with Chinese names: two columns a character, and no line is longer than the terminal."""
+    """Users and runs with Chinese names: two columns a character, and no line is longer than the
+    terminal."""
     from rich.cells import cell_len
 
     def named(record: JSON) -> None:
@@ -457,7 +529,8 @@ def test_text_fits_80_columns_with_chinese_names(own: Path, capsys: Told) -> Non
 
 
 def test_excel_reads_back_with_the_same_numbers(played: Path, tmp_path: Path, capsys: Told) -> None:
-    """The differences of the JSON, in percentage points, stand as numbers in the sheet of figures."""
+    """The differences of the JSON, in percentage points, stand as numbers in the sheet of
+    figures."""
     out = tmp_path / "new" / "compared.xlsx"
     data = told(played, capsys, "recency", "random-1", "--out", str(out))
     space = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
@@ -465,27 +538,37 @@ def test_excel_reads_back_with_the_same_numbers(played: Path, tmp_path: Path, ca
         sheet = ElementTree.fromstring(file.read("xl/worksheets/sheet2.xml"))
     values = {cell.get("r"): cell.findtext(f"{space}v") for cell in sheet.iter(f"{space}c")}
     expected = [100 * of["difference"] for of in data["pairs"][0]["figures"]]
-    assert [float(values[f"G{row}"] or "") for row in range(2, 2 + len(expected))] == pytest.approx(expected)
+    assert [float(values[f"G{row}"] or "") for row in range(2, 2 + len(expected))] == pytest.approx(
+        expected
+    )
 
 
 def test_a_page_holds_verdict_and_figures(played: Path, tmp_path: Path, capsys: Told) -> None:
     """One file with the same words as the terminal; a name that is markup stays text."""
     out = tmp_path / "new" / "compared.html"
     shutil.copytree(played / "results/random-1", tmp_path / "<b>随机<b>")
-    pair = told(played, capsys, "recency", str(tmp_path / "<b>随机<b>"), "--html", str(out))["pairs"][0]
+    pair = told(played, capsys, "recency", str(tmp_path / "<b>随机<b>"), "--html", str(out))[
+        "pairs"
+    ][0]
     page = out.read_text()
     assert "is better than &lt;b&gt;随机&lt;b&gt; in Recall" in page and "<b>随机<b>" not in page
     assert pair["verdicts"][-1].startswith("recency is better than <b>随机<b> in Recall")
 
 
-def test_models_that_answered_are_named_for_each_run(played: Path, tmp_path: Path, capsys: Told) -> None:
-    """Over all its subsets, in text, page and JSON; a run of the harness's own baseline has none."""
+def test_models_that_answered_are_named_for_each_run(
+    played: Path, tmp_path: Path, capsys: Told
+) -> None:
+    """Over all its subsets, in text, page and JSON; a run of the harness's own baseline has
+    none."""
     out = tmp_path / "compared.html"
     data = told(played, capsys, "recency", "random-1", "--html", str(out))
     baseline, random = data["runs"]
     (answerer,) = random["replies"]["answered_by"]
     assert "replies" not in baseline and answerer["model"] == "scripted"
-    words = f"random-1: answered by: scripted 100 % ({answerer['replies']}) of {answerer['replies']} replies."
+    words = (
+        f"random-1: answered by: scripted 100 % ({answerer['replies']}) of {answerer['replies']}"
+        " replies."
+    )
     assert words in out.read_text()
     assert call(played, "recency", "random-1", "--full") == 0
     assert words in " ".join(capsys.readouterr().out.split())
@@ -497,7 +580,17 @@ def test_files_that_were_written_are_named(
 ) -> None:
     """On stderr, so that JSON stays JSON."""
     files = [str(tmp_path / name) for name in ("both.xlsx", "both.html")]
-    words = ["recency", "random-1", "--out", files[0], "--html", files[1], "--resamples", "1000", *more]
+    words = [
+        "recency",
+        "random-1",
+        "--out",
+        files[0],
+        "--html",
+        files[1],
+        "--resamples",
+        "1000",
+        *more,
+    ]
     assert main(["compare", *words, "--results-dir", str(played / "results")]) == 0
     assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == files
 
@@ -509,7 +602,8 @@ def test_the_same_command_prints_the_same_bytes(played: Path, capsys: Told) -> N
 
 
 def test_charts_have_a_row_for_each_figure(played: Path, capsys: Told) -> None:
-    """Of the primary ones first, then of all over all subsets and on each: differences with their bounds, and zero."""
+    """Of the primary ones first, then of all over all subsets and on each: differences with their
+    bounds, and zero."""
     data = told(played, capsys, "recency", "random-1")
     charts = [block for block in compare.blocks(data) if isinstance(block, Chart)]
     names = tuple(dict.fromkeys(of["metric"] for of in data["pairs"][0]["figures"]))
@@ -518,13 +612,16 @@ def test_charts_have_a_row_for_each_figure(played: Path, capsys: Told) -> None:
     assert charts[0].reference == 0.0
     for chart, row in ((charts[0], 0), (charts[1], place)):
         assert chart.series[0].values[row] == recall["difference"]
-        assert (chart.series[0].low[row], chart.series[0].high[row]) == tuple(recall["ci95_simultaneous"])
+        assert (chart.series[0].low[row], chart.series[0].high[row]) == tuple(
+            recall["ci95_simultaneous"]
+        )
     alone = entry(data["pairs"][0], "Recall", "weibo")
     assert charts[2].series[0].values[place] == alone["difference"]
 
 
 def test_words_and_table_have_the_same_interval(played: Path, capsys: Told) -> None:
-    """The simultaneous one, next to the adjusted p; the primary row has the chance level, as the JSON does."""
+    """The simultaneous one, next to the adjusted p; the primary row has the chance level, as the
+    JSON does."""
     data = told(played, capsys, "recency", "random-1")
     recall, metric = entry(data["pairs"][0], "Recall"), Metric("Recall")
     assert recall["ci95"] != recall["ci95_simultaneous"]
@@ -538,13 +635,18 @@ def test_words_and_table_have_the_same_interval(played: Path, capsys: Told) -> N
         for row in block.rows
         if row[0] == "Recall"
     )
-    assert row[5] == " to ".join(f"+{end}" for end in ends) and row[3] == metric.text(recall["chance"])
+    assert row[5] == " to ".join(f"+{end}" for end in ends) and row[3] == metric.text(
+        recall["chance"]
+    )
 
 
 def test_the_primary_metric_of_a_run_is_chosen_when_it_begins(tmp_path: Path, capsys: Told) -> None:
-    """`compare` is about it alone, so its p is not corrected for another; a later session cannot change it."""
+    """`compare` is about it alone, so its p is not corrected for another; a later session cannot
+    change it."""
     (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "weibo_inference_tasks.jsonl").write_bytes(b"".join(generate("weibo", 20, 5, 2.0)))
+    (tmp_path / "tasks" / "weibo_inference_tasks.jsonl").write_bytes(
+        b"".join(generate("weibo", 20, 5, 2.0))
+    )
     chosen = ("--platform", "weibo", "--primary", "Recall_Novelty")
     play(tmp_path, "a", None, *chosen)
     play(tmp_path, "b", seeded(1), *chosen)
@@ -552,13 +654,26 @@ def test_the_primary_metric_of_a_run_is_chosen_when_it_begins(tmp_path: Path, ca
     capsys.readouterr()
     pair = told(tmp_path, capsys, "a", "b")["pairs"][0]
     primary = [of for of in pair["figures"] if not of["exploratory"]]
-    assert [of["metric"] for of in primary] == ["Recall_Novelty"] == pair["main"] and len(pair["verdicts"]) == 1
+    assert [of["metric"] for of in primary] == ["Recall_Novelty"] == pair["main"] and len(
+        pair["verdicts"]
+    ) == 1
     assert primary[0]["p_adjusted"] == pytest.approx(primary[0]["p"])
     other = told(tmp_path, capsys, "a", "c")["pairs"][0]
-    assert other["main"] == ["Recall", "F1^NS"] and any("primary" in words for words in other["warnings"])
-    where = ("--tasks-dir", str(tmp_path / "tasks"), "--results-dir", str(tmp_path / "results"), "--name", "a")
+    assert other["main"] == ["Recall", "F1^NS"] and any(
+        "primary" in words for words in other["warnings"]
+    )
+    where = (
+        "--tasks-dir",
+        str(tmp_path / "tasks"),
+        "--results-dir",
+        str(tmp_path / "results"),
+        "--name",
+        "a",
+    )
     again = ("run", "--model", "baseline/recency", "--platform", "weibo", *where)
-    assert main([*again, "--primary", "Recall"]) == 2 and main([*again, "--primary", "no metric"]) == 2
+    assert (
+        main([*again, "--primary", "Recall"]) == 2 and main([*again, "--primary", "no metric"]) == 2
+    )
     assert main([*again]) == 0
     manifest = orjson.loads((tmp_path / "results" / "a" / "run_weibo.json").read_bytes())
     assert manifest["provenance"]["primary"] == "Recall_Novelty"
@@ -567,9 +682,11 @@ def test_the_primary_metric_of_a_run_is_chosen_when_it_begins(tmp_path: Path, ca
 # The few lines that are shown first
 
 
-def test_a_comparison_is_six_lines_on_a_wide_terminal(own: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A verdict for each primary metric with all its numbers, a row of the chart for each and its scale, and notes;
-    `--full` begins with the same lines and has all figures."""
+def test_a_comparison_is_six_lines_on_a_wide_terminal(
+    own: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verdict for each primary metric with all its numbers, a row of the chart for each and its
+    scale, and notes; `--full` begins with the same lines and has all figures."""
     monkeypatch.setenv("COLUMNS", "120")
     shutil.move(own / "results/random-1", own / "results/chance")
     capsys.readouterr()
@@ -579,11 +696,15 @@ def test_a_comparison_is_six_lines_on_a_wide_terminal(own: Path, capsys: Told, m
     recall = entry(told(own, capsys, "recency", "chance")["pairs"][0], "Recall")
     text = Metric("Recall").text
     values = f"{text(recall['a'])} vs {text(recall['b'])} %"
-    assert lines[0].startswith(f"recency is better than chance in Recall by {text(recall['difference'])} points (95 % ")
+    assert lines[0].startswith(
+        f"recency is better than chance in Recall by {text(recall['difference'])} points (95 % "
+    )
     assert recall["p_adjusted"] < 0.001
     assert lines[0].endswith(f"), {values}, p < 0.001, n {recall['users']}.")
     assert "●" in lines[2] and lines[4].startswith("recency minus chance, points")
-    assert lines[5] == "n: users that both have, p: adjusted; synthetic tasks. --full shows the rest."
+    assert (
+        lines[5] == "n: users that both have, p: adjusted; synthetic tasks. --full shows the rest."
+    )
     assert call(own, "recency", "chance", "--full") == 0
     whole = capsys.readouterr().out
     assert whole.startswith(lines[0]) and "--full" not in whole
@@ -591,7 +712,8 @@ def test_a_comparison_is_six_lines_on_a_wide_terminal(own: Path, capsys: Told, m
 
 
 def test_notes_name_what_a_reader_must_not_miss(own: Path, capsys: Told) -> None:
-    """Users of one run alone, who could change it, invalid answers, other settings: in at most two lines."""
+    """Users of one run alone, who could change it, invalid answers, other settings: in at most two
+    lines."""
 
     def filtered(record: JSON) -> None:
         record["steps"][0] |= {"outcome": "content_filter", "prediction": []}
@@ -623,13 +745,17 @@ def test_costs_of_the_runs_are_named_where_they_are_known(own: Path, capsys: Tol
         report["cost"] = {"requests": 1, "prompt_tokens": 100, "amount": "0.25", "price": price}
         path.write_bytes(orjson.dumps(report))
     capsys.readouterr()
-    assert [run.get("cost") for run in told(own, capsys, "recency", "random-1")["runs"]] == [None, "0.5000 USD"]
+    assert [run.get("cost") for run in told(own, capsys, "recency", "random-1")["runs"]] == [
+        None,
+        "0.5000 USD",
+    ]
     assert call(own, "recency", "random-1") == 0
     assert "Cost: random-1 0.5000 USD. --full" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_page_has_verdicts_first_and_the_rest_folded(played: Path, capsys: Told) -> None:
-    """All headings are folded where two runs are compared; of three each pair has one that is open."""
+    """All headings are folded where two runs are compared; of three each pair has one that is
+    open."""
     blocks = list(compare.blocks(told(played, capsys, "recency", "random-1")))
     first = next(place for place, block in enumerate(blocks) if isinstance(block, Heading))
     assert [type(block) for block in blocks[:first]] == [Paragraph, Paragraph, Chart, Paragraph]

@@ -1,4 +1,5 @@
-"""What `compare` and `stats` conclude of two runs of a plug-in: the paired test decides, in both."""
+"""What `compare` and `stats` conclude of two runs of a plug-in: the paired test decides, in
+both."""
 
 from __future__ import annotations
 
@@ -47,16 +48,27 @@ class Harness(Commands):
         root = self.results.parent
         (root / "values.py").write_text(PLUGIN)
         lines = [
-            {"user_id": f"u{number:03}", "text": " ".join(map(str, values))} for number, values in enumerate(users)
+            {"user_id": f"u{number:03}", "text": " ".join(map(str, values))}
+            for number, values in enumerate(users)
         ]
         (root / "shop.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
         for name in ("first", "second", "third")[: len(users[0])]:
-            words = ("run", root / "values.py", "--model", f"baseline/{name}", "--tasks-dir", root, "--no-html")
+            words = (
+                "run",
+                root / "values.py",
+                "--model",
+                f"baseline/{name}",
+                "--tasks-dir",
+                root,
+                "--no-html",
+            )
             self(*words)
 
     def entries(self, *runs: str) -> dict[str, dict[str, object]]:
         """The entries of a comparison by metric."""
-        figures = self.json("compare", *(runs or ("first", "second")), "--json")["pairs"][0]["figures"]
+        figures = self.json("compare", *(runs or ("first", "second")), "--json")["pairs"][0][
+            "figures"
+        ]
         return {figure["metric"]: figure for figure in figures}
 
     def separable(self, metric: str, run: str) -> bool | None:
@@ -71,8 +83,8 @@ def harness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Harness:
 
 
 def test_the_largest_effect_is_concluded(harness: Harness) -> None:
-    """98.33 against 2.50 on 120 users, nearly all of whom differ by the same: the test decides, the interval is shown
-    with its mark, and `stats` says the same."""
+    """98.33 against 2.50 on 120 users, nearly all of whom differ by the same: the test decides, the
+    interval is shown with its mark, and `stats` says the same."""
     harness.play(*[(100, 0)] * 115, *[(100, 100)] * 3, *[(0, 0)] * 2)
     share = harness.entries()["share"]
     assert (share["a"], share["b"]) == (pytest.approx(118 / 120), pytest.approx(3 / 120))
@@ -84,7 +96,8 @@ def test_the_largest_effect_is_concluded(harness: Harness) -> None:
 
 
 def test_equal_differences_of_all_users_are_concluded_without_an_interval(harness: Harness) -> None:
-    """Every user has the same difference: no interval would be honest, and the test has no doubt."""
+    """Every user has the same difference: no interval would be honest, and the test has no
+    doubt."""
     harness.play(*[(60, 50)] * 30)
     share = harness.entries()["share"]
     assert (share["outcome"], share["ci95_simultaneous"]) == ("a_better", None)
@@ -93,9 +106,14 @@ def test_equal_differences_of_all_users_are_concluded_without_an_interval(harnes
     )
 
 
-@pytest.mark.parametrize(("differing", "outcome"), [(5, "too_few"), (6, "a_better"), (7, "a_better")])
-def test_too_few_is_where_no_p_below_5_percent_is_possible(differing: int, outcome: str, harness: Harness) -> None:
-    """Of users that differ alike the smallest p is 2^(1-n), of both metrics, which are one: 0.0625 of five."""
+@pytest.mark.parametrize(
+    ("differing", "outcome"), [(5, "too_few"), (6, "a_better"), (7, "a_better")]
+)
+def test_too_few_is_where_no_p_below_5_percent_is_possible(
+    differing: int, outcome: str, harness: Harness
+) -> None:
+    """Of users that differ alike the smallest p is 2^(1-n), of both metrics, which are one: 0.0625
+    of five."""
     harness.play(*[(60, 50)] * differing, *[(50, 50)] * 4)
     share = harness.entries()["share"]
     assert share["p"] == pytest.approx(2.0 ** (1 - differing), rel=0.05)
@@ -127,10 +145,14 @@ def test_a_metric_without_a_better_direction_differs(harness: Harness) -> None:
 
 
 def test_stats_adjusts_for_the_runs_that_are_compared_with_the_best(harness: Harness) -> None:
-    """Six users make p = 0.03 against one run, and not against two that differ from the best by other users."""
+    """Six users make p = 0.03 against one run, and not against two that differ from the best by
+    other users."""
     six = [(60, 50, 60), (60, 51, 60), (60, 52, 60), (60, 53, 60), (60, 54, 60), (60, 55, 60)]
     others = [(60, 60, 50), (60, 60, 51), (60, 60, 52), (60, 60, 53), (60, 60, 54), (60, 60, 55)]
     harness.play(*six, *others)
-    assert harness.json("stats", "--json", "first", "second")["share"]["second"]["shop"]["separable"] is True
+    assert (
+        harness.json("stats", "--json", "first", "second")["share"]["second"]["shop"]["separable"]
+        is True
+    )
     assert harness.separable("share", "second") is False
     assert harness.separable("share", "third") is False

@@ -15,7 +15,8 @@ SUBSETS = ("--subset", "weibo", "--subset", "douban", "--subset", "zhihu")
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of two baselines on 120 users, and one of them on five; the other's F1^NS is better by 3.6 points."""
+    """Runs of two baselines on 120 users, and one of them on five; the other's F1^NS is better by
+    3.6 points."""
     folder = tmp_path_factory.mktemp("results")
     where = (*SHIPPED, "--no-html", "--results-dir", str(folder))
     for model in ("recency", "random"):
@@ -37,11 +38,19 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_exit_code_says_whether_a_run_is_worse(
-    runs: tuple[str, str], points: str, code: int, said: str, results: Path, capsys: pytest.CaptureFixture[str]
+    runs: tuple[str, str],
+    points: str,
+    code: int,
+    said: str,
+    results: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """By one-sided 95 % bounds; between them, and with too few users, nothing is claimed."""
     words = ("--subset", "weibo") if "few-random" in runs and "random" in runs else ()
-    assert main(["compare", *runs, *words, "--not-worse-than", points, "--results-dir", str(results)]) == code
+    assert (
+        main(["compare", *runs, *words, "--not-worse-than", points, "--results-dir", str(results)])
+        == code
+    )
     assert said in capsys.readouterr().err
 
 

@@ -1,4 +1,5 @@
-"""Users that only one of two runs has: bounds, failures at the worst value, and a verdict with them."""
+"""Users that only one of two runs has: bounds, failures at the worst value, and a verdict with
+them."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def absent(*values: float, failed: int = 0) -> Absent:
 
 
 def test_bounds_are_the_means_with_the_worst_and_the_best_values_of_missing_users() -> None:
-    """Two users that both have, one of B alone, two of A alone: written out, and over two platforms their mean."""
+    """Two users that both have, one of B alone, two of A alone: written out, and over two platforms
+    their mean."""
     one = Incomplete(Pair(rows(0.5, 0.75), rows(0.25, 0.5)), absent(0.5), absent(0.25, 1.0))
     a, b = 0.5 + 0.75 + 0.25 + 1.0, 0.25 + 0.5 + 0.5
     low, high = (a + 0 - b - 2) / 5, (a + 1 - b - 0) / 5
@@ -51,7 +53,8 @@ def test_bounds_are_the_means_with_the_worst_and_the_best_values_of_missing_user
 
 
 def test_failures_take_the_worst_value_of_the_metric() -> None:
-    """One of A's two missing users failed: 0 of a share, and unknown where the worst value has no bound."""
+    """One of A's two missing users failed: 0 of a share, and unknown where the worst value has no
+    bound."""
     one = Incomplete(Pair(rows(0.5, 0.75), rows(0.25, 0.5)), absent(0.5, 0.25, failed=1), absent())
     found, unbounded = (sensitivity([one], FIGURES, metric) for metric in (SHARE, DELAY))
     assert found is not None and found["failed"]["a"] == 1
@@ -62,7 +65,10 @@ def test_failures_take_the_worst_value_of_the_metric() -> None:
 
 def test_without_missing_users_there_is_nothing_to_say() -> None:
     """No bounds about nobody."""
-    assert sensitivity([Incomplete(Pair(rows(0.5), rows(0.25)), absent(), absent())], FIGURES, SHARE) is None
+    assert (
+        sensitivity([Incomplete(Pair(rows(0.5), rows(0.25)), absent(), absent())], FIGURES, SHARE)
+        is None
+    )
 
 
 def worst(root: Path, run: str, other: str, platform: str, number: int) -> set[str]:
@@ -83,14 +89,16 @@ def worst(root: Path, run: str, other: str, platform: str, number: int) -> set[s
 def leave_out(root: Path, run: str, platform: str, users: set[str]) -> None:
     path = results(root, run, platform)
     kept = [
-        line for line in path.read_bytes().splitlines(keepends=True) if unseal(line.strip())["user_id"] not in users
+        line
+        for line in path.read_bytes().splitlines(keepends=True)
+        if unseal(line.strip())["user_id"] not in users
     ]
     path.write_bytes(b"".join(kept))
 
 
 def test_a_run_without_its_worst_users_is_not_simply_better(own: Path, capsys: Told) -> None:
-    """Two seeds of the same model differ once one lacks the 4 of 40 worst users of each platform; the verdict says
-    what these could change."""
+    """Two seeds of the same model differ once one lacks the 4 of 40 worst users of each platform;
+    the verdict says what these could change."""
     whole = entry(told(own, capsys, "random-2", "random-1")["pairs"][0], "Recall")
     assert whole["outcome"] == "no_difference"
     for platform in PLATFORMS:
@@ -100,7 +108,10 @@ def test_a_run_without_its_worst_users_is_not_simply_better(own: Path, capsys: T
     assert recall["outcome"] == "a_better" and recall["missing"]["a"] == 8
     assert recall["missing_users"] in ("could_reverse", "could_undo")
     sentence = next(words for words in pair["verdicts"] if " in Recall " in words)
-    assert not sentence.startswith("random-2 is better") and "8 users missing from random-2 could" in sentence
+    assert (
+        not sentence.startswith("random-2 is better")
+        and "8 users missing from random-2 could" in sentence
+    )
 
 
 def test_the_truth_lies_within_the_bounds(own: Path, capsys: Told) -> None:
@@ -108,10 +119,15 @@ def test_the_truth_lies_within_the_bounds(own: Path, capsys: Told) -> None:
     whole = entry(told(own, capsys, "random-1", "random-2")["pairs"][0], "Recall")
     assert whole["missing"] is None and whole["missing_users"] is None
     for platform in PLATFORMS:
-        chosen = [(a, worst(own, a, b, platform, 4)) for a, b in (("random-1", "random-2"), ("random-2", "random-1"))]
+        chosen = [
+            (a, worst(own, a, b, platform, 4))
+            for a, b in (("random-1", "random-2"), ("random-2", "random-1"))
+        ]
         for run, users in chosen:
             leave_out(own, run, platform, users)
-    low, high = entry(told(own, capsys, "random-1", "random-2")["pairs"][0], "Recall")["missing"]["bounds"]
+    low, high = entry(told(own, capsys, "random-1", "random-2")["pairs"][0], "Recall")["missing"][
+        "bounds"
+    ]
     assert low < whole["difference"] < high
 
 
@@ -140,7 +156,12 @@ def test_failed_users_are_counted_as_the_worst_value(own: Path, capsys: Told) ->
     first, *rest = results(own, "random-1").read_bytes().splitlines(keepends=True)
     results(own, "random-1").write_bytes(b"".join(rest))
     record = unseal(first.strip())
-    failure = {"user_id": record["user_id"], "task": record["task"], "boundary": "endpoint", "kind": "http"}
+    failure = {
+        "user_id": record["user_id"],
+        "task": record["task"],
+        "boundary": "endpoint",
+        "kind": "http",
+    }
     (own / "results/random-1/failures_weibo.jsonl").write_bytes(seal(failure))
     pair = told(own, capsys, "random-1", "recency", "--platform", "weibo")["pairs"][0]
     recall = entry(pair, "Recall", "weibo")
@@ -150,7 +171,9 @@ def test_failed_users_are_counted_as_the_worst_value(own: Path, capsys: Told) ->
     assert "With failed users (1 of random-1) at the worst value" in " ".join(pair["verdicts"])
 
 
-def test_a_figure_that_is_no_mean_has_no_bounds_and_says_so(lived: Path, tmp_path: Path, capsys: Told) -> None:
+def test_a_figure_that_is_no_mean_has_no_bounds_and_says_so(
+    lived: Path, tmp_path: Path, capsys: Told
+) -> None:
     """Divergences: residents are missing, and what they could change is not known."""
     root = Path(shutil.copytree(lived, tmp_path / "own"))
     edit(root / "results/commuter/inference_results_beijing.jsonl", nothing, slice(4, None))

@@ -1,4 +1,5 @@
-"""`completion`: the scripts, loaded by the shells themselves; and the examples in the help of commands."""
+"""`completion`: the scripts, loaded by the shells themselves; and the examples in the help of
+commands."""
 
 from __future__ import annotations
 
@@ -71,13 +72,17 @@ LOADED = {
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scripts, in a folder with results of hostile names: as they are, and each after a number of its own."""
+    """The scripts, in a folder with results of hostile names: as they are, and each after a number
+    of its own."""
     folder = tmp_path_factory.mktemp("hostile")
     numbered = [f"n{number:02}{name}" for number, name in enumerate(OFFERED)]
     for name in (*OFFERED, *LEFT_OUT, *numbered):
         (folder / "results" / name).mkdir(parents=True)
     for name in SHELLS:
-        with pytest.MonkeyPatch.context() as patch, (folder / f"_{name}").open("w", encoding="utf-8") as output:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            (folder / f"_{name}").open("w", encoding="utf-8") as output,
+        ):
             patch.setattr("sys.stdout", output)
             assert main(["completion", name]) == 0
     (folder / FILE).touch()
@@ -89,7 +94,12 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def environment(folder: Path) -> dict[str, str]:
     """Return the variables of a shell that knows UTF-8 and no settings of the user's."""
-    plain = {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "TERM": "xterm", "LC_ALL": "C.UTF-8"}
+    plain = {
+        "HOME": str(folder),
+        "XDG_CONFIG_HOME": str(folder),
+        "TERM": "xterm",
+        "LC_ALL": "C.UTF-8",
+    }
     return {"PATH": os.environ["PATH"], "INPUTRC": os.devnull, "HISTFILE": os.devnull, **plain}
 
 
@@ -104,7 +114,10 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("completion")
     for run in ("模型-a", "other"):
         (folder / "results" / run).mkdir(parents=True)
-    with pytest.MonkeyPatch.context() as patch, (folder / "script").open("w", encoding="utf-8") as output:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        (folder / "script").open("w", encoding="utf-8") as output,
+    ):
         patch.setattr("sys.stdout", output)
         assert main(["completion", "bash"]) == 0
     return folder / "script"
@@ -122,8 +135,11 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("harness compare ", {"模型-a", "other"}),
     ],
 )
-def test_bash_completes_commands_options_values_and_runs(words: str, completed: set[str], script: Path) -> None:
-    """As after a press of the tab key: commands, options of any benchmark, choices, folders of runs."""
+def test_bash_completes_commands_options_values_and_runs(
+    words: str, completed: set[str], script: Path
+) -> None:
+    """As after a press of the tab key: commands, options of any benchmark, choices, folders of
+    runs."""
     call = ["bash", "--norc", "-c", ASK, "bash", str(script), *words.split(" ")]
     done = subprocess.run(call, cwd=script.parent, capture_output=True, text=True, timeout=60)
     assert set(done.stdout.split()) == completed, done.stderr
@@ -144,7 +160,9 @@ def test_bash_completes_commands_options_values_and_runs(words: str, completed: 
 def test_bash_completes_a_word_that_is_quoted(typed: str, offered: str, hostile: Path) -> None:
     """The rest of the name is quoted in the same way."""
     call = ["bash", "--norc", "-c", ASK, "bash", "./_bash", "harness", "resume", "--name", typed]
-    done = subprocess.run(call, cwd=hostile, env=environment(hostile), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        call, cwd=hostile, env=environment(hostile), capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.removesuffix("\n") == offered, done.stderr
     assert not (hostile / MARK).exists()
 
@@ -152,7 +170,8 @@ def test_bash_completes_a_word_that_is_quoted(typed: str, offered: str, hostile:
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 def test_script_is_one_of_its_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A shell that is installed here finds no mistake in its script; every script names every command."""
+    """A shell that is installed here finds no mistake in its script; every script names every
+    command."""
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert all(command in script for command in COMMANDS)
@@ -163,7 +182,8 @@ def test_script_is_one_of_its_shell(shell: str, capsys: pytest.CaptureFixture[st
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bash", "zsh"])
 def test_name_of_a_run_is_inserted_quoted_and_nothing_of_it_runs(name: str, hostile: Path) -> None:
-    """At a real terminal: the first characters, the tab key, and the line is executed with the name as one word."""
+    """At a real terminal: the first characters, the tab key, and the line is executed with the name
+    as one word."""
     start = {"bash": "--norc --noprofile -i", "zsh": "-f -i"}[name].split()
     made = hostile / "said" / name
     made.mkdir()
@@ -191,13 +211,26 @@ def test_name_of_a_run_is_inserted_quoted_and_nothing_of_it_runs(name: str, host
     ],
 )
 @pytest.mark.parametrize("command", ["resume --name ", "compare ", "merge plain ", "remove "])
-def test_all_names_are_offered_as_one_candidate_each(name: str, ask: str, command: str, hostile: Path) -> None:
-    """Each is quoted: split as the shell splits words, it is the name; names that cannot be runs are left out."""
+def test_all_names_are_offered_as_one_candidate_each(
+    name: str, ask: str, command: str, hostile: Path
+) -> None:
+    """Each is quoted: split as the shell splits words, it is the name; names that cannot be runs
+    are left out."""
     path = needed(name)
     words = ["harness", *command.split(" ")]
     place = ["bash"] if name == "bash" else []
-    call = [path, *(["--norc"] if name == "bash" else ["--no-config"]), "-c", ask, *place, f"./_{name}", *words]
-    done = subprocess.run(call, cwd=hostile, env=environment(hostile), capture_output=True, text=True, timeout=60)
+    call = [
+        path,
+        *(["--norc"] if name == "bash" else ["--no-config"]),
+        "-c",
+        ask,
+        *place,
+        f"./_{name}",
+        *words,
+    ]
+    done = subprocess.run(
+        call, cwd=hostile, env=environment(hostile), capture_output=True, text=True, timeout=60
+    )
     lines = {line.partition("\t")[0] for line in done.stdout.splitlines()}
     found = {shlex.split(line)[0] for line in lines if line and not line.startswith("--")}
     numbered = {f"n{number:02}{run}" for number, run in enumerate(OFFERED)}

@@ -38,21 +38,32 @@ def test_config_shows_each_value_with_its_source(monkeypatch: pytest.MonkeyPatch
     write(f'timeout = 5\nrpm = 3\nno-html = true\n[run]\nmodel = "a"\napi-url = "{URL}"\n')
     found = values(parsed(["run", "--rpm", "4", "--extra-header", f"X-Key:{LLM_KEY}"]))
     assert (found["rpm"].value, found["rpm"].source, found["rpm"].where) == (4, "flag", "--rpm")
-    assert (found["timeout"].value, found["timeout"].source, found["timeout"].where) == (5, "file", "harness.toml")
+    assert (found["timeout"].value, found["timeout"].source, found["timeout"].where) == (
+        5,
+        "file",
+        "harness.toml",
+    )
     assert (found["no-html"].value, found["no-html"].source) == (True, "file")
     assert (found["model"].value, found["model"].source) == (["a"], "file")
     assert (found["concurrency"].value, found["concurrency"].source) == (16, "default")
     assert found["no-color"].where == "NO_COLOR"
-    assert (found["api-url"].value, found["api-url"].where) == (["https://relay.example/v1"], "LLM_API_BASE")
+    assert (found["api-url"].value, found["api-url"].where) == (
+        ["https://relay.example/v1"],
+        "LLM_API_BASE",
+    )
     assert (found["api-key"].value, found["api-key"].where) == ("***", "LLM_API_KEY")
     assert found["extra-header"].value == ["X-Key: ***"]
     assert values(parsed(["resume", "--api-key", LLM_KEY]))["api-key"].value == "***"
 
 
 def test_config_shows_the_limits_of_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What neither flag nor settings file gives comes from the providers file, as for the run itself."""
+    """What neither flag nor settings file gives comes from the providers file, as for the run
+    itself."""
     monkeypatch.setenv("OWN_KEY", LLM_KEY)
-    write(f'[providers.own]\nbase_url = "{URL}"\nkey_env = "OWN_KEY"\nrpm = 9\ntpm = 9\n', "providers.toml")
+    write(
+        f'[providers.own]\nbase_url = "{URL}"\nkey_env = "OWN_KEY"\nrpm = 9\ntpm = 9\n',
+        "providers.toml",
+    )
     write("rpm = 3\n")
     found = values(parsed(["run", "--model", "own:m"]))
     assert (found["tpm"].value, found["tpm"].where) == (9, "providers.toml")
@@ -61,7 +72,9 @@ def test_config_shows_the_limits_of_the_provider(monkeypatch: pytest.MonkeyPatch
     assert (found["api-key"].value, found["api-key"].where) == ("***", "OWN_KEY")
 
 
-@pytest.mark.parametrize("words", [[], ["--json"], ["--json", "run"], ["resume"], ["--json", "status"]])
+@pytest.mark.parametrize(
+    "words", [[], ["--json"], ["--json", "run"], ["resume"], ["--json", "status"]]
+)
 def test_config_prints_for_any_command_and_shows_no_key(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,10 +86,22 @@ def test_config_prints_for_any_command_and_shows_no_key(
 
 
 CLASHES = {
-    "queue": ('[run]\nqueue = "month"\n', "harness.toml: run.queue", "queue month in providers.toml"),
+    "queue": (
+        '[run]\nqueue = "month"\n',
+        "harness.toml: run.queue",
+        "queue month in providers.toml",
+    ),
     "name": ('[run]\nqueue = "week"\nname = "n"\n', "harness.toml: run.name", "providers file"),
-    "provider": ('[run]\nprovider = "nobody"\nmodel = "m"\n', "harness.toml: run.provider", "nobody in providers.toml"),
-    "auto-floor": ("auto-floor = 9\nauto-ceiling = 8\n", "harness.toml: auto-floor", "harness.toml: auto-ceiling"),
+    "provider": (
+        '[run]\nprovider = "nobody"\nmodel = "m"\n',
+        "harness.toml: run.provider",
+        "nobody in providers.toml",
+    ),
+    "auto-floor": (
+        "auto-floor = 9\nauto-ceiling = 8\n",
+        "harness.toml: auto-floor",
+        "harness.toml: auto-ceiling",
+    ),
 }
 
 
@@ -84,7 +109,8 @@ CLASHES = {
 def test_config_shows_values_that_contradict_the_providers_file(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The message has both files with their keys, and the table is there to see where each value comes from."""
+    """The message has both files with their keys, and the table is there to see where each value
+    comes from."""
     text, ours, theirs = CLASHES[option]
     write(text)
     write('[queues]\nweek = ["openai:a", "openai:b"]\n', "providers.toml")

@@ -17,13 +17,38 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results folder with a run of twenty users of weibo, and one of ten residents."""
     folder = tmp_path_factory.mktemp("results")
     where = ["--demo", "--no-html", "--results-dir", str(folder)]
-    assert main(["run", "--subset", "weibo", "--limit", "20", "--name", "spb", "--temperature", "0.5", *where]) == 0
+    assert (
+        main(
+            [
+                "run",
+                "--subset",
+                "weibo",
+                "--limit",
+                "20",
+                "--name",
+                "spb",
+                "--temperature",
+                "0.5",
+                *where,
+            ]
+        )
+        == 0
+    )
     assert main(["run", "dailymobility", "--limit", "10", "--name", "dm", *where]) == 0
     return folder
 
 
 def exported(results: Path, run: str, out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    words = ["export", run, "--format", "every-eval-ever", "--out", str(out), "--results-dir", str(results)]
+    words = [
+        "export",
+        run,
+        "--format",
+        "every-eval-ever",
+        "--out",
+        str(out),
+        "--results-dir",
+        str(results),
+    ]
     assert main(words) == 0
     samples = out.with_name(f"{out.stem}_samples.jsonl")
     lines = samples.read_bytes().splitlines() if samples.exists() else []
@@ -35,13 +60,18 @@ def test_figures_are_those_of_the_report(results: Path, tmp_path: Path) -> None:
     data, _ = exported(results, "spb", tmp_path / "spb.json")
     report = orjson.loads((results / "spb/eval_report_weibo.json").read_bytes())
     assert data["schema_version"] == "0.3.0" and data["model_info"]["id"] == "baseline/recency"
-    by_name = {result["metric_config"]["metric_name"]: result for result in data["evaluation_results"]}
+    by_name = {
+        result["metric_config"]["metric_name"]: result for result in data["evaluation_results"]
+    }
     recall, expected = by_name["Recall"], report["metrics"]["Recall"]
     assert recall["score_details"]["score"] == expected["value"]
     interval = recall["score_details"]["uncertainty"]["confidence_interval"]
     assert [interval["lower"], interval["upper"]] == expected["ci95"]
     assert recall["score_details"]["uncertainty"]["num_samples"] == expected["users"]
-    assert (recall["metric_config"]["min_score"], recall["metric_config"]["max_score"]) == (0.0, 1.0)
+    assert (recall["metric_config"]["min_score"], recall["metric_config"]["max_score"]) == (
+        0.0,
+        1.0,
+    )
     assert recall["metric_config"]["lower_is_better"] is False
     assert float(recall["score_details"]["details"]["chance_level"]) == report["chance"]["Recall"]
     assert recall["generation_config"]["generation_args"] == {"temperature": 0.5}
@@ -52,7 +82,10 @@ def test_users_have_their_conversation_and_value(results: Path, tmp_path: Path) 
     data, samples = exported(results, "spb", tmp_path / "spb.json")
     detailed = data["detailed_evaluation_results"]
     written = (tmp_path / "spb_samples.jsonl").read_bytes()
-    assert detailed["checksum"] == sha256(written).hexdigest() and detailed["total_rows"] == len(samples) > 0
+    assert (
+        detailed["checksum"] == sha256(written).hexdigest()
+        and detailed["total_rows"] == len(samples) > 0
+    )
     assert {sample["evaluation_result_id"] for sample in samples} <= {
         result["evaluation_result_id"] for result in data["evaluation_results"]
     }

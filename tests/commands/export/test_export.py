@@ -36,8 +36,8 @@ def run(results: Path, *words: str) -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of both benchmarks and of a plug-in. The model `m` plays two repeats; in the first, whose requests have no
-    seed, its first reply to a step is no JSON."""
+    """Runs of both benchmarks and of a plug-in. The model `m` plays two repeats; in the first,
+    whose requests have no seed, its first reply to a step is no JSON."""
     folder = tmp_path_factory.mktemp("made")
     seen = set[str]()
 
@@ -53,8 +53,27 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with serving(stuttering) as server:
         words = (*SHIPPED, "--platform", "weibo", "--limit", "4", "--repeats", "2")
         run(folder, "--model", "m", *words, "--api-url", server.url)
-    run(folder, "dailymobility", "--model", "baseline/commuter", "--name", "commuter", *SHIPPED, "--limit", "2")
-    run(folder, str(STARS), "--model", "baseline/four-stars", "--name", "four-stars", "--tasks-dir", str(STARS.parent))
+    run(
+        folder,
+        "dailymobility",
+        "--model",
+        "baseline/commuter",
+        "--name",
+        "commuter",
+        *SHIPPED,
+        "--limit",
+        "2",
+    )
+    run(
+        folder,
+        str(STARS),
+        "--model",
+        "baseline/four-stars",
+        "--name",
+        "four-stars",
+        "--tasks-dir",
+        str(STARS.parent),
+    )
     return folder
 
 
@@ -80,7 +99,9 @@ def total(found: list[dict[str, Any]], name: str) -> Any:
 
 @pytest.mark.parametrize("name", ["m", "commuter", "four-stars"])
 @pytest.mark.parametrize("kind", ["steps", "users", "responses"])
-def test_loaded_run_has_the_exported_rows(name: str, kind: str, finished: Path, tmp_path: Path) -> None:
+def test_loaded_run_has_the_exported_rows(
+    name: str, kind: str, finished: Path, tmp_path: Path
+) -> None:
     """From Python they have the same columns and values, where a loop runs as well."""
     made = load_run(finished / name)
 
@@ -102,9 +123,15 @@ def test_tokens_and_seconds_of_rows_add_up_to_those_of_the_run(
     """Whether a reply is a step, a whole day, or one of two for a user."""
     made = load_run(finished / name)
     found = rows(finished, tmp_path / "x.jsonl", name, "--rows", kind)
-    assert {name: total(found, name) for name in COST} == {name: made.report.usage[name] for name in COST}
-    assert total(found, "seconds") == pytest.approx(sum(reply["seconds"] for reply in made.responses()), abs=1e-9)
-    assert {(row["run"], row["model"]) for row in found} == {(name, made.manifest.identity["model"])}
+    assert {name: total(found, name) for name in COST} == {
+        name: made.report.usage[name] for name in COST
+    }
+    assert total(found, "seconds") == pytest.approx(
+        sum(reply["seconds"] for reply in made.responses()), abs=1e-9
+    )
+    assert {(row["run"], row["model"]) for row in found} == {
+        (name, made.manifest.identity["model"])
+    }
 
 
 def test_step_that_was_asked_twice_has_both_replies(finished: Path, tmp_path: Path) -> None:
@@ -121,8 +148,12 @@ def test_day_has_its_requests_in_the_first_half_hour(finished: Path, tmp_path: P
     assert [row["requests"] for row in found] == [1, *[0] * 47] * 2
 
 
-@pytest.mark.parametrize(("name", "metric"), [("m", "Recall"), ("m", "F1^NS"), ("four-stars", "MAE")])
-def test_mean_over_users_is_the_figure_of_the_report(name: str, metric: str, finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "metric"), [("m", "Recall"), ("m", "F1^NS"), ("four-stars", "MAE")]
+)
+def test_mean_over_users_is_the_figure_of_the_report(
+    name: str, metric: str, finished: Path, tmp_path: Path
+) -> None:
     """A user's values are those that the report is made of; with repeats each is a row."""
     [made] = [load_run(folder) for folder in finished.iterdir() if folder.name == name]
     found = [row[metric] for row in rows(finished, tmp_path / "x.jsonl", name, "--rows", "users")]
@@ -135,7 +166,9 @@ def test_responses_are_the_lines_of_their_file(finished: Path, tmp_path: Path) -
     assert [row["text"] for row in found] == [line["completion"]["text"] for line in lines]
     assert {(row["model"], row["response_model"]) for row in found} == {("m", "scripted")}
     assert {row["reasoning"] for row in found} == {"嗯", None}
-    assert [(row["user_id"], row["seconds"]) for row in found] == [(line["user_id"], line["seconds"]) for line in lines]
+    assert [(row["user_id"], row["seconds"]) for row in found] == [
+        (line["user_id"], line["seconds"]) for line in lines
+    ]
 
 
 def test_csv_has_the_values_of_the_json_lines(finished: Path, tmp_path: Path) -> None:
@@ -145,11 +178,15 @@ def test_csv_has_the_values_of_the_json_lines(finished: Path, tmp_path: Path) ->
     with (tmp_path / "x.csv").open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
     assert [list(row) for row in table] == [list(row) for row in lines]
-    text = [{name: "" if value is None else str(value) for name, value in row.items()} for row in lines]
+    text = [
+        {name: "" if value is None else str(value) for name, value in row.items()} for row in lines
+    ]
     assert table == text and {row["run"] for row in table} == {"m", "commuter", "four-stars"}
 
 
-def test_without_tasks_rows_lack_what_their_replies_took(results: Path, tmp_path: Path, capsys: Streams) -> None:
+def test_without_tasks_rows_lack_what_their_replies_took(
+    results: Path, tmp_path: Path, capsys: Streams
+) -> None:
     """Scores need the records alone; one sentence names the option that gives the rest."""
     nowhere = ("--tasks-dir", str(tmp_path / "nowhere"))
     found = rows(results, tmp_path / "x.jsonl", "m", *nowhere)
@@ -159,7 +196,9 @@ def test_without_tasks_rows_lack_what_their_replies_took(results: Path, tmp_path
     export(results, "m", "--format", "inspect", *nowhere, code=2)
 
 
-def test_user_whose_replies_are_damaged_keeps_the_scores(results: Path, tmp_path: Path, capsys: Streams) -> None:
+def test_user_whose_replies_are_damaged_keeps_the_scores(
+    results: Path, tmp_path: Path, capsys: Streams
+) -> None:
     """The seconds of that user alone are missing, and a line counts such users."""
     path = results / "m" / "responses_weibo.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -172,7 +211,9 @@ def test_user_whose_replies_are_damaged_keeps_the_scores(results: Path, tmp_path
     assert "1 user" in capsys.readouterr().err
 
 
-def test_code_of_a_foreign_folder_needs_trust(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_a_foreign_folder_needs_trust(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rows of a plug-in are made by its code."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
     export(results, "four-stars", code=2)
@@ -191,16 +232,23 @@ def log_of(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, A
     return data["header.json"], samples, data["summaries.json"]
 
 
-def test_log_has_a_sample_for_each_repeat_with_its_conversation(finished: Path, tmp_path: Path) -> None:
-    """Every request and reply in order, with the scores of user and step; figures are the report's."""
+def test_log_has_a_sample_for_each_repeat_with_its_conversation(
+    finished: Path, tmp_path: Path
+) -> None:
+    """Every request and reply in order, with the scores of user and step; figures are the
+    report's."""
     export(finished, "m", "--out", str(tmp_path / "x.eval"))
     header, samples, summaries = log_of(tmp_path / "x.eval")
     report = load_run(finished / "m").report
     assert len(samples) == len(summaries) == 8 and header["status"] == "success"
-    found = {score["name"]: score["metrics"]["value"]["value"] for score in header["results"]["scores"]}
+    found = {
+        score["name"]: score["metrics"]["value"]["value"] for score in header["results"]["scores"]
+    }
     assert found == {name: of.value for name, of in report.values.items() if of.value is not None}
     tokens = header["stats"]["model_usage"]["m"]
-    assert (tokens["input_tokens"], tokens["output_tokens"]) == tuple(report.usage[name] for name in COST[1:])
+    assert (tokens["input_tokens"], tokens["output_tokens"]) == tuple(
+        report.usage[name] for name in COST[1:]
+    )
     for name, sample in samples.items():
         assert name == f"samples/{sample['id']}_epoch_{sample['epoch']}.json"
         roles = [message["role"] for message in sample["messages"] if message["role"] != "system"]
@@ -222,26 +270,32 @@ def test_same_folder_gives_the_same_log(finished: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(not INSPECT.exists(), reason="no inspect_ai: make .bench/inspect/made")
 @pytest.mark.parametrize("name", ["m", "commuter", "four-stars"])
 def test_reader_of_inspect_finds_the_numbers(name: str, finished: Path, tmp_path: Path) -> None:
-    """inspect_ai validates the whole log, and reads figures, tokens and samples as they are in the run."""
+    """inspect_ai validates the whole log, and reads figures, tokens and samples as they are in the
+    run."""
     path = tmp_path / "x.eval"
     export(finished, name, "--out", str(path))
     script = (
-        "import sys, json; from inspect_ai.log import read_eval_log, read_eval_log_sample_summaries as summaries\n"
-        "log = read_eval_log(sys.argv[1])\n"
-        "figures = {one.name: one.metrics['value'].value for one in log.results.scores}\n"
-        "usage = [list(one.model_usage.values())[0] for one in log.samples]\n"
-        "tokens = [sum(one.input_tokens for one in usage), sum(one.output_tokens for one in usage)]\n"
-        "texts = [message.text for one in log.samples for message in one.messages if message.role == 'assistant']\n"
-        "steps = [step for one in log.samples for step in one.metadata['steps']]\n"
-        "known = len(summaries(sys.argv[1])) == len(log.samples) == log.results.completed_samples\n"
-        "print(json.dumps([log.status, known, figures, tokens, sorted(texts), steps]))\n"
+        "import sys, json; from inspect_ai.log import read_eval_log, read_eval_log_sample_summaries"
+        " as summaries\nlog = read_eval_log(sys.argv[1])\nfigures = {one.name:"
+        " one.metrics['value'].value for one in log.results.scores}\nusage ="
+        " [list(one.model_usage.values())[0] for one in log.samples]\ntokens ="
+        " [sum(one.input_tokens for one in usage), sum(one.output_tokens for one in usage)]\ntexts"
+        " = [message.text for one in log.samples for message in one.messages if message.role =="
+        " 'assistant']\nsteps = [step for one in log.samples for step in"
+        " one.metadata['steps']]\nknown = len(summaries(sys.argv[1])) == len(log.samples) =="
+        " log.results.completed_samples\nprint(json.dumps([log.status, known, figures, tokens,"
+        " sorted(texts), steps]))\n"
     )
-    done = subprocess.run([INSPECT, "-c", script, path], capture_output=True, timeout=120, check=False)
+    done = subprocess.run(
+        [INSPECT, "-c", script, path], capture_output=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr.decode()
     status, known, figures, tokens, texts, steps = orjson.loads(done.stdout)
     [made] = [load_run(folder) for folder in finished.iterdir() if folder.name == name]
     assert (status, known) == ("success", True)
-    assert figures == {name: of.value for name, of in made.report.values.items() if of.value is not None}
+    assert figures == {
+        name: of.value for name, of in made.report.values.items() if of.value is not None
+    }
     assert tokens == [made.report.usage[name] for name in COST[1:]]
     assert texts == sorted(reply["text"] for reply in made.responses())
     assert scores(steps) == scores(made.steps())
@@ -250,7 +304,9 @@ def test_reader_of_inspect_finds_the_numbers(name: str, finished: Path, tmp_path
 def scores(steps: Iterable[dict[str, Any]]) -> list[bytes]:
     """Return rows without what their replies took, in an order of their own."""
     left_out = {"run", "model", "subset", "repeat", "seconds", *COST}
-    plain = ({name: value for name, value in step.items() if name not in left_out} for step in steps)
+    plain = (
+        {name: value for name, value in step.items() if name not in left_out} for step in steps
+    )
     return sorted(orjson.dumps(step, option=orjson.OPT_SORT_KEYS) for step in plain)
 
 
@@ -270,23 +326,33 @@ def test_frames_have_the_numbers_of_the_rows(
     path = tmp_path / f"x.{ending}"
     export(finished, name, "--out", str(path))
     if library == "polars":
-        read = {"csv": frames.read_csv, "jsonl": frames.read_ndjson, "parquet": frames.read_parquet}[ending]
+        read = {
+            "csv": frames.read_csv,
+            "jsonl": frames.read_ndjson,
+            "parquet": frames.read_parquet,
+        }[ending]
         found = read(path).to_dicts()
     else:
         more = {"lines": True, "precise_float": True} if ending == "jsonl" else {}
-        read = {"csv": frames.read_csv, "jsonl": frames.read_json, "parquet": frames.read_parquet}[ending]
+        read = {"csv": frames.read_csv, "jsonl": frames.read_json, "parquet": frames.read_parquet}[
+            ending
+        ]
         table = read(path, **more)
         found = table.astype(object).where(table.notna(), None).to_dict("records")
     assert len(found) == len(lines)
     assert [list(row) for row in found] == [list(row) for row in lines]
     for row, line in zip(found, lines, strict=True):
-        assert {k: v for k, v in row.items() if v is not None} == {k: v for k, v in line.items() if v is not None}
+        assert {k: v for k, v in row.items() if v is not None} == {
+            k: v for k, v in line.items() if v is not None
+        }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 @pytest.mark.parametrize("kind", ["steps", "users", "responses"])
-def test_frame_has_the_rows(kind: Rows, library: str, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame_has_the_rows(
+    kind: Rows, library: str, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of either library, whichever is installed; a column may begin with missing values."""
     pytest.importorskip(library)
     monkeypatch.setattr(interface, "find_spec", lambda name: name == library)
@@ -304,7 +370,9 @@ def test_excel_sheets_are_read_as_numbers(finished: Path, tmp_path: Path) -> Non
     table = frames.read_excel(tmp_path / "Recall.xlsx")
     report = load_run(finished / "m").report
     assert table["run"].tolist() == ["m", "chance"] and table["weibo"].dtype.kind == "f"
-    assert table["weibo"][0] == pytest.approx(100 * (report.metrics["Recall"].value or 0), abs=0.005)
+    assert table["weibo"][0] == pytest.approx(
+        100 * (report.metrics["Recall"].value or 0), abs=0.005
+    )
     assert {"note", "sheets"} == {*frames.read_excel(tmp_path / "Recall.xlsx", sheet_name="notes")}
 
 
@@ -337,12 +405,17 @@ def test_column_has_one_type(values: list[Any], expected: list[Any], tmp_path: P
 
 def test_every_row_has_every_column(tmp_path: Path) -> None:
     """Also those that only a later row brings."""
-    assert written(tmp_path / "x.jsonl", {"a": 1}, {"b": 2}) == [{"a": 1, "b": None}, {"a": None, "b": 2}]
+    assert written(tmp_path / "x.jsonl", {"a": 1}, {"b": 2}) == [
+        {"a": 1, "b": None},
+        {"a": None, "b": 2},
+    ]
 
 
 def test_csv_holds_no_formula_and_no_broken_line(tmp_path: Path) -> None:
     """As in the tables of `stats`; negative numbers stay numbers."""
-    formats.write(tmp_path / "x.csv", "csv", [{"=a": "=1+1", "b": -1.5, "c": "甲\r\n乙", "d": True}])
+    formats.write(
+        tmp_path / "x.csv", "csv", [{"=a": "=1+1", "b": -1.5, "c": "甲\r\n乙", "d": True}]
+    )
     assert (tmp_path / "x.csv").read_text() == "'=a,b,c,d\n'=1+1,-1.5,甲\\r\\n乙,true\n"
 
 
@@ -360,7 +433,11 @@ def test_csv_holds_no_formula_and_no_broken_line(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused(
-    words: tuple[str, ...], finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Streams
+    words: tuple[str, ...],
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Streams,
 ) -> None:
     """With one sentence, and nothing is written."""
     monkeypatch.chdir(tmp_path)
@@ -399,4 +476,6 @@ def test_unfinished_run_is_exported_as_far_as_it_is(results: Path, tmp_path: Pat
     path = results / "m" / "inference_results_weibo.jsonl"
     path.write_bytes(path.read_bytes().splitlines(keepends=True)[0] + b'{"user_id":"torn')
     [(_, record)] = log.objects(path)
-    assert {row["user_id"] for row in rows(results, tmp_path / "x.jsonl", "m")} == {record["user_id"]}
+    assert {row["user_id"] for row in rows(results, tmp_path / "x.jsonl", "m")} == {
+        record["user_id"]
+    }

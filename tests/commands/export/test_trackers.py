@@ -97,11 +97,20 @@ def test_figures_are_those_of_the_report(finished: Path) -> None:
     found = dict(trackers.entry(saved(finished / "recency")).summary)
     for name, of in (report["metrics"] | report["secondary"]).items():
         low, high = of["ci95"] or (None, None)
-        assert [found.pop(key) for key in (name, f"{name}/ci95_low", f"{name}/ci95_high")] == [of["value"], low, high]
+        assert [found.pop(key) for key in (name, f"{name}/ci95_low", f"{name}/ci95_high")] == [
+            of["value"],
+            low,
+            high,
+        ]
     assert report["metrics"]["Recall"]["ci95"]
-    assert {name: found.pop(f"coverage/{name}") for name in report["coverage"]} == report["coverage"]
+    assert {name: found.pop(f"coverage/{name}") for name in report["coverage"]} == report[
+        "coverage"
+    ]
     assert {name: found.pop(f"usage/{name}") for name in report["usage"]} == report["usage"]
-    assert found == {"answers/all": report["diagnostics"]["answers"], "answers/valid": report["diagnostics"]["answers"]}
+    assert found == {
+        "answers/all": report["diagnostics"]["answers"],
+        "answers/valid": report["diagnostics"]["answers"],
+    }
 
 
 def test_cost_is_a_figure_by_its_currency(finished: Path, tmp_path: Path) -> None:
@@ -123,10 +132,17 @@ def saved_copy(run: SavedRun, folder: Path) -> SavedRun:
 
 
 def test_files_are_those_of_the_run_alone(finished: Path, tmp_path: Path) -> None:
-    """Nothing else of its folder: a page with posts, an export, a backup, a file of the user's, a link to one."""
+    """Nothing else of its folder: a page with posts, an export, a backup, a file of the user's, a
+    link to one."""
     copy = saved_copy(saved(finished / "recency"), tmp_path)
     folder = copy.files.folder
-    for other in ("users_weibo.html", "eval_report_weibo.html", "export_weibo.eval", "run_weibo.json.before-1", ".env"):
+    for other in (
+        "users_weibo.html",
+        "eval_report_weibo.html",
+        "export_weibo.eval",
+        "run_weibo.json.before-1",
+        ".env",
+    ):
         (folder / other).write_text("x")
     copy.files.failures.unlink()
     copy.files.failures.symlink_to(folder / ".env")
@@ -166,20 +182,32 @@ def test_another_run_is_another_entry(change: str, finished: Path, tmp_path: Pat
 # Sending
 
 
-def test_export_sends_what_is_on_file(name: str, library: Library, finished: Path, capsys: Streams) -> None:
-    """Configuration, figures that are defined, and the bytes of the files; one line says where it is."""
+def test_export_sends_what_is_on_file(
+    name: str, library: Library, finished: Path, capsys: Streams
+) -> None:
+    """Configuration, figures that are defined, and the bytes of the files; one line says where it
+    is."""
     export(finished, "recency", "--format", name)
     made, kept = trackers.entry(saved(finished / "recency")), only(library)
-    plain = {key.replace("^", "_") if name == "mlflow" else key: value for key, value in made.summary.items()}
-    plain = {key.replace("(", "").replace(")", "") if name == "mlflow" else key: of for key, of in plain.items()}
+    plain = {
+        key.replace("^", "_") if name == "mlflow" else key: value
+        for key, value in made.summary.items()
+    }
+    plain = {
+        key.replace("(", "").replace(")", "") if name == "mlflow" else key: of
+        for key, of in plain.items()
+    }
     assert kept.figures == {key: value for key, value in plain.items() if value is not None}
     assert {**kept.config, **kept.facts}.items() >= {**made.config, **made.facts}.items()
     assert kept.files == {path.name: path.read_bytes() for path in made.files}
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_sending_twice_changes_one_entry(name: str, library: Library, finished: Path, tmp_path: Path) -> None:
-    """As after `reeval`: a figure that has changed is new, one that is undefined now has no value."""
+def test_sending_twice_changes_one_entry(
+    name: str, library: Library, finished: Path, tmp_path: Path
+) -> None:
+    """As after `reeval`: a figure that has changed is new, one that is undefined now has no
+    value."""
     copy = saved_copy(saved(finished / "recency"), tmp_path)
     trackers.send(copy, name)
     report = orjson.loads(copy.files.report("json").read_bytes())
@@ -187,7 +215,11 @@ def test_sending_twice_changes_one_entry(name: str, library: Library, finished: 
     copy.files.report("json").write_bytes(orjson.dumps(report))
     trackers.send(copy, name)
     kept = only(library)
-    assert kept.times == 2 and kept.figures["Recall"] == 0.125 and "Recall/ci95_low" not in kept.figures
+    assert (
+        kept.times == 2
+        and kept.figures["Recall"] == 0.125
+        and "Recall/ci95_low" not in kept.figures
+    )
     if name == "mlflow":
         assert len(kept.history["Precision"]) == 1 and len(kept.history["Recall"]) == 2
 
@@ -215,7 +247,9 @@ def test_run_of_wandb_is_finished_as_failed_where_its_upload_fails(
     assert library.ended == [1, 0]
 
 
-def test_entry_of_mlflow_that_got_nothing_else_is_found_again(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_of_mlflow_that_got_nothing_else_is_found_again(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server that is lost once it has made the entry does not lead to a second one."""
     monkeypatch.setitem(sys.modules, "mlflow", library := Mlflow())  # type: ignore[arg-type]
     monkeypatch.setenv(trackers.UNPRINTED, "")
@@ -228,7 +262,10 @@ def test_entry_of_mlflow_that_got_nothing_else_is_found_again(finished: Path, mo
 
 def test_mlflow_refuses_two_figures_of_one_name() -> None:
     """A figure never takes the place of another."""
-    assert trackers._allowed({"F1^NS (cut)": 1.0, "中文/ci95_low": None}) == {"F1_NS cut": 1.0, "中文/ci95_low": None}
+    assert trackers._allowed({"F1^NS (cut)": 1.0, "中文/ci95_low": None}) == {
+        "F1_NS cut": 1.0,
+        "中文/ci95_low": None,
+    }
     with pytest.raises(ValueError):
         trackers._allowed({"F^": 1, "F_": 2})
 
@@ -242,7 +279,9 @@ def test_export_to_a_tracker_writes_no_file(
     assert not library.entries and len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_run_without_report_is_not_sent(name: str, library: Library, finished: Path, tmp_path: Path) -> None:
+def test_run_without_report_is_not_sent(
+    name: str, library: Library, finished: Path, tmp_path: Path
+) -> None:
     """It names the command that makes one."""
     copy = saved_copy(saved(finished / "recency"), tmp_path)
     copy.files.report("json").unlink()
@@ -255,9 +294,12 @@ def test_run_without_report_is_not_sent(name: str, library: Library, finished: P
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[Any]:
-    """A function that executes a command on six users of a server, which may `refuse` one user; and that server."""
+    """A function that executes a command on six users of a server, which may `refuse` one user; and
+    that server."""
     write_tasks(tmp_path / "tasks", 6)
-    one = orjson.loads((tmp_path / "tasks" / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[3])["username"]
+    one = orjson.loads(
+        (tmp_path / "tasks" / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[3]
+    )["username"]
     refused: set[str] = set()
 
     def script(body: dict[str, Any]) -> tuple[int, bytes]:
@@ -270,8 +312,17 @@ def endpoint(tmp_path: Path) -> Iterator[Any]:
         def called(command: str, *options: str, code: int = 0, refuse: bool = False) -> Path:
             refused.clear()
             refused.update(["one"] if refuse else [])
-            folders = ("--tasks-dir", str(tmp_path / "tasks"), "--results-dir", str(tmp_path / "out"))
-            which = ("--model", "m", "--api-url", server.url, "--platform", "weibo") if command == "run" else ()
+            folders = (
+                "--tasks-dir",
+                str(tmp_path / "tasks"),
+                "--results-dir",
+                str(tmp_path / "out"),
+            )
+            which = (
+                ("--model", "m", "--api-url", server.url, "--platform", "weibo")
+                if command == "run"
+                else ()
+            )
             assert main([command, *which, *folders, "--no-html", *options]) == code
             return tmp_path / "out" / "m"
 
@@ -279,21 +330,32 @@ def endpoint(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_resumed_run_goes_on_with_its_entry(name: str, library: Library, endpoint: Any) -> None:
-    """First with its failed users as coverage below the whole, then complete: one entry, its last figures."""
+    """First with its failed users as coverage below the whole, then complete: one entry, its last
+    figures."""
     folder = endpoint.execute("run", refuse=True, code=1)
     export(folder.parent, "--format", name)
     kept = only(library)
     state = kept.facts.get("state") or kept.config.get("state")
-    assert (state, kept.figures["coverage/complete"]) == ("incomplete", 0.0) and kept.figures["coverage/failed_users"]
+    assert (state, kept.figures["coverage/complete"]) == ("incomplete", 0.0) and kept.figures[
+        "coverage/failed_users"
+    ]
     endpoint.execute("resume")
     export(folder.parent, "--format", name)
     kept = only(library)
     state = kept.facts.get("state") or kept.config.get("state")
-    assert (state, kept.figures["coverage/complete"], kept.figures["coverage/failed_users"]) == ("complete", 1.0, 0.0)
-    assert kept.times == 2 and kept.files["run_weibo.json"] == (folder / "run_weibo.json").read_bytes()
+    assert (state, kept.figures["coverage/complete"], kept.figures["coverage/failed_users"]) == (
+        "complete",
+        1.0,
+        0.0,
+    )
+    assert (
+        kept.times == 2 and kept.files["run_weibo.json"] == (folder / "run_weibo.json").read_bytes()
+    )
 
 
-def test_tracker_that_fails_shows_no_password(name: str, library: Library, finished: Path, capsys: Streams) -> None:
+def test_tracker_that_fails_shows_no_password(
+    name: str, library: Library, finished: Path, capsys: Streams
+) -> None:
     """One line and exit code 3; the same command sends the run once the tracker is back."""
     library.error = OSError("no route to\nhttps://me:p@ss:word@tracker.example/api")
     export(finished, "--format", name, code=3)
@@ -306,7 +368,11 @@ def test_tracker_that_fails_shows_no_password(name: str, library: Library, finis
 
 @pytest.mark.parametrize("found", [None, ModuleType("folder")], ids=["none", "folder"])
 def test_missing_library_is_refused(
-    found: ModuleType | None, name: str, finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: Streams
+    found: ModuleType | None,
+    name: str,
+    finished: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Streams,
 ) -> None:
     """One sentence says what to install. A folder of its name here is no library."""
     monkeypatch.setitem(sys.modules, name, found)  # type: ignore[arg-type]
@@ -328,7 +394,9 @@ def test_no_key_reaches_a_tracker(
     export(folder.parent, "--format", name)
     assert endpoint.server.keys[0] == f"Bearer {KEY}"
     kept, made = only(library), trackers.entry(saved(folder))
-    shown = repr((kept.config, kept.facts, made, capsys.readouterr())).encode() + b"".join(kept.files.values())
+    shown = repr((kept.config, kept.facts, made, capsys.readouterr())).encode() + b"".join(
+        kept.files.values()
+    )
     assert not [secret for secret in (KEY, own, header) if secret.encode() in shown]
 
 
@@ -337,11 +405,19 @@ def test_no_key_reaches_a_tracker(
 
 def real(name: str, folder: Path, *words: str, **variables: str) -> str:
     """Run Python with a real library, offline and at home in a folder; return its output."""
-    if subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        [sys.executable, "-c", f"import {name}"], capture_output=True, check=False
+    ).returncode:
         pytest.skip(f"no {name}: make .venv/trackers.made")
     home = {"HOME": str(folder), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **variables}
     done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=home, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, *words],
+        cwd=folder,
+        env=home,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -386,8 +462,8 @@ print(json.dumps(found))
 
 @pytest.mark.slow
 def test_wandb_has_the_run_in_its_offline_files(tmp_path: Path) -> None:
-    """Its identifier is the run's, to go on with; configuration and figures to the last digit, the bytes of all files;
-    the command line, which has a key in it, in none of its files."""
+    """Its identifier is the run's, to go on with; configuration and figures to the last digit, the
+    bytes of all files; the command line, which has a key in it, in none of its files."""
     variables = {"WANDB_MODE": "offline", "WANDB_DATA_DIR": str(tmp_path / "data")}
     real("wandb", tmp_path, *TRACKED, **variables)
     real("wandb", tmp_path, *EXPORTED, "wandb", **variables)
@@ -402,7 +478,9 @@ def test_wandb_has_the_run_in_its_offline_files(tmp_path: Path) -> None:
         content = path.read_bytes()
         assert Path(staged).read_bytes() == content
         assert digest == b64encode(md5(content).digest()).decode()
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+    assert not [
+        path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()
+    ]
 
 
 READ_MLFLOW = """
@@ -420,9 +498,12 @@ print(json.dumps([[
 
 @pytest.mark.slow
 def test_client_of_mlflow_finds_the_run_once(tmp_path: Path) -> None:
-    """In the experiment that its variable names: parameters, tags, figures to the last digit, the bytes of all files.
-    Sent again it is the same entry, and no figure has a second value."""
-    variables = {"MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/m.db", "MLFLOW_EXPERIMENT_NAME": "实验"}
+    """In the experiment that its variable names: parameters, tags, figures to the last digit, the
+    bytes of all files. Sent again it is the same entry, and no figure has a second value."""
+    variables = {
+        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/m.db",
+        "MLFLOW_EXPERIMENT_NAME": "实验",
+    }
     real("mlflow", tmp_path, *TRACKED, **variables)
     for _ in range(2):
         real("mlflow", tmp_path, *EXPORTED, "mlflow", **variables)
@@ -431,8 +512,16 @@ def test_client_of_mlflow_finds_the_run_once(tmp_path: Path) -> None:
     made = trackers.entry(saved(tmp_path / "results" / "recency"))
     assert (status, history) == ("FINISHED", 1)
     assert params == {name: str(value) for name, value in made.config.items()}
-    assert tags.items() >= {"harness.run": made.id, **{name: str(value) for name, value in made.facts.items()}}.items()
-    assert metrics == {name: of for name, of in trackers._allowed(made.summary).items() if of is not None}
+    assert (
+        tags.items()
+        >= {
+            "harness.run": made.id,
+            **{name: str(value) for name, value in made.facts.items()},
+        }.items()
+    )
+    assert metrics == {
+        name: of for name, of in trackers._allowed(made.summary).items() if of is not None
+    }
     assert {name: Path(path).read_bytes() for name, path in files.items()} == {
         path.name: path.read_bytes() for path in made.files
     }

@@ -12,9 +12,15 @@ from harness.option import options_of
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_command_has_the_options_of_its_module_and_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_has_the_options_of_its_module_and_json(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """They are in its help; without those that it requires it is refused."""
     assert main([name, "--help"]) == 0
     printed, own = capsys.readouterr().out, options_of(import_module(COMMANDS[name].module).Options)
-    assert own and all(flag in printed for one in own for flag in (*one.flags, one.position)) and "--json" in printed
+    assert (
+        own
+        and all(flag in printed for one in own for flag in (*one.flags, one.position))
+        and "--json" in printed
+    )
     assert main([name]) == 2

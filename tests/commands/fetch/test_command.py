@@ -1,4 +1,5 @@
-"""`fetch` and `run --fetch` as commands: what a user sees, what the manifest records, a death in each download."""
+"""`fetch` and `run --fetch` as commands: what a user sees, what the manifest records, a death in
+each download."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ def stream_files() -> dict[str, bytes]:
 
 def mobility_files() -> dict[str, bytes]:
     folder = SAMPLE / "dailymobility"
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def served(files: dict[str, bytes], data_set: str, **of: Any) -> HubServer:
@@ -64,7 +69,8 @@ RUN = ["run", "--model", "baseline/recency", "--platform", "weibo", "--limit", "
 
 
 def test_a_run_records_the_commit_of_fetched_tasks(here: Path, stream: HubServer) -> None:
-    """`run` finds the files where `fetch` put them; the manifest names data set and commit while the hash agrees."""
+    """`run` finds the files where `fetch` put them; the manifest names data set and commit while
+    the hash agrees."""
     assert main(["fetch", "streamprofile", "--platform", "weibo"]) == 0
     asked = len(stream.asked)
     assert main(RUN) == 0 and len(stream.asked) == asked
@@ -79,8 +85,11 @@ def test_a_run_records_the_commit_of_fetched_tasks(here: Path, stream: HubServer
     assert main([*RUN[:-2], "4", RUN[-1]]) == 0 and "data_set" not in manifest(here)["provenance"]
 
 
-def test_run_downloads_nothing_unless_it_is_asked_to(here: Path, stream: HubServer, capsys: Any) -> None:
-    """Without `--fetch` it names the command and the data set; with it, it does first what is missing, once."""
+def test_run_downloads_nothing_unless_it_is_asked_to(
+    here: Path, stream: HubServer, capsys: Any
+) -> None:
+    """Without `--fetch` it names the command and the data set; with it, it does first what is
+    missing, once."""
     assert main(RUN) == 2 and not stream.asked
     errors = capsys.readouterr().err
     assert "fetch streamprofile" in errors and STREAM.task_files.data_set in errors
@@ -93,43 +102,57 @@ def test_run_downloads_nothing_unless_it_is_asked_to(here: Path, stream: HubServ
     assert main([*RUN, "--fetch"]) == 0 and len(stream.asked) == asked
 
 
-def test_a_model_that_cannot_be_called_stops_before_the_download(here: Path, stream: HubServer) -> None:
+def test_a_model_that_cannot_be_called_stops_before_the_download(
+    here: Path, stream: HubServer
+) -> None:
     """Nothing is fetched for a command that cannot run."""
     assert main(["run", "--model", "gpt-4o-mini", "--platform", "weibo", "--fetch"]) == 2
     assert not stream.asked
 
 
 @pytest.mark.parametrize("command", [["sample", "--ratio", "0.5"], ["check-benchmark"]])
-def test_every_command_without_tasks_names_the_way_to_them(here: Path, command: list[str], capsys: Any) -> None:
+def test_every_command_without_tasks_names_the_way_to_them(
+    here: Path, command: list[str], capsys: Any
+) -> None:
     """Command and data set."""
     assert main(command) == 2
     errors = capsys.readouterr().err
     assert "fetch streamprofile" in errors and STREAM.task_files.data_set in errors
 
 
-def test_files_of_dailymobility_are_where_the_benchmark_looks(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its own folder; or, where its profiles are in another one of those that it knows, in that."""
+def test_files_of_dailymobility_are_where_the_benchmark_looks(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its own folder; or, where its profiles are in another one of those that it knows, in
+    that."""
     files = mobility_files()
     with serving_hub(served(files, MOBILITY.task_files.data_set)) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         assert main(["fetch", "dailymobility"]) == 0
         assert all(
-            MOBILITY.task_files.file_in(Path("tasks"), name).is_file() for name in files_needed(MOBILITY, "beijing")
+            MOBILITY.task_files.file_in(Path("tasks"), name).is_file()
+            for name in files_needed(MOBILITY, "beijing")
         )
         assert (here / "tasks" / "dailymobility" / "groundtruth").is_dir()
         known = here / "as" / "datasets" / "DailyMobility"
         known.mkdir(parents=True)
         shutil.copy(SAMPLE / "dailymobility" / "profiles.json", known)
         assert main(["fetch", "dailymobility", "--tasks-dir", "as"]) == 0
-        assert (known / "beijing.pb").read_bytes() == files["beijing.pb"] and not (here / "as/dailymobility").exists()
+        assert (known / "beijing.pb").read_bytes() == files["beijing.pb"] and not (
+            here / "as/dailymobility"
+        ).exists()
 
 
-def test_elsewhere_than_on_a_terminal_there_is_a_line_a_file(here: Path, stream: HubServer, capsys: Any) -> None:
+def test_elsewhere_than_on_a_terminal_there_is_a_line_a_file(
+    here: Path, stream: HubServer, capsys: Any
+) -> None:
     """No bars in a log: each file once, then the commit."""
     assert main(["fetch"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(STREAM.subsets) + 1 and stream.refs["main"] in lines[-1]
-    assert {line.partition(":")[0] for line in lines[:-1]} == {f"tasks/{name}" for name in STREAM.subsets.values()}
+    assert {line.partition(":")[0] for line in lines[:-1]} == {
+        f"tasks/{name}" for name in STREAM.subsets.values()
+    }
 
 
 def test_no_message_shows_the_token(
@@ -147,7 +170,9 @@ def test_no_message_shows_the_token(
     assert "hf_" not in out + err and b"hf_" not in files
 
 
-def test_an_address_that_is_none_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_an_address_that_is_none_is_refused(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     """With its variable, and without credentials."""
     monkeypatch.setenv("HF_ENDPOINT", "user:geheimnis@mirror")
     assert main(["fetch"]) == 3
@@ -167,8 +192,11 @@ def test_without_the_package_the_message_says_what_to_install(
     assert "behavior-harness[data]" in errors and sys.executable in errors
 
 
-def test_a_benchmark_of_ones_own_declares_its_data_set(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line in its class; without it there is nothing to fetch, and a name that is none is refused."""
+def test_a_benchmark_of_ones_own_declares_its_data_set(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line in its class; without it there is nothing to fetch, and a name that is none is
+    refused."""
     example = ROOT / "examples" / "star_rating"
     tasks = {"data/yelp_star_tasks.jsonl": (example / "yelp_star_tasks.jsonl").read_bytes()}
     source, class_line = (example / "star_rating.py").read_text(), '    name = "stars"\n'
@@ -180,7 +208,9 @@ def test_a_benchmark_of_ones_own_declares_its_data_set(here: Path, monkeypatch: 
             files = made_of("task_files", "TaskFiles", f'data_set="{name}"')
             own.write_text(source.replace(class_line, f"{class_line}{files}"))
             assert main(["fetch", own.name]) == code, name
-    assert (here / "tasks" / "yelp_star_tasks.jsonl").read_bytes() == tasks["data/yelp_star_tasks.jsonl"]
+    assert (here / "tasks" / "yelp_star_tasks.jsonl").read_bytes() == tasks[
+        "data/yelp_star_tasks.jsonl"
+    ]
 
 
 # A fresh clone
@@ -189,8 +219,19 @@ def test_a_benchmark_of_ones_own_declares_its_data_set(here: Path, monkeypatch: 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """The files of this checkout that git knows or would add, as they are now."""
-    command = ["git", "ls-files", "-co", "--exclude-standard", "-z", "harness", "tasks", "pyproject.toml"]
-    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    command = [
+        "git",
+        "ls-files",
+        "-co",
+        "--exclude-standard",
+        "-z",
+        "harness",
+        "tasks",
+        "pyproject.toml",
+    ]
+    names = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
     for name in filter(None, names):
         target = tmp_path / "clone" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -200,32 +241,58 @@ def clone(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("benchmark", "model"), [("streamprofile", "baseline/recency"), ("dailymobility", "baseline/commuter")]
+    ("benchmark", "model"),
+    [("streamprofile", "baseline/recency"), ("dailymobility", "baseline/commuter")],
 )
-def test_a_clone_fetches_and_runs_after_a_death_in_each_download(clone: Path, benchmark: str, model: str) -> None:
-    """`kill -9` in the middle of each file in turn; then `fetch` and `run`, and nothing else is left of the tasks."""
+def test_a_clone_fetches_and_runs_after_a_death_in_each_download(
+    clone: Path, benchmark: str, model: str
+) -> None:
+    """`kill -9` in the middle of each file in turn; then `fetch` and `run`, and nothing else is
+    left of the tasks."""
     cls = registry.find(benchmark)
     files = stream_files() if cls is STREAM else mobility_files()
-    wanted = [hubs.named(files, name) for subset in cls.subsets for name in files_needed(cls, subset)]
+    wanted = [
+        hubs.named(files, name) for subset in cls.subsets for name in files_needed(cls, subset)
+    ]
     wanted = list(dict.fromkeys(wanted))
     with serving_hub(served(files, cls.task_files.data_set)) as hub:
         command = [sys.executable, "-m", "harness"]
-        environment = {**os.environ, "HF_ENDPOINT": hub.url, "PYTHONPATH": str(clone), "HOME": str(clone.parent)}
+        environment = {
+            **os.environ,
+            "HF_ENDPOINT": hub.url,
+            "PYTHONPATH": str(clone),
+            "HOME": str(clone.parent),
+        }
         for path in wanted:
             hub.stalled.clear()
             hub.released.clear()
             half = len(files[path]) // 2
             hub.faults[path] = [Fault(cut=half, stalls=True)]
-            with subprocess.Popen([*command, "fetch", benchmark], cwd=clone, env=environment) as process:
+            with subprocess.Popen(
+                [*command, "fetch", benchmark], cwd=clone, env=environment
+            ) as process:
                 assert hub.stalled.wait(60)
                 process.kill()
             hub.released.set()
-        assert subprocess.run([*command, "fetch", benchmark], cwd=clone, env=environment, check=False).returncode == 0
+        assert (
+            subprocess.run(
+                [*command, "fetch", benchmark], cwd=clone, env=environment, check=False
+            ).returncode
+            == 0
+        )
         run = [*command, "run", benchmark, "--model", model, "--name", "m", "--no-html"]
         assert subprocess.run(run, cwd=clone, env=environment, check=False).returncode == 0
-    left = {path.name for path in (clone / "tasks").rglob("*") if path.is_file()} - {".fetched.json", ".gitignore"}
-    assert left >= {Path(path).name for path in wanted} and not [name for name in left if name.endswith("incomplete")]
+    left = {path.name for path in (clone / "tasks").rglob("*") if path.is_file()} - {
+        ".fetched.json",
+        ".gitignore",
+    }
+    assert left >= {Path(path).name for path in wanted} and not [
+        name for name in left if name.endswith("incomplete")
+    ]
     for subset in cls.subsets:
         made = orjson.loads((clone / "results" / "m" / f"run_{subset}.json").read_bytes())
         assert made["state"] == "complete"
-        assert made["provenance"]["data_set"] == {"name": cls.task_files.data_set, "commit": hub.refs["main"]}
+        assert made["provenance"]["data_set"] == {
+            "name": cls.task_files.data_set,
+            "commit": hub.refs["main"],
+        }

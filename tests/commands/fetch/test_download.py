@@ -76,8 +76,8 @@ def into(tmp_path: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_files_get_their_names_and_are_recorded(into: Into) -> None:
-    """Each is where the benchmark looks, wherever the data set has it, with commit and hash in the record; nothing else
-    is left in the folder."""
+    """Each is where the benchmark looks, wherever the data set has it, with commit and hash in the
+    record; nothing else is left in the folder."""
     into()
     assert into.found() == MADE
     commit = into.server.refs["main"]
@@ -125,10 +125,16 @@ def test_connection_that_breaks_for_good_leaves_whole_files_alone(into: Into, na
     assert into.found() == MADE
 
 
-WRONG = {"a flipped bit": Fault(flip=5), "too few bytes": Fault(length=100), "another file": Fault(body=b"<html>")}
+WRONG = {
+    "a flipped bit": Fault(flip=5),
+    "too few bytes": Fault(length=100),
+    "another file": Fault(body=b"<html>"),
+}
 
 
-@pytest.mark.parametrize(("name", "fault"), [*zip(MADE, WRONG, strict=True), (*MADE, "a flipped bit")[-2:]])
+@pytest.mark.parametrize(
+    ("name", "fault"), [*zip(MADE, WRONG, strict=True), (*MADE, "a flipped bit")[-2:]]
+)
 def test_bytes_without_the_checksum_get_no_name(into: Into, name: str, fault: str) -> None:
     """In LFS or not; the next command, with good bytes, completes."""
     into.server.ranges = False
@@ -145,12 +151,15 @@ def test_the_library_itself_takes_wrong_bytes(into: Into, tmp_path: Path) -> Non
     """Why files are checked here: its download accepts any bytes of the right length."""
     path = "data/north_tasks.jsonl"
     into.server.faults[path] = [Fault(flip=700)]
-    name = hf_hub_download(REPOSITORY, path, repo_type="dataset", local_dir=tmp_path, endpoint=into.server.url)
+    name = hf_hub_download(
+        REPOSITORY, path, repo_type="dataset", local_dir=tmp_path, endpoint=into.server.url
+    )
     assert Path(name).read_bytes() != FILES[path] and Path(name).stat().st_size == len(FILES[path])
 
 
 def test_a_file_of_the_users_is_never_replaced(into: Into) -> None:
-    """It is named before anything is downloaded, whether no `fetch` made it or somebody changed it since."""
+    """It is named before anything is downloaded, whether no `fetch` made it or somebody changed it
+    since."""
     path = into.folder / "places" / "south_tasks.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text("mine\n")
@@ -172,7 +181,9 @@ def test_a_folder_stays_at_its_commit_until_another_is_named(into: Into) -> None
     newer = {**FILES, "data/south_tasks.jsonl": b"newer\n"}
     into.server.commit(newer)
     into()
-    assert into.found() == MADE and {one.commit for one in load(into.folder).files.values()} == {first}
+    assert into.found() == MADE and {one.commit for one in load(into.folder).files.values()} == {
+        first
+    }
     into(revision="main")
     assert into.found() == {**MADE, "places/south_tasks.jsonl": b"newer\n"}
     assert {one.commit for one in load(into.folder).files.values()} == {into.server.refs["main"]}
@@ -234,7 +245,9 @@ REFUSALS: dict[str, tuple[str | None, str, type[HarnessError]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_a_refusal_is_one_error_without_a_token_in_it(into: Into, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_a_refusal_is_one_error_without_a_token_in_it(
+    into: Into, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
     """Access and names that do not exist, with the library's word for it."""
     token, revision, error = REFUSALS[case]
     into.server.token = TOKEN

@@ -68,7 +68,9 @@ def whole(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results / "recency"
 
 
-def test_status_shows_no_merged_part_beside_the_whole(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_no_merged_part_beside_the_whole(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its users would be counted twice; by its name it is shown."""
 
     def names(*words: str) -> set[str]:
@@ -96,11 +98,16 @@ def test_tables_and_exports_have_each_merged_user_once(results: Path, tmp_path: 
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def timeless(folder: Path) -> dict[str, Any]:
-    """What is in a run's folder, without the moments and seconds that it took; logs without their order."""
+    """What is in a run's folder, without the moments and seconds that it took; logs without their
+    order."""
     found: dict[str, Any] = {}
     for name, content in contents(folder).items():
         if name.startswith(("inference_results", "generated", "prompt", "agent", "benchmark")):
@@ -113,14 +120,17 @@ def timeless(folder: Path) -> dict[str, Any]:
             found[name] = {**made, "schedule": None, "run": {**made["run"], "created": None}}
         elif name.startswith(("responses", "failures")):
             left_out = {"crc", "seconds", "time", "endpoint"}
-            rows = [{key: row[key] for key in row.keys() - left_out} for row in map(orjson.loads, content.splitlines())]
+            rows = [
+                {key: row[key] for key in row.keys() - left_out}
+                for row in map(orjson.loads, content.splitlines())
+            ]
             found[name] = sorted(orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in rows)
     return found
 
 
 def test_parts_are_disjoint_nested_balanced_and_complete(tasks: Path, tmp_path: Path) -> None:
-    """Whatever the share and the repeats, each selected user is in one part, and parts differ by one user at most; a
-    part of fewer users is in the same part of more."""
+    """Whatever the share and the repeats, each selected user is in one part, and parts differ by
+    one user at most; a part of fewer users is in the same part of more."""
     made = SavedRunIndex(tasks, tmp_path)
     for repeats in (1, 3):
         with closing(made.index(repeats)) as index:
@@ -137,19 +147,31 @@ def test_parts_are_disjoint_nested_balanced_and_complete(tasks: Path, tmp_path: 
 
 def in_slice(path: Path, number: int, parts: int) -> list[str]:
     """Return the users in a slice of a file: every n-th from the i-th on."""
-    return [orjson.loads(line)["user_id"] for line in path.read_bytes().splitlines()[number - 1 :: parts]]
+    return [
+        orjson.loads(line)["user_id"]
+        for line in path.read_bytes().splitlines()[number - 1 :: parts]
+    ]
 
 
 FILES = {
     "lines": ("tasks.jsonl", b"\n".join(b'{"user_id": "%d"}' % user for user in range(9))),
-    "odd lines": ("tasks.jsonl", b"\xef\xbb\xbf" + b"\n \n".join(b'  {"user_id": "%d"} ' % user for user in range(9))),
-    "array": ("tasks.json", b"[%b]" % b",\n".join(b'{"user_id": "%d"}' % user for user in range(9))),
+    "odd lines": (
+        "tasks.jsonl",
+        b"\xef\xbb\xbf" + b"\n \n".join(b'  {"user_id": "%d"} ' % user for user in range(9)),
+    ),
+    "array": (
+        "tasks.json",
+        b"[%b]" % b",\n".join(b'{"user_id": "%d"}' % user for user in range(9)),
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", first_quick(FILES))
-def test_slices_validate_each_line_once_and_are_those_of_the_whole_file(kind: str, tmp_path: Path) -> None:
-    """Of any number: each user is in one. Every slice knows the hash and users of the file, and the line of a task."""
+def test_slices_validate_each_line_once_and_are_those_of_the_whole_file(
+    kind: str, tmp_path: Path
+) -> None:
+    """Of any number: each user is in one. Every slice knows the hash and users of the file, and the
+    line of a task."""
     name, content = FILES[kind]
     path = tmp_path / name
     path.write_bytes(content)
@@ -164,7 +186,12 @@ def test_slices_validate_each_line_once_and_are_those_of_the_whole_file(kind: st
         for parts in range(1, 12):
             users = []
             for number in range(1, parts + 1):
-                selection: Selection = {"ratio": 1.0, "sample_seed": 0, "part": f"{number}/{parts}", "by": "lines"}
+                selection: Selection = {
+                    "ratio": 1.0,
+                    "sample_seed": 0,
+                    "part": f"{number}/{parts}",
+                    "by": "lines",
+                }
                 mask = whole.selected(selection)
                 if not mask.any():
                     with pytest.raises(BadInput, match=rf"part {number}/{parts}: make fewer"):
@@ -172,11 +199,19 @@ def test_slices_validate_each_line_once_and_are_those_of_the_whole_file(kind: st
                     continue
                 for _ in ("made", "from the cache"):
                     seen.clear()
-                    with closing(open_index(path, "kind", measured, tmp_path, part=(number, parts))) as of:
-                        assert (of.sha256, of.users_in_file) == (whole.sha256, 9) == (whole.sha256, whole.users())
+                    with closing(
+                        open_index(path, "kind", measured, tmp_path, part=(number, parts))
+                    ) as of:
+                        assert (
+                            (of.sha256, of.users_in_file)
+                            == (whole.sha256, 9)
+                            == (whole.sha256, whole.users())
+                        )
                         assert of.selected(selection).all() and of.users() == mask.sum()
                         here = [of.where(position) for position in range(len(of))]
-                        assert here == [place for place, inside in zip(places, mask, strict=True) if inside]
+                        assert here == [
+                            place for place, inside in zip(places, mask, strict=True) if inside
+                        ]
                 assert seen == []
                 users += here
             assert sorted(users, key=places.index) == places
@@ -198,16 +233,23 @@ def test_line_of_another_slice_is_found_by_its_own_part_and_by_merge(
         assert run(path.parent, tmp_path / "out", "--part", "2/2", "--restart") == code
     capsys.readouterr()
     assert command(tmp_path / "out", "merge", "recency") == 2
-    assert f"line {USERS}: field user_id: duplicate user, first in line 1" in capsys.readouterr().err
+    assert (
+        f"line {USERS}: field user_id: duplicate user, first in line 1" in capsys.readouterr().err
+    )
 
 
 def test_part_keeps_the_rule_that_it_began_with(tasks: Path, tmp_path: Path, whole: Path) -> None:
-    """Of some users it is every n-th in the order of the seed, also once it has all of them; a slice has no limit."""
+    """Of some users it is every n-th in the order of the seed, also once it has all of them; a
+    slice has no limit."""
     for number in (1, 2):
         assert run(tasks, tmp_path, "--part", f"{number}/2", "--limit", "4") == 0
         assert run(tasks, tmp_path, "--part", f"{number}/2") == 0
         manifest = load(tmp_path / f"recency.part{number}of2/run_weibo.json")
-        assert manifest and manifest.selection["part"] == f"{number}/2" and "by" not in manifest.selection
+        assert (
+            manifest
+            and manifest.selection["part"] == f"{number}/2"
+            and "by" not in manifest.selection
+        )
     assert command(tmp_path, "merge", "recency", "--no-html") == 0
     assert (tmp_path / "recency" / RESULTS).read_bytes() == (whole / RESULTS).read_bytes()
     assert run(tasks, tmp_path, "--part", "1/3") == 0
@@ -228,19 +270,33 @@ class SavedRunIndex:
 
 @pytest.mark.parametrize("parts", [1, 3, 4, 16])
 def test_shares_of_limits_add_up_to_the_whole(parts: int) -> None:
-    """Requests at once exactly, rates but for rounding; a part that would have no request is refused."""
-    for whole in (Tuning(concurrency=37, rpm=600.0, tpm=1e6), Tuning(concurrency=None, start=40, ceiling=1000)):
+    """Requests at once exactly, rates but for rounding; a part that would have no request is
+    refused."""
+    for whole in (
+        Tuning(concurrency=37, rpm=600.0, tpm=1e6),
+        Tuning(concurrency=None, start=40, ceiling=1000),
+    ):
         shares = [whole.shared(number, parts) for number in range(1, parts + 1)]
         for name in ("concurrency", "start", "ceiling", "rpm", "tpm"):
             if (limit := getattr(whole, name)) is not None and limit >= parts:
-                assert sum(getattr(share, name) for share in shares) == pytest.approx(limit, rel=1e-12)
+                assert sum(getattr(share, name) for share in shares) == pytest.approx(
+                    limit, rel=1e-12
+                )
         assert {share.timeout for share in shares} == {whole.timeout}
         with pytest.raises(BadInput):
             whole.shared(1, whole.most + 1)
 
 
 KINDS = {
-    "two subsets, repeats": ["streamprofile", "--platform", "zhihu", "--platform", "weibo", "--repeats", "2"],
+    "two subsets, repeats": [
+        "streamprofile",
+        "--platform",
+        "zhihu",
+        "--platform",
+        "weibo",
+        "--repeats",
+        "2",
+    ],
     "share": ["streamprofile", "--platform", "weibo", "--ratio", "0.7"],
     "plan": ["dailymobility", "--demo", "--limit", "4"],
     "agent": ["dailymobility", "--demo", "--limit", "3", "--agent", str(WALK)],
@@ -248,10 +304,12 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["agent", *first_quick([kind for kind in KINDS if kind != "agent"])])
+@pytest.mark.parametrize(
+    "kind", ["agent", *first_quick([kind for kind in KINDS if kind != "agent"])]
+)
 def test_merged_parts_are_the_bytes_of_one_run(kind: str, tasks: Path, tmp_path: Path) -> None:
-    """Results, kept files, report and manifest but for times; responses and failures but for their order. The parts
-    stay as they are, and `verify` finds nothing."""
+    """Results, kept files, report and manifest but for times; responses and failures but for their
+    order. The parts stay as they are, and `verify` finds nothing."""
     words = ["run", *KINDS[kind], "--no-html", "--name", "m"]
     words += ["--tasks-dir", str(tasks)] if words[1] == "streamprofile" else []
     models = {"streamprofile": "baseline/recency", "dailymobility": "baseline/random-day"}
@@ -267,7 +325,8 @@ def test_merged_parts_are_the_bytes_of_one_run(kind: str, tasks: Path, tmp_path:
 
 
 def test_merged_run_names_those_who_answered_its_parts(tasks: Path, tmp_path: Path) -> None:
-    """Report and manifest count the replies of all parts, as those of one run do, and `verify` agrees."""
+    """Report and manifest count the replies of all parts, as those of one run do, and `verify`
+    agrees."""
     with serving(by_turns({"model": "a", "provider": "P"}, {"model": "b"})) as server:
         options = ["--no-html", "--api-url", server.url, "--name", "m"]
         assert run(tasks, tmp_path / "one", *options, model="a") == 0
@@ -284,10 +343,19 @@ def test_merged_run_names_those_who_answered_its_parts(tasks: Path, tmp_path: Pa
 def test_part_says_that_it_is_one_and_resumes_without_a_flag(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its manifest selects the part, its report and tables name it, and `resume` plays nobody else; a limit is shared,
-    the manifest keeps the whole."""
+    """Its manifest selects the part, its report and tables name it, and `resume` plays nobody else;
+    a limit is shared, the manifest keeps the whole."""
     with serving(busy) as server:
-        where = ("--api-url", server.url, "--part", "2/4", "--concurrency", "7", "--no-html", *UNTIL_STOPPED)
+        where = (
+            "--api-url",
+            server.url,
+            "--part",
+            "2/4",
+            "--concurrency",
+            "7",
+            "--no-html",
+            *UNTIL_STOPPED,
+        )
         assert run(tasks, tmp_path, *where, model="m") == 3
         assert " 2 of the 7 requests" in capsys.readouterr().out
         server.script = baseline
@@ -305,8 +373,19 @@ def test_part_says_that_it_is_one_and_resumes_without_a_flag(
 
 
 def test_what_auto_learned_is_kept_as_the_whole(tasks: Path, tmp_path: Path) -> None:
-    """So all limits of a manifest are of the whole, and the next process takes its share of it again."""
-    auto = ("--concurrency", "auto", "--auto-floor", "40", "--auto-start", "40", "--part", "1/4", "--no-html")
+    """So all limits of a manifest are of the whole, and the next process takes its share of it
+    again."""
+    auto = (
+        "--concurrency",
+        "auto",
+        "--auto-floor",
+        "40",
+        "--auto-start",
+        "40",
+        "--part",
+        "1/4",
+        "--no-html",
+    )
     assert run(tasks, tmp_path, *auto) == 0
     manifest = load(tmp_path / "recency.part1of4/run_weibo.json")
     assert manifest and manifest.tuning["learned_limit"] == 40
@@ -346,19 +425,31 @@ def doubled(results: Path) -> None:
 
 
 def other_model(results: Path) -> None:
-    edit(results / "recency.part2of4/run_weibo.json", lambda made: made["identity"].update(model="other"))
+    edit(
+        results / "recency.part2of4/run_weibo.json",
+        lambda made: made["identity"].update(model="other"),
+    )
 
 
 def other_tasks(results: Path) -> None:
-    edit(results / "recency.part2of4/run_weibo.json", lambda made: made["tasks"].update(sha256="0" * 64))
+    edit(
+        results / "recency.part2of4/run_weibo.json",
+        lambda made: made["tasks"].update(sha256="0" * 64),
+    )
 
 
 def other_count(results: Path) -> None:
-    edit(results / "recency.part2of4/run_weibo.json", lambda made: made["selection"].update(part="2/5"))
+    edit(
+        results / "recency.part2of4/run_weibo.json",
+        lambda made: made["selection"].update(part="2/5"),
+    )
 
 
 def other_seed(results: Path) -> None:
-    edit(results / "recency.part2of4/run_weibo.json", lambda made: made["selection"].update(sample_seed=1))
+    edit(
+        results / "recency.part2of4/run_weibo.json",
+        lambda made: made["selection"].update(sample_seed=1),
+    )
 
 
 def no_part(results: Path) -> None:
@@ -370,7 +461,10 @@ def overlapping(results: Path) -> None:
     line = (results / "recency.part1of4" / RESULTS).read_bytes().splitlines(keepends=True)[0]
     with (results / "recency.part2of4" / RESULTS).open("ab") as file:
         file.write(line)
-    edit(results / "recency.part2of4/run_weibo.json", lambda made: made.update(state="stopped", results_sha256=None))
+    edit(
+        results / "recency.part2of4/run_weibo.json",
+        lambda made: made.update(state="stopped", results_sha256=None),
+    )
 
 
 def changed(results: Path) -> None:
@@ -379,7 +473,9 @@ def changed(results: Path) -> None:
 
 
 def no_subset(results: Path) -> None:
-    shutil.copy(results / "recency.part1of4/run_weibo.json", results / "recency.part1of4/run_zhihu.json")
+    shutil.copy(
+        results / "recency.part1of4/run_weibo.json", results / "recency.part1of4/run_zhihu.json"
+    )
 
 
 def no_prompt(results: Path) -> None:
@@ -417,24 +513,37 @@ def test_parts_that_do_not_make_one_run_are_refused(
     assert command(results, "merge", "recency") == 2
     error = capsys.readouterr().err
     assert error.startswith("harness: ") and error.count("\n") == 1 and REFUSED[damage] in error
-    after = {name: content for name, content in contents(results).items() if name in before or ".index" not in name}
+    after = {
+        name: content
+        for name, content in contents(results).items()
+        if name in before or ".index" not in name
+    }
     after.pop(".merging/lock", None)
     assert after == before
 
 
-def test_parts_of_tasks_that_have_changed_are_refused(results: Path, tasks: Path, tmp_path: Path) -> None:
-    """One run would play the users again whose tasks have changed: each part does so first, with `resume`."""
+def test_parts_of_tasks_that_have_changed_are_refused(
+    results: Path, tasks: Path, tmp_path: Path
+) -> None:
+    """One run would play the users again whose tasks have changed: each part does so first, with
+    `resume`."""
     shutil.copytree(tasks, tmp_path / "tasks")
     write_tasks(tmp_path / "tasks", USERS + 1)
     assert command(results, "merge", "recency", "--tasks-dir", str(tmp_path / "tasks")) == 2
     assert not (results / "recency").exists()
 
 
-def test_replies_of_other_parts_users_and_damaged_copies_are_left_out(results: Path, whole: Path) -> None:
-    """A part that once had another share may have replies of users that another part has played; a kept file that was
-    changed in one part is taken from the next."""
+def test_replies_of_other_parts_users_and_damaged_copies_are_left_out(
+    results: Path, whole: Path
+) -> None:
+    """A part that once had another share may have replies of users that another part has played; a
+    kept file that was changed in one part is taken from the next."""
     (results / "recency.part1of4/prompt_own.txt").write_text("changed")
-    line = (results / "recency.part2of4/responses_weibo.jsonl").read_bytes().splitlines(keepends=True)[0]
+    line = (
+        (results / "recency.part2of4/responses_weibo.jsonl")
+        .read_bytes()
+        .splitlines(keepends=True)[0]
+    )
     with (results / "recency.part1of4/responses_weibo.jsonl").open("ab") as file:
         file.write(line)
     assert command(results, "merge", "recency", "--no-html") == 0
@@ -449,7 +558,9 @@ def test_part_in_use_is_refused(results: Path) -> None:
     assert command(results, "merge", "recency", "--no-html") == 0
 
 
-def test_parts_may_be_folders_elsewhere_under_any_name(results: Path, whole: Path, tmp_path: Path) -> None:
+def test_parts_may_be_folders_elsewhere_under_any_name(
+    results: Path, whole: Path, tmp_path: Path
+) -> None:
     """Each may come from another machine; then `--out` names the run."""
     results.rename(tmp_path / "moved")
     folders = [tmp_path / f"moved/recency.part{number}of4" for number in (1, 2, 3)]
@@ -460,10 +571,15 @@ def test_parts_may_be_folders_elsewhere_under_any_name(results: Path, whole: Pat
     assert command(tmp_path / "out", "verify") == 0
 
 
-def test_incomplete_parts_make_a_run_that_resume_completes(tasks: Path, tmp_path: Path, whole: Path) -> None:
-    """A part that was stopped, with a torn line, and one with a failed user are merged to an INCOMPLETE run; `resume`
-    sends what is missing and nothing else, and ends with the bytes of one run."""
-    first = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])["username"]
+def test_incomplete_parts_make_a_run_that_resume_completes(
+    tasks: Path, tmp_path: Path, whole: Path
+) -> None:
+    """A part that was stopped, with a torn line, and one with a failed user are merged to an
+    INCOMPLETE run; `resume` sends what is missing and nothing else, and ends with the bytes of one
+    run."""
+    first = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])[
+        "username"
+    ]
     count = [0]
 
     def stopped(body: dict[str, Any]) -> tuple[int, bytes]:
@@ -513,9 +629,16 @@ def merged(results: Path, disk: Disk) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["death before", "death midway", "ENOSPC"])
-def test_merge_that_fails_anywhere_leaves_no_run_or_the_whole_one(how: str, results: Path, whole: Path) -> None:
-    """At each operation in turn: no half run is seen, the parts stay as they are, and the next merge is whole."""
-    parts = {name: content for name, content in contents(results).items() if name.startswith("recency.part")}
+def test_merge_that_fails_anywhere_leaves_no_run_or_the_whole_one(
+    how: str, results: Path, whole: Path
+) -> None:
+    """At each operation in turn: no half run is seen, the parts stay as they are, and the next
+    merge is whole."""
+    parts = {
+        name: content
+        for name, content in contents(results).items()
+        if name.startswith("recency.part")
+    }
     wanted, nth, failed = timeless(whole), 0, 0
     (results / ".merging/recency").mkdir(parents=True)
     (results / ".merging/recency/run_zhihu.json").touch()  # of a merge of more subsets that died

@@ -23,7 +23,10 @@ def test_run_of_these_words_is_scored_again(tmp_path: Path) -> None:
     """From the saved answers: of its name, and without a name of its model."""
     where = ("--results-dir", str(tmp_path), "--name", "mine")
     assert main([*WORDS, *where]) == 0
-    report, responses = tmp_path / "mine/eval_report_weibo.json", tmp_path / "mine/responses_weibo.jsonl"
+    report, responses = (
+        tmp_path / "mine/eval_report_weibo.json",
+        tmp_path / "mine/responses_weibo.jsonl",
+    )
     replies = responses.read_bytes()
     for named in (where, where[:2]):
         report.unlink()
@@ -31,15 +34,19 @@ def test_run_of_these_words_is_scored_again(tmp_path: Path) -> None:
         assert report.exists() and responses.read_bytes() == replies
 
 
-def test_run_that_is_not_there_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_that_is_not_there_is_bad_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*WORDS, "--results-dir", str(tmp_path), "--reeval"]) == 2
     assert "recency" in capsys.readouterr().err and not list(tmp_path.glob("*/responses*"))
 
 
 @pytest.mark.parametrize("more", [(), ("--reparse",)])
-def test_report_made_again_names_those_who_answered(more: tuple[str, ...], tasks: Path, tmp_path: Path) -> None:
-    """From the saved replies: the same bytes as before the report was deleted. A copy without replies has it from the
-    manifest."""
+def test_report_made_again_names_those_who_answered(
+    more: tuple[str, ...], tasks: Path, tmp_path: Path
+) -> None:
+    """From the saved replies: the same bytes as before the report was deleted. A copy without
+    replies has it from the manifest."""
     with serving(by_turns({"model": "a", "system_fingerprint": "f"}, {"model": "b"})) as server:
         assert run(tasks, tmp_path / "out", "--api-url", server.url, "--name", "r", model="a") == 0
     folder = tmp_path / "out/r"
@@ -59,7 +66,8 @@ def test_report_made_again_names_those_who_answered(more: tuple[str, ...], tasks
 def test_an_interrupted_reeval_leaves_a_sound_run_that_the_next_one_completes(
     tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
-    """Before each of its writes: no hash of other results is left, and a complete run is complete."""
+    """Before each of its writes: no hash of other results is left, and a complete run is
+    complete."""
     out = tmp_path / "out"
     run(tasks, out)
 

@@ -25,14 +25,22 @@ def tasks(tmp_path: Path) -> Path:
 def test_removed_run_is_nowhere_listed_and_nothing_of_it_is_lost(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every file keeps its bytes under another name in its folder; a run of the same name begins from nothing."""
+    """Every file keeps its bytes under another name in its folder; a run of the same name begins
+    from nothing."""
     out = tmp_path / "out"
     where = ["--results-dir", str(out)]
     assert run(tasks, out) == 0 and run(tasks, out, "--name", "other") == 0
     kept = {"lock", "txt"}  # of the prompt, which a run of another platform may have too
-    before = {path.name: path.read_bytes() for path in (out / "recency").iterdir() if path.suffix[1:] not in kept}
+    before = {
+        path.name: path.read_bytes()
+        for path in (out / "recency").iterdir()
+        if path.suffix[1:] not in kept
+    }
     assert main(["remove", "recency", *where]) == 0
-    after = {path.name.partition(".before-")[0]: path.read_bytes() for path in (out / "recency").glob("*.before-*")}
+    after = {
+        path.name.partition(".before-")[0]: path.read_bytes()
+        for path in (out / "recency").glob("*.before-*")
+    }
     assert before.items() <= after.items()
     capsys.readouterr()
     assert main(["status", "--json", *where]) == 0

@@ -28,7 +28,9 @@ def test_sample_is_nested_and_named_after_its_share(tasks: Path, tmp_path: Path)
     for ratio in ("0.2", "0.5"):
         assert main(["sample", "--ratio", ratio, *where]) == 0
     whole = (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()
-    few, half = ((tasks / f"weibo_inference_tasks_sub{n}.jsonl").read_bytes().splitlines() for n in (20, 50))
+    few, half = (
+        (tasks / f"weibo_inference_tasks_sub{n}.jsonl").read_bytes().splitlines() for n in (20, 50)
+    )
     assert (len(few), len(half)) == (2, 6)
     assert set(few) < set(half) < set(whole)
     assert [line for line in whole if line in half] == half
@@ -43,7 +45,10 @@ def test_synth_into_a_folder_that_cannot_be_made_is_no_mistake_of_the_command(
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "mkdir", refuse)
-    assert main(["synth", "--users", "1", "--platform", "zhihu", "--out", str(tmp_path / "tasks")]) == 4
+    assert (
+        main(["synth", "--users", "1", "--platform", "zhihu", "--out", str(tmp_path / "tasks")])
+        == 4
+    )
 
 
 def test_two_that_synthesise_at_once_disturb_no_file_of_each_other(

@@ -27,14 +27,19 @@ Show = Callable[..., str]
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tasks")
-    (folder / "weibo_inference_tasks.jsonl").write_bytes(b"".join(generate("weibo", USERS, 5, 14.0)))
+    (folder / "weibo_inference_tasks.jsonl").write_bytes(
+        b"".join(generate("weibo", USERS, 5, 14.0))
+    )
     return folder
 
 
 @pytest.fixture
 def results(tasks: Path, tmp_path: Path) -> Path:
     where = ("--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "results"))
-    assert main(["run", "--model", "baseline/recency", "--platform", "weibo", "--no-html", *where]) == 0
+    assert (
+        main(["run", "--model", "baseline/recency", "--platform", "weibo", "--no-html", *where])
+        == 0
+    )
     return tmp_path / "results"
 
 
@@ -54,12 +59,22 @@ def show(results: Path, capsys: pytest.CaptureFixture[str]) -> Show:
 def test_user_whose_key_is_a_whole_number_is_found(
     key: int | str, tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Records keep the number; the command line has text alone. One whose number begins the same is another user."""
+    """Records keep the number; the command line has text alone. One whose number begins the same is
+    another user."""
     task = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])
     users = [{**task, "user_id": key}, {**task, "user_id": 77}]
     (tmp_path / "weibo_inference_tasks.jsonl").write_bytes(b"\n".join(map(orjson.dumps, users)))
     where = ("--results-dir", str(tmp_path / "results"))
-    words = ["run", "--model", "baseline/recency", "--platform", "weibo", "--no-html", "--tasks-dir", str(tmp_path)]
+    words = [
+        "run",
+        "--model",
+        "baseline/recency",
+        "--platform",
+        "weibo",
+        "--no-html",
+        "--tasks-dir",
+        str(tmp_path),
+    ]
     assert main([*words, *where]) == 0
     capsys.readouterr()
     assert main(["show", "recency", str(key), *where]) == 0
@@ -83,7 +98,9 @@ def test_user_is_shown_with_scores_and_replies_and_without_private_texts(
     """Neither posts nor the name, which only prompts have."""
     task = longest(tasks)
     [record] = [
-        of for of in lines(results / "recency/inference_results_weibo.jsonl") if of["user_id"] == task["user_id"]
+        of
+        for of in lines(results / "recency/inference_results_weibo.jsonl")
+        if of["user_id"] == task["user_id"]
     ]
     said = show(task["user_id"])
     assert record["steps"][0]["persona_summary"] in said and "[Reply]" in said and "F1^NS" in said
@@ -124,7 +141,8 @@ def rewrite(path: Path, change: Callable[[JSON], Any]) -> None:
 
 
 def test_text_of_others_does_not_steer_the_terminal(show: Show, results: Path) -> None:
-    """Control characters and directions are escaped, in what the model wrote and in its raw reply."""
+    """Control characters and directions are escaped, in what the model wrote and in its raw
+    reply."""
     bad = "红\x1b[2J\x07\u202e\x9b31m"
 
     def spoilt(response: JSON) -> None:
@@ -149,7 +167,9 @@ def test_wide_characters_take_two_columns(show: Show, monkeypatch: pytest.Monkey
 
 def test_without_a_user_the_first_ones_are_listed(show: Show) -> None:
     said = show("--limit", "3")
-    assert re.findall(r"(?m)^synth-weibo-\d+", said) == [f"synth-weibo-000000{number}" for number in (1, 2, 3)]
+    assert re.findall(r"(?m)^synth-weibo-\d+", said) == [
+        f"synth-weibo-000000{number}" for number in (1, 2, 3)
+    ]
     assert len(re.findall(r"(?m)^synth-weibo-\d+", show())) == USERS
 
 
@@ -164,11 +184,15 @@ def test_user_is_shown_without_tasks(show: Show, tmp_path: Path) -> None:
     assert "[Reply]" in said and "F1^NS" in said and "Request 1" not in said
 
 
-def test_failures_of_a_user_are_shown(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_of_a_user_are_shown(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Also of a user without a record."""
     name = next(
         task["username"]
-        for task in map(orjson.loads, (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines())
+        for task in map(
+            orjson.loads, (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()
+        )
         if task["user_id"] == FAILING
     )
 
@@ -179,7 +203,15 @@ def test_failures_of_a_user_are_shown(tasks: Path, tmp_path: Path, capsys: pytes
 
     where = ("--results-dir", str(tmp_path / "results"))
     with serving(script) as server:
-        address = ("--api-url", server.url, "--api-key", "sk-test-1", "--tasks-dir", str(tasks), "--no-html")
+        address = (
+            "--api-url",
+            server.url,
+            "--api-key",
+            "sk-test-1",
+            "--tasks-dir",
+            str(tasks),
+            "--no-html",
+        )
         assert main(["run", "--model", "some", "--platform", "weibo", *address, *where]) == 1
     capsys.readouterr()
     assert main(["show", "some", FAILING, *where]) == 0
@@ -187,7 +219,9 @@ def test_failures_of_a_user_are_shown(tasks: Path, tmp_path: Path, capsys: pytes
     assert "too rude" in said and "[Reply]" not in said
 
 
-def test_benchmark_without_private_texts_shows_prompts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_benchmark_without_private_texts_shows_prompts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each with its reply, of every repeat."""
     harness = Commands(tmp_path / "results", capsys)
     harness(
@@ -203,18 +237,26 @@ def test_benchmark_without_private_texts_shows_prompts(tmp_path: Path, capsys: p
         "2",
         "--no-html",
     )
-    [name] = [path.name for path in (tmp_path / "results").iterdir() if path.is_dir() and not path.name.startswith(".")]
+    [name] = [
+        path.name
+        for path in (tmp_path / "results").iterdir()
+        if path.is_dir() and not path.name.startswith(".")
+    ]
     record = lines(tmp_path / "results" / name / "inference_results_yelp.jsonl")[0]
     said = harness("show", name, record["user_id"])
     requests = len(re.findall(r"(?m)^Request \d+ of ", said))
     assert requests == said.count("[user]") == said.count("[reply]") > 2 and "(repeat 2)" in said
 
 
-def test_figures_that_users_do_not_have_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_that_users_do_not_have_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A figure of all users together, such as a correlation, is none of each."""
     harness = Commands(tmp_path / "results", capsys)
     (tmp_path / "demand.py").write_text(PLUGIN)
-    tasks = [{"user_id": f"u{number}", "text": "x" * number, "demand": number % 4} for number in range(6)]
+    tasks = [
+        {"user_id": f"u{number}", "text": "x" * number, "demand": number % 4} for number in range(6)
+    ]
     (tmp_path / "shop.jsonl").write_bytes(b"".join(orjson.dumps(task) + b"\n" for task in tasks))
     model = ("--model", "baseline/guess", "--name", "demand", "--no-html")
     harness("run", tmp_path / "demand.py", *model, "--tasks-dir", tmp_path)

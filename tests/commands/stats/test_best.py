@@ -1,4 +1,5 @@
-"""What is marked best in a column, by a plug-in that draws its chance level, from the command line."""
+"""What is marked best in a column, by a plug-in that draws its chance level, from the command
+line."""
 
 from __future__ import annotations
 
@@ -55,7 +56,15 @@ def played(root: Path, capsys: pytest.CaptureFixture[str], error: float, *values
     (root / "shop.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
     harness = Commands(root / "results", capsys)
     for name in ("first", "second"):
-        harness("run", root / "values.py", "--model", f"baseline/{name}", "--tasks-dir", root, "--no-html")
+        harness(
+            "run",
+            root / "values.py",
+            "--model",
+            f"baseline/{name}",
+            "--tasks-dir",
+            root,
+            "--no-html",
+        )
     return harness
 
 
@@ -64,9 +73,11 @@ def places(harness: Commands, metric: str) -> list[str | None]:
     return [figures[run]["shop"]["place"] for run in ("first", "second")]
 
 
-def test_no_other_value_is_best_where_the_best_has_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The run with the fewest errors is not better than chance in its share: the other's, which are worse, are second
-    best, and the note does not contradict the table."""
+def test_no_other_value_is_best_where_the_best_has_no_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run with the fewest errors is not better than chance in its share: the other's, which are
+    worse, are second best, and the note does not contradict the table."""
     harness = played(tmp_path, capsys, 0.001, 20, 60)
     assert places(harness, "share") == [None, "best"]
     assert places(harness, "errors") == [None, "second"]
@@ -76,10 +87,13 @@ def test_no_other_value_is_best_where_the_best_has_no_place(tmp_path: Path, caps
 def test_a_drawn_chance_level_is_shown_with_its_error_and_decides_only_beyond_two_of_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """40.00 is beyond 30 by more than two errors of 4, and not by two of 6, though its interval is."""
+    """40.00 is beyond 30 by more than two errors of 4, and not by two of 6, though its interval
+    is."""
     harness = played(tmp_path, capsys, 0.04, 40, 20)
     assert places(harness, "share") == ["best", None]
-    assert "30.00 ± 4.00" in harness("stats") and "30.00 ± 4.00" in harness.text("first", "eval_report_shop.txt")
+    assert "30.00 ± 4.00" in harness("stats") and "30.00 ± 4.00" in harness.text(
+        "first", "eval_report_shop.txt"
+    )
     assert harness.report("first", "shop")["chance_error"] == {"share": 0.04}
     (tmp_path / "other").mkdir()
     other = played(tmp_path / "other", capsys, 0.06, 40, 20)

@@ -1,4 +1,5 @@
-"""Answers against the rules of the task win nowhere: the whole pool, none at all, an empty list, tags of no pool."""
+"""Answers against the rules of the task win nowhere: the whole pool, none at all, an empty list,
+tags of no pool."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def choosing(choice: Choice) -> Script:
     def script(body: JSON) -> tuple[int, bytes]:
         tags = choice(read(body["messages"][-1]["content"]))
         return 200, completion(
-            orjson.dumps({"persona_summary": "无", "predicted_tags": tags, "reasoning": ""}).decode()
+            orjson.dumps(
+                {"persona_summary": "无", "predicted_tags": tags, "reasoning": ""}
+            ).decode()
         )
 
     return script
@@ -46,9 +49,13 @@ SCRIPTS: dict[str, Script] = {
     "whole-pool": choosing(lambda reading: list(reading.pool)),
     "refusals": lambda body: (200, completion("抱歉，我无法回答这个问题。")),
     "empty-list": choosing(lambda reading: []),
-    "no-pool": choosing(lambda reading: [f"不在候选之中{number}" for number in range(reading.asked)]),
+    "no-pool": choosing(
+        lambda reading: [f"不在候选之中{number}" for number in range(reading.asked)]
+    ),
     "one-tag": choosing(lambda reading: list(reading.pool[:1])),
-    "at-times": choosing(lambda reading: list(reading.pool[: reading.asked if ord(reading.pool[0][0]) % 2 else 1])),
+    "at-times": choosing(
+        lambda reading: list(reading.pool[: reading.asked if ord(reading.pool[0][0]) % 2 else 1])
+    ),
 }
 
 
@@ -60,10 +67,30 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tasks.parent.mkdir()
     tasks.write_bytes(b"".join(generate("weibo", 40, 5, 3.0)))
     for name, script in SCRIPTS.items():
-        words = ["--tasks-dir", str(tasks.parent), "--results-dir", str(root / "results"), "--name", name, "--no-html"]
+        words = [
+            "--tasks-dir",
+            str(tasks.parent),
+            "--results-dir",
+            str(root / "results"),
+            "--name",
+            name,
+            "--no-html",
+        ]
         with serving(script) as server:
             assert (
-                main(["run", "--model", "m", "--platform", "weibo", "--allow-invalid", *words, "--api-url", server.url])
+                main(
+                    [
+                        "run",
+                        "--model",
+                        "m",
+                        "--platform",
+                        "weibo",
+                        "--allow-invalid",
+                        *words,
+                        "--api-url",
+                        server.url,
+                    ]
+                )
                 == 0
             )
     return root / "results"
@@ -81,12 +108,16 @@ def ranked(results: Path) -> JSON:
     with redirect_stdout(io.StringIO()) as printed:
         assert main(["stats", "--json", "--results-dir", str(results)]) == 0
     found: JSON = orjson.loads(printed.getvalue())
-    return {metric: {run: of["weibo"] for run, of in runs.items()} for metric, runs in found.items()}
+    return {
+        metric: {run: of["weibo"] for run, of in runs.items()} for metric, runs in found.items()
+    }
 
 
 def compared(results: Path, capsys: Told, a: str, b: str) -> dict[str, JSON]:
     words = ("compare", a, b, "--json", "--resamples", "1000", "--results-dir", str(results))
-    (pair,) = orjson.loads(output(capsys, *words, "--tasks-dir", str(results.parent / "tasks")))["pairs"]
+    (pair,) = orjson.loads(output(capsys, *words, "--tasks-dir", str(results.parent / "tasks")))[
+        "pairs"
+    ]
     return {entry["metric"]: entry for entry in pair["figures"]}
 
 
@@ -101,14 +132,18 @@ def test_the_whole_pool_is_shown_as_given_and_ranked_by_its_first_tags(ranked: J
 @pytest.mark.parametrize("run", ["refusals", "empty-list", "no-pool", "one-tag"])
 def test_no_answers_against_the_rules_are_best(run: str, ranked: JSON) -> None:
     """Neither of hits nor of errors nor of what changes from step to step."""
-    first = [metric for metric, runs in ranked.items() if runs[run] and runs[run]["place"] == "best"]
+    first = [
+        metric for metric, runs in ranked.items() if runs[run] and runs[run]["place"] == "best"
+    ]
     assert first == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", ["refusals", "empty-list", "no-pool", "one-tag"])
 @pytest.mark.parametrize("metric", ERRORS)
-def test_errors_of_no_answer_that_follows_the_rules_are_not_ranked(run: str, metric: str, ranked: JSON) -> None:
+def test_errors_of_no_answer_that_follows_the_rules_are_not_ranked(
+    run: str, metric: str, ranked: JSON
+) -> None:
     """They have a value as published, and no comparable one."""
     assert ranked[metric][run]["value"] is not None and ranked[metric][run]["place"] is None
     assert ranked[f"{metric} (cut)"].get(run) is None
@@ -117,23 +152,43 @@ def test_errors_of_no_answer_that_follows_the_rules_are_not_ranked(run: str, met
 
 def test_a_metric_without_broken_rules_has_no_second_table(results: Path, capsys: Told) -> None:
     """Of runs that keep the rules the figures as given rank."""
-    found = orjson.loads(output(capsys, "stats", "recency", "random", "--json", "--results-dir", str(results)))
+    found = orjson.loads(
+        output(capsys, "stats", "recency", "random", "--json", "--results-dir", str(results))
+    )
     assert not [metric for metric in found if "(cut)" in metric]
     of = [found["Recall"][run]["weibo"] for run in ("recency", "random")]
     assert all(one["ranked_value"] == one["value"] for one in of)
-    assert [one["place"] for one in of] == ["best", None]  # random answers are not better than chance
+    assert [one["place"] for one in of] == [
+        "best",
+        None,
+    ]  # random answers are not better than chance
 
 
 def test_metrics_are_printed_with_what_they_are_ranked_by(results: Path, capsys: Told) -> None:
-    """A figure of the cut predictions has that of the whole ones in brackets after it, where it is another."""
-    shown = output(capsys, "stats", "recency", "whole-pool", "--format", "markdown", "--results-dir", str(results))
-    titles = [line.strip("*").replace("\\", "") for line in shown.splitlines() if line.startswith("**")]
+    """A figure of the cut predictions has that of the whole ones in brackets after it, where it is
+    another."""
+    shown = output(
+        capsys,
+        "stats",
+        "recency",
+        "whole-pool",
+        "--format",
+        "markdown",
+        "--results-dir",
+        str(results),
+    )
+    titles = [
+        line.strip("*").replace("\\", "") for line in shown.splitlines() if line.startswith("**")
+    ]
     assert titles == ["Recall, %", "F1^NS, %"]
-    assert [line.count(" (100.00) ") for line in shown.splitlines() if line.startswith("| whole-pool")] == [1, 1]
+    assert [
+        line.count(" (100.00) ") for line in shown.splitlines() if line.startswith("| whole-pool")
+    ] == [1, 1]
 
 
 def test_compare_is_about_the_first_tags_of_the_whole_pool(results: Path, capsys: Told) -> None:
-    """A model that answers everything is not better than one that reads, and both sides are shown as given."""
+    """A model that answers everything is not better than one that reads, and both sides are shown
+    as given."""
     found = compared(results, capsys, "whole-pool", "recency")
     for metric in ("Recall", "F1^NS"):
         of = found[metric]
@@ -149,32 +204,55 @@ def test_compare_has_no_errors_of_answers_that_break_the_rules(results: Path, ca
         assert found[metric]["difference"] is None and found[metric]["users"] == 0
 
 
-def test_compare_of_runs_that_keep_the_rules_names_the_metrics_themselves(results: Path, capsys: Told) -> None:
+def test_compare_of_runs_that_keep_the_rules_names_the_metrics_themselves(
+    results: Path, capsys: Told
+) -> None:
     """What is compared is what was given."""
     found = compared(results, capsys, "random", "recency")
     assert all(of["compared"] == metric and of["given"] is None for metric, of in found.items())
 
 
-def test_compare_takes_users_with_comparable_errors_on_both_sides(results: Path, capsys: Told) -> None:
-    """A model that keeps the rules for some users is compared on these, and the other side's figure is theirs."""
+def test_compare_takes_users_with_comparable_errors_on_both_sides(
+    results: Path, capsys: Told
+) -> None:
+    """A model that keeps the rules for some users is compared on these, and the other side's figure
+    is theirs."""
     part, whole = (compared(results, capsys, run, "recency") for run in ("at-times", "random"))
     for metric in ("Error_Viral", "Error_Random"):
         of = part[metric]
-        assert 0 < of["users"] < whole[metric]["users"] and of["b"] != pytest.approx(whole[metric]["b"])
+        assert 0 < of["users"] < whole[metric]["users"] and of["b"] != pytest.approx(
+            whole[metric]["b"]
+        )
         assert of["users"] == of["a_better"] + of["equal"] + of["b_better"]
 
 
 def test_tables_say_what_ranks_and_who_has_no_value(results: Path, capsys: Told) -> None:
-    """Which metric ranks another, and the runs that it leaves out; why a metric is not ranked at all."""
-    words = ("stats", "recency", "random", "refusals", "--format", "markdown", "--results-dir", str(results))
+    """Which metric ranks another, and the runs that it leaves out; why a metric is not ranked at
+    all."""
+    words = (
+        "stats",
+        "recency",
+        "random",
+        "refusals",
+        "--format",
+        "markdown",
+        "--results-dir",
+        str(results),
+    )
     notes = output(capsys, *words, "--metric", "Error_Viral").replace("\\", "")
     assert "refusals (Error_Viral (cut))" in notes and "recency (Error_Viral" not in notes
-    assert "is not ranked: F1^NS" in output(capsys, *words, "--metric", "FWT F1^NS").replace("\\", "")
+    assert "is not ranked: F1^NS" in output(capsys, *words, "--metric", "FWT F1^NS").replace(
+        "\\", ""
+    )
 
 
 def test_reports_show_what_ranks_only_where_it_differs(results: Path) -> None:
-    """The table of scores has a row of the cut Recall for a run that breaks the rules, and for no other."""
-    shown = {run: (results / run / "eval_report_weibo.txt").read_text() for run in ("whole-pool", "recency")}
+    """The table of scores has a row of the cut Recall for a run that breaks the rules, and for no
+    other."""
+    shown = {
+        run: (results / run / "eval_report_weibo.txt").read_text()
+        for run in ("whole-pool", "recency")
+    }
     assert "Recall (cut)" in shown["whole-pool"] and "(cut)" not in shown["recency"]
 
 
@@ -199,7 +277,10 @@ def test_any_benchmark_can_name_what_a_metric_is_ranked_by() -> None:
     """The figure that is compared is the named one, and the metric as given is there next to it."""
     figures = Figures(Ranked())
     compared, given = figures.contributions(figures.raw(records([1.0, 0.25], [1.0, 0.5])), [0, 1])
-    assert (compared.tolist(), given.tolist()) == ([[0.25, 1.0], [0.5, 1.0]], [[1.0, 1.0], [1.0, 1.0]])
+    assert (compared.tolist(), given.tolist()) == (
+        [[0.25, 1.0], [0.5, 1.0]],
+        [[1.0, 1.0], [1.0, 1.0]],
+    )
     assert figures.contributions(figures.raw([]), [])[0].shape == (0, 2)
     with pytest.raises(BenchmarkError, match="fair hits"):
         figures.raw(records([1.0]))
@@ -207,6 +288,12 @@ def test_any_benchmark_can_name_what_a_metric_is_ranked_by() -> None:
 
 def test_a_value_of_one_side_alone_counts_on_neither() -> None:
     """The first user has the figure on both sides, the others on one or none."""
-    a, b = np.array([[0.5, 1.0], [0.5, 1.0], [0.0, 0.0]]), np.array([[0.25, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    a, b = (
+        np.array([[0.5, 1.0], [0.5, 1.0], [0.0, 0.0]]),
+        np.array([[0.25, 1.0], [0.0, 0.0], [0.0, 0.0]]),
+    )
     both = Figures(Ranked()).on_both(a, b)
-    assert [side.tolist() for side in both] == [[[0.5, 1.0], [0, 0], [0, 0]], [[0.25, 1.0], [0, 0], [0, 0]]]
+    assert [side.tolist() for side in both] == [
+        [[0.5, 1.0], [0, 0], [0, 0]],
+        [[0.25, 1.0], [0, 0], [0, 0]],
+    ]

@@ -1,4 +1,5 @@
-"""The cost of runs, everywhere that it is shown, against a computation from their responses by other arithmetic."""
+"""The cost of runs, everywhere that it is shown, against a computation from their responses by
+other arithmetic."""
 
 from __future__ import annotations
 
@@ -49,7 +50,11 @@ def usage(model: str, draw: int) -> JSON | None:
     if model == "silent" or (model == "half" and draw % 2):
         return None
     if model == "cny":
-        return {**counts, "prompt_cache_hit_tokens": draw % 31, "completion_tokens_details": {"reasoning_tokens": 7}}
+        return {
+            **counts,
+            "prompt_cache_hit_tokens": draw % 31,
+            "completion_tokens_details": {"reasoning_tokens": 7},
+        }
     return {**counts, "prompt_tokens_details": {"cached_tokens": draw % 53}}
 
 
@@ -64,17 +69,22 @@ def script(body: JSON) -> tuple[int, bytes]:
 def providers(folder: Path, url: str, **changed: str) -> Path:
     """A providers file with the prices; `changed` are other prompt prices by model."""
     prices = "".join(
-        f'[providers.p.prices."{model}"]\ncurrency = "{currency}"\nprompt = {changed.get(model, prompt)}\n'
-        f"cached = {cached}\ncompletion = {completion}\ndate = 2026-11-01\n"
+        f'[providers.p.prices."{model}"]\ncurrency = "{currency}"\nprompt ='
+        f" {changed.get(model, prompt)}\ncached = {cached}\ncompletion = {completion}\ndate ="
+        " 2026-11-01\n"
         for model, (currency, prompt, cached, completion) in PRICES.items()
     )
     file = folder / "providers.toml"
-    file.write_text(f'[providers.p]\nbase_url = "{url}"\nkey_required = false\n{prices}', encoding="utf-8")
+    file.write_text(
+        f'[providers.p]\nbase_url = "{url}"\nkey_required = false\n{prices}', encoding="utf-8"
+    )
     return file
 
 
 def run(results: Path, *words: str) -> int:
-    return main(["run", *SHIPPED, "--platform", "weibo", "--no-html", "--results-dir", str(results), *words])
+    return main(
+        ["run", *SHIPPED, "--platform", "weibo", "--no-html", "--results-dir", str(results), *words]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -101,23 +111,41 @@ def manifest(results: Path, model: str) -> JSON:
 
 
 def responses(results: Path, model: str) -> list[JSON]:
-    return [orjson.loads(line) for line in (results / model / "responses_weibo.jsonl").read_bytes().splitlines()]
+    return [
+        orjson.loads(line)
+        for line in (results / model / "responses_weibo.jsonl").read_bytes().splitlines()
+    ]
 
 
 def by_hand(results: Path, model: str, prompt_price: str | None = None) -> Fraction:
-    """The cost from a run's responses: fractions of whole tokens, unreported ones by the ratios of the others."""
+    """The cost from a run's responses: fractions of whole tokens, unreported ones by the ratios of
+    the others."""
     _, *prices = PRICES[model]
     each, cached_each, answer_each = map(Fraction, [prompt_price or prices[0], *prices[1:]])
     lines = responses(results, model)
-    reported = [line["completion"] for line in lines if line["completion"]["prompt_tokens"] is not None]
+    reported = [
+        line["completion"] for line in lines if line["completion"]["prompt_tokens"] is not None
+    ]
     rest = [line for line in lines if line["completion"]["prompt_tokens"] is None]
     total = Fraction(0)
     for one in reported:
         cached = one.get("cached_tokens", 0)
-        total += (one["prompt_tokens"] - cached) * each + cached * cached_each + one["completion_tokens"] * answer_each
-    measured = [line for line in lines if "sent" in line and line["completion"]["prompt_tokens"] is not None]
-    prompts = sum(line["completion"]["prompt_tokens"] for line in measured), sum(line["sent"] for line in measured)
-    texts = sum(one["completion_tokens"] for one in reported), sum(len(one["text"].encode()) for one in reported)
+        total += (
+            (one["prompt_tokens"] - cached) * each
+            + cached * cached_each
+            + one["completion_tokens"] * answer_each
+        )
+    measured = [
+        line for line in lines if "sent" in line and line["completion"]["prompt_tokens"] is not None
+    ]
+    prompts = (
+        sum(line["completion"]["prompt_tokens"] for line in measured),
+        sum(line["sent"] for line in measured),
+    )
+    texts = (
+        sum(one["completion_tokens"] for one in reported),
+        sum(len(one["text"].encode()) for one in reported),
+    )
     for price, unknown, (tokens, size) in (
         (each, sum(line["sent"] for line in rest), prompts),
         (answer_each, sum(len(line["completion"]["text"].encode()) for line in rest), texts),
@@ -135,7 +163,8 @@ def stats(results: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str
 def test_cost_in_stats_is_that_of_the_responses_to_the_last_digit(
     results: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Cached and reasoning tokens, two currencies, replies without usage: JSON and CSV have the exact amount."""
+    """Cached and reasoning tokens, two currencies, replies without usage: JSON and CSV have the
+    exact amount."""
     expected, currency = by_hand(results, model), PRICES[model][0]
     found = orjson.loads(stats(results, capsys, "--json"))["costs"][model]["weibo"]
     assert expected > 0 and Fraction(found["amount"]) == expected
@@ -162,16 +191,24 @@ def test_cached_and_reasoning_tokens_are_counted_apart(results: Path) -> None:
     for model in ("usd", "cny"):
         lines, cost = responses(results, model), report(results, model)["cost"]
         for name in ("cached_tokens", "reasoning_tokens"):
-            assert cost[name] == sum(line["completion"].get(name, 0) for line in lines), (model, name)
+            assert cost[name] == sum(line["completion"].get(name, 0) for line in lines), (
+                model,
+                name,
+            )
         assert cost["cached_tokens"] > 0
     assert report(results, "cny")["cost"]["reasoning_tokens"] == 7 * len(responses(results, "cny"))
 
 
 def test_replies_without_usage_are_estimated_and_marked(results: Path) -> None:
-    """By the run's ratios, or without any a token for three bytes; all responses have the bytes of their requests."""
+    """By the run's ratios, or without any a token for three bytes; all responses have the bytes of
+    their requests."""
     silent, half = (report(results, model)["cost"] for model in ("silent", "half"))
-    assert silent["requests_without_usage"] == silent["requests"] == len(responses(results, "silent"))
-    assert silent["estimated_prompt_tokens"] == -(-sum(line["sent"] for line in responses(results, "silent")) // 3)
+    assert (
+        silent["requests_without_usage"] == silent["requests"] == len(responses(results, "silent"))
+    )
+    assert silent["estimated_prompt_tokens"] == -(
+        -sum(line["sent"] for line in responses(results, "silent")) // 3
+    )
     assert 0 < half["requests_without_usage"] < half["requests"]
     assert all(line["sent"] > 0 for model in ("half", "usd") for line in responses(results, model))
     for cost in (silent, half):
@@ -179,15 +216,25 @@ def test_replies_without_usage_are_estimated_and_marked(results: Path) -> None:
     assert "about" in (results / "half" / "eval_report_weibo.txt").read_text(encoding="utf-8")
 
 
-def test_model_without_a_price_has_tokens_only(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_without_a_price_has_tokens_only(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """No amount and no currency, anywhere."""
     cost = report(results, FREE)["cost"]
-    assert (cost["amount"], cost["price"], manifest(results, FREE)["provenance"]["price"]) == (None, None, None)
-    assert cost["prompt_tokens"] == sum(line["completion"]["prompt_tokens"] for line in responses(results, FREE))
+    assert (cost["amount"], cost["price"], manifest(results, FREE)["provenance"]["price"]) == (
+        None,
+        None,
+        None,
+    )
+    assert cost["prompt_tokens"] == sum(
+        line["completion"]["prompt_tokens"] for line in responses(results, FREE)
+    )
     assert orjson.loads(stats(results, capsys, "--json"))["costs"][FREE]["weibo"]["amount"] is None
 
 
-def test_baseline_has_no_cost_and_its_reports_no_word_of_it(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_baseline_has_no_cost_and_its_reports_no_word_of_it(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Reports and tables of baselines alone are as they were before there were costs."""
     assert "cost" not in report(results, "recency") and manifest(results, "recency")["cost"] is None
     assert "costs" not in orjson.loads(stats(results, capsys, "recency", "--json"))
@@ -198,10 +245,15 @@ def test_baseline_has_no_cost_and_its_reports_no_word_of_it(results: Path, capsy
 def test_tables_of_costs_follow_those_of_scores(
     results: Path, form: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row for each run with its score: amounts never in another currency, blank for a baseline."""
+    """A row for each run with its score: amounts never in another currency, blank for a
+    baseline."""
     monkeypatch.setenv("COLUMNS", "250")
     shown = stats(results, capsys, "--format", form).partition("Cost (")[2]
-    rows = {line.strip(" |").split()[0]: line for line in shown.splitlines() if "weibo" not in line and line.strip()}
+    rows = {
+        line.strip(" |").split()[0]: line
+        for line in shown.splitlines()
+        if "weibo" not in line and line.strip()
+    }
     for model, (currency, *_) in PRICES.items():
         assert rows[model].count(currency) == 2, model
         assert ("about" in rows[model]) == (model in ("silent", "half"))
@@ -209,7 +261,9 @@ def test_tables_of_costs_follow_those_of_scores(
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "latex"])
-def test_a_named_metric_brings_no_table_of_costs(results: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_named_metric_brings_no_table_of_costs(
+    results: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Nobody asked for it, and a paper includes the file as it is."""
     assert "Cost" not in stats(results, capsys, "--format", form, "--metric", "Recall")
 
@@ -219,18 +273,28 @@ def test_cost_is_on_the_display_at_the_end_and_on_the_page(
 ) -> None:
     """The same amount, for people, on each."""
     with serving(script) as server:
-        words = ("--model", "p:usd", "--limit", "9", "--providers", str(providers(tmp_path, server.url)))
+        words = (
+            "--model",
+            "p:usd",
+            "--limit",
+            "9",
+            "--providers",
+            str(providers(tmp_path, server.url)),
+        )
         assert run(tmp_path, *words) == 0
     amount = by_hand(tmp_path, "usd")
     people = f"{rounded(Decimal(amount.numerator) / amount.denominator)} USD"
     *lines, end = capsys.readouterr().out.splitlines()
     assert any(people in line for line in lines) and f"cost {people}" in end
-    tiles = page(report_files.read((tmp_path / "usd" / "eval_report_weibo.json").read_bytes())).tiles
+    tiles = page(
+        report_files.read((tmp_path / "usd" / "eval_report_weibo.json").read_bytes())
+    ).tiles
     assert [tile.value for tile in tiles if tile.name == "cost"] == [people]
 
 
 def test_missing_price_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For a model on several platforms; not for one with a price, and not where nothing is paid without a key."""
+    """For a model on several platforms; not for one with a price, and not where nothing is paid
+    without a key."""
     with serving(script) as server:
         file, both = str(providers(tmp_path, server.url)), ("--platform", "zhihu", "--limit", "1")
         key = ("--api-url", server.url, "--api-key", "sk-test-0123456789")
@@ -263,7 +327,11 @@ def test_workbook_has_cost_and_tokens_of_each_run(results: Path, tmp_path: Path)
     cells = sheets(tmp_path / "summary.xlsx")["Runs"]
     for model, (currency, *_) in PRICES.items():
         row = cells[cells.index(model) :]
-        cost = next(cell for cell in row if isinstance(cell, float) and cell == float(by_hand(results, model)))
+        cost = next(
+            cell
+            for cell in row
+            if isinstance(cell, float) and cell == float(by_hand(results, model))
+        )
         assert currency in row[row.index(cost) : row.index(cost) + 3], model
 
 
@@ -289,16 +357,30 @@ def test_csv_and_workbook_have_the_bounds_of_a_cost(
     assert seen
 
 
-def test_the_cost_table_has_the_score_that_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a model that answers with the whole pool: as in the table of scores, the published one in brackets."""
+def test_the_cost_table_has_the_score_that_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a model that answers with the whole pool: as in the table of scores, the published one in
+    brackets."""
 
     def whole_pool(body: JSON) -> tuple[int, bytes]:
         tags = read(body["messages"][-1]["content"]).pool
-        return 200, completion(orjson.dumps({"persona_summary": "x", "predicted_tags": tags, "reasoning": ""}).decode())
+        return 200, completion(
+            orjson.dumps({"persona_summary": "x", "predicted_tags": tags, "reasoning": ""}).decode()
+        )
 
     with serving(whole_pool) as server:
         assert (
-            run(tmp_path, "--model", "p:usd", "--limit", "9", "--providers", str(providers(tmp_path, server.url))) == 0
+            run(
+                tmp_path,
+                "--model",
+                "p:usd",
+                "--limit",
+                "9",
+                "--providers",
+                str(providers(tmp_path, server.url)),
+            )
+            == 0
         )
     shown = stats(tmp_path, capsys)
     scores, table = shown.split("Cost (", 1)
@@ -309,7 +391,14 @@ def test_the_cost_table_has_the_score_that_ranks(tmp_path: Path, capsys: pytest.
 def test_merged_parts_cost_what_one_run_costs(tmp_path: Path) -> None:
     """Also where tokens are estimated: by the lines of all parts."""
     with serving(script) as server:
-        words = ("--model", "p:half", "--limit", "9", "--providers", str(providers(tmp_path, server.url)))
+        words = (
+            "--model",
+            "p:half",
+            "--limit",
+            "9",
+            "--providers",
+            str(providers(tmp_path, server.url)),
+        )
         for part in ("1/2", "2/2"):
             assert run(tmp_path / "parts", *words, "--part", part) == 0
         assert run(tmp_path / "whole", *words) == 0
@@ -353,12 +442,22 @@ def test_cost_in_a_manifest_that_cannot_be_is_refused(
 def test_price_is_recorded_with_its_date_and_source(results: Path) -> None:
     """What a report made later counts with."""
     price = manifest(results, "usd")["provenance"]["price"]
-    assert price == {"currency": "USD", "prompt": "0.27", "cached": "0.07", "completion": "1.1", "date": "2026-11-01"}
+    assert price == {
+        "currency": "USD",
+        "prompt": "0.27",
+        "cached": "0.07",
+        "completion": "1.1",
+        "date": "2026-11-01",
+    }
 
 
 @pytest.mark.parametrize(("words", "price"), [((), None), (("--new-prices",), "0.5")])
 def test_reeval_keeps_the_price_of_the_runs_time_unless_new_ones_are_requested(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], price: str | None
+    results: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    price: str | None,
 ) -> None:
     """Of the same replies, also where the providers file has another price by now."""
     copytree(results / "usd", tmp_path / "results" / "usd")
@@ -373,11 +472,23 @@ def test_reeval_keeps_the_price_of_the_runs_time_unless_new_ones_are_requested(
     assert cost == manifest(tmp_path / "results", "usd")["cost"]
 
 
-def test_each_reply_costs_what_was_in_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_reply_costs_what_was_in_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A changed price is for new replies, and is said, by `run` and by `resume`."""
     with serving(script) as server:
         words = ("--model", "p:usd", "--concurrency", "1")
-        assert run(tmp_path, *words, "--limit", "1", "--providers", str(providers(tmp_path, server.url))) == 0
+        assert (
+            run(
+                tmp_path,
+                *words,
+                "--limit",
+                "1",
+                "--providers",
+                str(providers(tmp_path, server.url)),
+            )
+            == 0
+        )
         before = by_hand(tmp_path, "usd")
         first = len(responses(tmp_path, "usd"))
         later = providers(tmp_path, server.url, usd="0.5")
@@ -385,11 +496,17 @@ def test_each_reply_costs_what_was_in_force(tmp_path: Path, capsys: pytest.Captu
     assert "0.5 USD" in capsys.readouterr().out
     lines = responses(tmp_path, "usd")
     assert ["price" in line for line in lines] == [place >= first for place in range(len(lines))]
-    (tmp_path / "usd" / "responses_weibo.jsonl").write_bytes(b"\n".join(map(orjson.dumps, lines[first:])))
-    assert Fraction(report(tmp_path, "usd")["cost"]["amount"]) == before + by_hand(tmp_path, "usd", "0.5")
+    (tmp_path / "usd" / "responses_weibo.jsonl").write_bytes(
+        b"\n".join(map(orjson.dumps, lines[first:]))
+    )
+    assert Fraction(report(tmp_path, "usd")["cost"]["amount"]) == before + by_hand(
+        tmp_path, "usd", "0.5"
+    )
 
 
-def test_folder_without_its_responses_keeps_the_cost_that_was_counted(results: Path, tmp_path: Path) -> None:
+def test_folder_without_its_responses_keeps_the_cost_that_was_counted(
+    results: Path, tmp_path: Path
+) -> None:
     """Replies may be left out where a folder is shared."""
     copytree(results / "cny", tmp_path / "cny")
     (tmp_path / "cny" / "responses_weibo.jsonl").unlink()

@@ -89,31 +89,54 @@ def values(results: Path, run: str, platform: str, metric: str = "Recall") -> li
     """Each user's mean over the steps in the records of a run."""
     lines = (results / run / f"inference_results_{platform}.jsonl").read_bytes().splitlines()
     of = ([step["metrics"][metric] for step in unseal(line)["steps"]] for line in lines)
-    return [fmean(defined) for each in of if (defined := [value for value in each if value is not None])]
+    return [
+        fmean(defined) for each in of if (defined := [value for value in each if value is not None])
+    ]
 
 
 def test_ranks_are_places_and_say_what_is_separable_from_the_best(figures: JSON) -> None:
-    """Recency is better than random in Recall; two runs that answer alike share a place; another prompt has none."""
+    """Recency is better than random in Recall; two runs that answer alike share a place; another
+    prompt has none."""
     recall = figures["Recall"]
     for column in (AVERAGE, "weibo"):
         assert [recall[run][column]["rank"] for run in RUNS] == [1, 2, 2, None]
         assert [recall[run][column]["separable"] for run in RUNS] == [False, True, True, None]
 
 
-def test_what_is_separable_from_the_best_is_what_compare_shows_to_be_worse(board: Path, capsys: Told) -> None:
-    """Of two runs both have one test of Recall alone: with the metric as the only primary one, the same verdict."""
+def test_what_is_separable_from_the_best_is_what_compare_shows_to_be_worse(
+    board: Path, capsys: Told
+) -> None:
+    """Of two runs both have one test of Recall alone: with the metric as the only primary one, the
+    same verdict."""
     figure = as_json(board, capsys, "recency", "cooler", "--metric", "F1^NS")["F1^NS"]
     for subset in PLATFORMS:
         best, other = sorted(figure, key=lambda run: figure[run][subset]["rank"])
         capsys.readouterr()
-        assert main(["compare", best, other, "--platform", subset, "--json", "--results-dir", str(board)]) == 0
+        assert (
+            main(
+                [
+                    "compare",
+                    best,
+                    other,
+                    "--platform",
+                    subset,
+                    "--json",
+                    "--results-dir",
+                    str(board),
+                ]
+            )
+            == 0
+        )
         entries = orjson.loads(capsys.readouterr().out)["pairs"][0]["figures"]
         p = next(entry["p"] for entry in entries if entry["metric"] == "F1^NS")
         assert figure[other][subset]["separable"] == (p < 0.05)
 
 
-def test_average_has_the_interval_of_platforms_that_weigh_the_same(board: Path, figures: JSON) -> None:
-    """That of the users' own values, which the records have; also in an average that no run is ranked by."""
+def test_average_has_the_interval_of_platforms_that_weigh_the_same(
+    board: Path, figures: JSON
+) -> None:
+    """That of the users' own values, which the records have; also in an average that no run is
+    ranked by."""
     for metric in ("Recall", "Error_Peer"):
         of = [values(board, "random", platform, metric) for platform in PLATFORMS]
         average = figures[metric]["random"][AVERAGE]
@@ -130,8 +153,12 @@ def test_every_form_shows_ranks(board: Path, capsys: Told, tmp_path: Path) -> No
     assert "rank" in text
     assert "| 2 |" in shown(board, capsys, "--format", "markdown")
     assert "& 2 \\\\" in shown(board, capsys, "--format", "latex", "--intervals")
-    lines = csv.DictReader(io.StringIO(shown(board, capsys, "--format", "csv", "--metric", "Recall")))
-    assert {(line["rank"], line["separable"]) for line in lines if line["run"] == "random"} == {("2", "yes")}
+    lines = csv.DictReader(
+        io.StringIO(shown(board, capsys, "--format", "csv", "--metric", "Recall"))
+    )
+    assert {(line["rank"], line["separable"]) for line in lines if line["run"] == "random"} == {
+        ("2", "yes")
+    }
     page = Page((tmp_path / "Recall.xlsx").read_bytes())
     assert page.row(1)[-2] == "rank"
     assert {page.row(number)[0]: page.row(number)[7] for number in range(2, 6)}["cooler"] == "2"
@@ -154,15 +181,22 @@ def test_run_without_the_records_of_its_report_keeps_its_figures_and_has_no_rank
     """The others are ranked without it; one sentence names it once."""
     for platform in PLATFORMS:
         path = own / "cooler" / f"inference_results_{platform}.jsonl"
-        path.unlink() if spoiled == "records" else path.write_bytes(path.read_bytes().splitlines(True)[0])
+        path.unlink() if spoiled == "records" else path.write_bytes(
+            path.read_bytes().splitlines(True)[0]
+        )
     recall = as_json(own, capsys)["Recall"]
-    assert recall["cooler"][AVERAGE]["rank"] is None and recall["cooler"][AVERAGE]["ranked_value"] is not None
+    assert (
+        recall["cooler"][AVERAGE]["rank"] is None
+        and recall["cooler"][AVERAGE]["ranked_value"] is not None
+    )
     assert recall["cooler"][AVERAGE]["ci95"] is None
     assert recall["recency"][AVERAGE]["rank"] == 1 and recall["random"][AVERAGE]["rank"] == 2
     assert shown(own, capsys).count("Without ranks and intervals of averages: cooler (") == 1
 
 
-def test_page_over_all_runs_has_the_ranks_and_complete_runs_first(board: Path, tmp_path: Path) -> None:
+def test_page_over_all_runs_has_the_ranks_and_complete_runs_first(
+    board: Path, tmp_path: Path
+) -> None:
     """In the tables of `stats`, the best run first."""
     assert main(["report", "--results-dir", str(board), "--out", str(tmp_path / "all.html")]) == 0
     table = (tmp_path / "all.html").read_text().partition("<tbody>")[2].partition("</tbody>")[0]
@@ -182,7 +216,9 @@ def test_runs_of_the_same_subsets_have_ranks_in_their_mean(own: Path, capsys: To
                 path.unlink()
     found = as_json(own, capsys)
     ranks = found["ranks"]["Recall"]
-    means = {run: fmean(found["Recall"][run][name]["value"] for name in PLATFORMS[:2]) for run in ranks}
+    means = {
+        run: fmean(found["Recall"][run][name]["value"] for name in PLATFORMS[:2]) for run in ranks
+    }
     assert {run: of["rank"] for run, of in ranks.items()} == {"recency": 1, "random": 2}
     assert all(of["subsets"] == list(PLATFORMS[:2]) for of in ranks.values())
     assert all(found["Recall"][run][AVERAGE] is None for run in ranks)

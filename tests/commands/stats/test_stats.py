@@ -1,4 +1,5 @@
-"""`stats`: what may be ranked, what tables say in each of their forms, and Excel files read back as XML."""
+"""`stats`: what may be ranked, what tables say in each of their forms, and Excel files read back as
+XML."""
 
 from __future__ import annotations
 
@@ -58,12 +59,7 @@ REPORT: dict[str, Any] = {
     "subset": "weibo",
     "model": "vendor/模型",
     "name": "one",
-    "coverage": {
-        "expected_users": 40,
-        "scored_users": 40,
-        "failed_users": 0,
-        "complete": True,
-    },
+    "coverage": {"expected_users": 40, "scored_users": 40, "failed_users": 0, "complete": True},
     "metrics": {
         "Recall": {"value": 0.34625, "ci95": [0.3, 0.4], "users": 40},
         "Error_Peer": {"value": 0.125, "ci95": [0.1, 0.2], "users": 39},
@@ -90,13 +86,17 @@ REPORT: dict[str, Any] = {
 }
 
 
-def write(results: Path, run: str, changes: Mapping[str, Any] | None = None, /, **parts: Mapping[str, Any]) -> Path:
+def write(
+    results: Path, run: str, changes: Mapping[str, Any] | None = None, /, **parts: Mapping[str, Any]
+) -> Path:
     """A report of `run`; `changes` replace whole keys, `parts` single values within one."""
     data = copy.deepcopy(REPORT) | dict(changes or {})
     for name, part in parts.items():
         data[name] |= part
     values = data["metrics"] | data["secondary"]
-    data["secondary"] = {by: values[name] for name, by in RANKED_BY.items() if name in values} | data["secondary"]
+    data["secondary"] = {
+        by: values[name] for name, by in RANKED_BY.items() if name in values
+    } | data["secondary"]
     path = results / run / f"eval_report_{data['subset']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(orjson.dumps(data))
@@ -122,7 +122,12 @@ def scored(
 ) -> RunReport:
     """A report with one metric; complete unless stated otherwise. Its answers keep the rules."""
     benchmark = "dailymobility" if subset == "beijing" else "streamprofile"
-    coverage = {"expected_users": expected, "scored_users": users, "failed_users": 0, "complete": complete}
+    coverage = {
+        "expected_users": expected,
+        "scored_users": users,
+        "failed_users": 0,
+        "complete": complete,
+    }
     data = {
         **DECLARED[benchmark],
         "benchmark": benchmark,
@@ -132,7 +137,10 @@ def scored(
         "model": "m",
         "name": run,
         "coverage": coverage,
-        "metrics": {name: {"value": value} for name in (metric, RANKED_BY.get(metric, metric))} | dict(values or {}),
+        "metrics": (
+            {name: {"value": value} for name in (metric, RANKED_BY.get(metric, metric))}
+            | dict(values or {})
+        ),
         "diagnostics": {
             "answers": answers,
             "valid_answers": answers - invalid,
@@ -142,7 +150,11 @@ def scored(
         "chance": dict(chance or {}),
         "notes": [],
     }
-    return RunReport(run, msgspec.convert(data, Report), RunSettings(users_in_tasks=40, tasks_sha256=tasks or subset))
+    return RunReport(
+        run,
+        msgspec.convert(data, Report),
+        RunSettings(users_in_tasks=40, tasks_sha256=tasks or subset),
+    )
 
 
 def table(*reports: RunReport, with_published: bool = False) -> Standing:
@@ -158,7 +170,9 @@ def shown(figure: Figure) -> float:
 
 
 def places(made: Standing, column: str = "weibo") -> dict[str, str | None]:
-    return {row.name: figure.place if (figure := row.figures[column]) else None for row in made.rows}
+    return {
+        row.name: figure.place if (figure := row.figures[column]) else None for row in made.rows
+    }
 
 
 # What may be ranked
@@ -166,29 +180,36 @@ def places(made: Standing, column: str = "weibo") -> dict[str, str | None]:
 
 def test_best_and_second_best_are_marked_and_equal_figures_share_their_place() -> None:
     """Equal is what is printed alike: a digit that nobody sees makes no one better."""
-    made = table(scored("a", 0.30004), scored("b", 0.3), scored("c", 0.2), scored("d", 0.2), scored("e", 0.1))
-    assert places(made) == {
-        "a": "best",
-        "b": "best",
-        "c": "second",
-        "d": "second",
-        "e": None,
-    }
+    made = table(
+        scored("a", 0.30004), scored("b", 0.3), scored("c", 0.2), scored("d", 0.2), scored("e", 0.1)
+    )
+    assert places(made) == {"a": "best", "b": "best", "c": "second", "d": "second", "e": None}
 
 
 @pytest.mark.parametrize(
-    ("metric", "subset"), [("Error_Viral", "weibo"), ("FWT Error_Viral", "weibo"), ("JSD_per_slot", "beijing")]
+    ("metric", "subset"),
+    [("Error_Viral", "weibo"), ("FWT Error_Viral", "weibo"), ("JSD_per_slot", "beijing")],
 )
 def test_of_errors_and_divergences_the_lowest_is_best(metric: str, subset: str) -> None:
     """So too of the change of an error from step to step."""
-    made = table(*(scored(name, value, subset=subset, metric=metric) for name, value in (("a", 0.2), ("b", 0.1))))
+    made = table(
+        *(
+            scored(name, value, subset=subset, metric=metric)
+            for name, value in (("a", 0.2), ("b", 0.1))
+        )
+    )
     assert places(made, subset) == {"a": "second", "b": "best"}
 
 
 @pytest.mark.parametrize(
     ("metric", "recall", "f1", "place"),
     [
-        ("Recall", (0.4, [0.3, 0.5]), (0.1, None), "best"),  # another headline figure does not matter
+        (
+            "Recall",
+            (0.4, [0.3, 0.5]),
+            (0.1, None),
+            "best",
+        ),  # another headline figure does not matter
         ("Recall", (0.4, [0.2, 0.5]), (0.4, None), None),  # chance is in the interval
         ("Recall", (0.4, None), (0.4, None), "best"),  # without one the figure decides
         ("Error_Viral", (0.4, [0.3, 0.5]), (0.4, [0.3, 0.5]), "best"),
@@ -199,21 +220,31 @@ def test_of_errors_and_divergences_the_lowest_is_best(metric: str, subset: str) 
 def test_run_that_is_not_better_than_chance_is_never_marked(
     metric: str, recall: tuple[Any, Any], f1: tuple[Any, Any], place: str | None
 ) -> None:
-    """In the table of a headline figure by that figure, in any other by all of them; no other is best instead."""
+    """In the table of a headline figure by that figure, in any other by all of them; no other is
+    best instead."""
     values = {
         name: {"value": value, "ci95": interval}
-        for names, (value, interval) in ((("Recall", "Recall (cut)"), recall), (("F1^NS", "F1^NS (cut)"), f1))
+        for names, (value, interval) in (
+            (("Recall", "Recall (cut)"), recall),
+            (("F1^NS", "F1^NS (cut)"), f1),
+        )
         for name in names
     }
     own = 0.0 if metric.startswith("Error") else 0.9
     weak = scored("a", own, metric=metric, values=values, chance={"Recall": 0.2, "F1^NS": 0.2})
     made = standings([weak, scored("b", 0.1, metric=metric)], published=False)
-    assert places(next(of for of in made if of.metric.name == metric)) == {"a": place, "b": "second"}
+    assert places(next(of for of in made if of.metric.name == metric)) == {
+        "a": place,
+        "b": "second",
+    }
 
 
-@pytest.mark.parametrize("odd", [{"complete": False}, {"prompt": "authors"}, {"version": "2"}, {"tasks": "x"}])
+@pytest.mark.parametrize(
+    "odd", [{"complete": False}, {"prompt": "authors"}, {"version": "2"}, {"tasks": "x"}]
+)
 def test_only_complete_runs_of_one_prompt_and_tasks_file_are_ranked(odd: dict[str, Any]) -> None:
-    """The highest figure is no best where it stands for something else; and where it is complete, no other is."""
+    """The highest figure is no best where it stands for something else; and where it is complete,
+    no other is."""
     made = table(scored("a", 0.9, **odd), scored("b", 0.3), scored("c", 0.2))
     best = ["best", "second"] if "complete" in odd else ["second", None]
     assert places(made) == {"a": None, **dict(zip("bc", best, strict=True))}
@@ -221,15 +252,20 @@ def test_only_complete_runs_of_one_prompt_and_tasks_file_are_ranked(odd: dict[st
 
 def ranks(results: Path, capsys: Told) -> dict[str, str]:
     """Of each run the place of its Recall."""
-    assert main(["stats", "--results-dir", str(results), "--format", "csv", "--metric", "Recall"]) == 0
-    return {line["run"]: line["place"] for line in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+    assert (
+        main(["stats", "--results-dir", str(results), "--format", "csv", "--metric", "Recall"]) == 0
+    )
+    return {
+        line["run"]: line["place"] for line in csv.DictReader(io.StringIO(capsys.readouterr().out))
+    }
 
 
 @pytest.mark.parametrize("prompt", ["p.txt", "agent a.py"])
 def test_two_prompts_or_agents_of_one_name_are_not_ranked_against_each_other(
     prompt: str, tmp_path: Path, capsys: Told
 ) -> None:
-    """A name says nothing of what is in a file: its SHA-256 does, and where a report has none, nobody knows."""
+    """A name says nothing of what is in a file: its SHA-256 does, and where a report has none,
+    nobody knows."""
     for run, digest in {"a": "1" * 64, "b": "2" * 64, "c": "1" * 64}.items():
         write(tmp_path, run, {"prompt": prompt}, run={"files": {f"prompt_{prompt}": digest}})
     for run in ("d", "e"):
@@ -240,9 +276,26 @@ def test_two_prompts_or_agents_of_one_name_are_not_ranked_against_each_other(
 def test_reports_have_the_sha256_of_their_prompt(tmp_path: Path) -> None:
     """From the run on: tables read it there, and show its beginning."""
     prompt = tmp_path / "p.txt"
-    prompt.write_bytes((Path(streamprofile.__file__).parent / "prompt.txt").read_bytes() + "请\n".encode())
+    prompt.write_bytes(
+        (Path(streamprofile.__file__).parent / "prompt.txt").read_bytes() + "请\n".encode()
+    )
     where = ["--prompt", str(prompt), "--results-dir", str(tmp_path / "results"), "--no-html"]
-    assert main(["run", "--demo", "--model", "baseline/recency", "--platform", "weibo", "--name", "a", *where]) == 0
+    assert (
+        main(
+            [
+                "run",
+                "--demo",
+                "--model",
+                "baseline/recency",
+                "--platform",
+                "weibo",
+                "--name",
+                "a",
+                *where,
+            ]
+        )
+        == 0
+    )
     found = read(tmp_path / "results" / "a" / "eval_report_weibo.json")
     digest = hashlib.sha256(prompt.read_bytes()).hexdigest()
     assert found.files == (digest,)
@@ -256,7 +309,9 @@ def test_one_run_alone_is_not_the_best() -> None:
 
 def test_average_is_blank_and_unranked_unless_all_five_platforms_are_complete() -> None:
     """Over fewer platforms it would compare with nothing."""
-    whole = [scored("whole", 0.1 * number, subset=subset) for number, subset in enumerate(PLATFORMS, 1)]
+    whole = [
+        scored("whole", 0.1 * number, subset=subset) for number, subset in enumerate(PLATFORMS, 1)
+    ]
     part = [scored("part", 0.9, subset=subset, complete=subset != "douban") for subset in PLATFORMS]
     four = [scored("four", 0.9, subset=subset) for subset in PLATFORMS[:4]]
     averages = {row.name: row.figures[AVERAGE] for row in table(*whole, *part, *four).rows}
@@ -268,26 +323,36 @@ def test_average_is_blank_and_unranked_unless_all_five_platforms_are_complete() 
 
 
 def test_published_recall_averages_its_platforms_and_f1_does_not() -> None:
-    """The release prints a mean for Recall; `Overall` of F1^NS is another thing, kept as printed."""
+    """The release prints a mean for Recall; `Overall` of F1^NS is another thing, kept as
+    printed."""
     percent = metrics_of(registry.find("streamprofile"))["Recall"]
     assert percent is not None
     figures = {
-        name: {model: {column: percent.shown(value) for column, value in of.items()} for model, of in models.items()}
+        name: {
+            model: {column: percent.shown(value) for column, value in of.items()}
+            for model, of in models.items()
+        }
         for name, models in published().figures.items()
     }
     assert {name: len(models) for name, models in figures.items()} == {"Recall": 14, RELEASE: 14}
     for models in figures.values():
         assert all(list(model) == [AVERAGE, *PLATFORMS] for model in models.values())
     off = {
-        name: [abs(of[AVERAGE] - sum(of[platform] for platform in PLATFORMS) / 5) for of in models.values()]
+        name: [
+            abs(of[AVERAGE] - sum(of[platform] for platform in PLATFORMS) / 5)
+            for of in models.values()
+        ]
         for name, models in figures.items()
     }
     assert max(off["Recall"]) < 0.0101
     assert min(off[RELEASE]) == pytest.approx(0.0, abs=0.01) and max(off[RELEASE]) > 5
 
 
-def test_published_f1_is_shown_with_the_definition_that_it_has(tmp_path: Path, capsys: Told) -> None:
-    """The release code leaves out users whom ours counts: both are shown, published rows only in its table."""
+def test_published_f1_is_shown_with_the_definition_that_it_has(
+    tmp_path: Path, capsys: Told
+) -> None:
+    """The release code leaves out users whom ours counts: both are shown, published rows only in
+    its table."""
     write(tmp_path, "a", metrics={"F1^NS": {"value": 0.2, "ci95": None, "users": 40}})
     assert main(["stats", "--results-dir", str(tmp_path), "--published", "--format", "csv"]) == 0
     lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
@@ -303,12 +368,22 @@ def test_every_excel_file_has_the_definition_of_its_metric(name: str) -> None:
     """So that two metrics of nearly one name are not mistaken for each other."""
     of = registry.find(name)
     subset = next(iter(of.subsets))
-    made = [scored("a", subset=subset, metric=metric.name) for metric in (*of.metrics, *of.scoring.secondary)]
-    notes = {title: sheets[0].notes[0] for title, sheets in workbooks(standings(made, published=False), made)}
-    definitions = {metric.name: metric.definition for metric in (*of.metrics, *of.scoring.secondary)}
+    made = [
+        scored("a", subset=subset, metric=metric.name)
+        for metric in (*of.metrics, *of.scoring.secondary)
+    ]
+    notes = {
+        title: sheets[0].notes[0]
+        for title, sheets in workbooks(standings(made, published=False), made)
+    }
+    definitions = {
+        metric.name: metric.definition for metric in (*of.metrics, *of.scoring.secondary)
+    }
     assert all(definitions.values()) and len(set(definitions.values())) == len(definitions)
     notes.pop("summary")
-    shown = [definition for name, definition in definitions.items() if name not in RANKED_BY.values()]
+    shown = [
+        definition for name, definition in definitions.items() if name not in RANKED_BY.values()
+    ]
     assert all(definition in note for definition, note in zip(shown, notes.values(), strict=True))
 
 
@@ -318,7 +393,9 @@ def test_published_scores_stand_beside_runs_and_are_never_ranked() -> None:
     assert [row.label for row in made.rows[:3]] == ["GPT-5.1", "b", "GPT-4o-mini (published)"]
     ranked = [any(figure and figure.place for figure in row.figures.values()) for row in made.rows]
     assert ranked == [True, True] + [False] * (len(made.rows) - 2)
-    printed = {row.label: [shown(figure) for figure in row.figures.values() if figure] for row in made.rows}
+    printed = {
+        row.label: [shown(figure) for figure in row.figures.values() if figure] for row in made.rows
+    }
     assert printed["Gemini-3-Flash (published)"] == [52.26, 62.95, 46.76, 50.09, 48.37, 53.15]
 
 
@@ -350,7 +427,9 @@ def places_in(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
     """The way to every value of a JSON document."""
     if path:
         yield path
-    for key in data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ():
+    for key in (
+        data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
+    ):
         yield from places_in(data[key], (*path, key))
 
 
@@ -373,7 +452,9 @@ def odd_reports() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_path: Path, capsys: Told) -> None:
+def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(
+    tmp_path: Path, capsys: Told
+) -> None:
     """Whatever stands in a field, or is missing, reading, writing and printing meet no surprise."""
     write(tmp_path, "good")
     for number, data in enumerate(odd_reports()):
@@ -417,14 +498,22 @@ def test_report_under_the_name_of_another_platform_is_told(tmp_path: Path, capsy
     path = write(tmp_path, "one")
     path.rename(path.with_name("eval_report_zhihu.json"))
     assert main(["stats", "--results-dir", str(tmp_path)]) == 2
-    assert "not the report that its name says but one of the subset 'weibo'" in capsys.readouterr().err
+    assert (
+        "not the report that its name says but one of the subset 'weibo'" in capsys.readouterr().err
+    )
 
 
-@pytest.mark.parametrize("form", ["--json", "--format=table", "--format=markdown", "--format=latex", "--format=csv"])
-def test_folder_whose_name_is_no_text_is_shown_escaped(form: str, tmp_path: Path, capsys: Told) -> None:
+@pytest.mark.parametrize(
+    "form", ["--json", "--format=table", "--format=markdown", "--format=latex", "--format=csv"]
+)
+def test_folder_whose_name_is_no_text_is_shown_escaped(
+    form: str, tmp_path: Path, capsys: Told
+) -> None:
     """Bytes that are no UTF-8 neither end the command nor spoil a file."""
     (tmp_path / os.fsdecode(b"bad\xff")).mkdir()
-    (tmp_path / os.fsdecode(b"bad\xff") / "eval_report_weibo.json").write_bytes(orjson.dumps(REPORT))
+    (tmp_path / os.fsdecode(b"bad\xff") / "eval_report_weibo.json").write_bytes(
+        orjson.dumps(REPORT)
+    )
     assert main(["stats", "--results-dir", str(tmp_path), form]) == 0
     assert "xff" in capsys.readouterr().out
 
@@ -434,7 +523,21 @@ def test_folder_whose_name_is_no_text_is_shown_escaped(form: str, tmp_path: Path
 
 def beneath(results: Path, capsys: Told, *words: str) -> str:
     """What `stats` prints of the Recall of all runs, in Markdown, without its escapes."""
-    assert main(["stats", "--results-dir", str(results), "--format", "markdown", "--metric", "Recall", *words]) == 0
+    assert (
+        main(
+            [
+                "stats",
+                "--results-dir",
+                str(results),
+                "--format",
+                "markdown",
+                "--metric",
+                "Recall",
+                *words,
+            ]
+        )
+        == 0
+    )
     return capsys.readouterr().out.replace("\\", "")
 
 
@@ -452,7 +555,8 @@ NOBODY: dict[str, Any] = {
 
 
 def test_runs_without_a_row_are_told_under_the_tables(tmp_path: Path, capsys: Told) -> None:
-    """Those of which no user is scored, and those without a report yet; among named runs only these."""
+    """Those of which no user is scored, and those without a report yet; among named runs only
+    these."""
     write(tmp_path, "one")
     write(tmp_path, "坏", NOBODY)
     unfinished(tmp_path, "one", "weibo", "zhihu")
@@ -462,7 +566,11 @@ def test_runs_without_a_row_are_told_under_the_tables(tmp_path: Path, capsys: To
         "(unfinished: no report yet; resume continues, report --name",
     )
     shown = beneath(tmp_path, capsys)
-    assert nobody in shown and f"Left out: b on douban; one on zhihu {why}" in shown and "| 坏" not in shown
+    assert (
+        nobody in shown
+        and f"Left out: b on douban; one on zhihu {why}" in shown
+        and "| 坏" not in shown
+    )
     unfinished(tmp_path, "c", "weibo")
     shown = beneath(tmp_path, capsys, "one", "b")
     assert nobody not in shown and f"Left out: b on douban; one on zhihu {why}" in shown
@@ -471,7 +579,9 @@ def test_runs_without_a_row_are_told_under_the_tables(tmp_path: Path, capsys: To
 
 
 @pytest.mark.parametrize("form", ["--json", "--format=csv"])
-def test_runs_without_a_row_are_told_beside_what_other_programs_read(form: str, tmp_path: Path, capsys: Told) -> None:
+def test_runs_without_a_row_are_told_beside_what_other_programs_read(
+    form: str, tmp_path: Path, capsys: Told
+) -> None:
     """On the other stream, a line a kind."""
     write(tmp_path, "one")
     write(tmp_path, "坏", NOBODY)
@@ -505,15 +615,18 @@ def test_runs_of_which_nobody_is_scored_are_in_the_summary(tmp_path: Path) -> No
         (
             "b",
             (),
-            "no reports under {0}, but 2 unfinished runs: resume continues, report --name NAME scores what exists",
+            (
+                "no reports under {0}, but 2 unfinished runs: resume continues, report --name NAME"
+                " scores what exists"
+            ),
         ),
-        (
-            "b",
-            ("b",),
-            "no reports of 'b' under {0}, but 2 unfinished runs: resume continues",
-        ),
+        ("b", ("b",), "no reports of 'b' under {0}, but 2 unfinished runs: resume continues"),
         ("坏", (), "no user is scored in 坏 on weibo under {0}"),
-        ("坏b", (), "no user is scored in 坏 on weibo under {0}, and 2 unfinished runs: resume continues"),
+        (
+            "坏b",
+            (),
+            "no user is scored in 坏 on weibo under {0}, and 2 unfinished runs: resume continues",
+        ),
         ("", (), "no reports under {0}: run something first"),
     ],
 )
@@ -533,15 +646,23 @@ def test_nothing_to_show_is_told_with_what_there_is(
     ("sampling", "told"),
     [
         ({"temperature": 0.9, "seed": 2**40}, "temperature 0.9, seed 1099511627776"),
-        ({"temperature": 1, "top_p": 0.5, "max_tokens": 100}, "temperature 1, top_p 0.5, max_tokens 100"),
+        (
+            {"temperature": 1, "top_p": 0.5, "max_tokens": 100},
+            "temperature 1, top_p 0.5, max_tokens 100",
+        ),
         ({"extra_body": {"思考": False}, "seed": 0}, 'seed 0, extra_body {"思考":false}'),
         ({"persona": False, "seed": 3}, "no persona, seed 3"),
         ({"structured": "json_schema", "seed": 3}, "seed 3, structured json_schema"),
     ],
 )
-def test_sampling_that_is_not_the_default_is_told(sampling: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_sampling_that_is_not_the_default_is_told(
+    sampling: dict[str, Any], told: str, tmp_path: Path
+) -> None:
     """Two runs of one model and prompt that were asked otherwise do not read alike."""
-    assert read(write(tmp_path, "one", run=sampling)).about == f"vendor/模型, own prompt, {told}, synthetic tasks"
+    assert (
+        read(write(tmp_path, "one", run=sampling)).about
+        == f"vendor/模型, own prompt, {told}, synthetic tasks"
+    )
 
 
 def test_long_members_of_requests_that_begin_alike_do_not_read_alike(tmp_path: Path) -> None:
@@ -552,14 +673,17 @@ def test_long_members_of_requests_that_begin_alike_do_not_read_alike(tmp_path: P
 
 
 def test_bold_among_runs_of_unlike_settings_says_so(tmp_path: Path, capsys: Told) -> None:
-    """They are ranked all the same, and the note names what is unlike; runs that are not ranked do not count."""
+    """They are ranked all the same, and the note names what is unlike; runs that are not ranked do
+    not count."""
     for run in ("a", "b"):
         write(tmp_path, run)
     write(tmp_path, "part", run={"seed": 3}, coverage={"complete": False})
     assert "other settings" not in beneath(tmp_path, capsys)
     write(tmp_path, "warm", run={"temperature": 0.9, "seed": 3})
     write(tmp_path, "plain", run={"persona": False})
-    said = "Ranked together with other settings: plain: no persona; warm: temperature 0.9, seed 3.\n"
+    said = (
+        "Ranked together with other settings: plain: no persona; warm: temperature 0.9, seed 3.\n"
+    )
     assert said in beneath(tmp_path, capsys)
 
 
@@ -573,7 +697,9 @@ def test_runs_with_invalid_answers_are_told_the_worst_first(tmp_path: Path, caps
     write(tmp_path, "全", {"diagnostics": invalid(0, length=60, refusal=40)})
     write(tmp_path, "全", {"subset": "zhihu", "diagnostics": invalid(50)})
     write(tmp_path, "none")
-    assert "\nInvalid answers count as empty: 全 100 of 150, few 1 of 200.\n" in beneath(tmp_path, capsys)
+    assert "\nInvalid answers count as empty: 全 100 of 150, few 1 of 200.\n" in beneath(
+        tmp_path, capsys
+    )
     assert main(["stats", "--results-dir", str(tmp_path), "--json"]) == 0
     figure = orjson.loads(capsys.readouterr().out)["Recall"]["全"]["weibo"]
     assert (figure["answers"], figure["invalid"]) == (100, 100)
@@ -587,26 +713,43 @@ def test_runs_with_invalid_answers_are_told_the_worst_first(tmp_path: Path, caps
 def test_invalid_days_are_told_by_what_they_count_as() -> None:
     """A day of nobody's is no empty one: who gives none stays at home."""
     made = table(scored("甲", subset="beijing", metric="Score", answers=100, invalid=100))
-    assert notes([made]) == ["Invalid days count as stayed home with the intention other: 甲 100 of 100."]
+    assert notes([made]) == [
+        "Invalid days count as stayed home with the intention other: 甲 100 of 100."
+    ]
 
 
-def test_marked_figures_are_told_with_their_users_the_fewest_first(tmp_path: Path, capsys: Told) -> None:
-    """Of a share the users of the whole tasks file; platforms of one run that are alike stand together."""
+def test_marked_figures_are_told_with_their_users_the_fewest_first(
+    tmp_path: Path, capsys: Told
+) -> None:
+    """Of a share the users of the whole tasks file; platforms of one run that are alike stand
+    together."""
     write(tmp_path, "whole")
     write(tmp_path, "大半", coverage={"scored_users": 30, "complete": False})
     for subset in ("weibo", "zhihu"):
         shared = {"expected_users": 8, "scored_users": 8}
         write(tmp_path, "share", {"subset": subset}, run={"ratio": 0.2}, coverage=shared)
-    said = "*: only some users of the tasks file: share on zhihu, weibo 8 of 40; 大半 on weibo 30 of 40.\n"
+    said = (
+        "*: only some users of the tasks file: share on zhihu, weibo 8 of 40; 大半 on weibo 30 of"
+        " 40.\n"
+    )
     assert said in beneath(tmp_path, capsys)
-    assert main(["stats", "--results-dir", str(tmp_path), "--format", "csv", "--metric", "Recall"]) == 0
+    assert (
+        main(["stats", "--results-dir", str(tmp_path), "--format", "csv", "--metric", "Recall"])
+        == 0
+    )
     lines = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    assert {line["run"]: line["expected"] for line in lines} == {"whole": "40", "大半": "40", "share": "8"}
+    assert {line["run"]: line["expected"] for line in lines} == {
+        "whole": "40",
+        "大半": "40",
+        "share": "8",
+    }
 
 
 def test_notes_name_ten_and_count_the_others() -> None:
     """However many runs there are, a note stays one that is read."""
-    part = [scored(f"r{number:02}", complete=False, users=number, invalid=1) for number in range(13)]
+    part = [
+        scored(f"r{number:02}", complete=False, users=number, invalid=1) for number in range(13)
+    ]
     told = [note for note in notes([table(*part)]) if "more" in note]
     assert len(told) == 3 and all(note.endswith(" and 3 more.") for note in told)
     assert all("r09 on weibo 9 of 40 and" in note and "r10" not in note for note in told[:2])
@@ -634,9 +777,19 @@ class Page:
             strings = ElementTree.fromstring(whole.read("xl/sharedStrings.xml"))
             texts = ["".join(part.text or "" for part in item.iter(f"{XML}t")) for item in strings]
             styles = ElementTree.fromstring(whole.read("xl/styles.xml"))
-        codes = {form.attrib["numFmtId"]: form.attrib["formatCode"] for form in styles.iter(f"{XML}numFmt")}
-        codes |= {"0": "General", "2": "0.00", "3": "#,##0"}  # ECMA-376, 18.8.30: formats without a definition
-        fonts = [{mark.tag.removeprefix(XML) for mark in font} for font in styles.iterfind(f"{XML}fonts/*")]
+        codes = {
+            form.attrib["numFmtId"]: form.attrib["formatCode"]
+            for form in styles.iter(f"{XML}numFmt")
+        }
+        codes |= {
+            "0": "General",
+            "2": "0.00",
+            "3": "#,##0",
+        }  # ECMA-376, 18.8.30: formats without a definition
+        fonts = [
+            {mark.tag.removeprefix(XML) for mark in font}
+            for font in styles.iterfind(f"{XML}fonts/*")
+        ]
         forms = [form.attrib for form in styles.iterfind(f"{XML}cellXfs/*")]
         looks = [(codes[form["numFmtId"]], fonts[int(form["fontId"])]) for form in forms]
         self.values: dict[str, str | float] = {}
@@ -645,11 +798,15 @@ class Page:
             value = cell.find(f"{XML}v")
             if value is not None and value.text is not None:
                 is_text = cell.attrib.get("t") == "s"
-                self.values[cell.attrib["r"]] = texts[int(value.text)] if is_text else float(value.text)
+                self.values[cell.attrib["r"]] = (
+                    texts[int(value.text)] if is_text else float(value.text)
+                )
                 self.looks[cell.attrib["r"]] = looks[int(cell.attrib.get("s", 0))]
 
     def row(self, number: int) -> list[str | float]:
-        return [value for cell, value in self.values.items() if re.sub(r"\D", "", cell) == str(number)]
+        return [
+            value for cell, value in self.values.items() if re.sub(r"\D", "", cell) == str(number)
+        ]
 
 
 def test_workbook_reads_back_with_its_numbers_and_their_looks() -> None:
@@ -669,9 +826,12 @@ def test_workbook_reads_back_with_its_numbers_and_their_looks() -> None:
 
 
 def test_notes_are_on_a_sheet_of_their_own() -> None:
-    """Each once, with the sheets that it is about; a program that reads a sheet of figures finds nothing else there."""
+    """Each once, with the sheets that it is about; a program that reads a sheet of figures finds
+    nothing else there."""
     notes = {"t": ("一句话",), "u": ("一句话", "x")}
-    content = workbook([Table(("run", "a"), (("甲", Cell("1", 1)),), name, of) for name, of in notes.items()])
+    content = workbook(
+        [Table(("run", "a"), (("甲", Cell("1", 1)),), name, of) for name, of in notes.items()]
+    )
     page, last = Page(content), Page(content, 3)
     assert page.titles == ["t", "u", "notes"]
     assert page.values == {"A1": "run", "B1": "a", "A2": "甲", "B2": 1.0}
@@ -679,7 +839,8 @@ def test_notes_are_on_a_sheet_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["=1+1", "@x", "{=1}", "http://a.b/", "+1", "007", "'a", "a\x00b\x1b", "\ufffe", "x" * 99]
+    "name",
+    ["=1+1", "@x", "{=1}", "http://a.b/", "+1", "007", "'a", "a\x00b\x1b", "\ufffe", "x" * 99],
 )
 def test_text_stays_text_whatever_it_looks_like(name: str) -> None:
     """No formula, link or number is made of a run's name, and no character spoils the file."""
@@ -719,7 +880,8 @@ def test_two_commands_may_write_the_same_excel_file(tmp_path: Path) -> None:
     """Whichever ends last has it; neither takes the other's unfinished file."""
     code = "import sys; from pathlib import Path; from harness.reporting.xlsx import write\n"
     code += (
-        "from harness.document import Table\nfor _ in range(50): write(Path(sys.argv[1]), [Table(('b',), (('c',),))])"
+        "from harness.document import Table\nfor _ in range(50): write(Path(sys.argv[1]),"
+        " [Table(('b',), (('c',),))])"
     )
     words = [sys.executable, "-c", code, str(tmp_path / "same.xlsx")]
     started = [subprocess.Popen(words, stderr=subprocess.PIPE) for _ in range(2)]
@@ -728,7 +890,8 @@ def test_two_commands_may_write_the_same_excel_file(tmp_path: Path) -> None:
 
 
 def test_excel_files_hold_the_figures_of_the_reports(tmp_path: Path) -> None:
-    """A file a metric, in percent with two decimals, platforms in the order of the papers, incomplete ones marked."""
+    """A file a metric, in percent with two decimals, platforms in the order of the papers,
+    incomplete ones marked."""
     for subset in PLATFORMS:
         write(tmp_path, "五个", {"subset": subset})
     write(tmp_path, "=1+1", coverage={"scored_users": 7, "complete": False})
@@ -755,7 +918,15 @@ def test_summary_has_every_metric_with_intervals_coverage_and_tokens(tmp_path: P
     assert main(["stats", "--excel", "--results-dir", str(tmp_path)]) == 0
     content = (tmp_path / "metric_excels" / "summary.xlsx").read_bytes()
     runs, recall = Page(content), Page(content, 2)
-    assert runs.titles == ["Runs", "Recall", "Error_Peer", "F1^NS", "F1^NS (release code)", "FWT Error_Peer", "notes"]
+    assert runs.titles == [
+        "Runs",
+        "Recall",
+        "Error_Peer",
+        "F1^NS",
+        "F1^NS (release code)",
+        "FWT Error_Peer",
+        "notes",
+    ]
     assert runs.row(2)[:5] == ["one", "streamprofile", "zhihu", 30, 40]
     assert runs.row(3)[:9] == ["one", "streamprofile", "weibo", 40, 40, 0, 200, 0, 1]
     assert runs.row(3)[14:18] == [210, 1_234_567, 8_900, 2]
@@ -800,13 +971,19 @@ def test_markdown_shows_names_as_they_are_and_the_best_in_bold() -> None:
 def test_synthetic_tasks_are_told_with_the_table_and_not_in_a_comment(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A table that is pasted into a paper beside published scores still says so, and of which runs."""
+    """A table that is pasted into a paper beside published scores still says so, and of which
+    runs."""
     write(tmp_path, "made-up")
     for runs, said in ((1, "All runs: synthetic tasks"), (2, "made-up: synthetic tasks")):
         if runs == 2:
             write(tmp_path, "real", {"notes": []})
-        assert main(["stats", "--results-dir", str(tmp_path), "--format", form, "--metric", "Recall"]) == 0
-        shown = "\n".join(line for line in capsys.readouterr().out.splitlines() if not line.startswith("%"))
+        assert (
+            main(["stats", "--results-dir", str(tmp_path), "--format", form, "--metric", "Recall"])
+            == 0
+        )
+        shown = "\n".join(
+            line for line in capsys.readouterr().out.splitlines() if not line.startswith("%")
+        )
         assert said in " ".join(shown.split())
 
 
@@ -836,7 +1013,9 @@ def test_latex_escapes_names_and_has_the_rules_of_booktabs() -> None:
 
 
 @pytest.mark.parametrize("form", ["markdown", "latex", "csv"])
-def test_text_can_be_written_into_a_file_and_brings_no_excel_files(form: str, tmp_path: Path, capsys: Told) -> None:
+def test_text_can_be_written_into_a_file_and_brings_no_excel_files(
+    form: str, tmp_path: Path, capsys: Told
+) -> None:
     """What is written is what would be printed; with --excel the Excel files come, too."""
     results, into = tmp_path / "results", tmp_path / "表.md"
     write(results, "one")
@@ -850,7 +1029,9 @@ def test_text_can_be_written_into_a_file_and_brings_no_excel_files(form: str, tm
     assert (tmp_path / "excel" / "Recall.xlsx").is_file()
 
 
-def test_named_runs_are_shown_alone_and_ranked_among_themselves(tmp_path: Path, capsys: Told) -> None:
+def test_named_runs_are_shown_alone_and_ranked_among_themselves(
+    tmp_path: Path, capsys: Told
+) -> None:
     """Excel files are written only with --excel, where --out says."""
     for name, recall in (("好", 0.9), ("中", 0.5), ("低", 0.1)):
         write(tmp_path, name, metrics={"Recall": {"value": recall, "ci95": None, "users": 40}})
@@ -859,13 +1040,17 @@ def test_named_runs_are_shown_alone_and_ranked_among_themselves(tmp_path: Path, 
     shown = capsys.readouterr().out
     assert "**50.00**" in shown and "<ins>10.00</ins>" in shown and "好" not in shown
     assert main(words) == 0
-    assert "every metric:" not in capsys.readouterr().out and not (tmp_path / "metric_excels").exists()
+    assert (
+        "every metric:" not in capsys.readouterr().out and not (tmp_path / "metric_excels").exists()
+    )
     assert main([*words, "--excel", "--out", str(tmp_path / "excel")]) == 0
     assert Page((tmp_path / "excel" / "Recall.xlsx").read_bytes()).row(3)[:2] == ["低", 10.0]
 
 
 @pytest.mark.parametrize("name", ["no", "../好", "*", "x" * 5000])
-def test_named_run_that_is_not_there_is_told_with_those_that_are(name: str, tmp_path: Path, capsys: Told) -> None:
+def test_named_run_that_is_not_there_is_told_with_those_that_are(
+    name: str, tmp_path: Path, capsys: Told
+) -> None:
     """Also where the published scores could be shown alone."""
     write(tmp_path, "好")
     write(tmp_path, "b")
@@ -877,7 +1062,10 @@ def test_named_run_that_is_not_there_is_told_with_those_that_are(name: str, tmp_
 def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told) -> None:
     """UTF-8 without a mark at its beginning; names with commas are quoted."""
     write(tmp_path, "a,b", coverage={"complete": False})
-    assert main(["stats", "--results-dir", str(tmp_path), "--format", "csv", "--metric", "error_peer"]) == 0
+    assert (
+        main(["stats", "--results-dir", str(tmp_path), "--format", "csv", "--metric", "error_peer"])
+        == 0
+    )
     shown = capsys.readouterr().out
     assert shown.startswith("benchmark,metric,run,")
     assert list(csv.DictReader(io.StringIO(shown))) == [
@@ -913,7 +1101,8 @@ def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told)
 
 
 def test_json_tells_of_each_figure_what_csv_does(tmp_path: Path, capsys: Told) -> None:
-    """Its interval, over how many of how many users it is, and its place; an average without records a place only."""
+    """Its interval, over how many of how many users it is, and its place; an average without
+    records a place only."""
     for run in ("a", "b"):
         for subset in PLATFORMS:
             write(tmp_path, run, {"subset": subset})
@@ -932,7 +1121,13 @@ def test_json_tells_of_each_figure_what_csv_does(tmp_path: Path, capsys: Told) -
         "bias": None,
     }
     complete = {**both, "expected": 40, "answers": 200, "invalid": 0}
-    first = {"value": 0.34625, "ci95": [0.3, 0.4], "users": 40, "ranked_value": 0.34625, "ranked_users": 40}
+    first = {
+        "value": 0.34625,
+        "ci95": [0.3, 0.4],
+        "users": 40,
+        "ranked_value": 0.34625,
+        "ranked_users": 40,
+    }
     second = {"value": 0.1, "ci95": None, "users": 38, "ranked_value": 0.1, "ranked_users": 38}
     assert told["a"]["weibo"] == {**first, "place": "best", **complete}
     assert told["b"]["weibo"] == {**second, "place": "second", **complete}
@@ -951,7 +1146,9 @@ def test_json_keeps_published_scores_apart_from_runs(tmp_path: Path, capsys: Tol
     assert set(told["published"]) == {"source", "Recall", RELEASE}
 
 
-def test_terminal_sets_the_best_in_bold_where_it_can(tmp_path: Path, capsys: Told, monkeypatch: Any) -> None:
+def test_terminal_sets_the_best_in_bold_where_it_can(
+    tmp_path: Path, capsys: Told, monkeypatch: Any
+) -> None:
     """In a pipe nothing is bold, and nothing is said of it."""
     write(tmp_path, "a")
     write(tmp_path, "b", metrics={"Recall": {"value": 0.1, "ci95": None, "users": 40}})
@@ -961,11 +1158,17 @@ def test_terminal_sets_the_best_in_bold_where_it_can(tmp_path: Path, capsys: Tol
     monkeypatch.setenv("TERM", "xterm")
     assert main(["stats", "--results-dir", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert "\x1b[1m34.62\x1b[0m" in shown and "\x1b[4m10.00\x1b[0m" in shown and "Bold: best of its column" in shown
+    assert (
+        "\x1b[1m34.62\x1b[0m" in shown
+        and "\x1b[4m10.00\x1b[0m" in shown
+        and "Bold: best of its column" in shown
+    )
 
 
 @pytest.mark.parametrize("columns", ["20", "40", "80"])
-def test_no_figure_is_cut_on_a_narrow_terminal(columns: str, tmp_path: Path, capsys: Told, monkeypatch: Any) -> None:
+def test_no_figure_is_cut_on_a_narrow_terminal(
+    columns: str, tmp_path: Path, capsys: Told, monkeypatch: Any
+) -> None:
     """Names are folded; figures stand whole, whatever becomes of the lines."""
     for subset in PLATFORMS:
         write(tmp_path, "很长的名字" * 10, {"subset": subset})
@@ -984,7 +1187,9 @@ def test_no_figure_is_cut_on_a_narrow_terminal(columns: str, tmp_path: Path, cap
         (["--out", "excel"], "--out is the folder for the files of --excel"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(words: Sequence[str], told: str, tmp_path: Path, capsys: Told) -> None:
+def test_options_that_make_no_sense_are_refused(
+    words: Sequence[str], told: str, tmp_path: Path, capsys: Told
+) -> None:
     """In one sentence, before anything is written."""
     write(tmp_path, "one")
     assert main(["stats", "--results-dir", str(tmp_path), *words]) == 2
@@ -994,10 +1199,12 @@ def test_options_that_make_no_sense_are_refused(words: Sequence[str], told: str,
 
 def test_every_subset_of_the_benchmarks_that_ship_may_have_a_column() -> None:
     """In the order in which the benchmark names them."""
-    reports = [scored("a", subset=of["subsets"][0], metric=of["headline"][0]) for of in DECLARED.values()]
-    assert {standing.benchmark: standing.subsets for standing in standings(reports, published=False)} == {
-        name: tuple(registry.find(name).subsets) for name in registry.names()
-    }
+    reports = [
+        scored("a", subset=of["subsets"][0], metric=of["headline"][0]) for of in DECLARED.values()
+    ]
+    assert {
+        standing.benchmark: standing.subsets for standing in standings(reports, published=False)
+    } == {name: tuple(registry.find(name).subsets) for name in registry.names()}
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "latex"])
@@ -1015,12 +1222,29 @@ def test_only_columns_with_a_value_are_shown(form: str, tmp_path: Path, capsys: 
 def test_subsets_restrict_columns_and_figures(tmp_path: Path, capsys: Told) -> None:
     """The average is then over these alone, of the runs that have them; other runs have no row."""
     for subset, value in (("weibo", 0.5), ("zhihu", 0.3), ("douban", 0.9)):
-        write(tmp_path, "one", {"subset": subset}, metrics={"Recall": {"value": value, "ci95": None, "users": 40}})
+        write(
+            tmp_path,
+            "one",
+            {"subset": subset},
+            metrics={"Recall": {"value": value, "ci95": None, "users": 40}},
+        )
     write(tmp_path, "other", {"subset": "douban"})
-    words = ["stats", "--results-dir", str(tmp_path), "--metric", "Recall", "--subset", "zhihu", "--subset", "weibo"]
+    words = [
+        "stats",
+        "--results-dir",
+        str(tmp_path),
+        "--metric",
+        "Recall",
+        "--subset",
+        "zhihu",
+        "--subset",
+        "weibo",
+    ]
     assert main([*words, "--json"]) == 0
     found = orjson.loads(capsys.readouterr().out)["Recall"]
-    assert {run: list(figures) for run, figures in found.items()} == {"one": ["zhihu", "weibo", AVERAGE]}
+    assert {run: list(figures) for run, figures in found.items()} == {
+        "one": ["zhihu", "weibo", AVERAGE]
+    }
     assert found["one"][AVERAGE]["value"] == pytest.approx(0.4)
     assert main(words) == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["run", "zhihu", "weibo", "Avg."]
@@ -1042,9 +1266,13 @@ def test_leaderboard_returns_what_json_prints(tmp_path: Path, capsys: Told) -> N
         assert data == orjson.loads(capsys.readouterr().out)
 
 
-def test_chance_level_of_partial_runs_of_the_same_users_is_shown(tmp_path: Path, capsys: Told) -> None:
+def test_chance_level_of_partial_runs_of_the_same_users_is_shown(
+    tmp_path: Path, capsys: Told
+) -> None:
     """Where no run is complete; of different users there is no level that all have."""
-    share = {"coverage": {"expected_users": 8, "scored_users": 8, "failed_users": 0, "complete": True}}
+    share = {
+        "coverage": {"expected_users": 8, "scored_users": 8, "failed_users": 0, "complete": True}
+    }
     for run in ("a", "b"):
         write(tmp_path, run, {**share, "chance": {"Recall": 0.25}}, run={"ratio": 0.2})
     words = ["stats", "--results-dir", str(tmp_path), "--metric", "Recall"]

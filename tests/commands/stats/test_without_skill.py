@@ -1,4 +1,5 @@
-"""Strategies without skill, played from the command line: none looks best in any table, comparison or last line."""
+"""Strategies without skill, played from the command line: none looks best in any table, comparison
+or last line."""
 
 from __future__ import annotations
 
@@ -29,9 +30,24 @@ USERS = 60
 HONEST = ("oracle-10", "oracle-30")
 HEADLINE = ("Recall", "F1^NS")
 ERRORS = ("Error_Peer", "Error_Viral", "Error_Decay", "Error_Random")
-FURTHER = (*ERRORS, "Recall_Novelty", "Recall_Stability", "FWT Recall", "FWT Error_Viral", "FWT F1^NS (per step)")
+FURTHER = (
+    *ERRORS,
+    "Recall_Novelty",
+    "Recall_Stability",
+    "FWT Recall",
+    "FWT Error_Viral",
+    "FWT F1^NS (per step)",
+)
 SILENT = (
-    *("refusals", "empty-list", "foreign", "one-tag", "one-likely-tag", "sure-only", "empty-where-hard"),
+    *(
+        "refusals",
+        "empty-list",
+        "foreign",
+        "one-tag",
+        "one-likely-tag",
+        "sure-only",
+        "empty-where-hard",
+    ),
     *("foreign-where-hard", "refuses-where-hard", "half-foreign", "copies-the-prompt"),
 )
 """Strategies that keep the rules of the task at fewer than nine of ten steps."""
@@ -58,7 +74,8 @@ def recent(reading: Reading, rng: Random) -> list[str]:
 
 
 def is_hard(reading: Reading) -> bool:
-    """Half of the steps, by a property that anybody can read in the prompt: few of the pool's tags were used."""
+    """Half of the steps, by a property that anybody can read in the prompt: few of the pool's tags
+    were used."""
     used = set(chain.from_iterable(reading.posts))
     return len(used.intersection(reading.pool)) < 3
 
@@ -82,14 +99,22 @@ CHOICES: dict[str, Choice] = {
     "one-likely-tag": lambda reading, rng: popular(reading, rng)[:1],
     "empty-list": lambda reading, rng: (),
     "foreign": lambda reading, rng: [f"不在候选之中{number}" for number in range(reading.asked)],
-    "half-foreign": lambda reading, rng: [*reading.pool[: reading.asked // 2], *map(str, range(reading.asked))],
-    "sure-only": lambda reading, rng: [tag for tag in recent(reading, rng) if tag in set(chain(*reading.posts))],
+    "half-foreign": lambda reading, rng: [
+        *reading.pool[: reading.asked // 2],
+        *map(str, range(reading.asked)),
+    ],
+    "sure-only": lambda reading, rng: [
+        tag for tag in recent(reading, rng) if tag in set(chain(*reading.posts))
+    ],
     "empty-where-hard": partial(unless_hard, ()),
     "foreign-where-hard": partial(unless_hard, ("不在候选之中",)),
-    "mix": lambda reading, rng: [*popular(reading, rng)[: reading.asked // 2], *reading.pool][: reading.asked],
+    "mix": lambda reading, rng: [*popular(reading, rng)[: reading.asked // 2], *reading.pool][
+        : reading.asked
+    ],
 }
 BASELINES: dict[str, Choice] = {"popular": popular, "recency": recent}
-"""They read the posts: some skill where they are better than chance (here in Recall), though none before the honest."""
+"""They read the posts: some skill where they are better than chance (here in Recall), though none
+before the honest."""
 
 
 def choosing(choice: Choice) -> Script:
@@ -128,7 +153,8 @@ SCRIPTS: dict[str, Script] = {
 
 
 def oracle(tasks: bytes, noise: float) -> Script:
-    """The true tags of a step, each lost with a probability and then filled with others: skill, and the rules kept."""
+    """The true tags of a step, each lost with a probability and then filled with others: skill, and
+    the rules kept."""
     truths = {
         (line["username"], step["step_id"]): {*step["meta"]["T_new"], *step["meta"]["T_keep"]}
         for line in map(orjson.loads, tasks.splitlines())
@@ -138,7 +164,9 @@ def oracle(tasks: bytes, noise: float) -> Script:
     def script(body: JSON) -> tuple[int, bytes]:
         text = body["messages"][-1]["content"]
         reading, rng = read(text), Random(text)
-        (truth,) = [of for (name, step), of in truths.items() if name in text and f"第 {step} 步" in text]
+        (truth,) = [
+            of for (name, step), of in truths.items() if name in text and f"第 {step} 步" in text
+        ]
         found = [tag for tag in reading.pool if tag in truth and rng.random() > noise]
         return reply(list(dict.fromkeys([*found, *shuffled(reading, rng)]))[: reading.asked])
 
@@ -155,10 +183,23 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, st
     scripts = SCRIPTS | {name: oracle(tasks.read_bytes(), int(name[-2:]) / 100) for name in HONEST}
     last_lines = dict[str, str]()
     for name, script in scripts.items():
-        words = ["--tasks-dir", str(tasks.parent), "--results-dir", str(root / "results"), "--name", name, "--no-html"]
+        words = [
+            "--tasks-dir",
+            str(tasks.parent),
+            "--results-dir",
+            str(root / "results"),
+            "--name",
+            name,
+            "--no-html",
+        ]
         words += ["--allow-invalid"]  # some never answer
         with serving(script) as server, redirect_stdout(io.StringIO()) as shown:
-            assert main(["run", "--model", "m", "--platform", "weibo", *words, "--api-url", server.url]) == 0
+            assert (
+                main(
+                    ["run", "--model", "m", "--platform", "weibo", *words, "--api-url", server.url]
+                )
+                == 0
+            )
         last_lines[name] = [line for line in shown.getvalue().splitlines() if "Recall" in line][-1]
     return root / "results", last_lines
 
@@ -179,17 +220,20 @@ def metrics(names: Sequence[str]) -> list[str]:
 
 
 def honest_in_front(metric: str, runs: dict[str, JSON]) -> set[str]:
-    """The honest runs whose figure, as shown, is the best of the column. Silence makes the fewest errors and has no
-    place, and no other run is called the best instead."""
+    """The honest runs whose figure, as shown, is the best of the column. Silence makes the fewest
+    errors and has no place, and no other run is called the best instead."""
     shown = {
-        run: round(of["value"] if of["ranked_value"] is None else of["ranked_value"], 4) for run, of in runs.items()
+        run: round(of["value"] if of["ranked_value"] is None else of["ranked_value"], 4)
+        for run, of in runs.items()
     }
     front = (min if "Error" in metric else max)(shown.values())
     return {run for run in HONEST if shown[run] == front}
 
 
 @pytest.mark.slow
-def test_no_strategy_without_skill_is_best_or_ranks_before_an_honest_one(results: Path, capsys: Told) -> None:
+def test_no_strategy_without_skill_is_best_or_ranks_before_an_honest_one(
+    results: Path, capsys: Told
+) -> None:
     """In JSON and CSV alike: places, ranks, and the order of the figures that rank."""
     assert len(SCRIPTS) >= 24
     where = ("--results-dir", str(results), *metrics((*HEADLINE, *FURTHER)))
@@ -200,8 +244,14 @@ def test_no_strategy_without_skill_is_best_or_ranks_before_an_honest_one(results
         best = {run for run, of in runs.items() if of["place"] == "best"}
         assert best == honest_in_front(metric, runs), metric
         assert metric in FURTHER or best == {"oracle-10"}
-        assert all(runs[run]["place"] is None for run in SCRIPTS if metric in FURTHER or run not in BASELINES)
-        assert {line["run"] for line in lines if (line["metric"], line["place"]) == (metric, "best")} == best
+        assert all(
+            runs[run]["place"] is None
+            for run in SCRIPTS
+            if metric in FURTHER or run not in BASELINES
+        )
+        assert {
+            line["run"] for line in lines if (line["metric"], line["place"]) == (metric, "best")
+        } == best
     for metric in HEADLINE:
         runs = {run: of["weibo"] for run, of in found[metric].items()}
         for honest in HONEST:
@@ -213,28 +263,44 @@ def test_no_strategy_without_skill_is_best_or_ranks_before_an_honest_one(results
 
 @pytest.mark.slow
 def test_who_chooses_when_to_answer_has_no_place_among_errors(results: Path, capsys: Told) -> None:
-    """Neither a place nor a rank below nine of ten answers that keep the rules; JSON and CSV have the share."""
-    where = ("--results-dir", str(results), *metrics((*ERRORS, "FWT Recall", "FWT F1^NS (per step)")))
+    """Neither a place nor a rank below nine of ten answers that keep the rules; JSON and CSV have
+    the share."""
+    where = (
+        "--results-dir",
+        str(results),
+        *metrics((*ERRORS, "FWT Recall", "FWT F1^NS (per step)")),
+    )
     found = orjson.loads(output(capsys, "stats", "--json", *where))
     for metric, runs in found.items():
         for run in SILENT:
             of = runs[run]["weibo"]
-            assert of["following"] < 0.9 and of["place"] is of["rank"] is of["ranked_value"] is None, (metric, run)
-        assert runs["oracle-10"]["weibo"]["following"] == 1 and runs["oracle-10"]["weibo"]["ranked_users"] > 0
-    note = output(capsys, "stats", "oracle-10", "refuses-where-hard", "--format", "markdown", *where)
+            assert (
+                of["following"] < 0.9 and of["place"] is of["rank"] is of["ranked_value"] is None
+            ), (metric, run)
+        assert (
+            runs["oracle-10"]["weibo"]["following"] == 1
+            and runs["oracle-10"]["weibo"]["ranked_users"] > 0
+        )
+    note = output(
+        capsys, "stats", "oracle-10", "refuses-where-hard", "--format", "markdown", *where
+    )
     assert "83.3 % (27 of 60 users)" in note and "83.3 % (52 of 60 users)" in note
 
 
 def cells(latex: str) -> dict[str, dict[str, str]]:
     """The cells of the platform of each run, by the caption of their table."""
     tables = re.findall(r"\\caption\{(.*?)\}\n(.*?)\\bottomrule", latex, re.S)
-    rows = {caption: [line.strip(" \\&").split(" & ") for line in body.splitlines()] for caption, body in tables}
+    rows = {
+        caption: [line.strip(" \\&").split(" & ") for line in body.splitlines()]
+        for caption, body in tables
+    }
     return {caption: {row[0]: row[1] for row in of if len(row) > 1} for caption, of in rows.items()}
 
 
 @pytest.mark.slow
 def test_tables_for_papers_mark_and_show_what_ranks(results: Path, capsys: Told) -> None:
-    """LaTeX, Markdown, the terminal and Excel: the number is the one that orders, the published one is in brackets."""
+    """LaTeX, Markdown, the terminal and Excel: the number is the one that orders, the published one
+    is in brackets."""
     where = ("--results-dir", str(results))
     found = cells(output(capsys, "stats", "--format", "latex", *where))
     assert len(found) == 2
@@ -254,14 +320,20 @@ def test_tables_for_papers_mark_and_show_what_ranks(results: Path, capsys: Told)
 
 
 @pytest.mark.slow
-def test_last_lines_and_reports_show_what_ranks_with_the_chance_level(played: tuple[Path, dict[str, str]]) -> None:
-    """The figure of the whole pool is that of its first tags, and the line counts the answers against the rules."""
+def test_last_lines_and_reports_show_what_ranks_with_the_chance_level(
+    played: tuple[Path, dict[str, str]],
+) -> None:
+    """The figure of the whole pool is that of its first tags, and the line counts the answers
+    against the rules."""
     results, last_lines = played
     recall = re.compile(r"Recall(?: \(cut\))? ([\d.]+)%")
     first = {run: float(recall.findall(line)[0]) for run, line in last_lines.items()}
     assert max(first, key=lambda run: first[run]) == "oracle-10"
     assert all(line.count("chance") == 2 for line in last_lines.values())
-    assert "as given 100.00%" in last_lines["whole-pool"] and "150 of 150 answers" in last_lines["whole-pool"]
+    assert (
+        "as given 100.00%" in last_lines["whole-pool"]
+        and "150 of 150 answers" in last_lines["whole-pool"]
+    )
     report = orjson.loads((results / "whole-pool" / "eval_report_weibo.json").read_bytes())
     assert report["diagnostics"]["breaches"] == {"more_tags": 150}
     assert report["chance"].keys() >= set(HEADLINE) and report["detectable"].keys() == set(HEADLINE)
@@ -271,8 +343,19 @@ def test_last_lines_and_reports_show_what_ranks_with_the_chance_level(played: tu
 @pytest.mark.parametrize("fake", ["whole-pool-shuffled", "refuses-where-hard", "recency"])
 def test_compare_prefers_the_honest_one(fake: str, results: Path, capsys: Told) -> None:
     """In every primary figure, and the chance level is there."""
-    words = ("compare", fake, "oracle-30", "--json", "--resamples", "1000", "--results-dir", str(results))
-    (pair,) = orjson.loads(output(capsys, *words, "--tasks-dir", str(results.parent / "tasks")))["pairs"]
+    words = (
+        "compare",
+        fake,
+        "oracle-30",
+        "--json",
+        "--resamples",
+        "1000",
+        "--results-dir",
+        str(results),
+    )
+    (pair,) = orjson.loads(output(capsys, *words, "--tasks-dir", str(results.parent / "tasks")))[
+        "pairs"
+    ]
     primary = [entry for entry in pair["figures"] if not entry["exploratory"]]
     assert [entry["outcome"] for entry in primary] == ["b_better", "b_better"]
     assert all(0.05 < entry["chance"] < entry["b"] for entry in primary)

@@ -22,7 +22,8 @@ __all__ = ["folder"]
 def test_allowed_file_counts_until_it_changes_and_nowhere_else(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The record is of path and bytes: a changed file, a copy, a link and another user's record are not it."""
+    """The record is of path and bytes: a changed file, a copy, a link and another user's record are
+    not it."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\ny\n"))
     text = 'rpm = 3\nresults-dir = "\x1b[2J结果"\n'.replace("\x1b", "\\u001b")
     Path(FILE).write_text(text.replace("\\u001b[2J", ""), encoding="utf-8")
@@ -32,7 +33,10 @@ def test_allowed_file_counts_until_it_changes_and_nowhere_else(
     assert parsed(["resume"]).args.rpm == 3
     (record,) = (folder.parent / "home/.local/state/behavior-harness/trusted").iterdir()
     assert record.stat().st_mode & 0o777 == 0o600
-    assert record.read_text().split() == [sha256(Path(FILE).read_bytes()).hexdigest(), str(folder / FILE)]
+    assert record.read_text().split() == [
+        sha256(Path(FILE).read_bytes()).hexdigest(),
+        str(folder / FILE),
+    ]
 
     (folder.parent / "copy").mkdir()
     (folder.parent / "copy" / FILE).write_bytes(Path(FILE).read_bytes())
@@ -81,12 +85,14 @@ def test_no_answer_is_no(stdin: str) -> None:
     assert parsed(["resume"]).args.rpm is None
 
 
-@pytest.mark.parametrize("blanks", ["\n" * 3000, "\r\n" * 3000, " \t\n" * 3000, "#" + " " * 300_000 + "\n"])
+@pytest.mark.parametrize(
+    "blanks", ["\n" * 3000, "\r\n" * 3000, " \t\n" * 3000, "#" + " " * 300_000 + "\n"]
+)
 def test_nothing_of_a_file_is_pushed_out_of_sight(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], blanks: str
 ) -> None:
-    """Blank lines and blanks are counted instead, control characters are escaped, and the question says how many lines
-    there are."""
+    """Blank lines and blanks are counted instead, control characters are escaped, and the question
+    says how many lines there are."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     text = f'api-url = "http://203.0.113.1/v1"  # \u202e\n{blanks}rpm = 3\n'
     Path(FILE).write_bytes(text.encode())

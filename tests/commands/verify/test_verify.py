@@ -1,5 +1,5 @@
-"""`verify` against planted corruptions: whatever stands otherwise in a run's files is found, or is listed here as
-what cannot be noticed."""
+"""`verify` against planted corruptions: whatever stands otherwise in a run's files is found, or is
+listed here as what cannot be noticed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ from tests.support.scripted import Script, baseline, serving
 Told = pytest.CaptureFixture[str]
 Findings = list[str]
 
-RECORDS, RESPONSES, FAILURES = "inference_results_weibo.jsonl", "responses_weibo.jsonl", "failures_weibo.jsonl"
+RECORDS, RESPONSES, FAILURES = (
+    "inference_results_weibo.jsonl",
+    "responses_weibo.jsonl",
+    "failures_weibo.jsonl",
+)
 EVENTS, MANIFEST, REPORT = "run_weibo.log", "run_weibo.json", "eval_report_weibo.json"
 USERS = 5
 
@@ -49,9 +53,12 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three runs of the same tasks: `incomplete` (a user failed), `complete` (that one, resumed) and `other`."""
+    """Three runs of the same tasks: `incomplete` (a user failed), `complete` (that one, resumed)
+    and `other`."""
     folder = tmp_path_factory.mktemp("runs")
-    name = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[2])["username"]
+    name = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[2])[
+        "username"
+    ]
 
     busy = iter([True])
 
@@ -64,9 +71,19 @@ def runs(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert _run(tasks, folder, "incomplete", one_user_fails) == 1
     shutil.copytree(folder / "incomplete", folder / "complete")
     with serving(baseline) as server:
-        again = ["resume", "--name", "complete", "--api-url", server.url, "--results-dir", str(folder)]
+        again = [
+            "resume",
+            "--name",
+            "complete",
+            "--api-url",
+            server.url,
+            "--results-dir",
+            str(folder),
+        ]
         assert main(again) == 0
-    assert main(["run", "--model", "baseline/random", "--name", "other", *_where(tasks, folder)]) == 0
+    assert (
+        main(["run", "--model", "baseline/random", "--name", "other", *_where(tasks, folder)]) == 0
+    )
     return folder
 
 
@@ -76,7 +93,17 @@ def _where(tasks: Path, results: Path) -> list[str]:
 
 def _run(tasks: Path, results: Path, name: str, script: Script, *more: str) -> int:
     with serving(script) as server:
-        command = ["run", "--model", "m", "--name", name, "--api-url", server.url, *_where(tasks, results), *more]
+        command = [
+            "run",
+            "--model",
+            "m",
+            "--name",
+            name,
+            "--api-url",
+            server.url,
+            *_where(tasks, results),
+            *more,
+        ]
         return main(command)
 
 
@@ -99,7 +126,9 @@ def incomplete(results: Path) -> Path:
 def proof(folder: Path, capsys: Told, *more: str) -> dict[str, Any]:
     """What `verify` says of a run, and its exit code."""
     capsys.readouterr()
-    code = main(["verify", "--json", "--name", folder.name, "--results-dir", str(folder.parent), *more])
+    code = main(
+        ["verify", "--json", "--name", folder.name, "--results-dir", str(folder.parent), *more]
+    )
     shown = capsys.readouterr()
     found = orjson.loads(shown.out or "[]")
     return {"code": code, "told": shown.err, **(found[0] if found else {})}
@@ -107,13 +136,17 @@ def proof(folder: Path, capsys: Told, *more: str) -> dict[str, Any]:
 
 @contextmanager
 def looking(folder: Path, state: str | None = None) -> Iterator[Callable[[], str | None]]:
-    """Gives what tells the first finding, else the first note, with everything that is not the run's own opened once.
+    """Gives what tells the first finding, else the first note, with everything that is not the
+    run's own opened once.
 
     In the `state` of a run that died nothing but the checksums of lines tells a change.
     """
     (run,) = [one for one in selection.find(_which(folder))[0] if one.name == folder.name]
     benchmark = run.as_it_was(None, play=True)
-    with closing(index_file(benchmark, "weibo", run.tasks(None), folder.parent)) as index, asyncio.Runner() as loop:
+    with (
+        closing(index_file(benchmark, "weibo", run.tasks(None), folder.parent)) as index,
+        asyncio.Runner() as loop,
+    ):
 
         def first() -> str | None:
             manifest = load(run.files.manifest)
@@ -149,8 +182,12 @@ def edited(line: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
 # What is sound
 
 
-@pytest.mark.parametrize(("name", "state"), [("complete", "complete"), ("incomplete", "incomplete")])
-def test_sound_run_has_no_findings_and_stays_as_it_is(name: str, state: str, results: Path, capsys: Told) -> None:
+@pytest.mark.parametrize(
+    ("name", "state"), [("complete", "complete"), ("incomplete", "incomplete")]
+)
+def test_sound_run_has_no_findings_and_stays_as_it_is(
+    name: str, state: str, results: Path, capsys: Told
+) -> None:
     """Nothing is wrong, nothing is noted, and not a byte or a name of the run changes."""
     before = {path: path.read_bytes() for path in (results / name).iterdir()}
     found = proof(results / name, capsys)
@@ -163,7 +200,11 @@ def test_run_that_was_stopped_is_sound(tasks: Path, tmp_path: Path, capsys: Told
     answered = iter([True, True, True])
 
     def out_of_money(request: dict[str, Any]) -> tuple[int, bytes]:
-        return baseline(request) if next(answered, False) else (402, b'{"error":"insufficient balance"}')
+        return (
+            baseline(request)
+            if next(answered, False)
+            else (402, b'{"error":"insufficient balance"}')
+        )
 
     assert _run(tasks, tmp_path, "m", out_of_money, "--concurrency", "1") == 3
     found = proof(tmp_path / "m", capsys)
@@ -187,11 +228,17 @@ def test_run_that_was_scored_again_is_sound(more: list[str], complete: Path, cap
     assert (found["code"], found["findings"]) == (0, [])
 
 
-def test_user_that_could_not_be_played_again_stays_sound_once_that_was_said(complete: Path, capsys: Told) -> None:
-    """`verify` finds the missing response; after `reeval --reparse` the record and the report say so themselves."""
+def test_user_that_could_not_be_played_again_stays_sound_once_that_was_said(
+    complete: Path, capsys: Told
+) -> None:
+    """`verify` finds the missing response; after `reeval --reparse` the record and the report say
+    so themselves."""
     write(complete / RESPONSES, lines(complete / RESPONSES)[1:])
     assert "a missing response" in proof(complete, capsys)["findings"][0]
-    assert main(["reeval", "--reparse", "--name", "complete", "--results-dir", str(complete.parent)]) == 0
+    assert (
+        main(["reeval", "--reparse", "--name", "complete", "--results-dir", str(complete.parent)])
+        == 0
+    )
     assert proof(complete, capsys)["findings"] == []
     assert main(["reeval", "--name", "complete", "--results-dir", str(complete.parent)]) == 0
     assert proof(complete, capsys)["findings"] == []
@@ -201,7 +248,8 @@ def test_user_that_could_not_be_played_again_stays_sound_once_that_was_said(comp
 
 
 def flipped(path: Path, every: int) -> Iterator[int]:
-    """Leaves the file with one byte changed, at one place after the other, and whole again at the end."""
+    """Leaves the file with one byte changed, at one place after the other, and whole again at the
+    end."""
     whole = path.read_bytes()
     for at in range(0, len(whole), every):
         bit = 1 << (at % 8)
@@ -210,9 +258,12 @@ def flipped(path: Path, every: int) -> Iterator[int]:
     path.write_bytes(whole)
 
 
-@pytest.mark.parametrize(("name", "every"), [(RECORDS, 41), (RESPONSES, 97), (FAILURES, 3), (EVENTS, 7)])
+@pytest.mark.parametrize(
+    ("name", "every"), [(RECORDS, 41), (RESPONSES, 97), (FAILURES, 3), (EVENTS, 7)]
+)
 def test_any_byte_of_a_log_that_flips_is_found(name: str, every: int, complete: Path) -> None:
-    """By the checksum of its line alone, as in a run that died: no hash of the whole file, no report to compare."""
+    """By the checksum of its line alone, as in a run that died: no hash of the whole file, no
+    report to compare."""
     with looking(complete, RUNNING) as first:
         assert first() is None
         unnoticed = [at for at in flipped(complete / name, every) if first() is None]
@@ -269,12 +320,22 @@ def other(value: Any) -> Any:
             return {**value, "x": 1} if isinstance(value, dict) else [*value, "x"]
 
 
-DECIDES = ("subset", "results_sha256", "tasks.", "identity.", "counts.users", "counts.done", "counts.failed")
+DECIDES = (
+    "subset",
+    "results_sha256",
+    "tasks.",
+    "identity.",
+    "counts.users",
+    "counts.done",
+    "counts.failed",
+)
 """Parts of a manifest that decide how its results are to be read."""
 
 
 @pytest.mark.slow
-def test_every_field_of_a_manifest_that_decides_how_results_are_read_is_found(complete: Path, capsys: Told) -> None:
+def test_every_field_of_a_manifest_that_decides_how_results_are_read_is_found(
+    complete: Path, capsys: Told
+) -> None:
     """The files or the tasks have it as well."""
     path = complete / MANIFEST
     data = orjson.loads(path.read_bytes())
@@ -282,15 +343,20 @@ def test_every_field_of_a_manifest_that_decides_how_results_are_read_is_found(co
     for place in leaves(data):
         if not (name := ".".join(map(str, place))).startswith(DECIDES):
             continue
-        path.write_bytes(orjson.dumps(with_leaf(data, place, other), option=orjson.OPT_INDENT_2) + b"\n")
+        path.write_bytes(
+            orjson.dumps(with_leaf(data, place, other), option=orjson.OPT_INDENT_2) + b"\n"
+        )
         if proof(complete, capsys)["code"] == 0:
             unnoticed.add(name)
     assert unnoticed == {"identity.prompt_version", "identity.settings.parse_retries", "tasks.path"}
 
 
 @pytest.mark.parametrize("every", [41])
-def test_byte_of_a_manifest_that_flips_never_passes_for_another_run(every: int, complete: Path, capsys: Told) -> None:
-    """Wherever it is: a finding, a refusal that names the file, or one of the fields that nothing else tells."""
+def test_byte_of_a_manifest_that_flips_never_passes_for_another_run(
+    every: int, complete: Path, capsys: Told
+) -> None:
+    """Wherever it is: a finding, a refusal that names the file, or one of the fields that nothing
+    else tells."""
     for _ in flipped(complete / MANIFEST, every):
         found = proof(complete, capsys)
         assert found["code"] in (0, 1, 2), found["told"]
@@ -391,7 +457,9 @@ def another_user(data: dict[str, Any]) -> None:
 
 
 def another_reply(data: dict[str, Any]) -> None:
-    data["completion"]["text"] = data["completion"]["text"].replace('"reasoning"', '"reasoning": "x", "reasoned"')
+    data["completion"]["text"] = data["completion"]["text"].replace(
+        '"reasoning"', '"reasoning": "x", "reasoned"'
+    )
 
 
 def another_answerer(data: dict[str, Any]) -> None:
@@ -412,13 +480,29 @@ PLANTED: dict[str, tuple[str, Spoil, str]] = {
     "response doubled": ("complete", doubled(RESPONSES), "duplicate response"),
     "failure doubled": ("incomplete", doubled(FAILURES), "duplicate failure"),
     "record left out": ("complete", left_out(RECORDS, 1), "neither a record nor a failure"),
-    "record left out, unfinished": ("incomplete", left_out(RECORDS), "neither a record nor a failure"),
+    "record left out, unfinished": (
+        "incomplete",
+        left_out(RECORDS),
+        "neither a record nor a failure",
+    ),
     "response left out": ("complete", left_out(RESPONSES), "a missing response"),
     "failure left out": ("incomplete", left_out(FAILURES), "neither a record nor a failure"),
-    "failure of another task": ("incomplete", with_line(FAILURES, failed_earlier), "neither a record nor a failure"),
+    "failure of another task": (
+        "incomplete",
+        with_line(FAILURES, failed_earlier),
+        "neither a record nor a failure",
+    ),
     "records swapped": ("complete", swapped, "not in the order of the tasks file"),
-    "record of another run": ("complete", from_another_run(RECORDS), "is not what the saved responses give"),
-    "record of another run, unfinished": ("incomplete", from_another_run(RECORDS), "is not what the saved responses"),
+    "record of another run": (
+        "complete",
+        from_another_run(RECORDS),
+        "is not what the saved responses give",
+    ),
+    "record of another run, unfinished": (
+        "incomplete",
+        from_another_run(RECORDS),
+        "is not what the saved responses",
+    ),
     "response of another run": ("complete", from_another_run(RESPONSES), "a missing response"),
     "results cut within a line": ("complete", cut(RECORDS, 5), "torn or changed"),
     "results without their last line end": ("complete", cut(RECORDS, 1), "torn or changed"),
@@ -432,8 +516,16 @@ PLANTED: dict[str, tuple[str, Spoil, str]] = {
     "usage edited": ("complete", with_line(RECORDS, another_usage), "give: usage"),
     "user of no tasks file": ("complete", with_line(RECORDS, another_user), "has no such task"),
     "reply edited": ("complete", with_line(RESPONSES, another_reply), "give: steps"),
-    "answerer edited": ("complete", with_line(RESPONSES, another_answerer), "replies.answered_by is not what"),
-    "response that is none": ("complete", with_line(RESPONSES, no_reply), "a malformed saved response"),
+    "answerer edited": (
+        "complete",
+        with_line(RESPONSES, another_answerer),
+        "replies.answered_by is not what",
+    ),
+    "response that is none": (
+        "complete",
+        with_line(RESPONSES, no_reply),
+        "a malformed saved response",
+    ),
     "events cut within a line": ("incomplete", cut(EVENTS, 3), "torn or changed"),
 }
 """What is planted in which run, and what the finding says."""
@@ -450,7 +542,9 @@ def test_planted_corruption_is_found(what: str, results: Path, capsys: Told) -> 
     assert any(said in finding for finding in found["findings"]), found["findings"]
 
 
-def test_answer_edited_with_the_metrics_that_it_would_have_is_found(complete: Path, capsys: Told) -> None:
+def test_answer_edited_with_the_metrics_that_it_would_have_is_found(
+    complete: Path, capsys: Told
+) -> None:
     """A record that a re-score finds nothing wrong with is still not what its responses give."""
     with_line(RECORDS, better_answer)(complete)
     assert main(["reeval", "--name", "complete", "--results-dir", str(complete.parent)]) == 0
@@ -459,8 +553,11 @@ def test_answer_edited_with_the_metrics_that_it_would_have_is_found(complete: Pa
     assert "is not what the saved responses give: steps" in found["findings"][0]
 
 
-def test_user_of_no_tasks_file_in_an_unfinished_run_is_noted(incomplete: Path, capsys: Told) -> None:
-    """There it may be of a tasks file that the run began with: it is not counted, and not passed over in silence."""
+def test_user_of_no_tasks_file_in_an_unfinished_run_is_noted(
+    incomplete: Path, capsys: Told
+) -> None:
+    """There it may be of a tasks file that the run began with: it is not counted, and not passed
+    over in silence."""
     whole = lines(incomplete / RECORDS)
     write(incomplete / RECORDS, [*whole, edited(whole[0], another_user)])
     found = proof(incomplete, capsys)
@@ -470,7 +567,9 @@ def test_user_of_no_tasks_file_in_an_unfinished_run_is_noted(incomplete: Path, c
     )
 
 
-def test_tasks_that_changed_are_found(complete: Path, tasks: Path, tmp_path: Path, capsys: Told) -> None:
+def test_tasks_that_changed_are_found(
+    complete: Path, tasks: Path, tmp_path: Path, capsys: Told
+) -> None:
     """The file as a whole, and each user whose line is another one now."""
     moved = Path(shutil.copytree(tasks, tmp_path / "moved"))
     path = moved / "weibo_inference_tasks.jsonl"
@@ -481,7 +580,9 @@ def test_tasks_that_changed_are_found(complete: Path, tasks: Path, tmp_path: Pat
     assert sum("has no such task" in finding for finding in found["findings"]) == 1
 
 
-def test_tasks_that_cannot_be_used_are_a_bad_input(complete: Path, tasks: Path, tmp_path: Path, capsys: Told) -> None:
+def test_tasks_that_cannot_be_used_are_a_bad_input(
+    complete: Path, tasks: Path, tmp_path: Path, capsys: Told
+) -> None:
     """File and line are named, and exit 2."""
     moved = Path(shutil.copytree(tasks, tmp_path / "moved"))
     path = moved / "weibo_inference_tasks.jsonl"
@@ -494,24 +595,44 @@ def test_tasks_that_cannot_be_used_are_a_bad_input(complete: Path, tasks: Path, 
 # Without the tasks
 
 OF_LINES = (
-    *("record doubled", "record doubled, unfinished", "response doubled", "failure doubled", "records swapped"),
-    *("results cut within a line", "results without their last line end", "responses cut within a line"),
+    *(
+        "record doubled",
+        "record doubled, unfinished",
+        "response doubled",
+        "failure doubled",
+        "records swapped",
+    ),
+    *(
+        "results cut within a line",
+        "results without their last line end",
+        "responses cut within a line",
+    ),
     *("events cut within a line", "no results", "no prompt"),
 )
 
 
-@pytest.mark.parametrize(("name", "state"), [("complete", "complete"), ("incomplete", "incomplete")])
+@pytest.mark.parametrize(
+    ("name", "state"), [("complete", "complete"), ("incomplete", "incomplete")]
+)
 def test_lines_alone_can_be_checked_where_the_tasks_are_not(
     name: str, state: str, results: Path, tasks: Path, capsys: Told
 ) -> None:
-    """Where asked for: else the command says how to, and proves nothing. What was not checked is noted."""
+    """Where asked for: else the command says how to, and proves nothing. What was not checked is
+    noted."""
     tasks.rename(tasks.with_name("away"))
     try:
-        refused, found = proof(results / name, capsys), proof(results / name, capsys, "--without-tasks")
-        assert main(["verify", "--without-tasks", "--name", name, "--results-dir", str(results)]) == 0
+        refused, found = (
+            proof(results / name, capsys),
+            proof(results / name, capsys, "--without-tasks"),
+        )
+        assert (
+            main(["verify", "--without-tasks", "--name", name, "--results-dir", str(results)]) == 0
+        )
     finally:
         tasks.with_name("away").rename(tasks)
-    assert refused["code"] == 2 and "--without-tasks" in refused["told"] and "findings" not in refused
+    assert (
+        refused["code"] == 2 and "--without-tasks" in refused["told"] and "findings" not in refused
+    )
     records = len(lines(results / name / RECORDS))
     assert (found["code"], found["state"], found["findings"]) == (0, state, [])
     assert (found["users"], found["records"]) == (None, records)
@@ -525,7 +646,9 @@ def test_tasks_that_are_named_are_not_left_out(complete: Path, tasks: Path, caps
 
 
 @pytest.mark.parametrize("what", OF_LINES)
-def test_planted_corruption_of_a_line_is_found_without_the_tasks(what: str, results: Path, capsys: Told) -> None:
+def test_planted_corruption_of_a_line_is_found_without_the_tasks(
+    what: str, results: Path, capsys: Told
+) -> None:
     name, spoil, said = PLANTED[what]
     said = "SHA-256 differs" if what == "records swapped" else said
     spoil(results / name)
@@ -534,21 +657,29 @@ def test_planted_corruption_of_a_line_is_found_without_the_tasks(what: str, resu
     assert any(said in finding for finding in found["findings"]), found["findings"]
 
 
-@pytest.mark.parametrize(("name", "every"), [(RECORDS, 97), (RESPONSES, 197), (FAILURES, 11), (EVENTS, 53)])
-def test_any_byte_of_a_log_that_flips_is_found_without_the_tasks(name: str, every: int, complete: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "every"), [(RECORDS, 97), (RESPONSES, 197), (FAILURES, 11), (EVENTS, 53)]
+)
+def test_any_byte_of_a_log_that_flips_is_found_without_the_tasks(
+    name: str, every: int, complete: Path
+) -> None:
     """By the checksum of its line alone, as in a run that died."""
     manifest = load(complete / MANIFEST)
     assert manifest is not None
     manifest.state, manifest.results_sha256 = RUNNING, None
 
     def found() -> list[str]:
-        return without_tasks(SavedRun(RunFiles(complete, "weibo"), manifest), lambda: None)["findings"]
+        return without_tasks(SavedRun(RunFiles(complete, "weibo"), manifest), lambda: None)[
+            "findings"
+        ]
 
     assert found() == []
     assert [at for at in flipped(complete / name, every) if not found()] == []
 
 
-def test_record_of_a_task_that_has_changed_since_is_no_second_one(incomplete: Path, capsys: Told) -> None:
+def test_record_of_a_task_that_has_changed_since_is_no_second_one(
+    incomplete: Path, capsys: Told
+) -> None:
     """Both stand there until the run ends."""
     whole = lines(incomplete / RECORDS)
     write(incomplete / RECORDS, [edited(whole[0], failed_earlier), *whole])
@@ -601,16 +732,28 @@ def test_code_that_a_folder_names_is_not_run(complete: Path, tmp_path: Path, cap
 # Lines that no harness wrote
 
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers(-2, 2**40) | st.floats(allow_nan=False) | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2**40)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
     max_leaves=4,
 )
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
-def test_sound_line_of_any_content_is_a_finding_and_no_defect(data: st.DataObject, complete: Path) -> None:
+def test_sound_line_of_any_content_is_a_finding_and_no_defect(
+    data: st.DataObject, complete: Path
+) -> None:
     """Any value in any place of a record or response, under right checksums."""
     name = data.draw(st.sampled_from([RECORDS, RESPONSES]))
     whole = lines(complete / name)
@@ -626,7 +769,9 @@ def test_sound_line_of_any_content_is_a_finding_and_no_defect(data: st.DataObjec
     finally:
         write(complete / name, whole)
     # the bytes that were sent count only where the endpoint reports no usage
-    unread = place[0] in ("seconds", "tries", "endpoint", "format", "task", "sent") or place[:2] == (
+    unread = place[0] in ("seconds", "tries", "endpoint", "format", "task", "sent") or place[
+        :2
+    ] == (
         "completion",
         "model",
     )

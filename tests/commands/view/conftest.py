@@ -25,7 +25,10 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("view") / "results"
     where = ("--results-dir", str(results), "--no-html")
     for model in ("recency", "random"):
-        assert main(["run", *SHIPPED, "--model", f"baseline/{model}", "--platform", "weibo", *where]) == 0
+        assert (
+            main(["run", *SHIPPED, "--model", f"baseline/{model}", "--platform", "weibo", *where])
+            == 0
+        )
     assert (
         main(
             [
@@ -44,7 +47,19 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
         == 0
     )
     assert (
-        main(["run", str(STARS), "--model", FLOOR, "--name", "four-stars", "--tasks-dir", str(STARS.parent), *where])
+        main(
+            [
+                "run",
+                str(STARS),
+                "--model",
+                FLOOR,
+                "--name",
+                "four-stars",
+                "--tasks-dir",
+                str(STARS.parent),
+                *where,
+            ]
+        )
         == 0
     )
     return results

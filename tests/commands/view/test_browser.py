@@ -1,4 +1,5 @@
-"""The viewer in a real browser: every view draws, runs nothing of a folder, and moves while a run is played."""
+"""The viewer in a real browser: every view draws, runs nothing of a folder, and moves while a run
+is played."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ from tests.support.processes import wait_for
 from tests.support.scripted import baseline
 from tests.support.scripted import serving as endpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here"),
+]
 
 T = TypeVar("T")
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -49,7 +53,10 @@ class Window:
         """Load a page, and check that it fits and that nothing but the viewer was asked."""
         await self.tab.resize(width, 900)
         scheme = "dark" if dark else "light"
-        await self.tab.do("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        await self.tab.do(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         self.tab._loaded.clear()
         await self.tab.do("Page.navigate", url=self._root + address)
         await asyncio.wait_for(self.tab._loaded.wait(), TIMEOUT)
@@ -67,11 +74,14 @@ class Window:
     async def press(self, key: str) -> None:
         text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
-            await self.tab.do("Input.dispatchKeyEvent", type=kind, key=key, **(text if kind == "keyDown" else {}))
+            await self.tab.do(
+                "Input.dispatchKeyEvent", type=kind, key=key, **(text if kind == "keyDown" else {})
+            )
 
 
 def looked(results: Path, work: Callable[[Window], Awaitable[T]], *, posts: bool = False) -> T:
-    """Return what `work` makes of a window on a folder, in which nothing went wrong and nothing else was asked."""
+    """Return what `work` makes of a window on a folder, in which nothing went wrong and nothing
+    else was asked."""
 
     async def within(address: str) -> T:
         with serving(Chosen(results, posts)) as entrance:
@@ -101,7 +111,13 @@ def addresses(results: Path) -> Iterator[str]:
         yield link("run", name=name, subset=subset)
         yield link("users", name=name, subset=subset)
         yield link("user", name=name, subset=subset, user=users(results, name, subset)[0])
-    yield link("user", name="recency", subset="weibo", user=users(results, "recency", "weibo")[1], **{"with": "random"})
+    yield link(
+        "user",
+        name="recency",
+        subset="weibo",
+        user=users(results, "recency", "weibo")[1],
+        **{"with": "random"},
+    )
     yield "compare?run=recency&run=random"
 
 
@@ -113,8 +129,13 @@ def test_every_view_fits_a_phone_and_a_screen_in_light_and_dark(results: Path) -
             grounds = set()
             for width, dark in ((1280, False), (420, True), (420, False)):
                 await window.go(address, width=width, dark=dark)
-                grounds.add(await window.tab.tell("getComputedStyle(document.body).backgroundColor"))
-                small = "[...document.querySelectorAll('figure svg')].filter((one) => one.clientHeight < 30).length"
+                grounds.add(
+                    await window.tab.tell("getComputedStyle(document.body).backgroundColor")
+                )
+                small = (
+                    "[...document.querySelectorAll('figure svg')].filter((one) => one.clientHeight"
+                    " < 30).length"
+                )
                 assert await window.tab.tell(small) == 0
             assert len(grounds) == 2
 
@@ -157,30 +178,49 @@ def test_nothing_of_a_hostile_folder_runs(results: Path) -> None:
     """Neither markup nor a script's address, in any view."""
     evil = results / "evil"
     shutil.copytree(results / "recency", evil)
-    mark = "<img src=x onerror=\"document.title='ran'\"><script>document.title='ran'</script>" + HOSTILE
+    mark = (
+        "<img src=x onerror=\"document.title='ran'\"><script>document.title='ran'</script>"
+        + HOSTILE
+    )
     for name in ("run_weibo.json", "eval_report_weibo.json"):
         text = (evil / name).read_text(encoding="utf-8")
-        (evil / name).write_text(text.replace("baseline/recency", orjson.dumps(mark).decode()[1:-1]), encoding="utf-8")
+        (evil / name).write_text(
+            text.replace("baseline/recency", orjson.dumps(mark).decode()[1:-1]), encoding="utf-8"
+        )
     records = [data for _, data in objects(evil / "inference_results_weibo.jsonl")]
     for data in records:
         data["user_id"] = f"{data['user_id']}{mark}"
-        data["steps"][0] |= {"prediction": [mark], "reasoning": mark, "persona_summary": "javascript:alert(1)"}
-    (evil / "inference_results_weibo.jsonl").write_bytes(b"".join(map(seal, records)) + b'{"user_id":"torn')
+        data["steps"][0] |= {
+            "prediction": [mark],
+            "reasoning": mark,
+            "persona_summary": "javascript:alert(1)",
+        }
+    (evil / "inference_results_weibo.jsonl").write_bytes(
+        b"".join(map(seal, records)) + b'{"user_id":"torn'
+    )
 
     async def work(window: Window) -> None:
         key = str(records[0]["user_id"])
         about = {"name": "evil", "subset": "weibo"}
-        for address in ("./", link("run", **about), link("users", **about), link("user", **about, user=key)):
+        for address in (
+            "./",
+            link("run", **about),
+            link("users", **about),
+            link("user", **about, user=key),
+        ):
             await window.go(address)
             assert await window.tab.tell("document.title") != "ran"
-            assert await window.tab.tell("document.querySelectorAll('img, main script').length") == 0
+            assert (
+                await window.tab.tell("document.querySelectorAll('img, main script').length") == 0
+            )
             assert "onerror" in await window.tab.tell(TEXT) or address == "./"
 
     looked(results, work)
 
 
 def test_another_server_of_this_machine_gets_no_cookie(results: Path) -> None:
-    """A browser sends cookies to every port of a host; the viewer's has a path that the other server does not know."""
+    """A browser sends cookies to every port of a host; the viewer's has a path that the other
+    server does not know."""
     got: list[str | None] = []
 
     class Other(BaseHTTPRequestHandler):
@@ -225,7 +265,11 @@ class Shell:
         environment = {**os.environ, "LLM_API_KEY": "secret"}
         command = [sys.executable, "-m", "harness", *words, *where]
         self.process = subprocess.Popen(
-            command, cwd=self.folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
 
     def kill(self) -> None:
@@ -257,7 +301,8 @@ RUN = ("run", "--model", "m", *SHIPPED, "--platform", "weibo", "--concurrency", 
 
 
 def test_pages_move_while_a_run_is_played_killed_and_resumed(tmp_path: Path) -> None:
-    """With faults. Progress, the state after `kill -9`, progress again, and the report at the end, without a reload."""
+    """With faults. Progress, the state after `kill -9`, progress again, and the report at the end,
+    without a reload."""
     results = tmp_path / "results"
     results.mkdir()
 
@@ -268,7 +313,8 @@ def test_pages_move_while_a_run_is_played_killed_and_resumed(tmp_path: Path) -> 
             await window.shows(f"{TEXT}.includes('running') && {TEXT}.includes('0/40')")
             let.release(150)  # of 295: the longest user has 40 steps
             await window.shows(
-                "[...document.querySelectorAll('td a')].some((one) => /^[1-9]\\d*\\/40/.test(one.textContent))"
+                "[...document.querySelectorAll('td a')].some((one) =>"
+                " /^[1-9]\\d*\\/40/.test(one.textContent))"
             )
             assert await window.tab.tell("performance.getEntriesByType('navigation').length") == 1
             await window.go(link("run", name="m", subset="weibo"))
@@ -297,14 +343,18 @@ ON_RAY = pytest.param(
 
 
 @pytest.mark.parametrize("engine", [pytest.param((), id="local"), ON_RAY])
-def test_run_is_watched_set_and_stopped_from_another_shell(tmp_path: Path, engine: Sequence[str]) -> None:
+def test_run_is_watched_set_and_stopped_from_another_shell(
+    tmp_path: Path, engine: Sequence[str]
+) -> None:
     """By the commands, in processes of their own."""
     if engine:
         pytest.importorskip("harness.extensions.ray")
 
     def shell_says(*words: str) -> str:
         command = [sys.executable, "-m", "harness", *words, "--results-dir", "results"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT)
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -316,7 +366,9 @@ def test_run_is_watched_set_and_stopped_from_another_shell(tmp_path: Path, engin
         command = [sys.executable, "-m", "harness", "watch", "m", "--results-dir", "results"]
         with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as watching:
             assert watching.stdout is not None
-            wait_for(lambda: " of 9 allowed" in (watching.stdout.readline() if watching.stdout else ""))
+            wait_for(
+                lambda: " of 9 allowed" in (watching.stdout.readline() if watching.stdout else "")
+            )
             assert "stopping" in shell_says("stop", "m")
             let.release(100_000)
             assert shell.process is not None and shell.process.wait(TIMEOUT) == 130

@@ -34,7 +34,9 @@ RUN = ["run", "--model", "m", "--name", "m", *DEMO, "--no-html", "--concurrency"
 class Playing:
     """A run in a thread whose replies wait; `go` lets them come."""
 
-    def __init__(self, results: Path, go: threading.Event, thread: threading.Thread, codes: list[int]) -> None:
+    def __init__(
+        self, results: Path, go: threading.Event, thread: threading.Thread, codes: list[int]
+    ) -> None:
         self.results, self.go, self.codes, self._thread = results, go, codes, thread
         self.arrived: list[bytes] = []
         self.files = RunFiles(results / "m", "weibo")
@@ -98,7 +100,11 @@ def test_socket_is_the_users_own_and_goes_with_the_run(run: Playing) -> None:
     assert stat.S_ISSOCK(state.st_mode) and stat.S_IMODE(state.st_mode) == 0o600
     with connected(run.files) as call:
         process, [snapshot] = call.snapshots()
-    assert process == os.getpid() and (snapshot.name, snapshot.in_flight, snapshot.limit) == ("m", 2, 2)
+    assert process == os.getpid() and (snapshot.name, snapshot.in_flight, snapshot.limit) == (
+        "m",
+        2,
+        2,
+    )
     assert run.ended() == 0
     assert not socket_of(run.files).exists()
 
@@ -117,15 +123,26 @@ def test_limits_are_changed_logged_and_kept_for_resume(run: Playing) -> None:
     command(run, "set", "m", "--concurrency", "auto")
     with connected(run.files) as call:
         wait_for(lambda: call.snapshots()[1][0].requested is None)
-    assert run.manifest["tuning"]["concurrency"] is None and run.manifest["tuning"]["rpm"] == 90000.0
+    assert (
+        run.manifest["tuning"]["concurrency"] is None and run.manifest["tuning"]["rpm"] == 90000.0
+    )
     assert run.ended() == 0
 
 
-BAD = ("--concurrency=0", "--concurrency=100001", "--concurrency=x", "--rpm=0", "--rpm=nan", "--tpm=-1")
+BAD = (
+    "--concurrency=0",
+    "--concurrency=100001",
+    "--concurrency=x",
+    "--rpm=0",
+    "--rpm=nan",
+    "--tpm=-1",
+)
 
 
 @pytest.mark.parametrize("words", BAD)
-def test_limits_that_run_refuses_are_refused_also_past_the_command(run: Playing, words: str) -> None:
+def test_limits_that_run_refuses_are_refused_also_past_the_command(
+    run: Playing, words: str
+) -> None:
     name, value = words.removeprefix("--").split("=")
     before = run.manifest["tuning"]
     command(run, "set", "m", words, code=2)
@@ -141,10 +158,16 @@ def test_limits_of_a_settings_file_are_those_of_new_runs(
     (tmp_path / "own.toml").write_text("concurrency = 64\ntpm = 5.0\n")
     command(run, "set", "m", "--rpm", "90000", "--settings", str(tmp_path / "own.toml"))
     command(run, "set", "m", "--settings", str(tmp_path / "own.toml"), code=2)
-    assert [run.manifest["tuning"][name] for name in ("concurrency", "rpm", "tpm")] == [2, 90000.0, None]
+    assert [run.manifest["tuning"][name] for name in ("concurrency", "rpm", "tpm")] == [
+        2,
+        90000.0,
+        None,
+    ]
 
 
-def test_limits_that_this_machine_cannot_have_change_nothing(run: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_that_this_machine_cannot_have_change_nothing(
+    run: Playing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*needed: int) -> None:
         raise MachineError("too few files")
 
@@ -164,7 +187,15 @@ def test_stop_ends_a_run_as_the_first_interruption_does(run: Playing) -> None:
 
 
 def test_what_is_no_request_is_refused_and_stops_nothing(run: Playing) -> None:
-    odd = (b"\n", b"[]\n", b"{}\n", b'{"do":"format"}\n', b'{"do":"set"}\n', b"\xff\n", b'{"do":1}\n')
+    odd = (
+        b"\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"do":"format"}\n',
+        b'{"do":"set"}\n',
+        b"\xff\n",
+        b'{"do":1}\n',
+    )
     for line in odd:
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(socket_of(run.files)))
@@ -178,8 +209,11 @@ def test_what_is_no_request_is_refused_and_stops_nothing(run: Playing) -> None:
     assert is_answering(run.files) and run.ended() == 0
 
 
-def test_processes_of_another_user_get_no_answer(run: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel says whose they are. In the other direction, too: a folder can hold anybody's socket."""
+def test_processes_of_another_user_get_no_answer(
+    run: Playing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel says whose they are. In the other direction, too: a folder can hold anybody's
+    socket."""
     monkeypatch.setattr(control, "peer", lambda connection: os.geteuid() + 1)
     with pytest.raises(MachineError), connected(run.files) as call:
         call.ask("stop")
@@ -233,7 +267,9 @@ def test_only_a_dead_socket_is_replaced(tmp_path: Path, kind: str) -> None:
         assert os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode)
 
 
-def test_run_goes_on_where_there_can_be_no_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_goes_on_where_there_can_be_no_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on file systems without them."""
 
     def none(*ignored: object, **more: object) -> None:
@@ -244,7 +280,9 @@ def test_run_goes_on_where_there_can_be_no_socket(tmp_path: Path, monkeypatch: p
         assert main([*RUN, "--api-url", server.url, "--results-dir", str(tmp_path)]) == 0
 
 
-def test_commands_refuse_a_run_that_is_not_played(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_refuse_a_run_that_is_not_played(
+    played: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for words in (
         ["watch"],
         ["watch", "recency"],

@@ -33,7 +33,11 @@ def test_no_more_users_are_written_than_asked_for(results: Path, tmp_path: Path)
     """Their rows stay in the list, without a link."""
     files = exported(results, tmp_path / "site", "--users", "3")
     assert sum(name.startswith("user-") for name in files) == 4 * 3
-    [page] = [text for name, text in files.items() if name.startswith("users-") and "users: random" in text]
+    [page] = [
+        text
+        for name, text in files.items()
+        if name.startswith("users-") and "users: random" in text
+    ]
     assert page.count('<th scope="row"') == 40 and page.count('href="user-') == 3
 
 
@@ -41,12 +45,27 @@ def test_folder_with_files_is_refused_unless_forced(results: Path, tmp_path: Pat
     (tmp_path / "mine").write_text("kept")
     assert main(["view", "--results-dir", str(results), "--export", str(tmp_path)]) == 2
     assert not (tmp_path / "index.html").exists()
-    assert main(["view", "--results-dir", str(results), "--export", str(tmp_path), "--force", "--users", "0"]) == 0
+    assert (
+        main(
+            [
+                "view",
+                "--results-dir",
+                str(results),
+                "--export",
+                str(tmp_path),
+                "--force",
+                "--users",
+                "0",
+            ]
+        )
+        == 0
+    )
     assert (tmp_path / "mine").read_text() == "kept" and (tmp_path / "index.html").exists()
 
 
 def test_nothing_is_written_through_what_has_a_files_name(results: Path, tmp_path: Path) -> None:
-    """A link and a pipe are replaced; the file that the link leads to stays, and nobody waits for the pipe's reader."""
+    """A link and a pipe are replaced; the file that the link leads to stays, and nobody waits for
+    the pipe's reader."""
     site, theirs = tmp_path / "site", tmp_path / "theirs"
     site.mkdir()
     theirs.write_text("kept")

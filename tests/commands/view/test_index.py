@@ -1,4 +1,5 @@
-"""The index of a file of lines: new bytes are read once, and odd files neither stop nor mislead it."""
+"""The index of a file of lines: new bytes are read once, and odd files neither stop nor mislead
+it."""
 
 from __future__ import annotations
 
@@ -42,7 +43,11 @@ def test_lines_are_found_by_number_and_by_user_whatever_the_size_of_a_read(
     assert [data["user_id"] for _, data in index.objects(range(len(index))) if data] == list(KEYS)
     assert [index.key(number) for number in range(len(KEYS))] == list(KEYS)
     assert [index.numbers_of(key) for key in KEYS] == [[number] for number in range(len(KEYS))]
-    assert index.searched("a") == [0, 1] and index.searched("像") == [3] and index.searched("nobody") == []
+    assert (
+        index.searched("a") == [0, 1]
+        and index.searched("像") == [3]
+        and index.searched("nobody") == []
+    )
     assert list(lines_beginning(path, b'{"user_id":"a', 9)) == [line("a")[:-1], line("ab")[:-1]]
 
 
@@ -57,7 +62,9 @@ def test_only_new_bytes_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     index, whole = advanced(path), line("later")
     read: list[int] = []
     add = LineIndex._add
-    monkeypatch.setattr(LineIndex, "_add", lambda self, lines: (read.append(len(lines)), add(self, lines))[1])
+    monkeypatch.setattr(
+        LineIndex, "_add", lambda self, lines: (read.append(len(lines)), add(self, lines))[1]
+    )
     with path.open("ab") as file:
         file.write(whole[:10])
         file.flush()
@@ -69,7 +76,9 @@ def test_only_new_bytes_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert read == [len(whole)] and index.key(len(KEYS)) == "later"
 
 
-def test_reading_goes_on_where_its_time_was_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_goes_on_where_its_time_was_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(indexes, "BLOCK", 64)
     index = LineIndex(path)
     assert index.advance(-1.0) is False and len(index) == 0
@@ -90,11 +99,26 @@ def test_replaced_and_shortened_files_are_read_again(path: Path) -> None:
 
 
 def test_damaged_and_foreign_lines_have_no_object_and_hide_no_other(path: Path) -> None:
-    odd = (b"no json\n", b"\xff\xfe\n", b"[1]\n", line("torn").replace(b"valid", b"VALID"), b'{"other":1}\n', b"\n")
+    odd = (
+        b"no json\n",
+        b"\xff\xfe\n",
+        b"[1]\n",
+        line("torn").replace(b"valid", b"VALID"),
+        b'{"other":1}\n',
+        b"\n",
+    )
     path.write_bytes(b"".join((*odd, line("whole"))))
     index = advanced(path)
     objects = [data for _, data in index.objects(range(len(index)))]
-    assert objects == [None, None, None, None, {"other": 1}, None, {"user_id": "whole", "outcome": "valid"}]
+    assert objects == [
+        None,
+        None,
+        None,
+        None,
+        {"other": 1},
+        None,
+        {"user_id": "whole", "outcome": "valid"},
+    ]
 
 
 def test_huge_line_is_passed_over_and_one_without_an_end_stops_nothing(
@@ -124,13 +148,19 @@ def test_what_is_no_file_has_no_lines(tmp_path: Path, kind: str) -> None:
         "device": lambda: path.symlink_to("/dev/zero"),
     }[kind]()
     index = advanced(path)
-    assert len(index) == 0 and list(index.objects([])) == [] and list(lines_beginning(path, b"{", 1)) == []
+    assert (
+        len(index) == 0
+        and list(index.objects([])) == []
+        and list(lines_beginning(path, b"{", 1)) == []
+    )
 
 
 def test_what_lines_say_is_read_in_steps(path: Path) -> None:
-    """In steps: what is read so far can be selected already; a file that was replaced is read again."""
+    """In steps: what is read so far can be selected already; a file that was replaced is read
+    again."""
     records: list[JSON] = [
-        {"user_id": str(number), "outcome": "refusal" if number % 3 else "valid"} for number in range(9)
+        {"user_id": str(number), "outcome": "refusal" if number % 3 else "valid"}
+        for number in range(9)
     ]
     path.write_bytes(b"".join(map(seal, records)))
 

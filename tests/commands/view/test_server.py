@@ -56,7 +56,9 @@ async def asking(results: Path) -> AsyncIterator[Asked]:
             yield Asked(address, session)
 
 
-async def test_token_is_exchanged_for_a_cookie_that_scripts_and_other_sites_do_not_get(played: Path) -> None:
+async def test_token_is_exchanged_for_a_cookie_that_scripts_and_other_sites_do_not_get(
+    played: Path,
+) -> None:
     async with asking(played) as ask:
         entered = await ask("/?token=the-token", cookie=None)
         [cookie] = entered.headers.getall("Set-Cookie")
@@ -65,7 +67,13 @@ async def test_token_is_exchanged_for_a_cookie_that_scripts_and_other_sites_do_n
         assert (await ask("/")).status == 200
 
 
-OUTSIDE = ("/", "/?token=", "/?token=other", "/view.js", "/run?name=recency&subset=weibo&token=the-token")
+OUTSIDE = (
+    "/",
+    "/?token=",
+    "/?token=other",
+    "/view.js",
+    "/run?name=recency&subset=weibo&token=the-token",
+)
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
@@ -102,8 +110,12 @@ async def test_other_hosts_origins_and_sites_are_refused_with_the_cookie_too(
 async def test_own_page_and_a_tunnel_are_answered(played: Path) -> None:
     """A tunnel has a port of its own on the other machine."""
     async with asking(played) as ask:
-        assert (await ask("/", {"Origin": ask.origin, "Sec-Fetch-Site": "same-origin"})).status == 200
-        assert (await ask("/", {"Host": "localhost:9999", "Origin": "http://localhost:9999"})).status == 200
+        assert (
+            await ask("/", {"Origin": ask.origin, "Sec-Fetch-Site": "same-origin"})
+        ).status == 200
+        assert (
+            await ask("/", {"Host": "localhost:9999", "Origin": "http://localhost:9999"})
+        ).status == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
@@ -113,7 +125,14 @@ async def test_only_get_and_head_are_answered(played: Path, method: str) -> None
         assert (await ask("/", method="HEAD")).status == 200
 
 
-ADDRESSES = ("/", "/run?name=recency&subset=weibo", "/no-such", "/view.css", "/user?name=%00", "/?" + "x" * 5000)
+ADDRESSES = (
+    "/",
+    "/run?name=recency&subset=weibo",
+    "/no-such",
+    "/view.css",
+    "/user?name=%00",
+    "/?" + "x" * 5000,
+)
 
 
 @pytest.mark.parametrize("path", ADDRESSES)
@@ -123,8 +142,14 @@ async def test_every_answer_forbids_what_the_viewer_does_not_need(played: Path, 
         for answer in (await ask(path), await ask(path, cookie=None)):
             headers = answer.headers
             assert headers["Content-Security-Policy"] == POLICY and "unsafe" not in POLICY
-            assert headers["X-Content-Type-Options"] == "nosniff" and headers["Cache-Control"] == "no-store"
-            assert headers["Referrer-Policy"] == "no-referrer" and "Access-Control-Allow-Origin" not in headers
+            assert (
+                headers["X-Content-Type-Options"] == "nosniff"
+                and headers["Cache-Control"] == "no-store"
+            )
+            assert (
+                headers["Referrer-Policy"] == "no-referrer"
+                and "Access-Control-Allow-Origin" not in headers
+            )
 
 
 async def test_only_loopback_is_listened_on(played: Path) -> None:

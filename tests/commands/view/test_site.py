@@ -29,7 +29,10 @@ HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e&\"'</pre>"
 
 
 def users(results: Path, name: str, subset: str) -> list[str]:
-    return [str(data["user_id"]) for _, data in objects(results / name / f"inference_results_{subset}.jsonl")]
+    return [
+        str(data["user_id"])
+        for _, data in objects(results / name / f"inference_results_{subset}.jsonl")
+    ]
 
 
 def addresses(page: str) -> list[str]:
@@ -60,7 +63,9 @@ def checked(page: str) -> str:
     assert [of.get("src") for tag, of in tags if tag == "script"] == ["view.js", "page.js"]
     assert not [name for _, of in tags for name in of if name.startswith("on") or name == "style"]
     assert not {tag for tag, _ in tags} & {"iframe", "object", "embed", "base", "style"}
-    assert len(page.encode()) < LARGEST and "\x1b" not in parsed.text and "\u202e" not in parsed.text
+    assert (
+        len(page.encode()) < LARGEST and "\x1b" not in parsed.text and "\u202e" not in parsed.text
+    )
     return page
 
 
@@ -97,11 +102,18 @@ def test_runs_have_a_table_for_each_benchmark_and_subset_sorted_by_score(site: S
     assert titles == ["dailymobility on beijing", "stars on yelp", "streamprofile on weibo"]
     assert listed(site, "/?sort=run&order=up") == ["commuter", "four-stars", "random", "recency"]
     assert listed(site, "/?sort=run&order=down") == ["commuter", "four-stars", "recency", "random"]
-    assert listed(site, "/?benchmark=streamprofile&subset=weibo&sort=score&order=up") == ["random", "recency"]
-    assert listed(site, "/?subset=none") == [] and listed(site, "/?sort=nothing&page=999") == listed(site)
+    assert listed(site, "/?benchmark=streamprofile&subset=weibo&sort=score&order=up") == [
+        "random",
+        "recency",
+    ]
+    assert listed(site, "/?subset=none") == [] and listed(
+        site, "/?sort=nothing&page=999"
+    ) == listed(site)
 
 
-def test_partial_and_synthetic_runs_are_marked_and_complete_ones_first(site: Site, results: Path) -> None:
+def test_partial_and_synthetic_runs_are_marked_and_complete_ones_first(
+    site: Site, results: Path
+) -> None:
     """Whatever their scores: a run of three users is no leader."""
     shutil.copytree(results / "recency", results / "few")
     path = results / "few/eval_report_weibo.json"
@@ -110,7 +122,10 @@ def test_partial_and_synthetic_runs_are_marked_and_complete_ones_first(site: Sit
     spoiled(path, {"run": {**report["run"], "limit": 3}, "coverage": coverage, "notes": []})
     assert listed(site, "/?subset=weibo") == ["recency", "random", "few"]
     page = html.unescape(look(site, "/?subset=weibo"))
-    assert page.count("* <small>") == 1 and "not all users of the tasks file are scored: few 3 of 40." in page
+    assert (
+        page.count("* <small>") == 1
+        and "not all users of the tasks file are scored: few 3 of 40." in page
+    )
     assert "recency, random: synthetic tasks, which say nothing about real users." in page
 
 
@@ -121,12 +136,19 @@ def test_parts_are_listed_under_their_whole_run(site: Site, results: Path) -> No
         run = orjson.loads((part / "eval_report_weibo.json").read_bytes())["run"]
         spoiled(part / "eval_report_weibo.json", {"run": {**run, "part": f"{number}/2"}})
     shutil.copytree(results / "random", results / "whole")
-    assert listed(site, "/?subset=weibo")[-4:] == ["random", "random.part1of2", "random.part2of2", "whole"]
+    assert listed(site, "/?subset=weibo")[-4:] == [
+        "random",
+        "random.part1of2",
+        "random.part2of2",
+        "whole",
+    ]
     assert look(site, "/").count("(part of random)") == 2
 
 
 @pytest.mark.parametrize("order", ["up", "down"])
-def test_runs_without_a_value_come_last_in_its_column(site: Site, results: Path, order: str) -> None:
+def test_runs_without_a_value_come_last_in_its_column(
+    site: Site, results: Path, order: str
+) -> None:
     (results / "random" / "eval_report_weibo.json").unlink()
     assert listed(site, f"/?sort=speed&order={order}&subset=weibo") == ["recency", "random"]
 
@@ -134,10 +156,16 @@ def test_runs_without_a_value_come_last_in_its_column(site: Site, results: Path,
 def test_users_are_searched_sorted_and_selected_by_their_values(site: Site, results: Path) -> None:
     def keys(query: str) -> list[str]:
         page = look(site, f"/users?name=recency&subset=weibo&{query}")
-        return [html.unescape(key) for key in re.findall(r'<a href="user\?[^"]*">([^<]+)</a>', page)]
+        return [
+            html.unescape(key) for key in re.findall(r'<a href="user\?[^"]*">([^<]+)</a>', page)
+        ]
 
     every = users(results, "recency", "weibo")
-    assert keys("") == every and keys("page=99") == every and keys("page=-1&sort=x&value=y&least=z") == every
+    assert (
+        keys("") == every
+        and keys("page=99") == every
+        and keys("page=-1&sort=x&value=y&least=z") == every
+    )
     assert keys("q=0000007") == ["synth-weibo-0000007"] and keys("q=nobody") == []
     by_steps = keys("sort=0&order=down")
     steps = {
@@ -146,23 +174,34 @@ def test_users_are_searched_sorted_and_selected_by_their_values(site: Site, resu
     }
     assert by_steps == sorted(every, key=lambda key: -steps[key])
     assert set(keys("value=0&least=10&most=20")) == {key for key in every if 10 <= steps[key] <= 20}
-    assert keys("outcome=valid") == every and keys("outcome=refusal") == [] and keys("only=repaired") == []
+    assert (
+        keys("outcome=valid") == every
+        and keys("outcome=refusal") == []
+        and keys("only=repaired") == []
+    )
     assert keys("only=failed") == []
 
 
 def test_page_says_how_many_users_are_ranked_while_others_are_not_read(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first ones only, in plain words; after further looks all are ranked, and nothing is said."""
+    """The first ones only, in plain words; after further looks all are ranked, and nothing is
+    said."""
     monkeypatch.setattr("harness.commands.view.site.READ_SECONDS", 0.0)
     monkeypatch.setattr("harness.commands.view.index.thread_time", lambda: next(clock))
     clock = iter(range(10**9))
     site.folder.run("recency", "weibo").users.advance()  # type: ignore[union-attr]
     address = "/users?name=recency&subset=weibo&sort=1&order=down"
     pages = [look(site, address) for _ in range(60)]
-    ranked = [re.search(r"Only the first (\d+) of 40 users are ranked so far", page) for page in pages]
+    ranked = [
+        re.search(r"Only the first (\d+) of 40 users are ranked so far", page) for page in pages
+    ]
     assert ranked[0] and 0 < int(ranked[0][1]) < 40 and "data-live" in pages[0]
-    assert ranked[-1] is None and 'aria-sort="descending"' in pages[-1] and "data-live" not in pages[-1]
+    assert (
+        ranked[-1] is None
+        and 'aria-sort="descending"' in pages[-1]
+        and "data-live" not in pages[-1]
+    )
 
 
 def test_outcomes_to_select_by_are_those_that_users_have(site: Site, results: Path) -> None:
@@ -176,7 +215,8 @@ def test_outcomes_to_select_by_are_those_that_users_have(site: Site, results: Pa
 
 
 def test_curves_stop_where_nothing_ran(site: Site, results: Path) -> None:
-    """A log of two sessions with a night between them; a short one is in seconds, a long one in hours."""
+    """A log of two sessions with a night between them; a short one is in seconds, a long one in
+    hours."""
     progress = {"what": "progress", "rate": 2.0, "limit": 4.0, "in_flight": 3.0}
     moments = [0.0, 10.0, 20.0, 30_000.0, 30_010.0]
     log = results / "recency/run_weibo.log"
@@ -189,7 +229,13 @@ def test_curves_stop_where_nothing_ran(site: Site, results: Path) -> None:
 
 
 def test_failed_users_are_listed_with_why(site: Site, results: Path) -> None:
-    failure = {"user_id": "lost", "boundary": "endpoint", "kind": "http_503", "detail": HOSTILE, "tries": 9}
+    failure = {
+        "user_id": "lost",
+        "boundary": "endpoint",
+        "kind": "http_503",
+        "detail": HOSTILE,
+        "tries": 9,
+    }
     (results / "recency" / "failures_weibo.jsonl").write_bytes(seal(failure))
     page = checked(look(site, "/users?name=recency&subset=weibo&only=failed"))
     assert "http_503" in page and ">lost</a>" in page
@@ -200,7 +246,9 @@ def test_two_runs_are_shown_side_by_side_with_their_differences(site: Site, resu
     """The same step is in the same row; rows that differ are marked, and equal ones are not."""
     [user, *_] = users(results, "recency", "weibo")
     page = checked(look(site, SIDE.format(user)))
-    marked = re.findall(r'<div class="sides( differs)?"><div class="side"><h2[^>]*>(Step \d+)</h2>', page)
+    marked = re.findall(
+        r'<div class="sides( differs)?"><div class="side"><h2[^>]*>(Step \d+)</h2>', page
+    )
     assert marked and not any(differs for differs, _ in marked)
     assert page.count('class="sides differs"') >= 1
     same = checked(look(site, SIDE.format(user).replace("with=random", "with=recency")))
@@ -211,7 +259,10 @@ def test_two_runs_are_shown_side_by_side_with_their_differences(site: Site, resu
 
 def private_words(results: Path) -> list[str]:
     """Return the names of users, which only prompts and posts have."""
-    return [str(data["username"]) for _, data in objects(results / "recency/inference_results_weibo.jsonl")]
+    return [
+        str(data["username"])
+        for _, data in objects(results / "recency/inference_results_weibo.jsonl")
+    ]
 
 
 def test_private_texts_are_shown_only_on_request(results: Path) -> None:
@@ -219,18 +270,25 @@ def test_private_texts_are_shown_only_on_request(results: Path) -> None:
     keys, names = users(results, "recency", "weibo"), private_words(results)
     for posts in (False, True):
         site = Site(Folder(Chosen(results, posts)), link)
-        pages = [look(site, link("user", name="recency", subset="weibo", user=key)) for key in keys[:5]]
+        pages = [
+            look(site, link("user", name="recency", subset="weibo", user=key)) for key in keys[:5]
+        ]
         assert all(
-            ("Request 1 of" in page) is posts and bool(re.search(r">Posts( \(|<)", page)) is posts for page in pages
+            ("Request 1 of" in page) is posts and bool(re.search(r">Posts( \(|<)", page)) is posts
+            for page in pages
         )
         named = [html.escape(name) in page for name, page in zip(names, pages, strict=False)]
         assert all(named) if posts else not any(named)
 
 
 def test_no_code_of_a_run_is_executed_and_nothing_is_written(results: Path, tmp_path: Path) -> None:
-    """Neither the folder's benchmark nor the original, also where posts are requested; also on comparison."""
+    """Neither the folder's benchmark nor the original, also where posts are requested; also on
+    comparison."""
     [user, *_] = users(results, "four-stars", "yelp")
-    page = look(Site(Folder(Chosen(results, True)), link), link("user", name="four-stars", subset="yelp", user=user))
+    page = look(
+        Site(Folder(Chosen(results, True)), link),
+        link("user", name="four-stars", subset="yelp", user=user),
+    )
     assert "Request 1" not in page and "harness show" in page
     for path in results.glob("four-stars/*.py"):
         path.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
@@ -260,34 +318,54 @@ def spoiled(path: Path, change: dict[str, Any]) -> None:
 
 
 def test_hostile_folder_runs_nothing_and_stops_no_page(site: Site, results: Path) -> None:
-    """Markup in names, models, reports, records and replies; records of another shape; pipes; broken files."""
+    """Markup in names, models, reports, records and replies; records of another shape; pipes;
+    broken files."""
     evil = results / f"{HOSTILE.replace('/', '_')}"
     shutil.copytree(results / "recency", evil)
     path = evil / "run_weibo.json"
     manifest = orjson.loads(path.read_bytes())
     manifest["identity"]["model"] = HOSTILE
     path.write_bytes(orjson.dumps(manifest))
-    spoiled(evil / "eval_report_weibo.json", {"model": HOSTILE, "title": HOSTILE, "notes": [HOSTILE] * 3})
+    spoiled(
+        evil / "eval_report_weibo.json",
+        {"model": HOSTILE, "title": HOSTILE, "notes": [HOSTILE] * 3},
+    )
     records = [data for _, data in objects(evil / "inference_results_weibo.jsonl")]
     records[0]["user_id"] = HOSTILE
-    records[0]["steps"][0] |= {"prediction": [HOSTILE], "reasoning": HOSTILE, "persona_summary": HOSTILE}
+    records[0]["steps"][0] |= {
+        "prediction": [HOSTILE],
+        "reasoning": HOSTILE,
+        "persona_summary": HOSTILE,
+    }
     odd: list[dict[str, Any]] = [
         {"user_id": "odd"},
         {"user_id": "odder", "steps": [HOSTILE], "username": 7},
         {"x": HOSTILE},
     ]
     (evil / "inference_results_weibo.jsonl").write_bytes(b"".join(map(seal, [*records, *odd])))
-    reply = {"user_id": HOSTILE, "request": "x", "nth": 0, "completion": {"text": HOSTILE, "reasoning": HOSTILE}}
+    reply = {
+        "user_id": HOSTILE,
+        "request": "x",
+        "nth": 0,
+        "completion": {"text": HOSTILE, "reasoning": HOSTILE},
+    }
     (evil / "responses_weibo.jsonl").write_bytes(seal(reply))
     for name, content in {"broken": b"{", "list": b"[]", "deep": b"[" * 100_000}.items():
         (results / name).mkdir()
         (results / name / "run_weibo.json").write_bytes(content)
         (results / name / "eval_report_weibo.json").write_bytes(content)
     (results / "pipes").mkdir()
-    for name in ("run_weibo.json", "eval_report_weibo.json", "inference_results_weibo.jsonl", "run_weibo.log"):
+    for name in (
+        "run_weibo.json",
+        "eval_report_weibo.json",
+        "inference_results_weibo.jsonl",
+        "run_weibo.log",
+    ):
         os.mkfifo(results / "pipes" / name)
     os.mkdir(os.fsencode(results) + b"/\xff")  # noqa: PTH102, a Path has no bytes
-    shutil.copy(results / "recency" / "run_weibo.json", os.fsencode(results) + b"/\xff/run_weibo.json")
+    shutil.copy(
+        results / "recency" / "run_weibo.json", os.fsencode(results) + b"/\xff/run_weibo.json"
+    )
     checked(look(site, "/"))
     for run in site.folder.runs():
         about = {"name": run.name, "subset": run.subset}
@@ -299,7 +377,10 @@ def test_hostile_folder_runs_nothing_and_stops_no_page(site: Site, results: Path
 
 
 def test_long_pages_are_divided_and_nothing_is_left_out() -> None:
-    blocks = [(Quote("text", "<" * 20_000),), *[(Paragraph(str(number)),) for number in range(9000)]]
+    blocks = [
+        (Quote("text", "<" * 20_000),),
+        *[(Paragraph(str(number)),) for number in range(9000)],
+    ]
     parts = divided(blocks)
     assert [block for part in parts for block in part] == blocks and len(parts) > 1
     assert PAGE_BYTES < LARGEST
@@ -309,7 +390,9 @@ def test_long_pages_are_divided_and_nothing_is_left_out() -> None:
     "sections",
     [
         pytest.param(
-            [{"block": "Tags", "label": "t", "tags": [["a", "hit"]] * 500_000}], id="one block", marks=pytest.mark.slow
+            [{"block": "Tags", "label": "t", "tags": [["a", "hit"]] * 500_000}],
+            id="one block",
+            marks=pytest.mark.slow,
         ),
         pytest.param([{"block": "Paragraph", "text": "x" * 500}] * 12_000, id="many blocks"),
     ],
@@ -317,7 +400,8 @@ def test_long_pages_are_divided_and_nothing_is_left_out() -> None:
 def test_of_a_report_that_no_run_makes_the_first_is_shown(
     site: Site, results: Path, sections: list[dict[str, Any]]
 ) -> None:
-    """Of a report of megabytes at most some are rendered, and its last part says that there is more."""
+    """Of a report of megabytes at most some are rendered, and its last part says that there is
+    more."""
     spoiled(results / "recency/eval_report_weibo.json", {"sections": sections})
     first = checked(look(site, "/run?name=recency&subset=weibo"))
     last = checked(look(site, "/run?name=recency&subset=weibo&part=999"))
@@ -325,15 +409,24 @@ def test_of_a_report_that_no_run_makes_the_first_is_shown(
     assert int((re.search(r"part \d+ of (\d+)", last) or ["", "1"])[1]) <= SHOWN_BYTES / PAGE_BYTES
 
 
-@pytest.mark.parametrize("change", first_quick([{"headline": ["Recall"] * 100_000}, {"metric_units": "many"}]))
-def test_report_of_more_figures_than_a_benchmark_has_is_none(site: Site, results: Path, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change", first_quick([{"headline": ["Recall"] * 100_000}, {"metric_units": "many"}])
+)
+def test_report_of_more_figures_than_a_benchmark_has_is_none(
+    site: Site, results: Path, change: dict[str, Any]
+) -> None:
     """Its run is shown, with the reason."""
     path = results / "recency/eval_report_weibo.json"
     if change.get("metric_units"):
         units = orjson.loads(path.read_bytes())["metric_units"]
-        change = {"metric_units": units | {f"metric {number}": units["Recall"] for number in range(50_000)}}
+        change = {
+            "metric_units": units
+            | {f"metric {number}": units["Recall"] for number in range(50_000)}
+        }
     spoiled(path, change)
-    assert "not a report that this version reads" in checked(look(site, "/run?name=recency&subset=weibo"))
+    assert "not a report that this version reads" in checked(
+        look(site, "/run?name=recency&subset=weibo")
+    )
     assert "random" in checked(look(site, "/"))
 
 
@@ -343,13 +436,24 @@ def test_replies_are_looked_for_at_the_beginning_of_a_huge_file(
     """A sparse file of 50 GB is not read to its end; the page says so."""
     monkeypatch.setattr("harness.commands.view.reading.REPLIES_READ", 1 << 20)
     os.truncate(results / "recency/responses_weibo.jsonl", 50 * 10**9)
-    page = checked(look(site, link("user", name="recency", subset="weibo", user=users(results, "recency", "weibo")[0])))
+    page = checked(
+        look(
+            site,
+            link(
+                "user", name="recency", subset="weibo", user=users(results, "recency", "weibo")[0]
+            ),
+        )
+    )
     assert "only its beginning is looked at" in page
 
 
 def test_comparison_is_that_of_compare_and_asks_for_two_runs(site: Site) -> None:
     page = checked(look(site, "/compare?run=recency&run=random"))
-    assert "recency is better than random in Recall" in page and "recency (A) and random (B)" in page and "<svg" in page
+    assert (
+        "recency is better than random in Recall" in page
+        and "recency (A) and random (B)" in page
+        and "<svg" in page
+    )
     assert "is better than" not in checked(look(site, "/compare?run=recency"))
     with pytest.raises(NotThere):
         look(site, "/compare?run=recency&run=nobody")

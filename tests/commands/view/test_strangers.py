@@ -1,4 +1,5 @@
-"""The command `view` on a machine with other users: what connections and folders of theirs can do to it."""
+"""The command `view` on a machine with other users: what connections and folders of theirs can do
+to it."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ sys.exit(cli.main())
 @contextmanager
 def viewing(*command: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start a command that serves pages; yield it with the address that it has printed."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             yield process, process.stdout.readline().strip()
@@ -52,11 +55,15 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def test_idle_connections_without_a_token_keep_nobody_out(played: Path) -> None:
-    """More than the command may open files: the oldest are closed, the user is answered, and nothing is printed."""
+    """More than the command may open files: the oldest are closed, the user is answered, and
+    nothing is printed."""
     words = f"ulimit -n {FILES}; exec {sys.executable} -m harness view --results-dir {played}"
     with ExitStack() as held, viewing("/bin/sh", "-c", words) as (process, address):
         port = urlsplit(address).port
-        idle = [held.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(FILES + 50)]
+        idle = [
+            held.enter_context(socket.create_connection(("127.0.0.1", port)))
+            for _ in range(FILES + 50)
+        ]
         idle[0].settimeout(60)
         assert idle[0].recv(1) == b""
         with urlopen(address, timeout=60) as answer:
@@ -64,8 +71,12 @@ def test_idle_connections_without_a_token_keep_nobody_out(played: Path) -> None:
         assert ended(process) == (0, "")
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /path HTTP/1.1\r\nHost: 127.0.0.1\r\n", b"GET / HTTP/1.1\r\n\r\n"])
-def test_connection_without_a_token_is_short(played: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /path HTTP/1.1\r\nHost: 127.0.0.1\r\n", b"GET / HTTP/1.1\r\n\r\n"]
+)
+def test_connection_without_a_token_is_short(
+    played: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
     """Whether it sends nothing, half a request, or one that is refused."""
     monkeypatch.setattr(server, "STRANGER_SECONDS", 0.0)
     with ExitStack() as held:

@@ -1,4 +1,5 @@
-"""The shape of the agent that `asbench` hands out to start from: a class of its own name from the citizen's base."""
+"""The shape of the agent that `asbench` hands out to start from: a class of its own name from the
+citizen's base."""
 
 import random
 
@@ -8,7 +9,9 @@ from pycityproto.city.person.v2.motion_pb2 import Status
 
 class DailyMobilityAgent(CitizenAgentBase):
     StatusAttributes = [  # noqa: RUF012
-        MemoryAttribute(name="current_plan", type=dict, default_or_value={}, description="what is being done"),
+        MemoryAttribute(
+            name="current_plan", type=dict, default_or_value={}, description="what is being done"
+        ),
     ]
 
     def __init__(self, *args, **kwargs):

@@ -1,7 +1,7 @@
 """The harness in a process that kills itself right after its nth operation, which DIES_AFTER gives.
 
-Operations are calls of the Batch API (the provider has done what was asked; the answer is lost), lines of the journal,
-and saved replies.
+Operations are calls of the Batch API (the provider has done what was asked; the answer is lost),
+lines of the journal, and saved replies.
 
     DIES_AFTER=3 python -m tests.extensions.batches.dying run ...
 """

@@ -1,4 +1,5 @@
-"""A provider's Batch API in memory, which outlives the processes that use it, and an account of what it ran."""
+"""A provider's Batch API in memory, which outlives the processes that use it, and an account of
+what it ran."""
 
 from __future__ import annotations
 
@@ -32,10 +33,14 @@ from tests.support.disks import FaultyDisk
 from tests.support.whole_run import USERS, WholeRun
 
 T = TypeVar("T")
-TOO_MUCH = "Enqueued token limit reached for m. Please try again once some in_progress batches have been completed."
+TOO_MUCH = (
+    "Enqueued token limit reached for m. Please try again once some in_progress batches have been"
+    " completed."
+)
 
 Line = Callable[[JSON, int], JSON | None]
-"""From a request's body and its try to the error, in OpenAI's form, that the line has; None for an answer."""
+"""From a request's body and its try to the error, in OpenAI's form, that the line has; None for an
+answer."""
 
 
 def at_once(act: Callable[[], Any]) -> Any:
@@ -43,12 +48,14 @@ def at_once(act: Callable[[], Any]) -> Any:
 
 
 class Provider(BatchApi):
-    """`step` does each operation, or fails before or after it. `ran` and `answered` count requests by digest.
+    """`step` does each operation, or fails before or after it. `ran` and `answered` count requests
+    by digest.
 
-    `fates` are the statuses in which batches end, in order, then all are completed; one that expires or is cancelled
-    answers its first half, one that fails says `why`. A batch with which more than `room` requests are enqueued fails,
-    or is not created if it is `strict`; one is enqueued until it was looked at. The first `cut` downloads break off;
-    where they are `doubled`, each line is there twice.
+    `fates` are the statuses in which batches end, in order, then all are completed; one that
+    expires or is cancelled answers its first half, one that fails says `why`. A batch with which
+    more than `room` requests are enqueued fails, or is not created if it is `strict`; one is
+    enqueued until it was looked at. The first `cut` downloads break off; where they are `doubled`,
+    each line is there twice.
     """
 
     def __init__(
@@ -95,7 +102,9 @@ class Provider(BatchApi):
                 fate, self._why = "failed", TOO_MUCH
             else:
                 self.enqueued[f"batch-{number}"] = lines
-            made = Batch(f"batch-{number}", "in_progress", file, metadata={"behavior_harness": label})
+            made = Batch(
+                f"batch-{number}", "in_progress", file, metadata={"behavior_harness": label}
+            )
             self.batches[made.id] = made
             self.batches[made.id] = self._run(made, fate)
             return made
@@ -158,12 +167,19 @@ class Provider(BatchApi):
         self.ran[key] += 1
         error = self._line(body, self.ran[key])
         if error is not None:
-            return {"custom_id": line["custom_id"], "response": {"status_code": error["status"], "body": error}}
+            return {
+                "custom_id": line["custom_id"],
+                "response": {"status_code": error["status"], "body": error},
+            }
         self.answered[key] += 1
         choice = {"index": 0, "message": {"content": f"答 {key[:12]}"}, "finish_reason": "stop"}
         usage = {"prompt_tokens": 3, "completion_tokens": 2}
         reply = {"model": "served", "choices": [choice], "usage": usage}
-        return {"custom_id": line["custom_id"], "response": {"status_code": 200, "body": reply}, "error": None}
+        return {
+            "custom_id": line["custom_id"],
+            "response": {"status_code": 200, "body": reply},
+            "error": None,
+        }
 
 
 def hurried() -> float:
@@ -181,11 +197,14 @@ class InMemory(Batches):
     def _made(self, lane: Lane) -> Waves:
         adapted = Adapted(self._provider, on_learned=lane.findings.learned)  # type: ignore[arg-type]
         chance = random.Random(0)
-        return Waves(lane, self._provider, adapted, clock=hurried, sleep=no_wait, rng=chance, most=self._most)
+        return Waves(
+            lane, self._provider, adapted, clock=hurried, sleep=no_wait, rng=chance, most=self._most
+        )
 
 
 class BatchRun(WholeRun):
-    """Goes by batches of a provider, each of whose operations `step` does, or the disk, which may fail there."""
+    """Goes by batches of a provider, each of whose operations `step` does, or the disk, which may
+    fail there."""
 
     def __init__(
         self,
@@ -201,7 +220,9 @@ class BatchRun(WholeRun):
         self.provider, self._most = provider, most_requests
 
     def hooks(self, disk: Disk) -> Sequence[Batches]:
-        self.provider.step = partial(disk.step, "network") if isinstance(disk, FaultyDisk) else self.step
+        self.provider.step = (
+            partial(disk.step, "network") if isinstance(disk, FaultyDisk) else self.step
+        )
         return [InMemory(self.provider, self._most)]
 
     def _manifest(self, index: TaskIndex) -> Manifest:
@@ -211,7 +232,8 @@ class BatchRun(WholeRun):
 
 
 class Losing:
-    """A step that is done, and whose answer is lost at its nth time; `before`: it is not done either."""
+    """A step that is done, and whose answer is lost at its nth time; `before`: it is not done
+    either."""
 
     def __init__(self, nth: int, *, before: bool = False) -> None:
         self._left = nth

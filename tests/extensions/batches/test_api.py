@@ -73,15 +73,29 @@ async def test_ids_are_quoted_in_paths() -> None:
 @pytest.mark.parametrize(
     ("line", "error", "kind"),
     [
-        ({"response": {"status_code": 500, "body": {"error": {"message": "x"}}}}, TransportFault, "http_500"),
-        ({"response": {"status_code": 400, "body": {"error": {"message": "x"}}}}, Rejected, "http_400"),
-        ({"response": None, "error": {"code": "batch_expired", "message": "x"}}, TransportFault, "batch_expired"),
+        (
+            {"response": {"status_code": 500, "body": {"error": {"message": "x"}}}},
+            TransportFault,
+            "http_500",
+        ),
+        (
+            {"response": {"status_code": 400, "body": {"error": {"message": "x"}}}},
+            Rejected,
+            "http_400",
+        ),
+        (
+            {"response": None, "error": {"code": "batch_expired", "message": "x"}},
+            TransportFault,
+            "batch_expired",
+        ),
         ({"response": {"status_code": 200, "body": "text"}}, TransportFault, "batch_error"),
         ({"error": {"code": KEY, "message": KEY}}, TransportFault, "batch_error"),
         ({}, TransportFault, "batch_error"),
     ],
 )
-def test_line_with_an_error_is_what_the_same_reply_is(line: JSON, error: type[HarnessError], kind: str) -> None:
+def test_line_with_an_error_is_what_the_same_reply_is(
+    line: JSON, error: type[HarnessError], kind: str
+) -> None:
     """A passing one is a fault of transport, a refusal is one, and no word of it holds the key."""
     with pytest.raises(error) as caught:
         api().judged(line, b"{}")
@@ -92,12 +106,16 @@ def test_line_with_an_error_is_what_the_same_reply_is(line: JSON, error: type[Ha
 def test_line_that_denies_the_key_stops_the_run() -> None:
     """As the reply to a request does."""
     with pytest.raises(Denied):
-        api().judged({"response": {"status_code": 401, "body": {"error": {"message": "no"}}}}, b"{}")
+        api().judged(
+            {"response": {"status_code": 401, "body": {"error": {"message": "no"}}}}, b"{}"
+        )
 
 
 def test_line_with_a_reply_is_its_completion() -> None:
     """Whatever else the line has."""
-    received = api().judged({"custom_id": "1", "response": {"status_code": 200, "body": REPLY}, "error": None}, b"{}")
+    received = api().judged(
+        {"custom_id": "1", "response": {"status_code": 200, "body": REPLY}, "error": None}, b"{}"
+    )
     assert received.completion.text == "好"
 
 
@@ -107,7 +125,8 @@ async def call(address: Address, *arguments: Any, **options: Any) -> dict[str, A
 
 
 async def test_plain_call_goes_below_the_base_with_key_and_query() -> None:
-    """A GET, and a POST of JSON; the query of the address stays, and the path of chat calls is not in it."""
+    """A GET, and a POST of JSON; the query of the address stays, and the path of chat calls is not
+    in it."""
     async with serving(http(200, b'{"id": "x"}')) as server:
         address = Address(f"{server.url}/chat/completions?version=2", KEY)
         assert await call(address, "/batches", "limit=1") == {"id": "x"}

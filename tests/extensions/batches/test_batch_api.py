@@ -31,7 +31,13 @@ BODY = {"model": "baseline/recency", "messages": [{"role": "user", "content": PR
 
 def input_file(lines: int, **changes: Any) -> bytes:
     made = [
-        {"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": {**BODY, "seed": n}, **changes}
+        {
+            "custom_id": str(n),
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {**BODY, "seed": n},
+            **changes,
+        }
         for n in range(lines)
     ]
     return b"".join(orjson.dumps(line) + b"\n" for line in made)
@@ -103,7 +109,9 @@ async def test_states_follow_one_another_and_counts_grow() -> None:
         assert completed == sorted(completed) and any(0 < count < 10 for count in completed)
 
 
-async def test_lists_are_paged_and_files_and_batches_are_found_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lists_are_paged_and_files_and_batches_are_found_in_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Also beyond the first page; what is not there is not found."""
     monkeypatch.setattr(batch_api, "PAGE", 2)
     async with api() as (made, _):
@@ -111,7 +119,10 @@ async def test_lists_are_paged_and_files_and_batches_are_found_in_them(monkeypat
         for number in range(4):
             await made.create(await made.upload(f"{number}.jsonl", input_file(1)), "another")
         assert await made.find_file("first.jsonl") == first.input_file_id
-        found = [await made.find_batch("", "the first"), await made.find_batch(first.input_file_id or "", "none")]
+        found = [
+            await made.find_batch("", "the first"),
+            await made.find_batch(first.input_file_id or "", "none"),
+        ]
         assert [one.id for one in found if one] == [first.id, first.id]
         assert await made.find_file("none.jsonl") is None
         assert await made.find_batch("none", "none") is None
@@ -120,7 +131,12 @@ async def test_lists_are_paged_and_files_and_batches_are_found_in_them(monkeypat
 async def test_unusable_input_makes_a_batch_fail_with_its_lines() -> None:
     """A line for another endpoint, and an identifier that is there twice."""
     async with api() as (made, _):
-        for content in (input_file(2, url="/v1/embeddings"), input_file(2, custom_id="1"), b"{}\n", b""):
+        for content in (
+            input_file(2, url="/v1/embeddings"),
+            input_file(2, custom_id="1"),
+            b"{}\n",
+            b"",
+        ):
             batch = await submitted(made, content)
             assert (batch.status, batch.output_file_id) == ("failed", None)
             assert made.why(batch)
@@ -134,7 +150,10 @@ async def test_cancelled_batch_has_the_errors_of_what_it_did_not_answer() -> Non
             batch = await made.get(batch.id)
         await made.call(f"/batches/{batch.id}/cancel", data=b"")
         batch = await ended(made, batch)
-        answered, unanswered = await lines_of(made, batch.output_file_id), await lines_of(made, batch.error_file_id)
+        answered, unanswered = (
+            await lines_of(made, batch.output_file_id),
+            await lines_of(made, batch.error_file_id),
+        )
         assert batch.status == "cancelled"
         assert len(answered) + len(unanswered) == 10
         assert {line["error"]["code"] for line in unanswered} == {"batch_cancelled"}
@@ -156,7 +175,8 @@ async def test_cancelled_batch_has_the_errors_of_what_it_did_not_answer() -> Non
 async def test_fault_of_a_step_keeps_what_was_accepted(
     kind: str, counts: tuple[int, int], error: type[Exception]
 ) -> None:
-    """A refused step leaves nothing behind; an answer that fails or is lost after it leaves file or batch."""
+    """A refused step leaves nothing behind; an answer that fails or is lost after it leaves file or
+    batch."""
     async with api(always(kind)) as (made, stats):
         with pytest.raises(error):
             batch = await submitted(made, input_file(2))
@@ -179,7 +199,10 @@ async def test_lines_fail_at_the_rate_of_the_faults() -> None:
     """Errors are in the error file, with their status, and no line is in both."""
     async with api(Options(faults=FaultPlan(0.5, ("500", "429")))) as (made, _):
         batch = await submitted(made, input_file(40))
-        answered, failed = await lines_of(made, batch.output_file_id), await lines_of(made, batch.error_file_id)
+        answered, failed = (
+            await lines_of(made, batch.output_file_id),
+            await lines_of(made, batch.error_file_id),
+        )
         assert batch.status == "completed"
         assert {line["response"]["status_code"] for line in failed} == {429, 500}
         assert sorted(int(line["custom_id"]) for line in [*answered, *failed]) == list(range(40))
@@ -188,7 +211,12 @@ async def test_lines_fail_at_the_rate_of_the_faults() -> None:
 async def test_key_is_needed_for_every_operation() -> None:
     """What comes without it is refused, and nothing is kept."""
     async with api(Options(key="secret-key")) as (made, stats):
-        for act in (made.upload("a", input_file(1)), made.create("x", "y"), made.get("x"), made.find_file("a")):
+        for act in (
+            made.upload("a", input_file(1)),
+            made.create("x", "y"),
+            made.get("x"),
+            made.find_file("a"),
+        ):
             with pytest.raises(EndpointStopped):
                 await act
         assert (await stats())["files"] == 0
@@ -204,7 +232,9 @@ async def test_unknown_files_and_batches_are_not_found_and_wrong_calls_are_refus
         with pytest.raises(Rejected):
             await made.create("none", "label")
         with pytest.raises(Rejected):
-            await made.call("/files", data=aiohttp.FormData({"purpose": "batch"}, default_to_multipart=True))
+            await made.call(
+                "/files", data=aiohttp.FormData({"purpose": "batch"}, default_to_multipart=True)
+            )
 
 
 async def test_endpoint_that_closes_ends_its_batches() -> None:

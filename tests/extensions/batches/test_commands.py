@@ -62,14 +62,22 @@ def test_part_with_a_batch_at_the_provider_is_not_merged(tmp_path: Path) -> None
 
 def test_batches_keep_who_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As replies to single requests do."""
-    two = {"model": "baseline/recency"}, {"model": "another", "provider": "P", "system_fingerprint": "f"}
+    two = (
+        {"model": "baseline/recency"},
+        {"model": "another", "provider": "P", "system_fingerprint": "f"},
+    )
     with served(Options(answerers=two)) as endpoint:
         for name, how in (("single", "--no-batch"), ("batches", "--batch")):
             words = ["--model", "baseline/recency", "--api-url", endpoint.url, "--name", name, how]
             assert main([*DEMO[:-2], *words, "--results-dir", str(tmp_path)]) == 0
             assert capsys.readouterr().out.count("several models answered: ") >= 1
-    found = [orjson.loads((tmp_path / name / "eval_report_weibo.json").read_bytes()) for name in ("single", "batches")]
-    assert found[0]["replies"] == found[1]["replies"] and len(found[0]["replies"]["answered_by"]) == 2
+    found = [
+        orjson.loads((tmp_path / name / "eval_report_weibo.json").read_bytes())
+        for name in ("single", "batches")
+    ]
+    assert (
+        found[0]["replies"] == found[1]["replies"] and len(found[0]["replies"]["answered_by"]) == 2
+    )
 
 
 def test_batches_that_were_given_up_stay_in_the_upper_bound(tmp_path: Path) -> None:
@@ -85,7 +93,17 @@ def test_dry_run_has_half_the_cost_and_a_day_for_each_step_of_the_longest_user(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "p.toml").write_text(PROVIDERS)
-    words = ["run", "--demo", "--platform", "weibo", "--limit", "8", "--results-dir", str(tmp_path / "r"), "--dry-run"]
+    words = [
+        "run",
+        "--demo",
+        "--platform",
+        "weibo",
+        "--limit",
+        "8",
+        "--results-dir",
+        str(tmp_path / "r"),
+        "--dry-run",
+    ]
     words += ["--providers", str(tmp_path / "p.toml"), "--model", "mine:m-1"]
     seen = []
     for more in ([], ["--batch"]):
@@ -94,16 +112,25 @@ def test_dry_run_has_half_the_cost_and_a_day_for_each_step_of_the_longest_user(
         seen.append((float(re.findall(r"([\d.]+) USD", out)[0]), re.findall(r"(\d+) days?", out)))
         longest = max(int(steps) for steps in re.findall(r"user \S+, (\d+) steps?", out))
     (usual, no_days), (deferred, days) = seen
-    assert deferred == pytest.approx(usual / 2, rel=0.01) and (no_days, days) == ([], [str(longest)])
+    assert deferred == pytest.approx(usual / 2, rel=0.01) and (no_days, days) == (
+        [],
+        [str(longest)],
+    )
 
 
-def test_switch_with_two_flags_is_set_either_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switch_with_two_flags_is_set_either_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a value `resume` keeps what the run had; false is not the same."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
     monkeypatch.chdir(tmp_path)
     assert parsed(["resume"]).args.option("batch") is None
     path = Path("harness.toml")
-    for text, value in (("batch = true", True), ("batch = false", False), ("no-batch = true", False)):
+    for text, value in (
+        ("batch = true", True),
+        ("batch = false", False),
+        ("no-batch = true", False),
+    ):
         path.write_text(f"{text}\n", encoding="utf-8")
         allow(path, path.read_bytes())
         assert parsed(["resume"]).args.option("batch") is value
@@ -111,7 +138,8 @@ def test_switch_with_two_flags_is_set_either_way(tmp_path: Path, monkeypatch: py
 
 
 def interrupted(results: Path, url: str) -> RunFiles:
-    """A run by batches that has ended before a batch was submitted, as earlier versions left it too."""
+    """A run by batches that has ended before a batch was submitted, as earlier versions left it
+    too."""
     files = RunFiles(results / "run", "weibo")
     words = (*DEMO, "--model", "baseline/recency", "--results-dir", str(results), "--api-url", url)
     assert main([*words, "--batch", "--limit", "2"]) == 0
@@ -127,7 +155,9 @@ def interrupted(results: Path, url: str) -> RunFiles:
 
 
 @pytest.mark.parametrize(("word", "batched"), [((), True), (("--no-batch",), False)])
-def test_resume_goes_on_as_the_manifest_says(tmp_path: Path, word: tuple[str, ...], batched: bool) -> None:
+def test_resume_goes_on_as_the_manifest_says(
+    tmp_path: Path, word: tuple[str, ...], batched: bool
+) -> None:
     """By the member of `tuning` that earlier versions wrote, and without a journal."""
     from tests.support.endpoint_double.app import Options
 
@@ -138,7 +168,9 @@ def test_resume_goes_on_as_the_manifest_says(tmp_path: Path, word: tuple[str, ..
         assert (endpoint.stats()["batches"] > before) is batched
     assert bool(submissions(files.batches)) is batched
     made = load(files.manifest)
-    assert made is not None and made.state == "complete" and made.tuning.get("batch", False) is batched
+    assert (
+        made is not None and made.state == "complete" and made.tuning.get("batch", False) is batched
+    )
 
 
 @pytest.mark.parametrize(("word", "code"), [((), 2), (("--allow", NAME), 0), (("--batch",), 0)])
@@ -151,29 +183,64 @@ def test_run_with_a_batch_at_the_provider_goes_on_without_it_only_if_that_is_all
     with served(Options()) as endpoint:
         files = interrupted(tmp_path, endpoint.url)
         intended(files, ("u1", 1, "d", 0))
-        words = (*DEMO, "--model", "baseline/recency", "--results-dir", str(tmp_path), "--api-url", endpoint.url)
+        words = (
+            *DEMO,
+            "--model",
+            "baseline/recency",
+            "--results-dir",
+            str(tmp_path),
+            "--api-url",
+            endpoint.url,
+        )
         assert main([*words, "--limit", "2", *word]) == code
 
 
-@pytest.mark.parametrize("more", [("--engine", "ray"), ("--estimate",), ("--api-url", "http://127.0.0.1:8/v1")])
-def test_batches_are_refused_with_what_sends_in_another_way(tmp_path: Path, more: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "more", [("--engine", "ray"), ("--estimate",), ("--api-url", "http://127.0.0.1:8/v1")]
+)
+def test_batches_are_refused_with_what_sends_in_another_way(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
     """Before any file is written."""
-    words = (*DEMO, "--model", "m", "--results-dir", str(tmp_path / "r"), "--api-url", "http://127.0.0.1:9/v1")
+    words = (
+        *DEMO,
+        "--model",
+        "m",
+        "--results-dir",
+        str(tmp_path / "r"),
+        "--api-url",
+        "http://127.0.0.1:9/v1",
+    )
     assert main([*words, "--batch", *more]) == 2
     assert not (tmp_path / "r").exists()
 
 
-def test_status_and_restart_know_the_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_and_restart_know_the_journal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from tests.support.endpoint_double.app import Options
 
     with served(Options()) as endpoint:
-        words = (*DEMO, "--model", "baseline/recency", "--results-dir", str(tmp_path), "--api-url", endpoint.url)
+        words = (
+            *DEMO,
+            "--model",
+            "baseline/recency",
+            "--results-dir",
+            str(tmp_path),
+            "--api-url",
+            endpoint.url,
+        )
         assert main([*words, "--batch", "--limit", "2"]) == 0
         capsys.readouterr()
         assert main(["status", "--json", "--results-dir", str(tmp_path)]) == 0
         [row] = orjson.loads(capsys.readouterr().out)
         number = row["waves"]["number"]
-        assert number > 0 and row["waves"] == {"number": number, "batches": 0, "requests": 0, "completed": 0}
+        assert number > 0 and row["waves"] == {
+            "number": number,
+            "batches": 0,
+            "requests": 0,
+            "completed": 0,
+        }
         assert main(["status", "--results-dir", str(tmp_path)]) == 0
         head = capsys.readouterr().out.splitlines()[0].split()
         assert head[-2:] == ["waves", "updated"]

@@ -20,14 +20,21 @@ def journal(path: Path) -> BatchJournal:
 
 
 def test_journal_holds_how_far_each_batch_came(tmp_path: Path) -> None:
-    """After each line, what the next process reads is what this one knew; an ended batch is no longer outstanding."""
+    """After each line, what the next process reads is what this one knew; an ended batch is no
+    longer outstanding."""
     files = RunFiles(tmp_path, "weibo")
     written = journal(files.batches)
     written.waves += 1
     one = Submission("label", written.waves, PLACES)
     written.intend(one, "abc")
     [read] = outstanding(files)
-    assert (read.name, read.wave, list(read.places), read.file, read.doubtful) == ("label.jsonl", 1, PLACES, None, True)
+    assert (read.name, read.wave, list(read.places), read.file, read.doubtful) == (
+        "label.jsonl",
+        1,
+        PLACES,
+        None,
+        True,
+    )
     written.uploaded(one, "file-1")
     written.created(one, "batch-1")
     written.counted(one, 1)

@@ -1,4 +1,5 @@
-"""Runs by batches over a provider in memory: waves, faults at every operation, and what goes again."""
+"""Runs by batches over a provider in memory: waves, faults at every operation, and what goes
+again."""
 
 from __future__ import annotations
 
@@ -38,36 +39,49 @@ def made(folder: Path, provider: Provider, **options: int | bool) -> BatchRun:
 
 
 def check(run: WholeRun, provider: Provider, online: bytes, most: int = 1) -> None:
-    """The run ended as it does online; every request was run and answered as often as it may be, and no batch is
-    unknown to the journal."""
+    """The run ended as it does online; every request was run and answered as often as it may be,
+    and no batch is unknown to the journal."""
     assert run.files.results.read_bytes() == online
     assert run.wrong() == []
     assert set(provider.answered.values()) == {1}
     assert max(provider.ran.values()) <= most
-    assert {one.batch for one in submissions(run.files.batches) if one.batch} == set(provider.batches)
-    # A death after the last record leaves a batch without a line on its end, with all its replies saved.
+    assert {one.batch for one in submissions(run.files.batches) if one.batch} == set(
+        provider.batches
+    )
+    # A death after the last record leaves a batch without a line on its end, with all its replies
+    # saved.
     assert {place[2] for one in outstanding(run.files) for place in one.places} <= run.saved.keys()
 
 
 def test_users_advance_in_waves_one_step_each(tmp_path: Path, online: bytes) -> None:
-    """There are as many batches as the longest user has steps, each with one request of each user with steps left."""
+    """There are as many batches as the longest user has steps, each with one request of each user
+    with steps left."""
     provider = Provider()
     run = made(tmp_path / "run", provider)
     run.process(QUICK)
     check(run, provider, online)
     assert not outstanding(run.files)
-    sizes = [len(provider.files[batch.input_file_id or ""][1].splitlines()) for batch in provider.batches.values()]
-    assert sizes == [sum(steps > wave for steps in USERS.values()) for wave in range(max(USERS.values()))]
+    sizes = [
+        len(provider.files[batch.input_file_id or ""][1].splitlines())
+        for batch in provider.batches.values()
+    ]
+    assert sizes == [
+        sum(steps > wave for steps in USERS.values()) for wave in range(max(USERS.values()))
+    ]
     assert [one.wave for one in submissions(run.files.batches)] == [1, 2, 3]
 
 
 def test_wave_is_split_by_the_limits_of_a_file(tmp_path: Path, online: bytes) -> None:
-    """With three requests a file, the first wave of four users is two batches, and identifiers are unique in each."""
+    """With three requests a file, the first wave of four users is two batches, and identifiers are
+    unique in each."""
     provider = Provider()
     run = made(tmp_path / "run", provider, most_requests=3)
     run.process(QUICK)
     check(run, provider, online)
-    first = [provider.files[batch.input_file_id or ""][1].splitlines() for batch in provider.batches.values()][:2]
+    first = [
+        provider.files[batch.input_file_id or ""][1].splitlines()
+        for batch in provider.batches.values()
+    ][:2]
     assert [len(lines) for lines in first] == [3, 1]
 
 
@@ -83,7 +97,9 @@ def test_what_a_batch_did_not_answer_goes_again(tmp_path: Path, online: bytes, f
 
 def test_lines_that_failed_go_again_alone(tmp_path: Path, online: bytes) -> None:
     """A line with a passing error is in the next wave; no other request of its batch is."""
-    provider = Provider(line=lambda body, tries: busy() if tries == 1 and of(body) == "丙" else None)
+    provider = Provider(
+        line=lambda body, tries: busy() if tries == 1 and of(body) == "丙" else None
+    )
     run = made(tmp_path / "run", provider)
     run.process(QUICK)
     check(run, provider, online, most=2)
@@ -109,7 +125,9 @@ def test_refused_line_makes_its_user_a_failure_at_once(tmp_path: Path) -> None:
     assert sorted(run.recorded) == sorted(set(USERS) - {"丙"})
 
 
-def test_batch_that_fails_as_a_whole_goes_again_after_a_pause_if_it_met_a_limit(tmp_path: Path, online: bytes) -> None:
+def test_batch_that_fails_as_a_whole_goes_again_after_a_pause_if_it_met_a_limit(
+    tmp_path: Path, online: bytes
+) -> None:
     """A limit of requests passes; nothing of such a batch was run."""
     provider = Provider(("failed", "failed"))
     run = made(tmp_path / "run", provider)
@@ -123,8 +141,11 @@ MANY = {f"用户{number}": 1 + number % 2 for number in range(40)}
 
 @pytest.mark.parametrize("strict", [False, True], ids=["failed", "not created"])
 @pytest.mark.parametrize("most", [40, 15], ids=["one file", "several"])
-def test_waves_are_split_until_the_provider_takes_them(tmp_path: Path, strict: bool, most: int) -> None:
-    """With room for 10 requests, 40 users are complete: each request was run once, and none was given up."""
+def test_waves_are_split_until_the_provider_takes_them(
+    tmp_path: Path, strict: bool, most: int
+) -> None:
+    """With room for 10 requests, 40 users are complete: each request was run once, and none was
+    given up."""
     provider = Provider(room=10, strict=strict)
     (tmp_path / "run").mkdir()
     run = BatchRun(tmp_path / "run", provider, MANY, most_requests=most)
@@ -132,10 +153,19 @@ def test_waves_are_split_until_the_provider_takes_them(tmp_path: Path, strict: b
     assert run.wrong() == []
     assert sorted(run.recorded) == sorted(MANY)
     assert set(provider.ran.values()) == {1}
-    sizes = [len(provider.files[batch.input_file_id or ""][1].splitlines()) for batch in provider.batches.values()]
-    ran = [size for size, batch in zip(sizes, provider.batches.values(), strict=True) if batch.status == "completed"]
+    sizes = [
+        len(provider.files[batch.input_file_id or ""][1].splitlines())
+        for batch in provider.batches.values()
+    ]
+    ran = [
+        size
+        for size, batch in zip(sizes, provider.batches.values(), strict=True)
+        if batch.status == "completed"
+    ]
     assert (sum(ran), max(ran)) == (sum(MANY.values()), max(size for size in ran if size <= 10))
-    assert len(ran) <= 2 * sum(MANY.values()) / 5  # at least half of the room is used, but for ends of waves
+    assert (
+        len(ran) <= 2 * sum(MANY.values()) / 5
+    )  # at least half of the room is used, but for ends of waves
     assert not outstanding(run.files)
 
 
@@ -169,8 +199,11 @@ def test_batches_that_fail_for_ever_stop_the_run_and_fail_no_user(tmp_path: Path
     assert run.wrong() == []
 
 
-def test_first_batch_that_fails_as_a_whole_for_another_reason_stops_the_run(tmp_path: Path, online: bytes) -> None:
-    """Every batch would; the next process submits the requests again, and does not wait for that one."""
+def test_first_batch_that_fails_as_a_whole_for_another_reason_stops_the_run(
+    tmp_path: Path, online: bytes
+) -> None:
+    """Every batch would; the next process submits the requests again, and does not wait for that
+    one."""
     provider = Provider(("failed",), why="no such model")
     run = made(tmp_path / "run", provider)
     with pytest.raises(EndpointStopped):
@@ -193,7 +226,8 @@ def test_endpoint_without_the_api_stops_the_run_and_leaves_nothing_behind(tmp_pa
 
 
 def test_quirk_is_learned_from_the_lines_that_are_refused_for_it(tmp_path: Path) -> None:
-    """All go again once, without what the endpoint does not take; later waves are sent without it."""
+    """All go again once, without what the endpoint does not take; later waves are sent without
+    it."""
     refusal = {"status": 400, "error": {"message": "response_format is not supported"}}
     provider = Provider(line=lambda body, tries: refusal if "response_format" in body else None)
     run = made(tmp_path / "run", provider)
@@ -221,7 +255,9 @@ def test_line_that_is_there_twice_settles_its_request_once(tmp_path: Path, onlin
     check(run, provider, online, most=2)
 
 
-def test_half_a_surrogate_pair_that_nobody_reads_costs_no_reply(tmp_path: Path, online: bytes) -> None:
+def test_half_a_surrogate_pair_that_nobody_reads_costs_no_reply(
+    tmp_path: Path, online: bytes
+) -> None:
     """A line of results with one beside its answer was paid for, and is read."""
 
     class Odd(Provider):
@@ -236,8 +272,11 @@ def test_half_a_surrogate_pair_that_nobody_reads_costs_no_reply(tmp_path: Path, 
     check(run, provider, online)
 
 
-def test_replies_without_a_user_who_waits_are_not_saved_twice(tmp_path: Path, online: bytes) -> None:
-    """A process that dies before the end of a batch is noted leaves replies that the next one finds again."""
+def test_replies_without_a_user_who_waits_are_not_saved_twice(
+    tmp_path: Path, online: bytes
+) -> None:
+    """A process that dies before the end of a batch is noted leaves replies that the next one finds
+    again."""
     provider = Provider()
     run = made(tmp_path / "run", provider)
     ended = b'"what":"ended"'
@@ -256,9 +295,11 @@ def test_replies_without_a_user_who_waits_are_not_saved_twice(tmp_path: Path, on
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_answer_lost_at_every_operation_submits_nothing_twice(tmp_path: Path, online: bytes, before: bool) -> None:
-    """Whichever answer of the provider is lost, or operation fails, it is asked what it has before anything is sent
-    again."""
+def test_answer_lost_at_every_operation_submits_nothing_twice(
+    tmp_path: Path, online: bytes, before: bool
+) -> None:
+    """Whichever answer of the provider is lost, or operation fails, it is asked what it has before
+    anything is sent again."""
     for nth in count(1):
         provider = Provider()
         run = made(tmp_path / f"{nth}", provider)
@@ -296,7 +337,8 @@ def deaths(how: str) -> Iterator[FaultyDisk]:
 def test_death_at_every_operation_submits_nothing_twice_and_forgets_no_batch(
     tmp_path: Path, online: bytes, how: str, power: bool
 ) -> None:
-    """At each operation of the disk and of the provider in turn; the next process ends the run with the same bytes."""
+    """At each operation of the disk and of the provider in turn; the next process ends the run with
+    the same bytes."""
     for number, disk in enumerate(deaths(how)):
         provider = Provider()
         run = made(tmp_path / f"{number}", provider, power=power)

@@ -44,7 +44,9 @@ def ledger_sum(bench: Bench) -> Fraction:
 def test_budget_counts_what_is_not_reported_as_the_most_that_it_may_be(bench: Bench) -> None:
     """Hidden tokens without a usage."""
     bench.account.script = lambda body, number: Act((700, 0, 900), None)
-    assert bench.run("--budget", "0.2usd", "--max-tokens", "1000", "--concurrency", "4", limit=60) == 5
+    assert (
+        bench.run("--budget", "0.2usd", "--max-tokens", "1000", "--concurrency", "4", limit=60) == 5
+    )
     assert 0 < bench.spent() <= Fraction("0.2")
     assert bench.bounds()[1] <= Fraction("0.2")
 
@@ -64,8 +66,11 @@ def test_budget_counts_thoughts_outside_completion_tokens(bench: Bench, unit: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("named", [True, False])
-def test_budget_of_a_killed_run_counts_what_a_total_has_beyond_its_parts(bench: Bench, named: bool) -> None:
-    """What is only in the total counts once, also after the resume that reads it from the saved replies."""
+def test_budget_of_a_killed_run_counts_what_a_total_has_beyond_its_parts(
+    bench: Bench, named: bool
+) -> None:
+    """What is only in the total counts once, also after the resume that reads it from the saved
+    replies."""
 
     def script(body: JSON, number: int) -> Act:
         act = thoughts_apart(body, number)
@@ -84,7 +89,9 @@ def test_budget_of_a_killed_run_counts_what_a_total_has_beyond_its_parts(bench: 
 
 def test_usage_of_zeros_does_not_keep_a_run_below_its_budget_for_free(bench: Bench) -> None:
     """A prompt has no 0 tokens: what is not reported counts as the most that it may be."""
-    bench.account.script = lambda body, number: Act((150, 0, 45), {"prompt_tokens": 0, "completion_tokens": 0})
+    bench.account.script = lambda body, number: Act(
+        (150, 0, 45), {"prompt_tokens": 0, "completion_tokens": 0}
+    )
     assert bench.run("--budget", "50000tok", limit=40) == 5
     assert 0 < tokens(bench) <= 50_000
 
@@ -101,7 +108,8 @@ def waits(bench: Bench, run: str) -> bool:
 
 
 SHARED = ("--max-tokens", "60", "--concurrency", "1", "--budget", "4ktok/day")
-"""Room for one request, of 2,000 to 3,000 bytes, and not for two; a reply takes less than 200 tokens."""
+"""Room for one request, of 2,000 to 3,000 bytes, and not for two; a reply takes less than 200
+tokens."""
 
 
 def test_second_command_waits_for_what_the_first_has_reserved(bench: Bench) -> None:
@@ -122,8 +130,8 @@ def test_second_command_waits_for_what_the_first_has_reserved(bench: Bench) -> N
 
 
 def test_what_a_dead_command_had_reserved_is_spent(bench: Bench) -> None:
-    """A command that waited for it stops, and leaves nothing, since it sent nothing. The day's budget holds; tomorrow,
-    or with more, the other goes on."""
+    """A command that waited for it stops, and leaves nothing, since it sent nothing. The day's
+    budget holds; tomorrow, or with more, the other goes on."""
     hang_after(bench, plain, 0)
     with playing(bench, "--model", "p:b", *SHARED, limit=2) as first:
         wait_for(lambda: bench.account.arrived)
@@ -144,11 +152,17 @@ def test_what_a_dead_command_had_reserved_is_spent(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("budget", ["5000tok", "5000tok/day", "0.001usd/day"])
-def test_budget_below_one_request_says_so_before_anything_is_sent(bench: Bench, budget: str) -> None:
+def test_budget_below_one_request_says_so_before_anything_is_sent(
+    bench: Bench, budget: str
+) -> None:
     """Tomorrow would be no better; a limit of the completion, which is named, would be."""
     assert bench.run("--budget", budget) == 5
     said = bench.output + bench.errors
-    assert "less than one request may take" in said and "--max-tokens" in said and "tomorrow" not in said
+    assert (
+        "less than one request may take" in said
+        and "--max-tokens" in said
+        and "tomorrow" not in said
+    )
     assert bench.account.arrived == 0
 
 
@@ -194,14 +208,20 @@ def test_budget_of_a_day_holds_until_midnight(bench: Bench) -> None:
     assert bench.resume() == 5 and bench.spent() == first
     path = bench.results / "budget.jsonl"
     yesterday = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
-    path.write_bytes(b"".join(seal({**unseal(line), "day": yesterday}) for line in path.read_bytes().splitlines()))
+    path.write_bytes(
+        b"".join(
+            seal({**unseal(line), "day": yesterday}) for line in path.read_bytes().splitlines()
+        )
+    )
     assert bench.resume() in (0, 5)
     assert first < bench.spent() <= first + cap
 
 
 def test_failed_tries_count_towards_a_budget(bench: Bench) -> None:
     """As they were reserved, since they may have been billed."""
-    bench.account.script = lambda body, number: Act((200, 0, 60), None, "status 500") if number == 1 else plain(body, 2)
+    bench.account.script = lambda body, number: (
+        Act((200, 0, 60), None, "status 500") if number == 1 else plain(body, 2)
+    )
     assert bench.run("--max-tokens", "60", "--budget", "0.006usd") == 5
     assert 0 < bench.spent() <= Fraction("0.006")
     low, high = bench.bounds()
@@ -209,7 +229,8 @@ def test_failed_tries_count_towards_a_budget(bench: Bench) -> None:
 
 
 def test_batches_at_two_prices_are_resumed_at_what_each_reply_cost(bench: Bench) -> None:
-    """Batches stop at a budget; after a change of the price they go on by batch, then as single requests."""
+    """Batches stop at a budget; after a change of the price they go on by batch, then as single
+    requests."""
     words = ("--batch", "--max-tokens", "60", "--budget", "0.001usd")
     assert bench.run(*words, limit=8) == 5
     first = bench.spent()
@@ -230,7 +251,9 @@ def test_repeats_of_two_models_cost_the_same_however_often_they_are_resumed(benc
     assert bench.resume("--name", "a", "--budget", "1usd") == 0
     assert bench.exact("a") == bench.spent("a") and bench.exact("b") == bench.spent("b")
     assert bench.resume("--name", "b", "--budget", "1usd") == 0
-    assert bench.exact("b") == bench.spent("b") and bench.spent() == bench.exact("a") + bench.exact("b")
+    assert bench.exact("b") == bench.spent("b") and bench.spent() == bench.exact("a") + bench.exact(
+        "b"
+    )
 
 
 def test_parts_under_a_budget_are_resumed_and_merged_to_what_was_billed(bench: Bench) -> None:
@@ -247,7 +270,8 @@ def test_parts_under_a_budget_are_resumed_and_merged_to_what_was_billed(bench: B
 
 @pytest.mark.slow
 def test_batches_keep_a_budget_wave_by_wave(bench: Bench) -> None:
-    """A wave goes out as far as it fits; then the run stops, and goes on with more. Nothing is billed twice."""
+    """A wave goes out as far as it fits; then the run stops, and goes on with more. Nothing is
+    billed twice."""
     words = ("--batch", "--max-tokens", "60", "--budget")
     assert bench.run(*words, "0.0015usd", limit=12) == 5
     assert 0 < bench.spent() <= Fraction("0.0015") and len(bench.account.batch_requests) > 1

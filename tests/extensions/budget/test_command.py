@@ -24,17 +24,22 @@ def script(body: JSON) -> tuple[int, bytes]:
     status, content = baseline(body)
     reply = orjson.loads(content)
     prompt = sum(len(message["content"]) for message in body["messages"]) // 3
-    return status, orjson.dumps({**reply, "usage": {"prompt_tokens": prompt, "completion_tokens": 50}})
+    return status, orjson.dumps(
+        {**reply, "usage": {"prompt_tokens": prompt, "completion_tokens": 50}}
+    )
 
 
 def providers(folder: Path, server: Server, queue: str = "[]") -> list[str]:
     prices = "".join(
-        f'[providers.p.prices.{model}]\ncurrency = "{currency}"\nprompt = {prompt}\ncompletion = {completion}\n'
+        f'[providers.p.prices.{model}]\ncurrency = "{currency}"\nprompt = {prompt}\ncompletion ='
+        f" {completion}\n"
         for model, (currency, prompt, completion) in PRICES.items()
     )
     file = folder / "providers.toml"
     queues = f"[queues]\nq = {queue}\n" if queue != "[]" else ""
-    file.write_text(f'{queues}[providers.p]\nbase_url = "{server.url}"\nkey_required = false\n{prices}')
+    file.write_text(
+        f'{queues}[providers.p]\nbase_url = "{server.url}"\nkey_required = false\n{prices}'
+    )
     return ["--providers", str(file)]
 
 
@@ -44,14 +49,19 @@ def run(tmp_path: Path, *words: str) -> int:
 
 
 def responses(tmp_path: Path, name: str) -> list[JSON]:
-    return [orjson.loads(line) for line in (tmp_path / "r" / name / "responses_weibo.jsonl").read_bytes().splitlines()]
+    return [
+        orjson.loads(line)
+        for line in (tmp_path / "r" / name / "responses_weibo.jsonl").read_bytes().splitlines()
+    ]
 
 
 def spent(tmp_path: Path, name: str, model: str | None = None) -> Decimal:
     """Return what the saved replies cost, in money, or in tokens for a model without a price."""
     price = PRICES.get(model or name)
     replies = [line["completion"] for line in responses(tmp_path, name)]
-    prompts, completions = (sum(reply[f"{kind}_tokens"] for reply in replies) for kind in ("prompt", "completion"))
+    prompts, completions = (
+        sum(reply[f"{kind}_tokens"] for reply in replies) for kind in ("prompt", "completion")
+    )
     if price is None:
         return Decimal(prompts + completions)
     return Decimal(prompts * Decimal(price[1]) + completions * Decimal(price[2])) / 10**6
@@ -63,7 +73,8 @@ def manifest(tmp_path: Path, name: str) -> JSON:
 
 
 def test_run_stops_below_its_budget_and_resumes_with_more(tmp_path: Path) -> None:
-    """Every reply that the server gave is in the file, none is asked for again, and the sum is that of all sessions."""
+    """Every reply that the server gave is in the file, none is asked for again, and the sum is that
+    of all sessions."""
     with serving(script) as server:
         found = providers(tmp_path, server)
         assert run(tmp_path, "--model", "p:a", "--budget", "0.004usd", *found) == 5
@@ -88,14 +99,17 @@ def test_budget_in_tokens_needs_no_price(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "budget"), [("p:unpriced", "5usd"), ("p:yuan", "5usd"), ("p:a", "5cny"), ("p:a", "5xyz")]
+    ("model", "budget"),
+    [("p:unpriced", "5usd"), ("p:yuan", "5usd"), ("p:a", "5cny"), ("p:a", "5xyz")],
 )
 def test_budget_that_fits_no_price_is_refused(
     model: str, budget: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before anything is sent or written, in one sentence; currencies are never converted."""
     with serving(script) as server:
-        assert run(tmp_path, "--model", model, "--budget", budget, *providers(tmp_path, server)) == 2
+        assert (
+            run(tmp_path, "--model", model, "--budget", budget, *providers(tmp_path, server)) == 2
+        )
         assert not server.bodies
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert not list(tmp_path.glob("r/*/run_weibo.json"))
@@ -113,7 +127,15 @@ def test_preview_refuses_a_budget_that_the_run_would_refuse(tmp_path: Path) -> N
 def test_models_of_a_command_share_its_budget(tmp_path: Path) -> None:
     """Both together stay below it."""
     with serving(script) as server:
-        words = ["--model", "p:a", "--model", "p:b", "--budget", "0.01usd", *providers(tmp_path, server)]
+        words = [
+            "--model",
+            "p:a",
+            "--model",
+            "p:b",
+            "--budget",
+            "0.01usd",
+            *providers(tmp_path, server),
+        ]
         assert run(tmp_path, *words) == 5
     sums = [spent(tmp_path, name) for name in "ab"]
     assert all(sums) and sum(sums) <= Decimal("0.01")
@@ -137,7 +159,15 @@ def test_baseline_costs_nothing(tmp_path: Path) -> None:
 def test_part_has_its_share(tmp_path: Path) -> None:
     """As of the other limits, so that all parts together keep the whole."""
     with serving(script) as server:
-        words = ["--model", "p:a", "--part", "1/2", "--budget", "0.005usd", *providers(tmp_path, server)]
+        words = [
+            "--model",
+            "p:a",
+            "--part",
+            "1/2",
+            "--budget",
+            "0.005usd",
+            *providers(tmp_path, server),
+        ]
         assert run(tmp_path, *words) == 5
     [folder] = (tmp_path / "r").glob("a.part*")
     assert 0 < spent(tmp_path, folder.name, "a") <= Decimal("0.0025")

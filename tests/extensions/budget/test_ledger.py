@@ -21,7 +21,11 @@ MIDNIGHT = 1_795_478_400.0
 
 
 def entries(
-    folder: Path, cap: str = "10usd", clock: float = MIDNIGHT, part: str = "", run: str | None = None
+    folder: Path,
+    cap: str = "10usd",
+    clock: float = MIDNIGHT,
+    part: str = "",
+    run: str | None = None,
 ) -> Budget:
     parsed = Cap.parse(cap)
     return Budget(parsed, Ledger(folder, lambda: clock), part, run)
@@ -51,7 +55,9 @@ def test_each_day_has_as_much_and_a_reply_belongs_to_the_day_of_its_request(tmp_
     now[0] += 2
     assert budget.spent == 0
     assert budget.take(Decimal(10), "a") == "2026-11-24"
-    meter.settle(reservation, 2, Received(Completion("", prompt_tokens=1, completion_tokens=1), ""), None)
+    meter.settle(
+        reservation, 2, Received(Completion("", prompt_tokens=1, completion_tokens=1), ""), None
+    )
     assert budget.take(Decimal(1), "a") is None
     now[0] -= 2
     assert budget.totals()[0] == 6

@@ -1,4 +1,5 @@
-"""Budgets where other features take part in requests, too. What they need is imported where they are there."""
+"""Budgets where other features take part in requests, too. What they need is imported where they
+are there."""
 
 from __future__ import annotations
 
@@ -41,7 +42,25 @@ def test_budget_holds_where_tries_race(**case: Any) -> None:
 
 
 def test_budget_too_small_for_the_first_users_ends_the_run(tmp_path: Path) -> None:
-    words = [*SHIPPED, "--platform", "weibo", "--sample-seed", "1", "--no-html", "--results-dir", str(tmp_path / "r")]
+    words = [
+        *SHIPPED,
+        "--platform",
+        "weibo",
+        "--sample-seed",
+        "1",
+        "--no-html",
+        "--results-dir",
+        str(tmp_path / "r"),
+    ]
     with serving(baseline) as server:
-        words += ["--api-url", server.url, "--model", "m", "--estimate", "--yes", "--budget", "5ktok"]
+        words += [
+            "--api-url",
+            server.url,
+            "--model",
+            "m",
+            "--estimate",
+            "--yes",
+            "--budget",
+            "5ktok",
+        ]
         assert main(["run", *words]) == 5

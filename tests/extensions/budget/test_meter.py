@@ -1,4 +1,5 @@
-"""Budgets: what requests reserve, when they wait, where a run stops, and by how much a cap can be exceeded."""
+"""Budgets: what requests reserve, when they wait, where a run stops, and by how much a cap can be
+exceeded."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ BILLED = {"http_503", "timeout", "abandoned"}
 
 
 def received(prompt: int | None, completion: int | None, cached: int | None = None) -> Received:
-    made = Completion("好", prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
+    made = Completion(
+        "好", prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached
+    )
     return Received(made, "http://here/v1")
 
 
@@ -60,7 +63,9 @@ class InMemory(Ledger):
     def is_played(self, run: str) -> bool:
         return False
 
-    def append(self, budget: str, run: str, day: str, amount: Decimal, reserved: Decimal = Decimal(0)) -> None:
+    def append(
+        self, budget: str, run: str, day: str, amount: Decimal, reserved: Decimal = Decimal(0)
+    ) -> None:
         before = self._sums.get((budget, run, day), (Decimal(0), Decimal(0)))
         self._sums[budget, run, day] = before[0] + amount, before[1] + reserved
 
@@ -89,7 +94,8 @@ def test_budget_is_read_in_its_units_and_again_from_its_own_words(text: str, cap
 
 
 @pytest.mark.parametrize(
-    "text", ["", "5", "usd", "0usd", "-1usd", "1e3usd", "nan usd", "5us", "5mtok", "5 usd a", "٥usd"]
+    "text",
+    ["", "5", "usd", "0usd", "-1usd", "1e3usd", "nan usd", "5us", "5mtok", "5 usd a", "٥usd"],
 )
 def test_other_words_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected an amount"):
@@ -104,7 +110,8 @@ def test_first_requests_reserve_a_token_a_byte_and_a_long_completion() -> None:
 
 
 def test_estimates_follow_the_replies_once_there_are_enough() -> None:
-    """The largest ratio of tokens to bytes so far, and the 99th percentile of the last completions."""
+    """The largest ratio of tokens to bytes so far, and the 99th percentile of the last
+    completions."""
     made = meter()
     for length in range(ENOUGH):
         made.settle(NOTHING_RESERVED, 1000, received(300, 100 + length), None)
@@ -127,7 +134,8 @@ def test_usage_settles_with_its_discount() -> None:
 
 
 def test_reply_without_usage_costs_the_most_that_it_may() -> None:
-    """A token a byte for what is not reported, and for hidden thoughts what requests allow, or a long completion."""
+    """A token a byte for what is not reported, and for hidden thoughts what requests allow, or a
+    long completion."""
     for most, out in ((None, SAFE_START + len("好".encode())), (300, 300)):
         made = meter(most=most)
         made.settle(NOTHING_RESERVED, 1000, received(None, None), None)
@@ -136,17 +144,26 @@ def test_reply_without_usage_costs_the_most_that_it_may() -> None:
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))
 def test_failed_try_costs_its_reservation_unless_it_was_refused(kind: str) -> None:
-    """4xx and what never reached the endpoint cost nothing; any other failure may have been billed."""
+    """4xx and what never reached the endpoint cost nothing; any other failure may have been
+    billed."""
     made, fault = meter(), FAULTS[kind]
     assert made.budget.take(Decimal("0.5")) == ""
-    made.settle(Reserved(Decimal("0.5"), "USD", ""), 10, None, fault if isinstance(fault, TransportFault) else None)
+    made.settle(
+        Reserved(Decimal("0.5"), "USD", ""),
+        10,
+        None,
+        fault if isinstance(fault, TransportFault) else None,
+    )
     assert made.spent == (Decimal("0.5") if kind in BILLED else 0)
     assert made.budget.reserved == 0
 
 
 @pytest.mark.parametrize(
     ("cap", "spent", "words"),
-    [("5usd", "1.25", "budget 1.250 of 5.000 USD"), ("2Mtok", "12345", "budget 12.3k of 2.0M tokens")],
+    [
+        ("5usd", "1.25", "budget 1.250 of 5.000 USD"),
+        ("2Mtok", "12345", "budget 12.3k of 2.0M tokens"),
+    ],
 )
 def test_display_has_what_is_spent(cap: str, spent: str, words: str) -> None:
     made = meter(cap)
@@ -155,7 +172,8 @@ def test_display_has_what_is_spent(cap: str, spent: str, words: str) -> None:
 
 
 def test_request_that_does_not_fit_waits_for_what_others_give_back() -> None:
-    """It holds no slot meanwhile, is counted as waiting, and leaves nothing reserved if it is cancelled."""
+    """It holds no slot meanwhile, is counted as waiting, and leaves nothing reserved if it is
+    cancelled."""
 
     async def scene() -> None:
         made = meter("250tok", most=100)
@@ -163,18 +181,27 @@ def test_request_that_does_not_fit_waits_for_what_others_give_back() -> None:
         limiter = Limiter(Slots(FixedControl(4), virtual.now))
         caller = Caller(stage, limiter, Limits(0, 900.0), probe=b"?", clock=virtual.now)
         caller.trying = metered(caller, made, caller.trying, print)
-        tries = [asyncio.create_task(caller.complete(bytes(size), 1, "u", nobody)) for size in (50, 90, 10)]
+        tries = [
+            asyncio.create_task(caller.complete(bytes(size), 1, "u", nobody))
+            for size in (50, 90, 10)
+        ]
         await asyncio.sleep(0.01)
         assert (made.waiting, made.budget.reserved, limiter.in_flight) == (2, Decimal(150), 1)
         tries[2].cancel()
         await asyncio.gather(*tries, return_exceptions=True)
-        assert (made.spent, made.budget.reserved, made.waiting, limiter.in_flight) == (Decimal(100), Decimal(0), 0, 0)
+        assert (made.spent, made.budget.reserved, made.waiting, limiter.in_flight) == (
+            Decimal(100),
+            Decimal(0),
+            0,
+            0,
+        )
 
     virtual.run(scene)
 
 
 def test_probe_counts_by_its_own_usage_and_teaches_nothing() -> None:
-    """What goes out in a silence in the place of a request may be billed as any; later ones are larger than it."""
+    """What goes out in a silence in the place of a request may be billed as any; later ones are
+    larger than it."""
 
     async def scene() -> None:
         made = meter("250tok", most=100)
@@ -191,7 +218,11 @@ def test_probe_counts_by_its_own_usage_and_teaches_nothing() -> None:
         caller = Caller(Failing(), limiter, Limits(8, 900.0), probe=bytes(1), clock=virtual.now)
         caller.trying = metered(caller, made, caller.trying, print)
         await caller.complete(bytes(50), 1, "u", nobody)
-        assert (made.spent, made.budget.reserved, limiter.in_flight) == (Decimal(2 + 30), Decimal(0), 0)
+        assert (made.spent, made.budget.reserved, limiter.in_flight) == (
+            Decimal(2 + 30),
+            Decimal(0),
+            0,
+        )
         assert caller.traffic.requests == 5
         assert made.estimate(50) == 150
 
@@ -205,7 +236,11 @@ def test_group_reserves_for_as_many_as_fit_and_gives_back_what_was_not_taken() -
     made.took("batch", held[0], 20, received(20, 10))
     made.took("batch", held[1], 20, FAULTS["rejected"])
     made.end("batch", held[0]._replace(amount=Decimal(240)))
-    assert (made.spent, made.budget.spent, made.budget.reserved) == (Decimal(30), Decimal(30), Decimal(0))
+    assert (made.spent, made.budget.spent, made.budget.reserved) == (
+        Decimal(30),
+        Decimal(30),
+        Decimal(0),
+    )
     made.budget.take(Decimal(220))
     made.budget.settle(Decimal(220), Decimal(220), "")
     with pytest.raises(BudgetReached):
@@ -240,18 +275,23 @@ def nobody(fault: TransportFault, number: int) -> None:
 
 @dataclass
 class Counting(Meter):
-    """A meter that keeps what tries took beyond their reservations; `takes` is what each size of body really takes."""
+    """A meter that keeps what tries took beyond their reservations; `takes` is what each size of
+    body really takes."""
 
     takes: dict[int, Decimal]
     answered: list[Decimal] = field(default_factory=list)
     lost_excess: list[Decimal] = field(default_factory=list)
     billed: Decimal = Decimal(0)
 
-    def __init__(self, budget: Budget, price: Price | None, most: int | None, takes: dict[int, Decimal]) -> None:
+    def __init__(
+        self, budget: Budget, price: Price | None, most: int | None, takes: dict[int, Decimal]
+    ) -> None:
         super().__init__(budget, price, most)
         self.takes, self.answered, self.lost_excess, self.billed = takes, [], [], Decimal(0)
 
-    def settle(self, reserved: Reserved, size: int, got: Received | None, fault: TransportFault | None) -> None:
+    def settle(
+        self, reserved: Reserved, size: int, got: Received | None, fault: TransportFault | None
+    ) -> None:
         super().settle(reserved, size, got, fault)
         taken = self.takes[size]
         if got is not None or (fault is not None and fault.kind in BILLED):
@@ -262,8 +302,8 @@ class Counting(Meter):
 
 @dataclass
 class Provider:
-    """Answers each body with tokens by its size, after some seconds; some tries fail, billed or not. The first does
-    not: an endpoint that has never answered ends a run. A probe is free."""
+    """Answers each body with tokens by its size, after some seconds; some tries fail, billed or
+    not. The first does not: an endpoint that has never answered ends a run. A probe is free."""
 
     usage: dict[int, tuple[int, int]]
     rng: random.Random
@@ -293,8 +333,8 @@ CASES = {
 @settings(max_examples=examples(25))
 @given(**CASES)
 def test_cap_is_exceeded_by_no_more_than_the_stated_bound(**case: Any) -> None:
-    """By what the replies in flight at once take beyond their reservations, and lost tries beyond theirs; by nothing
-    where all stay within. Each reply may be longer than any before."""
+    """By what the replies in flight at once take beyond their reservations, and lost tries beyond
+    theirs; by nothing where all stay within. Each reply may be longer than any before."""
     ledger, took = played(**case)
     assert ledger.spent - ledger.lost == took
 
@@ -310,15 +350,22 @@ def played(
     growth: float,
     prepare: Callable[[Caller], None] = lambda caller: None,
 ) -> tuple[Counting, Decimal]:
-    """Play sixty requests against a cap, by a caller that is prepared; return what was counted, and what the replies
-    took."""
+    """Play sixty requests against a cap, by a caller that is prepared; return what was counted, and
+    what the replies took."""
     rng = random.Random(seed)
     price = Price(currency="USD", prompt=prices[0], completion=prices[1]) if currency else None
     sizes = range(200, 200 + 37 * 60, 37)
-    longest = [min(most or 10**6, int(rng.uniform(0, 200) * growth**number)) for number in range(60)]
-    usage = {size: (round(size * rng.uniform(0.2, 1.0)), length) for size, length in zip(sizes, longest, strict=True)}
+    longest = [
+        min(most or 10**6, int(rng.uniform(0, 200) * growth**number)) for number in range(60)
+    ]
+    usage = {
+        size: (round(size * rng.uniform(0.2, 1.0)), length)
+        for size, length in zip(sizes, longest, strict=True)
+    }
     takes = {size: price.of(*of) if price else Decimal(sum(of)) for size, of in usage.items()}
-    budget = Budget(Cap(cap if currency else cap * 100_000, "USD" if currency else "tokens"), InMemory())
+    budget = Budget(
+        Cap(cap if currency else cap * 100_000, "USD" if currency else "tokens"), InMemory()
+    )
     ledger = Counting(budget, price, most, takes)
     ends: list[object] = []
 
@@ -333,7 +380,9 @@ def played(
         limiter = Limiter(Slots(FixedControl(slots), virtual.now))
         limits = Limits(2, 10**9)
         provider = Provider(usage, rng, share)
-        caller = Caller(provider, limiter, limits, probe=b"?", clock=virtual.now, sleep=asyncio.sleep, rng=rng)
+        caller = Caller(
+            provider, limiter, limits, probe=b"?", clock=virtual.now, sleep=asyncio.sleep, rng=rng
+        )
         caller.trying = metered(caller, ledger, caller.trying, print)
         prepare(caller)
         await asyncio.gather(*[ask(caller, size) for size in sizes])

@@ -52,8 +52,8 @@ def state(tmp_path: Path, name: str = "m") -> str:
 def test_without_agreement_the_run_ends_after_its_first_users(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 5, with the estimate and the command that goes on; nothing that was paid for is asked again. Another
-    estimate has the same first users."""
+    """Exit 5, with the estimate and the command that goes on; nothing that was paid for is asked
+    again. Another estimate has the same first users."""
     with serving(baseline) as server:
         assert run(tmp_path, server.url, "--model", "m", *FEW, "--estimate") == 5
         asked = len(server.bodies)
@@ -62,7 +62,14 @@ def test_without_agreement_the_run_ends_after_its_first_users(
         first, out = len(server.bodies), capsys.readouterr().out
         assert (users(tmp_path), state(tmp_path)) == (10, "stopped")
         assert "requests" in out and "resume --name m" in out and "--yes" in out
-        again = ["resume", "--results-dir", str(tmp_path / "r"), "--no-html", "--api-url", server.url]
+        again = [
+            "resume",
+            "--results-dir",
+            str(tmp_path / "r"),
+            "--no-html",
+            "--api-url",
+            server.url,
+        ]
         assert main(again) == 0
         assert (users(tmp_path), state(tmp_path)) == (12, "complete")
         assert first < len(server.bodies) == len(set(server.bodies))
@@ -77,7 +84,9 @@ def test_first_users_are_of_all_lengths(tmp_path: Path) -> None:
     assert abs(first / 10 - (len(server.bodies) - first) / 40) < 1
 
 
-def test_nothing_is_projected_to_the_end_of_the_first_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_projected_to_the_end_of_the_first_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Others follow them: the end is not theirs."""
     seen: list[bool] = []
 
@@ -109,7 +118,11 @@ def test_with_yes_the_run_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "left", "code"),
-    [("y\n", 12, 0), ("\n", 10, 5), *[pytest.param(no, 10, 5, marks=pytest.mark.slow) for no in ("n\n", "")]],
+    [
+        ("y\n", 12, 0),
+        ("\n", 10, 5),
+        *[pytest.param(no, 10, 5, marks=pytest.mark.slow) for no in ("n\n", "")],
+    ],
 )
 def test_one_question_for_all_models(
     answer: str, left: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

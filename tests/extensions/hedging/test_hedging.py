@@ -32,10 +32,12 @@ FIRST, SECOND = "first", "second"
 
 
 class World:
-    """An endpoint that takes `USUAL` seconds for a reply; `hangs` is awaited for the user `hangs`, with the number of
-    its requests before."""
+    """An endpoint that takes `USUAL` seconds for a reply; `hangs` is awaited for the user `hangs`,
+    with the number of its requests before."""
 
-    def __init__(self, hangs: Callable[[int], Awaitable[None]], slots: int = 4, hedge: float = HEDGE) -> None:
+    def __init__(
+        self, hangs: Callable[[int], Awaitable[None]], slots: int = 4, hedge: float = HEDGE
+    ) -> None:
         self.hangs = hangs
         self.sent: list[tuple[str, float]] = []
         self.cancelled: list[float] = []
@@ -62,10 +64,14 @@ class World:
             raise
         finally:
             self.in_flight -= 1
-        return Received(Completion(SECOND if before else FIRST, prompt_tokens=5, completion_tokens=1), "here")
+        return Received(
+            Completion(SECOND if before else FIRST, prompt_tokens=5, completion_tokens=1), "here"
+        )
 
     async def ask(self, name: str) -> Reply:
-        return await self.caller.complete(name.encode(), 1, name, lambda fault, n: self.warned.append((fault.kind, n)))
+        return await self.caller.complete(
+            name.encode(), 1, name, lambda fault, n: self.warned.append((fault.kind, n))
+        )
 
     async def usual(self, number: int = ENOUGH) -> None:
         for _ in range(number):
@@ -79,7 +85,9 @@ def seconds(first: float, second: float) -> Callable[[int], Awaitable[None]]:
     return lambda before: asyncio.sleep(second if before else first)
 
 
-def played(hangs: Callable[[int], Awaitable[None]], then: Callable[[World], Awaitable[Any]], **world: Any) -> World:
+def played(
+    hangs: Callable[[int], Awaitable[None]], then: Callable[[World], Awaitable[Any]], **world: Any
+) -> World:
     async def main() -> World:
         made = World(hangs, **world)
         await made.usual()
@@ -91,7 +99,8 @@ def played(hangs: Callable[[int], Awaitable[None]], then: Callable[[World], Awai
 
 
 def test_second_try_wins_where_the_first_hangs() -> None:
-    """It goes out after the multiple of the 99th percentile; the first is cancelled, and the seconds are its own."""
+    """It goes out after the multiple of the 99th percentile; the first is cancelled, and the
+    seconds are its own."""
 
     async def then(world: World) -> None:
         start = virtual.now()
@@ -116,15 +125,22 @@ def test_first_try_wins_where_it_is_whole_first() -> None:
     played(seconds(HEDGE * USUAL + 1.0, 500.0), then)
 
 
-@pytest.mark.parametrize(("first", "hedge"), [(500.0, 0.0), (HEDGE * USUAL - 0.5, HEDGE)], ids=["off", "in time"])
+@pytest.mark.parametrize(
+    ("first", "hedge"), [(500.0, 0.0), (HEDGE * USUAL - 0.5, HEDGE)], ids=["off", "in time"]
+)
 def test_nothing_is_sent_twice_without_need(first: float, hedge: float) -> None:
     """Without --hedge never, and with it not what comes within the multiple."""
     world = played(seconds(first, USUAL), lambda world: world.ask("hangs"), hedge=hedge)
-    assert (len(world.sent_by("hangs")), world.caller.traffic.notices[HEDGED], world.warned) == (1, 0, [])
+    assert (len(world.sent_by("hangs")), world.caller.traffic.notices[HEDGED], world.warned) == (
+        1,
+        0,
+        [],
+    )
 
 
 def test_second_try_waits_for_a_slot_and_its_rate() -> None:
-    """At a limit of one it never goes out, since the first try holds the slot; both count as requests of the rate."""
+    """At a limit of one it never goes out, since the first try holds the slot; both count as
+    requests of the rate."""
     world = played(seconds(50.0, USUAL), lambda world: world.ask("hangs"), slots=1)
     assert (len(world.sent_by("hangs")), world.most) == (1, 1)
     taken: list[float] = []
@@ -174,7 +190,9 @@ async def refused(world: World, error: type[Exception]) -> list[None]:
     return []
 
 
-@pytest.mark.parametrize("error", [Rejected("http_400", "no"), EndpointStopped("no")], ids=["rejected", "stopped"])
+@pytest.mark.parametrize(
+    "error", [Rejected("http_400", "no"), EndpointStopped("no")], ids=["rejected", "stopped"]
+)
 def test_refusal_of_one_try_is_the_answer(error: Exception) -> None:
     """No other try would help: it does not wait for the other."""
 
@@ -225,7 +243,8 @@ def at(run: Run, multiple: float) -> Hedging:
 async def test_log_and_report_count_what_was_sent_a_second_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With --hedge a request that hangs costs another one and no time; the log and the report count it."""
+    """With --hedge a request that hangs costs another one and no time; the log and the report count
+    it."""
     monkeypatch.setattr(hedging, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(hedging, "LOOK_SECONDS", 0.01)
 
@@ -244,7 +263,8 @@ async def test_log_and_report_count_what_was_sent_a_second_time(
 
 
 @pytest.mark.parametrize(
-    ("asked", "before", "then"), [(None, 3.0, 3.0), (0.0, 3.0, None), (5.0, 3.0, 5.0), (5.0, None, 5.0)]
+    ("asked", "before", "then"),
+    [(None, 3.0, 3.0), (0.0, 3.0, None), (5.0, 3.0, 5.0), (5.0, None, 5.0)],
 )
 def test_resume_goes_on_as_the_run_began_unless_told_otherwise(
     tmp_path: Path, asked: float | None, before: float | None, then: float | None

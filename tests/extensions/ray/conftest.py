@@ -1,4 +1,5 @@
-"""A cluster of workers in threads of this process, without Ray: turns are short, and a worker can be lost at will."""
+"""A cluster of workers in threads of this process, without Ray: turns are short, and a worker can
+be lost at will."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ for kind in (Completion, Reply):
 
 @dataclass
 class Near:
-    """A worker in a thread. It is lost with the report of its turn `lost_after`, None for never; `certain` as of
-    `WorkerGone`."""
+    """A worker in a thread. It is lost with the report of its turn `lost_after`, None for never;
+    `certain` as of `WorkerGone`."""
 
     name: str
     player: Player
@@ -106,9 +107,11 @@ def hurried(order: TurnOrder) -> TurnOrder:
 
 
 class Place(ModuleType):
-    """In place of the module `cluster`. `started` are the numbers of all workers, `workers` those that are ready.
+    """In place of the module `cluster`. `started` are the numbers of all workers, `workers` those
+    that are ready.
 
-    `change` changes one before its first turn, by its number from 0; `starts` is awaited before, and may raise."""
+    `change` changes one before its first turn, by its number from 0; `starts` is awaited before,
+    and may raise."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -1,4 +1,5 @@
-"""The command with other constants: `python -m tests.extensions.ray.hurried crew.SILENT_SECONDS=5 -- run ...`."""
+"""The command with other constants: `python -m tests.extensions.ray.hurried crew.SILENT_SECONDS=5
+-- run ...`."""
 
 from __future__ import annotations
 

@@ -31,8 +31,9 @@ SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_prestart_worker_first_driver": 
 
 @dataclass(frozen=True, slots=True)
 class Raylets:
-    """`head` and `raylets` are process ids; `folder` has the logs of all. `starter` is their parent. `add` starts
-    another raylet with so many CPUs, whose processes have these environment variables too."""
+    """`head` and `raylets` are process ids; `folder` has the logs of all. `starter` is their
+    parent. `add` starts another raylet with so many CPUs, whose processes have these environment
+    variables too."""
 
     address: str
     head: int
@@ -43,17 +44,28 @@ class Raylets:
 
     def all(self) -> list[int]:
         """Return the ids of those that run now, also of added ones."""
-        return [process for process in descendants(self.starter) if b"/raylet/raylet\0" in words_of(process)]
+        return [
+            process
+            for process in descendants(self.starter)
+            if b"/raylet/raylet\0" in words_of(process)
+        ]
 
 
 @contextmanager
 def cluster(*cpus: int, **settings: str) -> Iterator[Raylets]:
-    """Start a raylet for each number of CPUs; the first is with the head. `settings` are environment variables."""
+    """Start a raylet for each number of CPUs; the first is with the head. `settings` are
+    environment variables."""
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, "-m", "tests.extensions.ray.raylets", *map(str, cpus)]
         settings |= {"RAY_TMPDIR": folder}  # also for the file with the address of the last cluster
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(command, env={**os.environ, **SETTINGS, **settings}, **pipes) as process:
+        pipes: Any = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.DEVNULL,
+        }
+        with subprocess.Popen(
+            command, env={**os.environ, **SETTINGS, **settings}, **pipes
+        ) as process:
             assert process.stdin and process.stdout
             try:
                 found = orjson.loads(process.stdout.readline())
@@ -63,17 +75,29 @@ def cluster(*cpus: int, **settings: str) -> Iterator[Raylets]:
                     orders.write(orjson.dumps([cpus, variables]) + b"\n")
                     orders.flush()
 
-                yield Raylets(found["address"], found["head"], tuple(found["raylets"]), Path(folder), process.pid, add)
+                yield Raylets(
+                    found["address"],
+                    found["head"],
+                    tuple(found["raylets"]),
+                    Path(folder),
+                    process.pid,
+                    add,
+                )
             finally:
                 process.stdin.close()
 
 
-JOBS = "import sys; from ray._raylet import GcsClient; print(GcsClient(address=sys.argv[1]).get_all_job_info())"
+JOBS = (
+    "import sys; from ray._raylet import GcsClient;"
+    " print(GcsClient(address=sys.argv[1]).get_all_job_info())"
+)
 
 
 def jobs(raylets: Raylets) -> bytes:
     """Return what the cluster's head keeps of its jobs, as text."""
-    return subprocess.run([sys.executable, "-c", JOBS, raylets.address], check=True, capture_output=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", JOBS, raylets.address], check=True, capture_output=True
+    ).stdout
 
 
 def _serve(cpus: list[int]) -> None:
@@ -89,12 +113,17 @@ def _serve(cpus: list[int]) -> None:
     nodes = own.list_all_nodes()
     raylets = [node.all_processes[PROCESS_TYPE_RAYLET][0].process.pid for node in nodes]
     head = nodes[0].all_processes[PROCESS_TYPE_GCS_SERVER][0].process.pid
-    print(orjson.dumps({"address": own.address, "head": head, "raylets": raylets}).decode(), flush=True)
+    print(
+        orjson.dumps({"address": own.address, "head": head, "raylets": raylets}).decode(),
+        flush=True,
+    )
     for line in sys.stdin:
         count, variables = orjson.loads(line)
         os.environ |= variables
         own.add_node(wait=False, num_cpus=count, **options)
-    for process in descendants(os.getpid()):  # `Cluster.shutdown` would wait minutes for a head that is lost
+    for process in descendants(
+        os.getpid()
+    ):  # `Cluster.shutdown` would wait minutes for a head that is lost
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
 

@@ -7,7 +7,15 @@ from decimal import Decimal
 
 import pytest
 
-from harness.errors import AgentFailed, BadInput, EndpointStopped, GaveUp, HarnessError, RunStopped, TransportFault
+from harness.errors import (
+    AgentFailed,
+    BadInput,
+    EndpointStopped,
+    GaveUp,
+    HarnessError,
+    RunStopped,
+    TransportFault,
+)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""A cluster of the command's own: nobody else on the machine can use it, and its workers import nothing from the folder
-in which the command is started."""
+"""A cluster of the command's own: nobody else on the machine can use it, and its workers import
+nothing from the folder in which the command is started."""
 
 from __future__ import annotations
 
@@ -23,9 +23,14 @@ from tests.support import SHIPPED
 from tests.support.planted import PROGRAM, ran, write_modules
 from tests.support.processes import descendants, environment_of, held, listeners, wait_for, words_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="no ray here")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.ray,
+    pytest.mark.skipif(find_spec("ray") is None, reason="no ray here"),
+]
 
-# `ray.init` begins with what "jobs" does, but tries for minutes, at the machine's address in place of 127.0.0.1.
+# `ray.init` begins with what "jobs" does, but tries for minutes, at the machine's address in place
+# of 127.0.0.1.
 STRANGER = """
 import json, os, sys
 from ray._raylet import GcsClient
@@ -53,14 +58,17 @@ def attempts(folder: Path, address: str, user: int, **variables: str) -> list[st
     """Return what a process of a user can do with a cluster."""
     words = [sys.executable, "-c", STRANGER, str(folder), address, str(user)]
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **variables}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
     found: list[str] = orjson.loads(done.stdout.splitlines()[-1])
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a run on a cluster of its own showed while it ran, and when SIGINT had come to its process group."""
+    """What a run on a cluster of its own showed while it ran, and when SIGINT had come to its
+    process group."""
 
     here: Path
     home: Path
@@ -78,7 +86,8 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
-    """One run for all tests, begun in a folder with modules of the names of those that workers import."""
+    """One run for all tests, begun in a folder with modules of the names of those that workers
+    import."""
     here, home = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("home")
     write_modules(here)
     # The path of a socket has at most 107 bytes.
@@ -91,8 +100,26 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
 
 
 def _look(here: Path, home: Path, temporary: Path, url: str, variables: dict[str, str]) -> Seen:
-    command = [*PROGRAM, "run", "--model", "baseline/recency", "--api-url", url, *SHIPPED, "--platform", "weibo"]
-    command += ["--limit", "12", "--concurrency", "4", "--no-html", "--api-key-file", variables["KEY_FILE"]]
+    command = [
+        *PROGRAM,
+        "run",
+        "--model",
+        "baseline/recency",
+        "--api-url",
+        url,
+        *SHIPPED,
+        "--platform",
+        "weibo",
+    ]
+    command += [
+        "--limit",
+        "12",
+        "--concurrency",
+        "4",
+        "--no-html",
+        "--api-key-file",
+        variables["KEY_FILE"],
+    ]
     start: Any = {"cwd": here, "env": variables, "stdout": subprocess.DEVNULL}
     responses = here / "results/recency/responses_weibo.jsonl"
 
@@ -114,7 +141,10 @@ def _look(here: Path, home: Path, temporary: Path, url: str, variables: dict[str
             [gcs] = wait_for(lambda: list(cluster.rglob("gcs_server_port_*")))
             address = f"127.0.0.1:{gcs.read_text()}"
             with held():  # it is not done before others have tried
-                tries = {name: attempts(cluster, address, 0, **of) for name, of in _tokens(cluster).items()}
+                tries = {
+                    name: attempts(cluster, address, 0, **of)
+                    for name, of in _tokens(cluster).items()
+                }
                 if os.geteuid() == 0:
                     tries["stranger"] = attempts(cluster, address, NOBODY)
         finally:
@@ -122,7 +152,9 @@ def _look(here: Path, home: Path, temporary: Path, url: str, variables: dict[str
             code = process.wait()
     ended, on_disk = stats(url), saved()
     subprocess.run(command, check=True, **start)
-    resumed = {name: stats(url)[name] for name in ("requests", "distinct_bodies")} | {"saved": saved()}
+    resumed = {name: stats(url)[name] for name in ("requests", "distinct_bodies")} | {
+        "saved": saved()
+    }
     return Seen(
         here=here,
         home=home,
@@ -145,15 +177,22 @@ def test_own_cluster_is_closed_to_others(seen: Seen) -> None:
     assert {host for host, _ in seen.listeners} <= {"0100007F", "0000000000000000FFFF00000100007F"}
     assert seen.modes == [0o700, 0o600]
     able = {name: "jobs" in done for name, done in seen.attempts.items()}
-    assert able | {"stranger": False} == {"none": False, "wrong": False, "right": True, "stranger": False}
+    assert able | {"stranger": False} == {
+        "none": False,
+        "wrong": False,
+        "right": True,
+        "stranger": False,
+    }
     if "stranger" not in seen.attempts:
         pytest.skip("another user's process can be started by root alone; all else is checked")
     assert seen.attempts["stranger"] == []
 
 
-def test_own_cluster_leaves_nothing_in_the_home_folder_and_imports_nothing_from_here(seen: Seen) -> None:
-    """No token, which a cluster without tokens that is joined later would be sent; a module of the current folder, with
-    the name of one that workers import, is not executed."""
+def test_own_cluster_leaves_nothing_in_the_home_folder_and_imports_nothing_from_here(
+    seen: Seen,
+) -> None:
+    """No token, which a cluster without tokens that is joined later would be sent; a module of the
+    current folder, with the name of one that workers import, is not executed."""
     assert not (seen.home / ".ray").exists()
     assert ran(seen.here) == []
 
@@ -169,11 +208,16 @@ def test_workers_have_the_priority_of_the_command(seen: Seen) -> None:
 
 
 def test_interrupt_of_a_terminal_saves_what_is_answered(seen: Seen) -> None:
-    """SIGINT goes to the whole process group, which an own cluster is part of; the run goes on without Ray, and pays
-    nothing twice."""
+    """SIGINT goes to the whole process group, which an own cluster is part of; the run goes on
+    without Ray, and pays nothing twice."""
     assert seen.code == 130
     assert 0 < seen.sent == seen.completed == seen.saved
-    assert seen.sent < seen.resumed["requests"] == seen.resumed["distinct_bodies"] == seen.resumed["saved"]
+    assert (
+        seen.sent
+        < seen.resumed["requests"]
+        == seen.resumed["distinct_bodies"]
+        == seen.resumed["saved"]
+    )
 
 
 def _tokens(cluster: Path) -> dict[str, dict[str, str]]:
@@ -185,8 +229,11 @@ def _tokens(cluster: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def test_environment_of_rays_processes_names_no_relative_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty or relative entry of PYTHONPATH is the current folder, or below it; the driver's own stays as it is."""
+def test_environment_of_rays_processes_names_no_relative_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An empty or relative entry of PYTHONPATH is the current folder, or below it; the driver's own
+    stays as it is."""
     from harness.extensions.ray import cluster
 
     given = os.pathsep.join(["", "modules", "/opt/modules", "."])
@@ -212,5 +259,7 @@ def test_own_tokens_end_with_their_cluster(tmp_path: Path, monkeypatch: pytest.M
     for number in range(2):
         with cluster._authenticated(tmp_path / str(number)):
             tokens.append(token())
-    assert len({*tokens}) == 2 and tokens == [(tmp_path / str(number)).read_text() for number in range(2)]
+    assert len({*tokens}) == 2 and tokens == [
+        (tmp_path / str(number)).read_text() for number in range(2)
+    ]
     assert not any(name in os.environ for name in cluster.TOKEN_VARIABLES)

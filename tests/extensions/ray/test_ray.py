@@ -1,7 +1,9 @@
-"""Runs on the real Ray, as processes, and what they leave in their files and at the endpoint when parts of it are hit.
+"""Runs on the real Ray, as processes, and what they leave in their files and at the endpoint when
+parts of it are hit.
 
-In each the endpoint itself counts: never more requests in flight than the limit, and after a kill at most those again
-that were not saved then. The results have the same bytes as those of one process.
+In each the endpoint itself counts: never more requests in flight than the limit, and after a kill
+at most those again that were not saved then. The results have the same bytes as those of one
+process.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ from tests.support.processes import children, connections, held, wait_for, words
 
 T = TypeVar("T")
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="no ray here")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.ray,
+    pytest.mark.skipif(find_spec("ray") is None, reason="no ray here"),
+]
 
 LIMIT = 8
 SLOW = ("--latency", "0.3", "--jitter", "0.3")
@@ -101,12 +107,20 @@ class Commands:
         self._started: list[subprocess.Popen[str]] = []
 
     def __call__(
-        self, kind: Kind, url: str, *options: str, start: tuple[str, ...] = HARNESS, name: str = "run", **more: Any
+        self,
+        kind: Kind,
+        url: str,
+        *options: str,
+        start: tuple[str, ...] = HARNESS,
+        name: str = "run",
+        **more: Any,
     ) -> subprocess.Popen[str]:
         words = ("--concurrency", str(LIMIT), "--name", name, "--no-html", *options)
         whole = run_command(url, self._tasks, self._results, *kind.words, *words, model=kind.model)
         more = {"stdout": subprocess.DEVNULL, **more}
-        self._started.append(process := subprocess.Popen([*start, *whole[len(HARNESS) :]], text=True, **more))
+        self._started.append(
+            process := subprocess.Popen([*start, *whole[len(HARNESS) :]], text=True, **more)
+        )
         return process
 
     def end(self) -> None:
@@ -153,7 +167,9 @@ def saved(kind: Kind, folder: Path) -> int:
     return sum(1 for _ in sound_lines(kind.responses(folder)))
 
 
-def unsaved(process: subprocess.Popen[str], kind: Kind, folder: Path, url: str, losses: int = 1) -> int:
+def unsaved(
+    process: subprocess.Popen[str], kind: Kind, folder: Path, url: str, losses: int = 1
+) -> int:
     """Return how many requests were sent and not saved when the driver had seen so many losses."""
     reaches(process, lambda: len(about_workers(folder)) >= losses)
     on_disk = saved(kind, folder)
@@ -161,12 +177,15 @@ def unsaved(process: subprocess.Popen[str], kind: Kind, folder: Path, url: str, 
 
 
 def prove(kind: Kind, folder: Path, url: str, wanted: bytes, unsaved: int = 0) -> None:
-    """Check the files of a run against the endpoint's counts; `unsaved` requests may have been sent again."""
+    """Check the files of a run against the endpoint's counts; `unsaved` requests may have been sent
+    again."""
     seen = stats(url)
     replies = [orjson.loads(line.text) for line in sound_lines(kind.responses(folder))]
     print(folder, seen, f"{unsaved} not saved")
     assert kind.results(folder) == wanted
-    assert len(replies) == len({(reply["user_id"], reply["request"], reply["nth"]) for reply in replies})
+    assert len(replies) == len(
+        {(reply["user_id"], reply["request"], reply["nth"]) for reply in replies}
+    )
     assert len(replies) == seen["distinct_bodies"]
     assert seen["most_in_flight"] <= LIMIT
     assert seen["requests"] <= seen["distinct_bodies"] + sum(seen["faults"].values()) + unsaved
@@ -174,7 +193,12 @@ def prove(kind: Kind, folder: Path, url: str, wanted: bytes, unsaved: int = 0) -
 
 def actors(*raylets: int) -> list[int]:
     """Return the ids of the workers that play now, on these raylets."""
-    return [process for raylet in raylets for process in children(raylet) if b"ray::Actor" in words_of(process)]
+    return [
+        process
+        for raylet in raylets
+        for process in children(raylet)
+        if b"ray::Actor" in words_of(process)
+    ]
 
 
 def port_of(url: str) -> int:
@@ -186,21 +210,37 @@ def test_cluster_gives_the_bytes_of_one_process(
 ) -> None:
     """With faults, on two machines: the same results, each request paid once."""
     with endpoint("--latency", "0.02", "--fault-rate", "0.2") as url:
-        assert play(CHAINS, url, *on(raylets), "--durability", "power", "--timeout", "2").wait() == 0
+        assert (
+            play(CHAINS, url, *on(raylets), "--durability", "power", "--timeout", "2").wait() == 0
+        )
         prove(CHAINS, tmp_path / "run", url, wanted(CHAINS))
 
 
-def test_workers_import_the_plug_in_and_nothing_else_of_the_current_folder(raylets: Raylets, tmp_path: Path) -> None:
-    """A plug-in named as a file of it, among modules with the names of those that workers import; the user has a token,
-    which this cluster does not know."""
+def test_workers_import_the_plug_in_and_nothing_else_of_the_current_folder(
+    raylets: Raylets, tmp_path: Path
+) -> None:
+    """A plug-in named as a file of it, among modules with the names of those that workers import;
+    the user has a token, which this cluster does not know."""
     for name in ("star_rating.py", "yelp_star_tasks.jsonl"):
         shutil.copy(ROOT / "examples" / "star_rating" / name, tmp_path)
     write_modules(tmp_path)
     keep_token(tmp_path)
-    words = ("run", "star_rating.py", "--tasks-dir", ".", "--model", "baseline/four-stars", "--no-html")
+    words = (
+        "run",
+        "star_rating.py",
+        "--tasks-dir",
+        ".",
+        "--model",
+        "baseline/four-stars",
+        "--no-html",
+    )
     environment = {**os.environ, "HOME": str(tmp_path)}
     subprocess.run(
-        [*PROGRAM, *words, *on(raylets)], cwd=tmp_path, env=environment, check=True, stdout=subprocess.DEVNULL
+        [*PROGRAM, *words, *on(raylets)],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        stdout=subprocess.DEVNULL,
     )
     assert ran(tmp_path) == []
 
@@ -289,8 +329,9 @@ def test_silent_worker_is_given_up_and_its_slots_kept(
 def test_late_machine_takes_part_and_keeps_its_slots_when_it_is_lost(
     play: Commands, wanted: Wanted, tmp_path: Path
 ) -> None:
-    """It joins long after the others have begun. SIGKILL of its raylet leaves its workers alive, with requests in
-    flight. The cluster wants a token: the one in the user's home folder, by Ray's own variable."""
+    """It joins long after the others have begun. SIGKILL of its raylet leaves its workers alive,
+    with requests in flight. The cluster wants a token: the one in the user's home folder, by Ray's
+    own variable."""
     checks = {"initial_delay_ms": "0", "period_ms": "500", "failure_threshold": "2"}
     settings = {f"RAY_health_check_{name}": value for name, value in checks.items()}
     keep_token(tmp_path)
@@ -305,7 +346,10 @@ def test_late_machine_takes_part_and_keeps_its_slots_when_it_is_lost(
                 process.wait(LATE_SECONDS)
             raylets.add(1, {})
             late = reaches(process, lambda: {*raylets.all()} - {*raylets.raylets}).pop()
-            reaches(process, lambda: any(remote == port_of(url) for _, remote in connections(actors(late))))
+            reaches(
+                process,
+                lambda: any(remote == port_of(url) for _, remote in connections(actors(late))),
+            )
         os.kill(late, signal.SIGKILL)
         lost = unsaved(process, CHAINS, folder, url)
         assert process.wait() == 0
@@ -315,11 +359,13 @@ def test_late_machine_takes_part_and_keeps_its_slots_when_it_is_lost(
 def test_machine_without_a_way_to_the_endpoint_is_played_without(
     play: Commands, wanted: Wanted, tmp_path: Path
 ) -> None:
-    """Its proxy is dead: nobody fails, and the log names its worker; the other machine joins when it has given up. Then
-    the raylet of another run's driver is killed, and with it Ray ends the driver; the run goes on without Ray."""
+    """Its proxy is dead: nobody fails, and the log names its worker; the other machine joins when
+    it has given up. Then the raylet of another run's driver is killed, and with it Ray ends the
+    driver; the run goes on without Ray."""
     dead = {"HTTP_PROXY": "http://127.0.0.1:1", "NO_PROXY": "127.0.0.1"}
     with endpoint(*SLOW) as url, cluster(1, **dead) as raylets:
-        there = "http://endpoint.invalid/v1"  # behind the proxy, which takes a whole address for its own path
+        # behind the proxy, which takes a whole address for its own path
+        there = "http://endpoint.invalid/v1"
         process = play(CHAINS, there, *on(raylets), env={**os.environ, "HTTP_PROXY": url})
         [note] = reaches(process, lambda: about_workers(tmp_path / "run"))
         raylets.add(1, {"HTTP_PROXY": url})
@@ -335,7 +381,9 @@ def test_machine_without_a_way_to_the_endpoint_is_played_without(
     assert CHAINS.results(tmp_path / "driver") == wanted(CHAINS)
 
 
-def test_cluster_that_loses_its_head_ends_the_run(play: Commands, wanted: Wanted, tmp_path: Path) -> None:
+def test_cluster_that_loses_its_head_ends_the_run(
+    play: Commands, wanted: Wanted, tmp_path: Path
+) -> None:
     """Exit code 4 before Ray itself ends this process; what was answered is saved."""
     folder = tmp_path / "run"
     hurried = (*HURRIED, "crew.HEAD_SECONDS=1", "crew.GRACE_SECONDS=2", "--")
@@ -346,7 +394,11 @@ def test_cluster_that_loses_its_head_ends_the_run(play: Commands, wanted: Wanted
             os.kill(raylets.head, signal.SIGKILL)
             assert process.wait() == 4
         seen = stats(url)
-        assert seen["requests"] == seen["completed"] == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
+        assert (
+            seen["requests"]
+            == seen["completed"]
+            == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
+        )
         assert play(CHAINS, url).wait() == 0
         prove(CHAINS, folder, url, wanted(CHAINS))
 
@@ -369,9 +421,11 @@ class Own(benchmarks.DailyMobilityAgent):
 """
 
 
-def test_agent_that_blocks_is_broken_off_in_its_worker(play: Commands, raylets: Raylets, tmp_path: Path) -> None:
-    """An endless loop in some residents, `SystemExit` in others: they fail, and the rest go on, as in one
-    process."""
+def test_agent_that_blocks_is_broken_off_in_its_worker(
+    play: Commands, raylets: Raylets, tmp_path: Path
+) -> None:
+    """An endless loop in some residents, `SystemExit` in others: they fail, and the rest go on, as
+    in one process."""
     (tmp_path / "agent.py").write_text(BLOCKED)
     blocked = Kind((*DAYS.words, "--agent", str(tmp_path / "agent.py")), DAYS.subset, DAYS.model)
     with endpoint() as url:
@@ -380,27 +434,37 @@ def test_agent_that_blocks_is_broken_off_in_its_worker(play: Commands, raylets: 
     kept = [sorted(blocked.results(tmp_path / name).splitlines()) for name in ("local", "ray")]
     failures = tmp_path / "ray" / "failures_beijing.jsonl"
     assert kept[0] == kept[1] != []
-    assert {orjson.loads(line.text)["kind"] for line in sound_lines(failures)} == {"agent_blocked", "agent_error"}
+    assert {orjson.loads(line.text)["kind"] for line in sound_lines(failures)} == {
+        "agent_blocked",
+        "agent_error",
+    }
 
 
-def test_agent_that_ends_its_workers_is_named(play: Commands, raylets: Raylets, tmp_path: Path) -> None:
+def test_agent_that_ends_its_workers_is_named(
+    play: Commands, raylets: Raylets, tmp_path: Path
+) -> None:
     """The run stops, as with any workers that are lost."""
     (tmp_path / "ends.py").write_text(ENDED)
     ended = Kind((*DAYS.words, "--agent", str(tmp_path / "ends.py")), DAYS.subset, DAYS.model)
     hurried = (*HURRIED, "crew.LOSSES_MOST=1", "--")
     with endpoint() as url:
-        process = play(ended, url, *on(raylets, 1), start=hurried, name="ended", stdout=subprocess.PIPE)
+        process = play(
+            ended, url, *on(raylets, 1), start=hurried, name="ended", stdout=subprocess.PIPE
+        )
         shown, _ = process.communicate()
     assert process.returncode == 4 and "workers were lost, and no user was done" in shown
 
 
 def test_what_cannot_start_ends_with_a_sentence(play: Commands, raylets: Raylets) -> None:
-    """No worker in time, nobody at the address, other code on the workers: one line on what to do, an exit code."""
+    """No worker in time, nobody at the address, other code on the workers: one line on what to do,
+    an exit code."""
     nobody = ("--engine", "ray", "--ray-address", "127.0.0.1:1")
     cases = ((nobody, "crew.LOSSES_MOST=5", 4), (on(raylets, 1), "cluster.START_SECONDS=0.01", 4))
     for options, other, code in (*cases, (on(raylets, 1), "cluster.__version__=0", 2)):
         start = (*HURRIED, other, "--")
-        process = play(CHAINS, "http://127.0.0.1:1/v1", *options, start=start, stderr=subprocess.PIPE)
+        process = play(
+            CHAINS, "http://127.0.0.1:1/v1", *options, start=start, stderr=subprocess.PIPE
+        )
         _, complaint = process.communicate()
         assert process.returncode == code
         assert complaint.startswith("harness: ") and complaint.count("\n") == 1

@@ -1,5 +1,5 @@
-"""The commands `run` and `resume` on workers in this process: what is in the files, what the endpoint got, and how
-workers share limits."""
+"""The commands `run` and `resume` on workers in this process: what is in the files, what the
+endpoint got, and how workers share limits."""
 
 from __future__ import annotations
 
@@ -73,15 +73,32 @@ def test_results_of_both_benchmarks_are_those_of_this_process(
     """To the byte, over the embedded endpoint of each worker; the report too."""
     folders = [tmp_path / "local", tmp_path / "workers"]
     model = "baseline/recency" if benchmark == "streamprofile" else "baseline/random-day"
-    words = ["run", benchmark, "--demo", "--model", model, "--limit", "7", "--no-html", "--name", "r"]
+    words = [
+        "run",
+        benchmark,
+        "--demo",
+        "--model",
+        model,
+        "--limit",
+        "7",
+        "--no-html",
+        "--name",
+        "r",
+    ]
     for folder, more in zip(folders, ([], ON_TWO), strict=True):
         Commands(folder, capsys)(*words, *more)
     assert len(cluster.workers) == 2
-    written = [sorted(path.name for path in folder.glob("r/inference_results_*")) for folder in folders]
+    written = [
+        sorted(path.name for path in folder.glob("r/inference_results_*")) for folder in folders
+    ]
     assert written[0] == written[1] != []
     for file in written[0]:
-        assert (folders[0] / "r" / file).read_bytes() == (folders[1] / "r" / file).read_bytes() != b""
-    for one, other in zip(*(sorted(folder.glob("r/eval_report_*.json")) for folder in folders), strict=True):
+        assert (
+            (folders[0] / "r" / file).read_bytes() == (folders[1] / "r" / file).read_bytes() != b""
+        )
+    for one, other in zip(
+        *(sorted(folder.glob("r/eval_report_*.json")) for folder in folders), strict=True
+    ):
         assert numbers(orjson.loads(one.read_bytes())) == numbers(orjson.loads(other.read_bytes()))
 
 
@@ -96,8 +113,9 @@ def test_lost_worker_costs_what_it_had_not_reported(
     cluster: Place,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its part goes on elsewhere from the run's files: the same results, nothing is saved twice, and the log has it.
-    What it reports is saved before its next turn, and only what was not saved is requested again."""
+    """Its part goes on elsewhere from the run's files: the same results, nothing is saved twice,
+    and the log has it. What it reports is saved before its next turn, and only what was not saved
+    is requested again."""
     monkeypatch.setattr(crew, "SHARE_SECONDS", 0.1)
     not_saved = list[int]()
 
@@ -133,7 +151,8 @@ def test_lost_worker_costs_what_it_had_not_reported(
     replies = Counter((one["user_id"], one["request"], one["nth"]) for one in saved(tmp_path / "r"))
     assert set(replies.values()) == {1} and len(replies) == requests.total()
     assert set(server.bodies) == set(requests)
-    # A request may be on its way when the loss is seen: the server has not read it, or its reply is not saved yet.
+    # A request may be on its way when the loss is seen: the server has not read it, or its reply is
+    # not saved yet.
     assert len(server.bodies) - requests.total() <= not_saved[0] + IN_FLIGHT
     assert about_workers(tmp_path / "r") == ["worker 0 is lost: it was to be lost"]
 
@@ -172,13 +191,23 @@ def test_failed_users_of_a_lost_worker_are_counted_once(
     cluster.change = lose_first
     with serving(refusing) as server:
         shown = Commands(tmp_path, capsys)(*at(server), "--engine", "ray", "--workers", "1", code=1)
-    failed = {orjson.loads(line.text)["user_id"] for line in sound_lines(tmp_path / "r" / "failures_weibo.jsonl")}
+    failed = {
+        orjson.loads(line.text)["user_id"]
+        for line in sound_lines(tmp_path / "r" / "failures_weibo.jsonl")
+    }
     assert len(cluster.workers) == 2 and len(failed) == 2
-    assert ", 2 failed |" in shown and "2 failed users: http_400 2" in shown and "\n2 users failed: " in shown
+    assert (
+        ", 2 failed |" in shown
+        and "2 failed users: http_400 2" in shown
+        and "\n2 users failed: " in shown
+    )
 
 
 def test_workers_that_are_lost_again_and_again_stop_the_run(
-    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+    local: tuple[bytes, Counter[bytes]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cluster: Place,
 ) -> None:
     """With exit code 4 and one sentence; `resume` without Ray goes on."""
 
@@ -215,14 +244,17 @@ def test_options_of_one_process_are_those_of_workers(
             Commands(tmp_path / name, capsys)(*at(server), *more, *engine)
         [results] = (tmp_path / name).glob(f"*/{RESULTS}")
         manifest = orjson.loads((results.parent / "run_weibo.json").read_bytes())
-        found.append((len(server.bodies), results.read_bytes(), manifest["counts"], manifest["cost"]))
+        found.append(
+            (len(server.bodies), results.read_bytes(), manifest["counts"], manifest["cost"])
+        )
     assert found[0] == found[1]
 
 
 def test_workers_reuse_the_replies_of_another_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
-    """As one process does: nothing is requested that the other run has, and replies and results are the same."""
+    """As one process does: nothing is requested that the other run has, and replies and results are
+    the same."""
     pytest.importorskip("harness.extensions.reuse")
     commands = Commands(tmp_path, capsys)
     with serving(baseline) as server:
@@ -236,11 +268,19 @@ def test_workers_reuse_the_replies_of_another_run(
             commands(*at(server), "--name", name, "--reuse", "earlier", *engine)
             requests.append(sorted(server.bodies[before:]))
             replies.append(
-                sorted((one["user_id"], one["request"], one.get("reused")) for one in saved(tmp_path / name))
+                sorted(
+                    (one["user_id"], one["request"], one.get("reused"))
+                    for one in saved(tmp_path / name)
+                )
             )
     assert requests[0] == requests[1] != []
-    assert replies[0] == replies[1] and sum(reused == "earlier" for *_, reused in replies[0]) == earlier
-    assert (tmp_path / "local" / RESULTS).read_bytes() == (tmp_path / "workers" / RESULTS).read_bytes()
+    assert (
+        replies[0] == replies[1]
+        and sum(reused == "earlier" for *_, reused in replies[0]) == earlier
+    )
+    assert (tmp_path / "local" / RESULTS).read_bytes() == (
+        tmp_path / "workers" / RESULTS
+    ).read_bytes()
 
 
 def test_replies_to_workers_are_counted_by_who_answered(
@@ -251,7 +291,12 @@ def test_replies_to_workers_are_counted_by_who_answered(
     with serving(by_turns({"model": "m"}, {"model": "n", "provider": "P"})) as server:
         for name, engine in (("local", ()), ("workers", ON_TWO)):
             commands = Commands(tmp_path / name, capsys)
-            assert commands(*at(server), *engine).count("m was asked for, and several models answered: ") >= 1
+            assert (
+                commands(*at(server), *engine).count(
+                    "m was asked for, and several models answered: "
+                )
+                >= 1
+            )
             replies.append(commands.report("r", "weibo")["replies"])
             log = (tmp_path / name / "r/run_weibo.log").read_bytes()
             assert log.count(b'"what":"answered_by"') == 1
@@ -263,18 +308,34 @@ def test_models_of_one_command_share_workers(
 ) -> None:
     """Each has its own run, with the results of one process."""
     with serving(baseline) as server:
-        words = ["run", *SHIPPED, *USERS[1:-2], "--model", "m1", "--model", "m2", "--api-url", server.url]
+        words = [
+            "run",
+            *SHIPPED,
+            *USERS[1:-2],
+            "--model",
+            "m1",
+            "--model",
+            "m2",
+            "--api-url",
+            server.url,
+        ]
         for name, engine in (("local", ()), ("workers", ON_TWO)):
             Commands(tmp_path / name, capsys)(*words, *engine)
     for model in ("m1", "m2"):
-        results = [(tmp_path / name / model / RESULTS).read_bytes() for name in ("local", "workers")]
+        results = [
+            (tmp_path / name / model / RESULTS).read_bytes() for name in ("local", "workers")
+        ]
         assert results[0] == results[1] != b""
 
 
 def test_worker_that_was_stopped_asks_before_it_sends(
-    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+    local: tuple[bytes, Counter[bytes]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cluster: Place,
 ) -> None:
-    """It wakes within a turn whose lease is over: no request goes out before the driver's next turn."""
+    """It wakes within a turn whose lease is over: no request goes out before the driver's next
+    turn."""
     begins, counts = list[int](), list[int]()
 
     def clock() -> float:
@@ -294,7 +355,9 @@ def test_worker_that_was_stopped_asks_before_it_sends(
 
     cluster.change = watch
     with serving(baseline) as server:
-        Commands(tmp_path, capsys)(*at(server, "--concurrency", "1"), "--engine", "ray", "--workers", "1")
+        Commands(tmp_path, capsys)(
+            *at(server, "--concurrency", "1"), "--engine", "ray", "--workers", "1"
+        )
     leased_at = {counts[begin] for begin in begins}
     asleep = set(range(4, len(server.bodies), 4))
     assert len(asleep) > 10 and asleep <= leased_at
@@ -302,7 +365,10 @@ def test_worker_that_was_stopped_asks_before_it_sends(
 
 
 def test_signal_saves_what_is_answered(
-    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+    local: tuple[bytes, Counter[bytes]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cluster: Place,
 ) -> None:
     """On all workers: exit code 130, and `resume` without Ray requests the rest alone."""
 
@@ -320,8 +386,11 @@ def test_signal_saves_what_is_answered(
     assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
 
 
-def test_engines_take_turns_with_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place) -> None:
-    """Workers, one process, workers: three sessions of two repeats, and each request is paid once."""
+def test_engines_take_turns_with_repeats(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """Workers, one process, workers: three sessions of two repeats, and each request is paid
+    once."""
     words = ("--repeats", "2", "--temperature", "0.5")
     with serving(baseline) as server:
         Commands(tmp_path / "local", capsys)(*at(server, *words))
@@ -335,12 +404,16 @@ def test_engines_take_turns_with_repeats(tmp_path: Path, capsys: pytest.CaptureF
         commands(*few)
         commands(*at(server, *words), *ON_TWO)
     assert Counter(server.bodies) == requests
-    assert (tmp_path / "r" / RESULTS).read_bytes() == (tmp_path / "local" / "r" / RESULTS).read_bytes()
+    assert (tmp_path / "r" / RESULTS).read_bytes() == (
+        tmp_path / "local" / "r" / RESULTS
+    ).read_bytes()
 
 
-def test_shares_never_exceed_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place) -> None:
-    """While workers end, are lost and start: the sum of what they may have in flight is never above it, and reaches
-    it. So do the shares of a rate, as the endpoint's clock confirms."""
+def test_shares_never_exceed_the_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """While workers end, are lost and start: the sum of what they may have in flight is never above
+    it, and reaches it. So do the shares of a rate, as the endpoint's clock confirms."""
     sums, rates = set[int](), set[float]()
     arrivals = list[float]()
 
@@ -372,9 +445,13 @@ def test_shares_never_exceed_the_limit(tmp_path: Path, capsys: pytest.CaptureFix
     rate: dict[int, float] = {}
     cluster.change = watch
     with serving(timed) as server:
-        Commands(tmp_path, capsys)(*at(server), "--limit", "30", "--rpm", "6000", "--engine", "ray", "--workers", "3")
+        Commands(tmp_path, capsys)(
+            *at(server), "--limit", "30", "--rpm", "6000", "--engine", "ray", "--workers", "3"
+        )
     assert max(sums) == 4 and max(rates) == 6000.0
-    assert arrivals[-1] - arrivals[0] > 0.7 * (len(arrivals) - 1) / 100  # a part may begin with a tenth of a second's
+    assert (
+        arrivals[-1] - arrivals[0] > 0.7 * (len(arrivals) - 1) / 100
+    )  # a part may begin with a tenth of a second's
 
 
 @pytest.fixture
@@ -385,7 +462,9 @@ def cut_off(cluster: Place) -> None:
         if number == 0:
             plan = worker.player.plans[0]
             [address] = plan.way.found.addresses if plan.way.found else ()
-            found = replace(plan.way.found, addresses=(replace(address, url="http://127.0.0.1:9/v1"),))  # type: ignore[type-var]
+            found = replace(
+                plan.way.found, addresses=(replace(address, url="http://127.0.0.1:9/v1"),)
+            )  # type: ignore[type-var]
             worker.player.plans = [plan._replace(way=replace(plan.way, found=found))]
 
     cluster.change = change
@@ -420,7 +499,10 @@ def test_worker_alone_without_a_way_to_the_endpoint_stops_the_run(
 @pytest.mark.slow
 @pytest.mark.usefixtures("cut_off")
 def test_worker_without_a_way_waits_for_one_that_is_being_started(
-    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+    local: tuple[bytes, Counter[bytes]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cluster: Place,
 ) -> None:
     """On a slow machine the other begins only when the first has given up."""
     given_up = anyio.Event()
@@ -438,7 +520,10 @@ def test_worker_without_a_way_waits_for_one_that_is_being_started(
 
 
 def test_worker_that_cannot_be_started_is_played_without(
-    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+    local: tuple[bytes, Counter[bytes]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cluster: Place,
 ) -> None:
     """Also when the only other is lost, and its successor is still being started."""
 
@@ -463,10 +548,13 @@ def test_worker_that_cannot_be_started_is_played_without(
 
 
 def test_budget_holds_over_all_workers_and_loses_nothing(
-    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+    local: tuple[bytes, Counter[bytes]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cluster: Place,
 ) -> None:
-    """Each reply takes 1,020 tokens. What was answered is saved, and more of the budget ends the run without a second
-    request for any of it."""
+    """Each reply takes 1,020 tokens. What was answered is saved, and more of the budget ends the
+    run without a second request for any of it."""
     commands, requests = Commands(tmp_path, capsys), local[1].total()
 
     def dear(body: dict[str, Any]) -> tuple[int, bytes]:
@@ -484,7 +572,10 @@ def test_budget_holds_over_all_workers_and_loses_nothing(
 
 
 def test_key_on_the_command_line_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cluster: Place,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A cluster's list of jobs shows the command line of each driver to all of its users."""
     with serving(baseline) as server:
@@ -497,7 +588,8 @@ def test_key_on_the_command_line_is_refused(
 
 
 def test_display_counts_what_workers_did(tmp_path: Path, cluster: Place) -> None:
-    """Users, steps, requests and scored users are those of all workers, and never more than there are."""
+    """Users, steps, requests and scored users are those of all workers, and never more than there
+    are."""
     seen = list[Any]()
     with serving(baseline) as server:
         harness.run(

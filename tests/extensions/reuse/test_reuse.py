@@ -1,4 +1,5 @@
-"""`run --reuse`: replies that another run has saved for the same requests are not paid for again."""
+"""`run --reuse`: replies that another run has saved for the same requests are not paid for
+again."""
 
 from __future__ import annotations
 
@@ -26,7 +27,16 @@ class Case:
     def run(self, name: str, *options: str, model: str = "m") -> int:
         """Run, and forget the requests so far."""
         self.server.bodies.clear()
-        named = ["--name", name, "--model", model, "--api-url", self.server.url, "--platform", "weibo"]
+        named = [
+            "--name",
+            name,
+            "--model",
+            model,
+            "--api-url",
+            self.server.url,
+            "--platform",
+            "weibo",
+        ]
         where = ["--tasks-dir", str(self._tasks), "--results-dir", str(self.out)]
         return main(["run", *named, *where, "--no-html", *options])
 
@@ -34,7 +44,10 @@ class Case:
         return dict(orjson.loads((self.out / name / "run_weibo.json").read_bytes()))
 
     def responses(self, name: str) -> list[dict[str, Any]]:
-        return [unseal(line) for line in (self.out / name / "responses_weibo.jsonl").read_bytes().splitlines()]
+        return [
+            unseal(line)
+            for line in (self.out / name / "responses_weibo.jsonl").read_bytes().splitlines()
+        ]
 
     def notes(self, name: str) -> list[str]:
         return [note for note in report(self.out, name)["notes"] if "--reuse" in note]
@@ -47,17 +60,24 @@ def case(tmp_path: Path) -> Any:
 
 
 def test_equal_run_pays_for_nothing_and_has_the_same_results(case: Case) -> None:
-    """Its folder is whole: it verifies, is parsed again, and names the run of every reply; its identity is the same."""
+    """Its folder is whole: it verifies, is parsed again, and names the run of every reply; its
+    identity is the same."""
     assert case.run("first") == 0
     paid = len(case.server.bodies)
     assert paid and case.run("second", "--reuse", "first") == 0
     assert case.server.bodies == []
-    assert (case.out / "second" / RESULTS).read_bytes() == (case.out / "first" / RESULTS).read_bytes()
+    assert (case.out / "second" / RESULTS).read_bytes() == (
+        case.out / "first" / RESULTS
+    ).read_bytes()
     assert case.manifest("second")["identity"] == case.manifest("first")["identity"]
     assert case.manifest("second")["provenance"]["reused"] == {"first": paid}
-    assert report(case.out, "second")["replies"] == {"answered_by": [{"replies": paid, "model": "scripted"}]}
+    assert report(case.out, "second")["replies"] == {
+        "answered_by": [{"replies": paid, "model": "scripted"}]
+    }
     assert case.manifest("second")["times"]["schedule"]["lower_bound_seconds"] == 0
-    assert [note.split()[0] for note in case.notes("second")] == [str(paid)] and case.notes("first") == []
+    assert [note.split()[0] for note in case.notes("second")] == [str(paid)] and case.notes(
+        "first"
+    ) == []
     shutil.rmtree(case.out / "first")
     made = {line.pop("reused") for line in case.responses("second")}
     assert made == {"first"} and len(case.responses("second")) == paid
@@ -68,18 +88,22 @@ def test_equal_run_pays_for_nothing_and_has_the_same_results(case: Case) -> None
 
 
 def test_reply_is_saved_as_it_came(case: Case) -> None:
-    """With its seconds, tries and endpoint of then, and without the bytes that were sent for it: none were. A reply
-    that was itself reused names the run that was given."""
+    """With its seconds, tries and endpoint of then, and without the bytes that were sent for it:
+    none were. A reply that was itself reused names the run that was given."""
     case.run("first", "--limit", "2")
     case.run("second", "--limit", "2", "--reuse", "first")
     case.run("third", "--limit", "2", "--reuse", str(case.out / "second"))
-    first, third = (sorted(case.responses(name), key=lambda line: line["request"]) for name in ("first", "third"))
+    first, third = (
+        sorted(case.responses(name), key=lambda line: line["request"])
+        for name in ("first", "third")
+    )
     assert all(line.pop("sent") for line in first)
     assert third == [{**line, "reused": "second"} for line in first]
 
 
 def test_what_the_other_run_lacks_is_requested(case: Case) -> None:
-    """Users beyond its share, replies that are damaged, and those that a changed prompt asks for."""
+    """Users beyond its share, replies that are damaged, and those that a changed prompt asks
+    for."""
     case.run("first", "--limit", "3")
     saved = len(case.server.bodies)
     path = case.out / "first/responses_weibo.jsonl"
@@ -94,7 +118,8 @@ def test_what_the_other_run_lacks_is_requested(case: Case) -> None:
 
 
 def test_count_is_of_all_sessions(case: Case) -> None:
-    """A run that was stopped and resumed has reused what its files say, and the resume pays for the rest."""
+    """A run that was stopped and resumed has reused what its files say, and the resume pays for the
+    rest."""
     case.run("first", "--limit", "3")
     saved = len(case.server.bodies)
     case.server.script = lambda body: (401, b"{}")
@@ -105,7 +130,8 @@ def test_count_is_of_all_sessions(case: Case) -> None:
 
 
 def test_each_part_and_repeat_reuses_its_own(case: Case) -> None:
-    """Merged parts have the sum; a second repeat sends another seed, so that no reply is one to it."""
+    """Merged parts have the sum; a second repeat sends another seed, so that no reply is one to
+    it."""
     case.run("first")
     paid = len(case.server.bodies)
     for part in ("1/2", "2/2"):
@@ -146,7 +172,9 @@ REFUSED = (
 )
 
 
-def test_replies_to_other_requests_are_refused(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replies_to_other_requests_are_refused(
+    case: Case, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With exit code 2 and one sentence, before anything is sent or set aside."""
     case.run("first", "--limit", "1")
     case.run("second", "--limit", "1")
@@ -161,8 +189,12 @@ def test_replies_to_other_requests_are_refused(case: Case, capsys: pytest.Captur
         assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("sampling", [("--temperature", "0.5"), ("--extra-body", '{"temperature": 1}')])
-def test_samples_are_refused_though_both_runs_have_the_same_parameters(case: Case, sampling: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "sampling", [("--temperature", "0.5"), ("--extra-body", '{"temperature": 1}')]
+)
+def test_samples_are_refused_though_both_runs_have_the_same_parameters(
+    case: Case, sampling: tuple[str, ...]
+) -> None:
     """Above temperature 0 a reply is a draw, and a run of copies would be no run."""
     assert case.run("first", "--limit", "1", *sampling) == 0
     assert case.run("second", "--limit", "1", *sampling, "--reuse", "first") == 2
@@ -192,10 +224,13 @@ def test_samples_of_an_endpoint_without_temperature_are_refused(case: Case) -> N
 
 
 def test_replies_without_the_schema_do_not_stand_for_replies_with_it(case: Case) -> None:
-    """`json_schema` refuses them; `auto` takes them, and its report says what they were asked for."""
+    """`json_schema` refuses them; `auto` takes them, and its report says what they were asked
+    for."""
     case.server.script = refusing("json_schema", "This response_format type is unavailable now")
     assert case.run("first", "--limit", "1", "--structured", "auto") == 0
-    assert case.run("second", "--limit", "1", "--structured", "json_schema", "--reuse", "first") == 2
+    assert (
+        case.run("second", "--limit", "1", "--structured", "json_schema", "--reuse", "first") == 2
+    )
     case.server.script = baseline
     assert case.run("third", "--limit", "1", "--structured", "auto", "--reuse", "first") == 0
     assert case.server.bodies == []
@@ -209,7 +244,9 @@ def test_reply_that_cannot_be_used_is_reused_as_often_as_it_came(case: Case) -> 
     assert case.run("first", "--limit", "1") == 0
     assert case.run("second", "--limit", "1", "--reuse", "first") == 0
     assert case.server.bodies == []
-    assert (case.out / "second" / RESULTS).read_bytes() == (case.out / "first" / RESULTS).read_bytes()
+    assert (case.out / "second" / RESULTS).read_bytes() == (
+        case.out / "first" / RESULTS
+    ).read_bytes()
 
 
 def test_its_value_is_completed_with_names_of_runs() -> None:

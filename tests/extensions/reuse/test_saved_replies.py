@@ -16,7 +16,9 @@ from harness.store.log import seal
 
 def line(request: str, nth: Any = 0, text: str = "答", **more: Any) -> bytes:
     saved = {"user_id": "甲", "request": request, "nth": nth, "completion": {"text": text}}
-    return seal({**saved, "seconds": 1.5, "tries": 2, "endpoint": "http://x/v1", "format": 1, **more})
+    return seal(
+        {**saved, "seconds": 1.5, "tries": 2, "endpoint": "http://x/v1", "format": 1, **more}
+    )
 
 
 @pytest.fixture
@@ -26,7 +28,12 @@ def path(tmp_path: Path) -> Path:
 
 def test_replies_are_found_by_digest_and_number(path: Path) -> None:
     """Of equal requests of several users the first reply is taken."""
-    path.write_bytes(line("a", text="一") + line("a", 1, "二") + line("b", text="三", first_token=0.25) + line("a"))
+    path.write_bytes(
+        line("a", text="一")
+        + line("a", 1, "二")
+        + line("b", text="三", first_token=0.25)
+        + line("a")
+    )
     with closing(SavedReplies(path, "first")) as saved:
         assert saved.reply("a", 0) == Reply(Completion("一"), 1.5, 2, "http://x/v1", reused="first")
         assert saved.reply("a", 1) == Reply(Completion("二"), 1.5, 2, "http://x/v1", reused="first")

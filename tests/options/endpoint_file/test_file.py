@@ -1,4 +1,5 @@
-"""`--config`: what is taken from asbench's YAML file, and what is said of one that cannot be used."""
+"""`--config`: what is taken from asbench's YAML file, and what is said of one that cannot be
+used."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ def file(tmp_path: Path) -> Path:
 def test_the_first_endpoint_is_taken(file: Path) -> None:
     """Address, key, model and pace come from the first entry; the others are counted."""
     file.write_text(
-        f"llm:\n- provider: vllm\n  base_url: http://h:1/v1\n  api_key: {SECRET}\n  model: 千问\n  semaphore: 7\n"
-        "  timeout: 30\n- provider: openai\n  model: x\nenv:\n  home_dir: .x\n",
+        f"llm:\n- provider: vllm\n  base_url: http://h:1/v1\n  api_key: {SECRET}\n  model: 千问\n "
+        " semaphore: 7\n  timeout: 30\n- provider: openai\n  model: x\nenv:\n  home_dir: .x\n",
         encoding="utf-8",
     )
     found, others = read(file)
@@ -66,13 +67,28 @@ def test_a_known_provider_needs_no_address(file: Path, named: str, ours: str) ->
         ("llm: [{provider: openai, model: 3}]", r"llm\[0\]\.model"),
         ("llm: [{provider: vllm, model: m}]", r"llm\[0\]\.base_url: expected an address"),
         ("llm: [{provider: dashscope, model: m}]", r"llm\[0\]\.base_url: expected an address"),
-        ("llm: [{provider: openai, model: m, api_key: 12345678}]", r"llm\[0\]\.api_key: expected a key in quotes"),
-        ("llm: [{provider: openai, model: m, concurrency: many}]", r"llm\[0\]\.concurrency: expected a whole number"),
-        ("llm: [{provider: openai, model: m, concurrency: 0}]", r"llm\[0\]\.concurrency: expected a whole number"),
-        ("llm: [{provider: openai, model: m, timeout: .nan}]", r"llm\[0\]\.timeout: expected seconds above 0"),
+        (
+            "llm: [{provider: openai, model: m, api_key: 12345678}]",
+            r"llm\[0\]\.api_key: expected a key in quotes",
+        ),
+        (
+            "llm: [{provider: openai, model: m, concurrency: many}]",
+            r"llm\[0\]\.concurrency: expected a whole number",
+        ),
+        (
+            "llm: [{provider: openai, model: m, concurrency: 0}]",
+            r"llm\[0\]\.concurrency: expected a whole number",
+        ),
+        (
+            "llm: [{provider: openai, model: m, timeout: .nan}]",
+            r"llm\[0\]\.timeout: expected seconds above 0",
+        ),
         ("llm: [{provider: openai, model: m, api_key: !!bool 12345678}]", "expected YAML"),
         ("llm: [{provider: openai, model: m, semaphore: true}]", r"llm\[0\]\.semaphore"),
-        ("llm: [{provider: openai, model: m, timeout: -1}]", r"llm\[0\]\.timeout: expected seconds above 0"),
+        (
+            "llm: [{provider: openai, model: m, timeout: -1}]",
+            r"llm\[0\]\.timeout: expected seconds above 0",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_told_by_field(file: Path, text: str, said: str) -> None:

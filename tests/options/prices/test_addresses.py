@@ -23,7 +23,10 @@ def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Bench]
 @pytest.fixture
 def other() -> Iterator[Account]:
     """An endpoint elsewhere, which bills twice as much."""
-    twice = {model: tuple(str(2 * Fraction(price)) for price in prices) for model, prices in PRICES.items()}
+    twice = {
+        model: tuple(str(2 * Fraction(price)) for price in prices)
+        for model, prices in PRICES.items()
+    }
     with account(plain, {model: (a, b, c) for model, (a, b, c) in twice.items()}) as endpoint:
         yield endpoint
 
@@ -33,7 +36,9 @@ def configure(bench: Bench, *tables: str) -> None:
 
 
 def both(bench: Bench, other: Account, *, here: int | None = 1, there: int | None = 2) -> None:
-    configure(bench, provider("p", bench.account.url, scale=here), provider("q", other.url, scale=there))
+    configure(
+        bench, provider("p", bench.account.url, scale=here), provider("q", other.url, scale=there)
+    )
 
 
 def provenance(bench: Bench) -> JSON:
@@ -47,8 +52,11 @@ def stopped(bench: Bench, *words: str) -> None:
     assert bench.spent() > 0
 
 
-def test_price_of_an_address_that_never_answered_is_not_that_of_the_next_one(bench: Bench, other: Account) -> None:
-    """Begun at a provider, and killed before its first request, then at a local server: no price is known there."""
+def test_price_of_an_address_that_never_answered_is_not_that_of_the_next_one(
+    bench: Bench, other: Account
+) -> None:
+    """Begun at a provider, and killed before its first request, then at a local server: no price is
+    known there."""
     bench.account.script = lambda body, number: Act(None, None, "status 503")
     assert bench.run("--max-outage", "0.1", limit=3) == 3
     (bench.results / "a" / "run_weibo.log").write_bytes(b"")
@@ -59,7 +67,9 @@ def test_price_of_an_address_that_never_answered_is_not_that_of_the_next_one(ben
 
 
 @pytest.mark.parametrize("again", ["resume", "run"])
-def test_replies_of_an_address_without_a_price_have_none(bench: Bench, other: Account, again: str) -> None:
+def test_replies_of_an_address_without_a_price_have_none(
+    bench: Bench, other: Account, again: str
+) -> None:
     """What the others cost is still known, as a share, and said to be all that is."""
     stopped(bench)
     words = ("--budget", "1Mtok", "--api-url", other.url)
@@ -75,7 +85,9 @@ def test_replies_of_an_address_without_a_price_have_none(bench: Bench, other: Ac
     assert bench.command("verify") == 0
 
 
-def test_each_address_has_its_own_price_and_a_run_may_come_back(bench: Bench, other: Account) -> None:
+def test_each_address_has_its_own_price_and_a_run_may_come_back(
+    bench: Bench, other: Account
+) -> None:
     """Also where the providers file no longer has a price: an address keeps the last one."""
     both(bench, other)
     stopped(bench)
@@ -87,8 +99,11 @@ def test_each_address_has_its_own_price_and_a_run_may_come_back(bench: Bench, ot
     assert len(provenance(bench)["later_prices"]) == 1
 
 
-def test_new_prices_are_those_of_each_address_and_later_sessions_add_theirs(bench: Bench, other: Account) -> None:
-    """By the file of `--providers`; a price that changed before is one of the place where it was."""
+def test_new_prices_are_those_of_each_address_and_later_sessions_add_theirs(
+    bench: Bench, other: Account
+) -> None:
+    """By the file of `--providers`; a price that changed before is one of the place where it
+    was."""
     both(bench, other)
     stopped(bench)
     both(bench, other, here=3)
@@ -103,8 +118,14 @@ def test_new_prices_are_those_of_each_address_and_later_sessions_add_theirs(benc
     assert bench.resume("--budget", "1Mtok", "--provider", "q") == 0
     rest = other.total() - there
     assert rest > 0
-    by_price = {Fraction(share["price"]["prompt"]): Fraction(share["amount"]) for share in bench.cost()["shares"]}
-    assert set(by_price) == {Fraction("0.5"), 3, 1} and (by_price[3], by_price[1]) == (3 * there, rest)
+    by_price = {
+        Fraction(share["price"]["prompt"]): Fraction(share["amount"])
+        for share in bench.cost()["shares"]
+    }
+    assert set(by_price) == {Fraction("0.5"), 3, 1} and (by_price[3], by_price[1]) == (
+        3 * there,
+        rest,
+    )
     assert bench.command("verify") == 0
 
 
@@ -124,10 +145,15 @@ def test_batches_cost_what_their_address_asks_for_batches(bench: Bench, other: A
     assert bench.run("--batch", "--max-tokens", "60", "--budget", "0.001usd", limit=8) == 5
     assert bench.resume("--provider", "q", "--no-batch", "--budget", "1usd") == 0
     assert bench.exact() == bench.spent() + other.total() and min(bench.spent(), other.total()) > 0
-    assert [Fraction(share["price"]["prompt"]) for share in bench.cost()["shares"]] == [Fraction("0.25"), 1]
+    assert [Fraction(share["price"]["prompt"]) for share in bench.cost()["shares"]] == [
+        Fraction("0.25"),
+        1,
+    ]
 
 
-def test_replicas_of_a_provider_have_its_price_together_and_one_by_one(bench: Bench, other: Account) -> None:
+def test_replicas_of_a_provider_have_its_price_together_and_one_by_one(
+    bench: Bench, other: Account
+) -> None:
     """A run that goes on at one of them keeps it, though the file has no price by then."""
     urls = f'["{bench.account.url}", "{other.url}"]'
     other.prices = dict(PRICES)
@@ -144,13 +170,18 @@ def test_price_of_a_provider_does_not_follow_to_a_relay(bench: Bench, other: Acc
     assert bench.cost()["amount"] is None
 
 
-def test_parts_of_two_addresses_are_merged_with_the_price_of_each(bench: Bench, other: Account) -> None:
-    """And the merged run goes on with them: its cost is the sum of both accounts, also by new prices."""
+def test_parts_of_two_addresses_are_merged_with_the_price_of_each(
+    bench: Bench, other: Account
+) -> None:
+    """And the merged run goes on with them: its cost is the sum of both accounts, also by new
+    prices."""
     both(bench, other)
     assert bench.run("--part", "1/2") == 0
     assert bench.run("--part", "2/2", "--provider", "q", "--model", "a") == 0
     assert bench.command("merge", "a", "--no-html", "--tasks-dir", str(SAMPLE_FOLDER)) == 0
     assert bench.exact() == bench.spent() + other.total() and min(bench.spent(), other.total()) > 0
     both(bench, other, here=3, there=4)
-    assert bench.command("reeval", "--no-html", "--new-prices", "--name", "a", *bench.providers) == 0
+    assert (
+        bench.command("reeval", "--no-html", "--new-prices", "--name", "a", *bench.providers) == 0
+    )
     assert bench.exact() == 3 * bench.spent() + 2 * other.total()

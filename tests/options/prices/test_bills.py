@@ -61,7 +61,9 @@ def test_thoughts_outside_completion_tokens_are_part_of_the_bill(bench: Bench) -
 
 def test_refused_tries_cost_nothing(bench: Bench) -> None:
     """429 before a reply."""
-    bench.account.script = lambda body, number: Act(None, None, "status 429") if number == 1 else plain(body, number)
+    bench.account.script = lambda body, number: (
+        Act(None, None, "status 429") if number == 1 else plain(body, number)
+    )
     assert bench.run(limit=2) == 0
     assert bench.exact() == bench.spent()
 
@@ -100,8 +102,14 @@ def test_estimate_counts_earlier_replies_at_the_price_that_they_had(bench: Bench
     assert bench.run(limit=12) == 0
     bench.account.prices["a"] = ("5", "1", "20")
     providers(bench.folder, bench.account.url, a="5")
-    text = (bench.folder / "providers.toml").read_text().replace("cached = 0.1\ncompletion = 2\n", "PRICE", 1)
-    (bench.folder / "providers.toml").write_text(text.replace("PRICE", "cached = 1\ncompletion = 20\n"))
+    text = (
+        (bench.folder / "providers.toml")
+        .read_text()
+        .replace("cached = 0.1\ncompletion = 2\n", "PRICE", 1)
+    )
+    (bench.folder / "providers.toml").write_text(
+        text.replace("PRICE", "cached = 1\ncompletion = 20\n")
+    )
     assert bench.run("--estimate", limit=24) == 5
     found = re.search(r"cost \S+ \((\S+) to (\S+)\) USD", bench.output)
     assert found
@@ -111,7 +119,9 @@ def test_estimate_counts_earlier_replies_at_the_price_that_they_had(bench: Bench
 
 
 @pytest.mark.parametrize("script", first_quick([thoughts_apart, half, failing]))
-def test_estimate_counts_what_tries_without_a_reply_and_without_usage_may_cost(bench: Bench, script: Any) -> None:
+def test_estimate_counts_what_tries_without_a_reply_and_without_usage_may_cost(
+    bench: Bench, script: Any
+) -> None:
     """The whole is within its interval, by the endpoint's account; so are the requests."""
     bench.account.script = script
     assert bench.run("--estimate", limit=24) == 5
@@ -123,7 +133,9 @@ def test_estimate_counts_what_tries_without_a_reply_and_without_usage_may_cost(b
     assert int(requests[1]) <= bench.account.arrived <= int(requests[2])
 
 
-def test_live_costs_and_scores_of_repeats_of_two_models_are_those_of_their_reports(bench: Bench) -> None:
+def test_live_costs_and_scores_of_repeats_of_two_models_are_those_of_their_reports(
+    bench: Bench,
+) -> None:
     """The last snapshots, in a run and in the session that continues it with more users."""
     seen: list[Sequence[Snapshot]] = []
     for limit in (4, 7):
@@ -138,9 +150,13 @@ def test_live_costs_and_scores_of_repeats_of_two_models_are_those_of_their_repor
             progress=seen.append,
         )
         for snapshot in seen[-1]:
-            report = orjson.loads((bench.results / snapshot.name / "eval_report_weibo.json").read_bytes())
+            report = orjson.loads(
+                (bench.results / snapshot.name / "eval_report_weibo.json").read_bytes()
+            )
             [subset], [money] = snapshot.subsets, snapshot.cost
-            assert Fraction(money.amount) == bench.exact(snapshot.name) == bench.spent(snapshot.name)
+            assert (
+                Fraction(money.amount) == bench.exact(snapshot.name) == bench.spent(snapshot.name)
+            )
             assert subset.scores and subset.scored_users == limit
             for name, value in subset.scores.items():
                 assert value == pytest.approx(report["metrics"][name]["value"], abs=1e-12)
@@ -173,7 +189,10 @@ def _hidden(body: JSON, number: int) -> Act:
 
 
 def _prompt_alone(body: JSON, number: int) -> Act:
-    return Act((150, 0, 800), {"prompt_tokens": 150, "completion_tokens_details": {"reasoning_tokens": 750}})
+    return Act(
+        (150, 0, 800),
+        {"prompt_tokens": 150, "completion_tokens_details": {"reasoning_tokens": 750}},
+    )
 
 
 def _cut(body: JSON, number: int) -> Act:
@@ -209,11 +228,17 @@ def _cached_in_two_counts(body: JSON, number: int) -> Act:
 
 
 def _cache_read_apart(body: JSON, number: int) -> Act:
-    return Act((270, 120, 40), {"prompt_tokens": 150, "completion_tokens": 40, "cache_read_input_tokens": 120})
+    return Act(
+        (270, 120, 40),
+        {"prompt_tokens": 150, "completion_tokens": 40, "cache_read_input_tokens": 120},
+    )
 
 
 def _cache_read_within(body: JSON, number: int) -> Act:
-    return Act((150, 120, 40), {"prompt_tokens": 150, "completion_tokens": 40, "cache_read_input_tokens": 120})
+    return Act(
+        (150, 120, 40),
+        {"prompt_tokens": 150, "completion_tokens": 40, "cache_read_input_tokens": 120},
+    )
 
 
 @pytest.mark.parametrize(
@@ -239,7 +264,8 @@ def test_truth_is_within_the_bounds(bench: Bench, script: Any, words: Sequence[s
 
 
 def test_counts_that_agree_are_exact(bench: Bench) -> None:
-    """Anthropic's count of cached tokens next to the same one in OpenAI's place, and a total that is the sum."""
+    """Anthropic's count of cached tokens next to the same one in OpenAI's place, and a total that
+    is the sum."""
 
     def script(body: JSON, number: int) -> Act:
         usage = {**full(150, 120, 40, 30), "total_tokens": 190, "cache_read_input_tokens": 120}
@@ -272,7 +298,12 @@ def test_stats_have_the_bounds(bench: Bench) -> None:
     bench.account.script = failing
     assert bench.run(limit=5) == 0
     found = bench.said("stats")["costs"]["a"]["weibo"]
-    assert Fraction(found["low"]) == Fraction(found["amount"]) < bench.spent() <= Fraction(found["high"])
+    assert (
+        Fraction(found["low"])
+        == Fraction(found["amount"])
+        < bench.spent()
+        <= Fraction(found["high"])
+    )
 
 
 def test_share_of_cached_tokens_is_that_of_reported_prompts(bench: Bench) -> None:

@@ -1,4 +1,5 @@
-"""Prices: what ships, what a file of the user's changes, where a price holds, and exact arithmetic with them."""
+"""Prices: what ships, what a file of the user's changes, where a price holds, and exact arithmetic
+with them."""
 
 from __future__ import annotations
 
@@ -36,21 +37,29 @@ def at(url: str, provider: str | None = None, book: Book | None = None) -> Found
 
 
 def test_every_shipped_price_has_a_day_and_a_page() -> None:
-    """Of providers that ship, in the currency that they bill; a cached token costs no more than another."""
+    """Of providers that ship, in the currency that they bill; a cached token costs no more than
+    another."""
     table = prices.shipped()
     assert {"openai", "deepseek", "dashscope", "moonshot", "zhipuai", "anthropic"} <= table.keys()
     assert table.keys() <= providers.shipped().providers.keys()
     for provider, models in table.items():
         for model, price in models.items():
             assert price.date and "https://" in price.source, (provider, model)
-            assert price.currency in ("USD", "CNY") and 0 < price.prompt < price.completion, (provider, model)
+            assert price.currency in ("USD", "CNY") and 0 < price.prompt < price.completion, (
+                provider,
+                model,
+            )
             assert price.cached is None or price.cached < price.prompt, (provider, model)
 
 
 def test_price_is_that_of_provider_and_model() -> None:
-    """Also where only the address is given; another model, and a relay of the same models, have none."""
+    """Also where only the address is given; another model, and a relay of the same models, have
+    none."""
     book, flash = providers.shipped(), prices.shipped()["deepseek"]["deepseek-flash"]
-    assert prices.price_of(at("https://api.deepseek.com/v1", "deepseek"), "deepseek-flash", book) == flash
+    assert (
+        prices.price_of(at("https://api.deepseek.com/v1", "deepseek"), "deepseek-flash", book)
+        == flash
+    )
     assert prices.price_of(at("https://api.deepseek.com/beta"), "deepseek-flash", book) == flash
     assert prices.price_of(at("https://api.deepseek.com/v1"), "deepseek-flash-2", book) is None
     assert prices.price_of(at("https://relay.example/v1"), "deepseek-flash", book) is None
@@ -60,15 +69,23 @@ def test_price_is_that_of_provider_and_model() -> None:
 def test_two_regions_of_a_provider_bill_in_their_own_currency() -> None:
     """The same model costs yuan at one address and dollars at the other."""
     book = providers.shipped()
-    found = [prices.price_of(at(f"https://api.moonshot.{end}/v1"), "kimi-k3", book) for end in ("cn", "ai")]
+    found = [
+        prices.price_of(at(f"https://api.moonshot.{end}/v1"), "kimi-k3", book)
+        for end in ("cn", "ai")
+    ]
     assert [price and price.currency for price in found] == ["CNY", "USD"]
 
 
 def test_price_of_the_users_file_comes_first(tmp_path: Path) -> None:
     """For its model alone, and with the numbers exactly as they are written."""
-    book = read(tmp_path, f'[providers.openai.prices]\n"gpt-4.1" = {OWN}\nmine = {OWN.replace("1,", "0.1,")}\n')
+    book = read(
+        tmp_path,
+        f'[providers.openai.prices]\n"gpt-4.1" = {OWN}\nmine = {OWN.replace("1,", "0.1,")}\n',
+    )
     found = at("https://api.openai.com/v1", "openai", book)
-    assert prices.price_of(found, "gpt-4.1", book) == Price(currency="CNY", prompt=Decimal(1), completion=Decimal(2))
+    assert prices.price_of(found, "gpt-4.1", book) == Price(
+        currency="CNY", prompt=Decimal(1), completion=Decimal(2)
+    )
     mine, mini = (prices.price_of(found, model, book) for model in ("mine", "gpt-4.1-mini"))
     assert mine and mine.prompt == Decimal("0.1")
     assert mini == prices.shipped()["openai"]["gpt-4.1-mini"]
@@ -76,7 +93,9 @@ def test_price_of_the_users_file_comes_first(tmp_path: Path) -> None:
 
 def test_price_of_a_provider_of_ones_own_holds_without_its_name_too(tmp_path: Path) -> None:
     """Its address is enough."""
-    book = read(tmp_path, f'[providers.mine]\nbase_url = "http://h:1/v1"\nprices = {{ m = {OWN} }}\n')
+    book = read(
+        tmp_path, f'[providers.mine]\nbase_url = "http://h:1/v1"\nprices = {{ m = {OWN} }}\n'
+    )
     assert prices.price_of(at("http://h:1/v2"), "m", book) == book.providers["mine"].prices["m"]
     assert prices.price_of(at("http://h:2/v1"), "m", book) is None
 
@@ -100,7 +119,9 @@ def test_price_of_a_provider_of_ones_own_holds_without_its_name_too(tmp_path: Pa
 def test_price_that_cannot_be_is_refused_with_its_place(tmp_path: Path, table: str) -> None:
     """File, provider and model."""
     with pytest.raises(BadInput, match=r"供应商\.toml: providers\.mine\.prices"):
-        read(tmp_path, f'[providers.mine]\nbase_url = "http://h:1/v1"\nprices = {{ m = {table} }}\n')
+        read(
+            tmp_path, f'[providers.mine]\nbase_url = "http://h:1/v1"\nprices = {{ m = {table} }}\n'
+        )
 
 
 # Arithmetic
@@ -114,20 +135,33 @@ def test_amounts_are_exact(
     prompt: Decimal, completion: Decimal, cached: Decimal | None, into: int, out: int, hit: int
 ) -> None:
     """As fractions give them, of any counts; the amount survives JSON."""
-    price, hit = Price(currency="USD", prompt=prompt, completion=completion, cached=cached), min(hit, into)
-    expected = (into - hit) * Fraction(prompt) + hit * Fraction(prompt if cached is None else cached)
+    price, hit = (
+        Price(currency="USD", prompt=prompt, completion=completion, cached=cached),
+        min(hit, into),
+    )
+    expected = (into - hit) * Fraction(prompt) + hit * Fraction(
+        prompt if cached is None else cached
+    )
     expected = (expected + out * Fraction(completion)) / 10**6
     cost = Cost(prompt_tokens=into, cached_tokens=hit, completion_tokens=out).at(price)
-    assert cost.amount is not None and Fraction(cost.amount) == expected == Fraction(price.of(into, out, hit))
+    assert cost.amount is not None and Fraction(cost.amount) == expected == Fraction(
+        price.of(into, out, hit)
+    )
     assert msgspec.convert(msgspec.to_builtins(cost), Cost) == cost
 
 
 def test_price_in_a_batch_is_the_factor_of_every_price() -> None:
     """Without one a batch costs what single requests do."""
-    price = Price(currency="USD", prompt=Decimal("0.3"), completion=Decimal("1.1"), cached=Decimal("0.03"))
+    price = Price(
+        currency="USD", prompt=Decimal("0.3"), completion=Decimal("1.1"), cached=Decimal("0.03")
+    )
     half = msgspec.structs.replace(price, deferred=Decimal("0.5")).when_deferred
     assert price.when_deferred is price
-    assert (half.prompt, half.cached, half.completion) == (Decimal("0.15"), Decimal("0.015"), Decimal("0.55"))
+    assert (half.prompt, half.cached, half.completion) == (
+        Decimal("0.15"),
+        Decimal("0.015"),
+        Decimal("0.55"),
+    )
 
 
 def test_currencies_are_added_apart() -> None:
@@ -162,8 +196,8 @@ def counts(*completions: Completion) -> RunUsage:
 
 
 def test_unreported_tokens_are_estimated_by_the_ratio_seen() -> None:
-    """1001 tokens were for 600 bytes of prompts, and 15 for 24 bytes of completions, thoughts with them: each side has
-    its own ratio."""
+    """1001 tokens were for 600 bytes of prompts, and 15 for 24 bytes of completions, thoughts with
+    them: each side has its own ratio."""
     reported = Completion("字" * 4, prompt_tokens=1000, completion_tokens=9, reasoning_tokens=3)
     shown_thoughts = Completion("字" * 2, "stop", 1, 6, reasoning="字" * 2, reasoning_tokens=2)
     cost = cost_of(counts(reported, shown_thoughts, Completion("字" * 2)), None)
@@ -203,7 +237,10 @@ def test_dated_name_has_the_price_of_its_model(tmp_path: Path) -> None:
         f'[providers.mine]\nbase_url = "http://h:1/v1"\n[providers.mine.prices]\nm = {OWN}\n'
         f'"m-2026-01-02" = {OWN.replace("1,", "7,")}\n',
     )
-    found = [prices.price_of(at("http://h:1/v1"), f"m{end}", book) for end in ("-2026-01-02", "-2026-01-03")]
+    found = [
+        prices.price_of(at("http://h:1/v1"), f"m{end}", book)
+        for end in ("-2026-01-02", "-2026-01-03")
+    ]
     assert [price and price.prompt for price in found] == [7, 1]
 
 
@@ -215,7 +252,10 @@ def litellm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         folder.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError\n")
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: litellm\nVersion: 9.8.7\n")
-    chat = '"input_cost_per_token": 3e-06, "output_cost_per_token": 1.2e-05, "litellm_provider": "openai"'
+    chat = (
+        '"input_cost_per_token": 3e-06, "output_cost_per_token": 1.2e-05, "litellm_provider":'
+        ' "openai"'
+    )
     batches = '"input_cost_per_token_batches": 1.5e-06, "output_cost_per_token_batches": 6e-06'
     deepseek = chat.replace('"openai"', '"deepseek"').replace("3e-06", "2.8e-07")
     (package / prices.LITELLM_FILE).write_text(
@@ -235,13 +275,21 @@ def test_table_of_litellm_is_the_last_source(litellm: Path) -> None:
     openai, deepseek = at("https://api.openai.com/v1", "openai"), at("https://api.deepseek.com/v1")
     price = prices.price_of(openai, "new-model-2026-02-03", book)
     assert price and (price.prompt, price.completion, price.cached) == (3, 12, Decimal("0.75"))
-    assert price.deferred == Decimal("0.5") and price.currency == "USD" and "litellm 9.8.7" in price.source
+    assert (
+        price.deferred == Decimal("0.5")
+        and price.currency == "USD"
+        and "litellm 9.8.7" in price.source
+    )
     exact = prices.price_of(openai, "gpt-4o-2024-05-13", book)
     assert exact and exact.prompt == 3  # of the whole name, before that of gpt-4o
     assert prices.price_of(openai, "gpt-4o", book) == prices.shipped()["openai"]["gpt-4o"]
     new = prices.price_of(deepseek, "new-chat", book)
     assert new and new.prompt == Decimal("0.28")
-    for found, model in ((openai, "new-chat"), (openai, "embedding"), (at("https://relay.example/v1"), "new-model")):
+    for found, model in (
+        (openai, "new-chat"),
+        (openai, "embedding"),
+        (at("https://relay.example/v1"), "new-model"),
+    ):
         assert prices.price_of(found, model, book) is None
 
 

@@ -1,4 +1,5 @@
-"""The settings file: what it gives a command, what takes precedence, what it refuses, and whom it may send keys to."""
+"""The settings file: what it gives a command, what takes precedence, what it refuses, and whom it
+may send keys to."""
 
 from __future__ import annotations
 
@@ -43,8 +44,15 @@ def given(words: str, *names: str) -> list[Any]:
     """The values that a command has for these options."""
     found = parsed(words.split())
     of_benchmark = getattr(found.args, "of_benchmark", None) or {}
-    own = vars(found.args) | {f"{settings.DEST}{name}": value for name, value in of_benchmark.items()}
-    return [own.get(one.name, one.default) for name in names for one in found.interface.every if one.name == name]
+    own = vars(found.args) | {
+        f"{settings.DEST}{name}": value for name, value in of_benchmark.items()
+    }
+    return [
+        own.get(one.name, one.default)
+        for name in names
+        for one in found.interface.every
+        if one.name == name
+    ]
 
 
 def endpoint(words: str, environment: dict[str, str]) -> Found:
@@ -57,17 +65,51 @@ def endpoint(words: str, environment: dict[str, str]) -> Found:
 
 
 def test_every_kind_of_value_is_what_its_flag_takes() -> None:
-    """Numbers, texts, switches, lists for options that repeat, tables for JSON, and a path below the home folder."""
+    """Numbers, texts, switches, lists for options that repeat, tables for JSON, and a path below
+    the home folder."""
     write(
-        'concurrency = 64\nrpm = 1.5\nstream = "on"\nno-html = true\ntasks-dir = "~/数据"\n'
-        '[run]\nmodel = ["a", "乙"]\nplatform = "weibo"\nextra-body = {thinking = {type = "disabled"}}\nseed = -3\n'
+        'concurrency = 64\nrpm = 1.5\nstream = "on"\nno-html = true\ntasks-dir ='
+        ' "~/数据"\n[run]\nmodel = ["a", "乙"]\nplatform = "weibo"\nextra-body = {thinking = {type'
+        ' = "disabled"}}\nseed = -3\n'
     )
-    found = given("run", "concurrency", "rpm", "stream", "html", "tasks_dir", "model", "platform", "extra_body", "seed")
+    found = given(
+        "run",
+        "concurrency",
+        "rpm",
+        "stream",
+        "html",
+        "tasks_dir",
+        "model",
+        "platform",
+        "extra_body",
+        "seed",
+    )
     thinking = {"thinking": {"type": "disabled"}}
-    assert found == [64, 1.5, "on", False, Path("~/数据").expanduser(), ["a", "乙"], ["weibo"], thinking, -3]
+    assert found == [
+        64,
+        1.5,
+        "on",
+        False,
+        Path("~/数据").expanduser(),
+        ["a", "乙"],
+        ["weibo"],
+        thinking,
+        -3,
+    ]
 
 
-CANDIDATES = ("3", "0.75", "3000", "1/2", "5usd", "a.xlsx", "a.html", "a.md", "X-A:b", str(ROOT / "README.md"))
+CANDIDATES = (
+    "3",
+    "0.75",
+    "3000",
+    "1/2",
+    "5usd",
+    "a.xlsx",
+    "a.html",
+    "a.md",
+    "X-A:b",
+    str(ROOT / "README.md"),
+)
 """Each option takes one of these, as text."""
 TEXTS = {dict: '{"x": 3}', bool: "true"}
 
@@ -82,8 +124,11 @@ def taken(one: Option) -> str:
 
 
 def test_options_of_one_flag_agree_on_which_table_may_have_them() -> None:
-    """So a key that a command knows needs no look at the other commands, whose modules take half a second to import."""
-    assert all(len({(one.own, one.once) for one in options}) == 1 for options in all_options().values())
+    """So a key that a command knows needs no look at the other commands, whose modules take half a
+    second to import."""
+    assert all(
+        len({(one.own, one.once) for one in options}) == 1 for options in all_options().values()
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -107,28 +152,40 @@ def test_every_key_gives_what_its_flag_gives(command: str) -> None:
 
 
 def test_narrower_tables_replace_wider_ones_and_other_tables_are_left_alone() -> None:
-    """A benchmark's table goes over the command's, that over what is for all; each command has its own."""
+    """A benchmark's table goes over the command's, that over what is for all; each command has its
+    own."""
     write(
-        "timeout = 5\nno-html = true\nratio = 0.5\n[resume]\ntimeout = 7\n"
-        "[run]\ntimeout = 6\nno-html = false\nlimit = 3\n"
-        "[run.StreamProfile]\nno-persona = true\n[run.dailymobility]\nagent-seed = 9\n[run.'my.py']\nx = 1\n"
+        "timeout = 5\nno-html = true\nratio = 0.5\n[resume]\ntimeout = 7\n[run]\ntimeout ="
+        " 6\nno-html = false\nlimit = 3\n[run.StreamProfile]\nno-persona ="
+        " true\n[run.dailymobility]\nagent-seed = 9\n[run.'my.py']\nx = 1\n"
     )
-    assert given("run", "timeout", "html", "ratio", "limit", "setting persona") == [6, True, 1.0, 3, False]
+    assert given("run", "timeout", "html", "ratio", "limit", "setting persona") == [
+        6,
+        True,
+        1.0,
+        3,
+        False,
+    ]
     assert given("run dailymobility", "setting agent_seed") == [9]
     assert given("resume", "timeout", "html") == [7, False]
     assert given("sample", "ratio") == [0.5]
 
 
 def test_flags_replace_values_and_what_cannot_be_combined_with_them() -> None:
-    """A list is replaced, not extended; a flag of an exclusive group leaves out the group's others."""
-    write('concurrency = 64\n[run]\nmodel = ["a", "b"]\nratio = 0.5\nqueue = "q"\nprovider = "deepseek"\n')
+    """A list is replaced, not extended; a flag of an exclusive group leaves out the group's
+    others."""
+    write(
+        'concurrency = 64\n[run]\nmodel = ["a", "b"]\nratio = 0.5\nqueue = "q"\nprovider ='
+        ' "deepseek"\n'
+    )
     words = "run --model c --limit 3 --concurrency=auto --api-url " + URL
     found = given(words, "model", "limit", "ratio", "queue", "concurrency", "provider")
     assert found == [["c"], 3, 1.0, None, "auto", None]
 
 
 def test_run_by_position_replaces_names_of_the_file_as_an_option_does() -> None:
-    """A file's list of names is that of `--name`; what stands in the file is not the user's own word."""
+    """A file's list of names is that of `--name`; what stands in the file is not the user's own
+    word."""
     write('[resume]\nname = ["a", "b"]\n')
     assert given("resume", "runs") == [["a", "b"]]
     assert given("resume c", "runs") == given("resume --name c", "runs") == [["c"]]
@@ -143,12 +200,16 @@ def test_variable_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given("run", "concurrency") == given("run --rpm 3", "concurrency") == [None]
     assert given("run --concurrency 8", "concurrency") == [8]
     assert endpoint("run", {"LLM_API_BASE": RELAY}).shown == RELAY
-    assert endpoint("run --api-url http://127.0.0.1:8/v1", {"LLM_API_BASE": RELAY}).shown == "http://127.0.0.1:8/v1"
+    assert (
+        endpoint("run --api-url http://127.0.0.1:8/v1", {"LLM_API_BASE": RELAY}).shown
+        == "http://127.0.0.1:8/v1"
+    )
     assert endpoint("run", {"OPENAI_API_KEY": "of OpenAI itself"}).shown == URL
 
 
 def test_value_counts_like_a_flag_of_resume_but_for_the_endpoint() -> None:
-    """Tuning goes over that of the earlier process; the address is for runs whose address this file named."""
+    """Tuning goes over that of the earlier process; the address is for runs whose address this file
+    named."""
     write(f'timeout = 5\napi-url = "{URL}"\n')
     assert parsed(["resume"]).args.fallback.urls == (URL,)
     write('timeout = 5\nconfig = "bench.yaml"\n')
@@ -163,7 +224,11 @@ def test_named_file_comes_first_then_this_folders_then_the_users(tmp_path: Path)
     write("rpm = 2\n")
     assert given("run", "rpm") == [2]
     write("rpm = 3\n", "other.toml")
-    assert given("run --settings other.toml", "rpm") == given("run --settings=other.toml", "rpm") == [3]
+    assert (
+        given("run --settings other.toml", "rpm")
+        == given("run --settings=other.toml", "rpm")
+        == [3]
+    )
 
 
 # Refusals
@@ -210,7 +275,9 @@ def test_field_that_cannot_be_used_is_refused_by_file_and_key(
     assert line.endswith(hint or "")
 
 
-def test_mistake_in_the_syntax_is_refused_by_file_and_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistake_in_the_syntax_is_refused_by_file_and_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write("concurrency = 64\n[run\n")
     assert main(["status"]) == 2
     assert capsys.readouterr().err.startswith("harness: harness.toml, line 2: ")
@@ -231,15 +298,19 @@ def test_keys_are_refused_and_not_shown(name: str, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("option", ["", "--settings harness.toml"])
 def test_address_of_a_file_that_counts_gets_the_users_key(option: str) -> None:
-    """An allowed file is as good as a named one: `LLM_API_KEY` without an address of its own goes to its address."""
+    """An allowed file is as good as a named one: `LLM_API_KEY` without an address of its own goes
+    to its address."""
     write(f'[run]\napi-url = ["{URL}", "http://127.0.0.1:8/v1"]\n')
     found = endpoint(f"run {option}", {"LLM_API_KEY": LLM_KEY, "OPENAI_API_KEY": LLM_KEY})
     assert [one.url for one in found.addresses] == [URL, "http://127.0.0.1:8/v1"]
     assert found.key_from == "LLM_API_KEY"
 
 
-def test_key_file_is_for_the_address_of_the_same_file_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is sent neither to an address of the command nor to one of a variable, and never without an address."""
+def test_key_file_is_for_the_address_of_the_same_file_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is sent neither to an address of the command nor to one of a variable, and never without
+    an address."""
     Path("secret").write_text(LLM_KEY, encoding="utf-8")
     write(f'[run]\napi-url = "{URL}"\napi-key-file = "secret"\n', "own.toml")
     words = "run --settings own.toml"
@@ -258,5 +329,9 @@ def test_example_of_the_page_can_be_used() -> None:
     """The file in docs/features/settings.md is taken as it is printed there."""
     page = (ROOT / "docs/features/settings.md").read_text(encoding="utf-8")
     write(page.partition("```toml\n")[2].partition("```")[0])
-    assert given("run dailymobility", "concurrency", "setting agent_seed", "extra_body") == [64, 7, {"top_k": 20}]
+    assert given("run dailymobility", "concurrency", "setting agent_seed", "extra_body") == [
+        64,
+        7,
+        {"top_k": 20},
+    ]
     assert given("resume", "concurrency", "html") == [64, False]

@@ -1,4 +1,5 @@
-"""Blocks as a page (docs/design.md, section 5): whatever stands in them is text, and no request can leave it."""
+"""Blocks as a page (docs/design.md, section 5): whatever stands in them is text, and no request can
+leave it."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ from harness.document import (
 from harness.printable import on_one_line
 from harness.reporting.html import Browser, page, pieces, rendered, user_card
 
-HOSTILE = "</script></title><img src=x onerror=alert(1)><!-- \u2028\u2029 \u202e右 {{ 7*7 }} & \" ' 😀"
+HOSTILE = (
+    "</script></title><img src=x onerror=alert(1)><!-- \u2028\u2029 \u202e右 {{ 7*7 }} & \" ' 😀"
+)
 BLOCKS: tuple[Block, ...] = (
     Heading(HOSTILE),
     Paragraph(HOSTILE),
@@ -47,7 +50,8 @@ SHOWN = on_one_line(HOSTILE)
 
 
 class Parsed(HTMLParser):
-    """What a browser would make of a page: elements, its text, and the content of scripts with their attributes."""
+    """What a browser would make of a page: elements, its text, and the content of scripts with
+    their attributes."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -81,15 +85,21 @@ class Users:
 
     def __init__(self, text: str) -> None:
         found = re.findall(
-            r'<script type="text/plain" class="card" data-line="([^"]*)">(.*?)</script>', text, re.DOTALL
+            r'<script type="text/plain" class="card" data-line="([^"]*)">(.*?)</script>',
+            text,
+            re.DOTALL,
         )
         self.lines: list[list[str]] = [json.loads(html.unescape(line)) for line, _ in found]
         self.cards = [card for _, card in found]
         self.texts = ["".join(Parsed(card).texts) for card in self.cards]
 
 
-def page_of_users(*cards: Card, blocks: tuple[Block, ...] = (), warning: str = "", title: str = "t") -> str:
-    browser = Browser("user", ("steps",), map(user_card, cards), lambda number: f"All {number} of them.")
+def page_of_users(
+    *cards: Card, blocks: tuple[Block, ...] = (), warning: str = "", title: str = "t"
+) -> str:
+    browser = Browser(
+        "user", ("steps",), map(user_card, cards), lambda number: f"All {number} of them."
+    )
     return "".join(pieces(Page(title, warning, (Tile(title, title),), blocks), browser=browser))
 
 
@@ -102,7 +112,11 @@ def test_nothing_that_stands_in_a_block_or_a_card_becomes_markup() -> None:
     assert found.elements == Parsed(page_of_users(harmless, blocks=BLOCKS, warning="w")).elements
     assert not any(name.startswith("on") or name == "style" for name, _ in found.attributes)
     [shown], [plain] = (Users(each).cards for each in (text, page_of_users(harmless)))
-    assert Parsed(shown).elements == Parsed(plain).elements and "<script" not in shown and "<!--" not in shown
+    assert (
+        Parsed(shown).elements == Parsed(plain).elements
+        and "<script" not in shown
+        and "<!--" not in shown
+    )
     assert SHOWN in found.texts and "\u202e" not in "".join(found.texts)
     assert Users(text).lines == [[HOSTILE, HOSTILE]] and Users(text).texts[0].count(SHOWN) >= 8
 
@@ -118,17 +132,25 @@ def test_any_text_at_all_can_be_shown_and_written(text: str) -> None:
 def test_cells_show_their_place_and_their_marks() -> None:
     cell = Cell("50.1", 50.1, partial=True, interval="[1, 2]", note="as published 3")
     cells = Cell("9", 9.0, place="best"), Cell("8", place="second"), Cell("7", faint=True), cell
-    made = rendered([Table(("run", "a", "b", "c", "d"), (("x", *cells),), title="T", notes=("N",), rules=(0,))])
+    made = rendered(
+        [Table(("run", "a", "b", "c", "d"), (("x", *cells),), title="T", notes=("N",), rules=(0,))]
+    )
     assert "<b>9</b>" in made and "<u>8</u>" in made and '<span class="faint">7</span>' in made
     assert "50.1* <small>(as published 3)</small> <small>[1, 2]</small>" in made
-    assert '<caption dir="auto">T</caption>' in made and ">N</p>" in made and '<tr class="rule">' in made
+    assert (
+        '<caption dir="auto">T</caption>' in made
+        and ">N</p>" in made
+        and '<tr class="rule">' in made
+    )
     assert 'data-value="9.0"' in made
 
 
 def test_what_follows_a_folded_heading_is_folded_up_to_the_next() -> None:
     made = rendered([Heading("a", folded=True), Paragraph("in"), Heading("b"), Paragraph("out")])
     folded = re.findall(r"<details class=.folded.>(.*?)</details>", made, re.DOTALL)
-    assert len(folded) == 1 and "in" in folded[0] and ">a</h2>" in folded[0] and "out" not in folded[0]
+    assert (
+        len(folded) == 1 and "in" in folded[0] and ">a</h2>" in folded[0] and "out" not in folded[0]
+    )
 
 
 def test_policy_names_every_script_and_style_by_its_hash_and_nothing_else() -> None:
@@ -142,9 +164,18 @@ def test_policy_names_every_script_and_style_by_its_hash_and_nothing_else() -> N
     style = re.search(r"<style>(.*?)</style>", made, re.DOTALL)
     assert len(own) == 1 and style is not None
     for part in (*own, style[1]):
-        assert f"'sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}'" in policy
+        assert (
+            f"'sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}'"
+            in policy
+        )
     assert policy.count("sha256-") == 2
-    assert not {name for name, _ in Parsed(made).attributes} & {"src", "srcset", "action", "formaction", "style"}
+    assert not {name for name, _ in Parsed(made).attributes} & {
+        "src",
+        "srcset",
+        "action",
+        "formaction",
+        "style",
+    }
 
 
 def test_numbers_texts_and_pictures_stand_there_without_any_script() -> None:
@@ -175,7 +206,9 @@ def test_value_without_an_interval_is_hollow_and_says_so() -> None:
 def test_curve_stops_where_nothing_is_known() -> None:
     """Its band too, and in a curve of more points than are drawn."""
     values = (*[0.5] * 3000, None, *[0.5] * 3000)
-    chart = Chart("curve", "t", tuple(range(6001)), "x", "y", (Series("s", values, values, values),))
+    chart = Chart(
+        "curve", "t", tuple(range(6001)), "x", "y", (Series("s", values, values, values),)
+    )
     assert len(shapes(chart, "line")) == 2 == len(shapes(chart, "band"))
     assert len(rendered([chart])) < 50_000
 

@@ -1,4 +1,5 @@
-"""Files that commands write where the user says, or under their own names: which files they may replace."""
+"""Files that commands write where the user says, or under their own names: which files they may
+replace."""
 
 from __future__ import annotations
 
@@ -46,10 +47,23 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tasks and two runs."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "tasks").mkdir()
-    (folder / "tasks/weibo_inference_tasks.jsonl").write_bytes(b"".join(generate("weibo", 4, 5, 2.0)))
+    (folder / "tasks/weibo_inference_tasks.jsonl").write_bytes(
+        b"".join(generate("weibo", 4, 5, 2.0))
+    )
     for name, model in (("a", "baseline/recency"), ("b", "baseline/random")):
         words = ["run", "--model", model, "--name", name, "--platform", "weibo", "--no-html"]
-        assert main([*words, "--tasks-dir", str(folder / "tasks"), "--results-dir", str(folder / "results")]) == 0
+        assert (
+            main(
+                [
+                    *words,
+                    "--tasks-dir",
+                    str(folder / "tasks"),
+                    "--results-dir",
+                    str(folder / "results"),
+                ]
+            )
+            == 0
+        )
     return folder
 
 
@@ -77,7 +91,9 @@ def put_link(path: str) -> Path:
 
 
 @pytest.mark.parametrize(("words", "path"), NAMED)
-def test_output_at_a_named_path_replaces_nothing_without_force(words: tuple[str, ...], path: str, here: Path) -> None:
+def test_output_at_a_named_path_replaces_nothing_without_force(
+    words: tuple[str, ...], path: str, here: Path
+) -> None:
     """Neither a file of others nor what the harness itself wrote there; with --force both."""
     file = put(path)
     assert main(list(words)) == REFUSED
@@ -90,7 +106,9 @@ def test_output_at_a_named_path_replaces_nothing_without_force(words: tuple[str,
 
 
 @pytest.mark.parametrize(("words", "path"), NAMED)
-def test_output_at_a_named_path_replaces_no_link_without_force(words: tuple[str, ...], path: str, here: Path) -> None:
+def test_output_at_a_named_path_replaces_no_link_without_force(
+    words: tuple[str, ...], path: str, here: Path
+) -> None:
     """With --force the link is replaced, and not the file that it leads to."""
     theirs = put_link(path)
     assert main(list(words)) == REFUSED
@@ -101,7 +119,9 @@ def test_output_at_a_named_path_replaces_no_link_without_force(words: tuple[str,
 
 
 @pytest.mark.parametrize(("words", "path"), OF_DEFAULT_NAME)
-def test_output_of_default_name_replaces_what_is_there(words: tuple[str, ...], path: str, here: Path) -> None:
+def test_output_of_default_name_replaces_what_is_there(
+    words: tuple[str, ...], path: str, here: Path
+) -> None:
     """A file of others as well as its own, which somebody has edited since."""
     file = put(path)
     assert main(list(words)) == 0
@@ -112,7 +132,9 @@ def test_output_of_default_name_replaces_what_is_there(words: tuple[str, ...], p
 
 
 @pytest.mark.parametrize(("words", "path"), OF_DEFAULT_NAME)
-def test_output_of_default_name_is_not_written_through_a_link(words: tuple[str, ...], path: str, here: Path) -> None:
+def test_output_of_default_name_is_not_written_through_a_link(
+    words: tuple[str, ...], path: str, here: Path
+) -> None:
     """The link is replaced; the file that it leads to stays."""
     theirs = put_link(path)
     assert main(list(words)) == 0
@@ -121,13 +143,16 @@ def test_output_of_default_name_is_not_written_through_a_link(words: tuple[str, 
 
 
 def test_file_of_json_lines_is_never_replaced(here: Path) -> None:
-    """An export to a named one, whose ending tasks and records have, is refused with --force too."""
+    """An export to a named one, whose ending tasks and records have, is refused with --force
+    too."""
     file = put("x/data.jsonl")
     assert main(["export", "a", "--out", str(file), "--force"]) == REFUSED
     assert file.read_bytes() == OTHERS
 
 
-def test_tables_are_shown_where_a_workbook_stays(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_shown_where_a_workbook_stays(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`stats --out` writes no workbook then, and ends with 2."""
     put("x/Recall.xlsx")
     assert main(["stats", "--excel", "--out", "x"]) == REFUSED

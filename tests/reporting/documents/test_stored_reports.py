@@ -1,4 +1,5 @@
-"""Reports from a results folder, which somebody else may have written: what pages, tables and exports make of them."""
+"""Reports from a results folder, which somebody else may have written: what pages, tables and
+exports make of them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three runs."""
     folder = tmp_path_factory.mktemp("made")
     for name in RUNS:
-        words = ("run", "--demo", "--model", "baseline/recency", "--name", name, "--platform", "weibo", "--limit", "3")
+        words = (
+            "run",
+            "--demo",
+            "--model",
+            "baseline/recency",
+            "--name",
+            name,
+            "--platform",
+            "weibo",
+            "--limit",
+            "3",
+        )
         assert main([*words, "--results-dir", str(folder / "results")]) == 0
     return folder
 
@@ -47,14 +59,23 @@ def changed(name: str, change: Callable[[Any], None]) -> None:
 
 
 def pages(*folders: str) -> dict[str, str]:
-    return {path.name: path.read_text("utf-8") for folder in folders for path in Path(folder).glob("*.html")}
+    return {
+        path.name: path.read_text("utf-8")
+        for folder in folders
+        for path in Path(folder).glob("*.html")
+    }
 
 
 @pytest.mark.parametrize("posts", [False, True])
 def test_private_quotes_of_a_report_are_shown_only_on_request(here: Path, posts: bool) -> None:
     """On the page that `report` writes, and on those of the viewer."""
     quote = {"block": "Quote", "label": "From a user", "text": POST, "open": True, "private": True}
-    public = {"block": "Quote", "label": "Of the benchmark", "text": "a public remark", "open": True}
+    public = {
+        "block": "Quote",
+        "label": "Of the benchmark",
+        "text": "a public remark",
+        "open": True,
+    }
     changed("a", lambda report: report.update(sections=[quote, public]))
     more = ("--with-posts",) if posts else ()
     assert main(["report", "--name", "a", *more]) == 0
@@ -83,18 +104,29 @@ def test_private_quotes_of_a_benchmark_are_not_in_the_text_report(here: Path) ->
     """It has no option that shows them, and is what people pass on."""
     Path("mine.py").write_text(STARS.read_text() + OWN_SECTIONS)
     shutil.copytree(STARS.parent, "stars")
-    assert main(["run", "mine.py", "--model", FLOOR, "--name", "stars", "--tasks-dir", "stars"]) == 0
+    assert (
+        main(["run", "mine.py", "--model", FLOOR, "--name", "stars", "--tasks-dir", "stars"]) == 0
+    )
     [report] = Path("results/stars").glob("*.txt")
     assert "a public remark" in report.read_text("utf-8") and POST not in report.read_text("utf-8")
 
 
 def short_row(report: Any) -> None:
-    report["sections"].append({"block": "Table", "columns": ["a", "b"], "rows": [["x", "y"], ["x"]]})
+    report["sections"].append(
+        {"block": "Table", "columns": ["a", "b"], "rows": [["x", "y"], ["x"]]}
+    )
 
 
 def short_series(report: Any) -> None:
     series = [{"name": "s", "values": [1]}]
-    chart = {"kind": "curve", "title": "t", "x": [1, 2], "x_label": "", "y_label": "", "series": series}
+    chart = {
+        "kind": "curve",
+        "title": "t",
+        "x": [1, 2],
+        "x_label": "",
+        "y_label": "",
+        "series": series,
+    }
     report["sections"].append({"block": "Chart", **chart})
 
 
@@ -115,7 +147,10 @@ BROKEN = (short_row, short_series, no_headline_value)
             ("report", "--name", "a", "--name", "b", "--name", "c"),
             ("results/a/eval_report_weibo.html", "results/c/eval_report_weibo.html"),
         ),
-        (("export", "--format", "inspect"), ("results/a/export_weibo.eval", "results/c/export_weibo.eval")),
+        (
+            ("export", "--format", "inspect"),
+            ("results/a/export_weibo.eval", "results/c/export_weibo.eval"),
+        ),
     ],
 )
 def test_broken_report_is_named_and_the_others_are_shown(
@@ -138,7 +173,9 @@ def test_broken_report_is_named_and_the_others_are_shown(
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_viewer_shows_the_runs_next_to_a_broken_report(here: Path, broken: Callable[[Any], None]) -> None:
+def test_viewer_shows_the_runs_next_to_a_broken_report(
+    here: Path, broken: Callable[[Any], None]
+) -> None:
     """The page of its run says what is wrong."""
     changed("b", broken)
     assert main(["view", "--export", "site", "--users", "0"]) == 0
@@ -153,7 +190,8 @@ def test_a_chart_without_a_reference_is_stored_as_in_earlier_versions() -> None:
     chart = Chart("intervals", "t", ("a",), "%", "", (Series("value", (0.5,)),))
     saved = b'"title":"t","x":["a"],"x_label":"%","y_label":"","series":[{"name":"value","values":[0.5],"low":[],'
     assert (
-        msgspec.json.encode(chart) == b'{"block":"Chart","kind":"intervals",' + saved + b'"high":[]}],"percent":true}'
+        msgspec.json.encode(chart)
+        == b'{"block":"Chart","kind":"intervals",' + saved + b'"high":[]}],"percent":true}'
     )
     difference = msgspec.structs.replace(chart, reference=0.0)
     assert msgspec.json.decode(msgspec.json.encode(difference), type=Chart) == difference

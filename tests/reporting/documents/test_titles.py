@@ -21,7 +21,10 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     root = tmp_path_factory.mktemp("results")
     words = [*SHIPPED, "--ratio", "0.05", "--no-html", "--results-dir", str(root)]
     assert main(["run", "--platform", "weibo", "--model", "baseline/recency", *words]) == 0
-    assert main(["run", "dailymobility", "--model", "baseline/commuter", "--name", "commuter", *words]) == 0
+    assert (
+        main(["run", "dailymobility", "--model", "baseline/commuter", "--name", "commuter", *words])
+        == 0
+    )
     return Namespace(
         profile=_read(root / "recency/eval_report_weibo.json"),
         mobility=_read(root / "commuter/eval_report_beijing.json"),
@@ -43,4 +46,6 @@ def test_page_is_headed_by_its_runs_name_before_the_model(reports: Namespace) ->
 def test_page_of_a_run_that_is_called_as_its_model_says_it_once(reports: Namespace) -> None:
     """A run without a name of its own has the last part of the model's."""
     assert page(reports.profile).title == "baseline/recency · StreamProfileBench (weibo)"
-    assert page(replace(reports.mobility, model="/models/commuter/")).title.startswith("/models/commuter/ · ")
+    assert page(replace(reports.mobility, model="/models/commuter/")).title.startswith(
+        "/models/commuter/ · "
+    )

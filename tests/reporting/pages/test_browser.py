@@ -1,4 +1,5 @@
-"""Pages in a real browser: they draw, they say no error, they ask for nothing, and text stays text."""
+"""Pages in a real browser: they draw, they say no error, they ask for nothing, and text stays
+text."""
 
 from __future__ import annotations
 
@@ -12,13 +13,28 @@ import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.document import Card, Cell, Chart, Heading, Page, Paragraph, Quote, Series, Sketch, Table, Tags
+from harness.document import (
+    Card,
+    Cell,
+    Chart,
+    Heading,
+    Page,
+    Paragraph,
+    Quote,
+    Series,
+    Sketch,
+    Table,
+    Tags,
+)
 from harness.reporting.html import Browser, page, pieces, user_card
 from tests.reporting.documents.test_html import BLOCKS, HOSTILE, SHOWN, page_of_users
 from tests.support import SHIPPED
 from tests.support.chromium import PROGRAM, Tab, browser, tab
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here"),
+]
 
 T = TypeVar("T")
 
@@ -43,13 +59,17 @@ class Looked:
         self.address = address
 
     def __call__(self, work: Callable[[Tab], Awaitable[T]]) -> T:
-        """Return what `work` makes of a tab; in it nothing was asked for but the page, and nothing went wrong."""
+        """Return what `work` makes of a tab; in it nothing was asked for but the page, and nothing
+        went wrong."""
 
         async def within() -> T:
             async with tab(self.address) as opened:
                 found = await work(opened)
                 assert opened.said == []
-                assert all(address.startswith("file:") and address.endswith(".html") for address in opened.asked)
+                assert all(
+                    address.startswith("file:") and address.endswith(".html")
+                    for address in opened.asked
+                )
                 assert opened.asked
                 return found
 
@@ -64,11 +84,15 @@ def looked() -> Iterator[Looked]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder with a complete run of each benchmark on the synthetic tasks, and the page over both."""
+    """A results folder with a complete run of each benchmark on the synthetic tasks, and the page
+    over both."""
     results = tmp_path_factory.mktemp("results")
     where = [*SHIPPED, "--results-dir", str(results)]
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo", *where]) == 0
-    assert main(["run", "dailymobility", "--model", "baseline/commuter", "--name", "commuter", *where]) == 0
+    assert (
+        main(["run", "dailymobility", "--model", "baseline/commuter", "--name", "commuter", *where])
+        == 0
+    )
     assert main(["report", "--results-dir", str(results)]) == 0
     return results
 
@@ -77,7 +101,9 @@ PAGES = ("recency/eval_report_weibo.html", "commuter/eval_report_beijing.html", 
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page_draws_every_picture_at_any_width_in_light_and_dark(looked: Looked, made: Path, name: str) -> None:
+def test_page_draws_every_picture_at_any_width_in_light_and_dark(
+    looked: Looked, made: Path, name: str
+) -> None:
     """On a phone nothing sticks out at the side; dark is dark."""
 
     async def work(opened: Tab) -> list[str]:
@@ -98,15 +124,20 @@ def test_page_draws_every_picture_at_any_width_in_light_and_dark(looked: Looked,
 
 @pytest.mark.parametrize("name", PAGES)
 def test_no_table_is_cut_at_1200_pixels(looked: Looked, made: Path, name: str) -> None:
-    """And each cell draws its own rule: the first column, which stays in place, would cover half of a shared one."""
+    """And each cell draws its own rule: the first column, which stays in place, would cover half of
+    a shared one."""
 
     async def work(opened: Tab) -> None:
         await opened.open(made / name, width=1200)
         widths = await opened.tell(
-            "[...document.querySelectorAll('.scroll')].map((one) => [one.clientWidth, one.scrollWidth])"
+            "[...document.querySelectorAll('.scroll')].map((one) => [one.clientWidth,"
+            " one.scrollWidth])"
         )
         assert len(widths) >= 2 and all(needed <= there for there, needed in widths)
-        assert await opened.tell("getComputedStyle(document.querySelector('table')).borderCollapse") == "separate"
+        assert (
+            await opened.tell("getComputedStyle(document.querySelector('table')).borderCollapse")
+            == "separate"
+        )
 
     looked(work)
 
@@ -124,12 +155,12 @@ def test_picking_a_user_shows_what_was_predicted(looked: Looked, made: Path, nam
         key = await opened.tell("document.querySelectorAll('#browser tbody button')[3].textContent")
         assert await opened.tell("document.querySelector('article .who').textContent") == key
         assert await opened.tell("document.querySelectorAll('article details').length") > 0
-        assert await opened.tell("document.querySelectorAll('article figure').length") == await opened.tell(
-            "document.querySelectorAll('article figure svg').length"
-        )
+        assert await opened.tell(
+            "document.querySelectorAll('article figure').length"
+        ) == await opened.tell("document.querySelectorAll('article figure svg').length")
         await opened.tell(
-            f"(() => {{ const find = document.querySelector('#browser input'); find.value = {key!r}; "
-            "find.dispatchEvent(new Event('input')); })()"
+            "(() => { const find = document.querySelector('#browser input'); find.value ="
+            f" {key!r}; find.dispatchEvent(new Event('input')); }})()"
         )
         assert 1 <= await opened.tell(rows) < everybody
 
@@ -145,7 +176,10 @@ def test_list_of_users_sorts_by_a_figure_from_the_largest(looked: Looked, made: 
             "(() => { const order = document.querySelector('#browser select'); order.value = '1'; "
             "order.dispatchEvent(new Event('input')); })()"
         )
-        cells = "[...document.querySelectorAll('#browser tbody tr')].map((row) => row.cells[1].textContent)"
+        cells = (
+            "[...document.querySelectorAll('#browser tbody tr')].map((row) =>"
+            " row.cells[1].textContent)"
+        )
         return list(await opened.tell(cells))
 
     steps = [int(text) for text in looked(work)]
@@ -154,11 +188,15 @@ def test_list_of_users_sorts_by_a_figure_from_the_largest(looked: Looked, made: 
 
 
 def hostile_page(folder: Path) -> Path:
-    """Everything that text could do, as blocks and as cards of users; a persona of 100 KB, half a surrogate pair."""
+    """Everything that text could do, as blocks and as cards of users; a persona of 100 KB, half a
+    surrogate pair."""
     long, half = "人" * 33_000, "\ud800x"
     texts = (HOSTILE, long, half, "שלום עולם", "👩‍👩‍👧 é", "javascript:alert(1)")
     blocks = (*BLOCKS, *(Quote("persona", text, open=True) for text in texts))
-    cards = [Card(HOSTILE, (HOSTILE,), blocks), *(Card(f"u{number}", ("1",), blocks) for number in range(3))]
+    cards = [
+        Card(HOSTILE, (HOSTILE,), blocks),
+        *(Card(f"u{number}", ("1",), blocks) for number in range(3)),
+    ]
     made = page_of_users(*cards, blocks=BLOCKS, warning=HOSTILE, title=HOSTILE)
     path = folder / "hostile.html"
     path.write_bytes(made.encode())
@@ -177,9 +215,13 @@ def test_whatever_a_model_wrote_stays_text(looked: Looked, tmp_path: Path) -> No
             await opened.open(path, width=width)
             await opened.tell(PICK.format(0))
             await opened.settled()
-            assert await opened.tell("document.querySelectorAll('img, iframe, [onerror]').length") == 0
+            assert (
+                await opened.tell("document.querySelectorAll('img, iframe, [onerror]').length") == 0
+            )
             assert await opened.tell("document.querySelector('h1').textContent") == SHOWN
-            assert await opened.tell("document.querySelector('article h3 bdi').textContent") == HOSTILE
+            assert (
+                await opened.tell("document.querySelector('article h3 bdi').textContent") == HOSTILE
+            )
             quotes = "[...document.querySelectorAll('article pre')].map((one) => one.textContent)"
             shown = await opened.tell(quotes)
             assert {SHOWN, "人" * 33_000, "שלום עולם", "\\ud800x", "👩‍👩‍👧 é"} <= set(shown)
@@ -189,15 +231,31 @@ def test_whatever_a_model_wrote_stays_text(looked: Looked, tmp_path: Path) -> No
 
 
 def test_odd_numbers_break_no_picture(looked: Looked, tmp_path: Path) -> None:
-    """Nothing defined, a single point, bounds without values, no places, long names: a picture comes of each."""
+    """Nothing defined, a single point, bounds without values, no places, long names: a picture
+    comes of each."""
     none = Series("nothing", (None, None), (None, None), (None, None))
     one = Series("一" * 60, (0.5, None), (None, None), (0.7, None))
     charts: list[Any] = [
         Chart("curve", "curve", (1.0, 2.0), "step", "%", (none, one)),
         Chart("curve", "one point", (1.0,), "step", "%", (Series("s", (0.0,), (0.0,), (0.0,)),)),
         Chart("intervals", "intervals", ("长" * 80, "b"), "%", "", (none, one)),
-        Chart("histogram", "histogram", (0.0, 1.0, 2.0), "x", "users", (Series("s", (0, 0)),), percent=False),
-        Chart("ribbon", "ribbon", (0.0, 0.5), "hour", "", (Series("s", (1.0, 0.0)), Series("t", (0.0, 1.0)))),
+        Chart(
+            "histogram",
+            "histogram",
+            (0.0, 1.0, 2.0),
+            "x",
+            "users",
+            (Series("s", (0, 0)),),
+            percent=False,
+        ),
+        Chart(
+            "ribbon",
+            "ribbon",
+            (0.0, 0.5),
+            "hour",
+            "",
+            (Series("s", (1.0, 0.0)), Series("t", (0.0, 1.0))),
+        ),
         Sketch("no place", {"home": ()}),
         Sketch("one place", {"home": ((4e6, 5e6),)}, (((4e6, 5e6),),)),
     ]
@@ -207,7 +265,9 @@ def test_odd_numbers_break_no_picture(looked: Looked, tmp_path: Path) -> None:
     async def work(opened: Tab) -> None:
         for width in (1280, 360):
             await opened.open(path, width=width)
-            assert await opened.tell(DRAWN) == len(charts) - 2  # of no place and of nobody there is nothing to draw
+            assert (
+                await opened.tell(DRAWN) == len(charts) - 2
+            )  # of no place and of nobody there is nothing to draw
             assert await opened.tell(TOO_WIDE) <= 0
             assert "NaN" not in await opened.tell("document.querySelector('main').innerHTML")
 
@@ -215,16 +275,21 @@ def test_odd_numbers_break_no_picture(looked: Looked, tmp_path: Path) -> None:
 
 
 def test_page_prints_without_the_browser_of_users(looked: Looked, made: Path) -> None:
-    """To a PDF, with its pictures; a heading stays with what follows it, a table that fits a page is on one."""
+    """To a PDF, with its pictures; a heading stays with what follows it, a table that fits a page
+    is on one."""
 
     async def work(opened: Tab) -> bytes:
         await opened.open(made / PAGES[0], dark=True)
         await opened.do("Emulation.setEmulatedMedia", media="print")
-        assert await opened.tell("getComputedStyle(document.getElementById('browser')).display") == "none"
+        assert (
+            await opened.tell("getComputedStyle(document.getElementById('browser')).display")
+            == "none"
+        )
         assert await opened.tell(BACKGROUND) == "rgb(255, 255, 255)"
         for which, style, wanted in KEPT:
             found = (
-                f"[...new Set([...document.querySelectorAll('{which}')].map((one) => getComputedStyle(one).{style}))]"
+                f"[...new Set([...document.querySelectorAll('{which}')].map((one) =>"
+                f" getComputedStyle(one).{style}))]"
             )
             assert await opened.tell(found) == [wanted]
         return await opened.printed()
@@ -248,14 +313,30 @@ def test_without_scripts_every_number_stands_there(looked: Looked, made: Path) -
     assert "need scripts, which are off" in text
 
 
-def test_page_of_a_thousand_users_opens_and_lists_them_piece_by_piece(looked: Looked, tmp_path: Path) -> None:
+def test_page_of_a_thousand_users_opens_and_lists_them_piece_by_piece(
+    looked: Looked, tmp_path: Path
+) -> None:
     """`report --users all`: a hundred rows at first, more where they are asked for."""
     tasks = tmp_path / "tasks"
     tasks.mkdir()
     (tasks / "zhihu_inference_tasks.jsonl").write_bytes(b"".join(generate("zhihu", 1000, 1, 1.0)))
     results = ["--results-dir", str(tmp_path / "out")]
     where = ["--tasks-dir", str(tasks), "--platform", "zhihu"]
-    assert main(["run", "--model", "baseline/recency", "--concurrency", "64", "--no-html", *where, *results]) == 0
+    assert (
+        main(
+            [
+                "run",
+                "--model",
+                "baseline/recency",
+                "--concurrency",
+                "64",
+                "--no-html",
+                *where,
+                *results,
+            ]
+        )
+        == 0
+    )
     assert main(["report", "--name", "recency", "--users", "all", *results]) == 0
 
     async def work(opened: Tab) -> tuple[int, int]:
@@ -269,10 +350,15 @@ def test_page_of_a_thousand_users_opens_and_lists_them_piece_by_piece(looked: Lo
 
 
 def test_breach_of_the_policy_is_noticed(looked: Looked, tmp_path: Path) -> None:
-    """What the other tests rely on: a page that asked for something, or ran something else, would fail them."""
-    made = page("t", (Heading("h"), Paragraph("p"), Table(("a",), (("b",),)), Tags("t", (("a", "hit"),))))
+    """What the other tests rely on: a page that asked for something, or ran something else, would
+    fail them."""
+    made = page(
+        "t", (Heading("h"), Paragraph("p"), Table(("a",), (("b",),)), Tags("t", (("a", "hit"),)))
+    )
     path = tmp_path / "breach.html"
-    path.write_text(made.replace("</main>", "<img src='http://127.0.0.1:9/x.png'></main>"), encoding="utf-8")
+    path.write_text(
+        made.replace("</main>", "<img src='http://127.0.0.1:9/x.png'></main>"), encoding="utf-8"
+    )
 
     async def work() -> Tab:
         async with tab(looked.address) as opened:
@@ -284,9 +370,12 @@ def test_breach_of_the_policy_is_noticed(looked: Looked, tmp_path: Path) -> None
 
 
 def test_a_click_on_a_head_sorts_the_table(looked: Looked, tmp_path: Path) -> None:
-    """Numbers from the largest, what has none last; another click turns the order, and a text is from A to Z."""
+    """Numbers from the largest, what has none last; another click turns the order, and a text is
+    from A to Z."""
     cells = (("b", "9.5*\n[1, 2]"), ("a", "n/a"), ("c", "INCOMPLETE: 10 of 40"), ("d", "-1"))
-    (tmp_path / "page.html").write_text(page("Page", [Table(("run", "value"), cells)]), encoding="utf-8")
+    (tmp_path / "page.html").write_text(
+        page("Page", [Table(("run", "value"), cells)]), encoding="utf-8"
+    )
     click = "document.querySelectorAll('main > .scroll th button')[{}].click()"
     first = "[...document.querySelectorAll('tbody th')].map((cell) => cell.textContent).join('')"
     sorted_by = "[...document.querySelectorAll('thead th')].map((cell) => cell.ariaSort)"
@@ -310,20 +399,30 @@ def test_a_click_on_a_head_sorts_the_table(looked: Looked, tmp_path: Path) -> No
 def test_values_of_cells_sort_whatever_their_text_is(looked: Looked, tmp_path: Path) -> None:
     """Of typed cells the number counts: two minutes come after three hundred seconds."""
     cells = (("a", Cell("2 min", 120.0)), ("b", Cell("300 s", 300.0)), ("c", Cell("1 h", 3600.0)))
-    (tmp_path / "page.html").write_text(page("Page", [Table(("run", "time"), cells)]), encoding="utf-8")
+    (tmp_path / "page.html").write_text(
+        page("Page", [Table(("run", "time"), cells)]), encoding="utf-8"
+    )
 
     async def work(opened: Tab) -> str:
         await opened.open(tmp_path / "page.html")
         await opened.tell("document.querySelectorAll('thead button')[1].click()")
         return str(
-            await opened.tell("[...document.querySelectorAll('tbody th')].map((each) => each.textContent).join('')")
+            await opened.tell(
+                "[...document.querySelectorAll('tbody th')].map((each) =>"
+                " each.textContent).join('')"
+            )
         )
 
     assert looked(work) == "cba"
 
 
 def test_folded_sections_are_printed_and_closed_again(looked: Looked, tmp_path: Path) -> None:
-    blocks = [Heading("first"), Heading("more", folded=True), Paragraph("hidden words"), Heading("last")]
+    blocks = [
+        Heading("first"),
+        Heading("more", folded=True),
+        Paragraph("hidden words"),
+        Heading("last"),
+    ]
     (tmp_path / "page.html").write_text(page("Page", blocks), encoding="utf-8")
     is_open = "document.querySelector('.folded').open"
 
@@ -349,8 +448,8 @@ def test_page_of_ten_thousand_users_opens(looked: Looked, tmp_path: Path) -> Non
     async def work(opened: Tab) -> str:
         await opened.open(path)
         await opened.tell(
-            "(() => { const find = document.querySelector('#browser input'); find.value = 'user-5000'; "
-            "find.dispatchEvent(new Event('input')); })()"
+            "(() => { const find = document.querySelector('#browser input'); find.value ="
+            " 'user-5000'; find.dispatchEvent(new Event('input')); })()"
         )
         await opened.tell(PICK.format(0))
         assert await opened.tell("document.querySelectorAll('article svg').length") == 6

@@ -1,4 +1,5 @@
-"""Pages of runs: what stands on them, who can be picked, and when they are made (docs/design.md, section 5)."""
+"""Pages of runs: what stands on them, who can be picked, and when they are made (docs/design.md,
+section 5)."""
 
 from __future__ import annotations
 
@@ -68,7 +69,10 @@ def made(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("results")
     where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo", *where]) == 0
-    assert main(["run", "dailymobility", "--model", "baseline/commuter", "--name", "commuter", *where]) == 0
+    assert (
+        main(["run", "dailymobility", "--model", "baseline/commuter", "--name", "commuter", *where])
+        == 0
+    )
     return results
 
 
@@ -126,7 +130,9 @@ def test_step_where_all_users_are_alike_has_no_band(value: float) -> None:
 
 def test_bands_stay_within_what_a_share_can_be() -> None:
     """Users near 0 have an interval that ends there."""
-    users = [user(a_step(1, Precision=value)) for value in (*[0.001] * 21, 0.002, *[0.003] * 21, 0.9)]
+    users = [
+        user(a_step(1, Precision=value)) for value in (*[0.001] * 21, 0.002, *[0.003] * 21, 0.9)
+    ]
     low, high = report(users).details["learning_curve"][0]["ci95"]["Precision"]
     assert low == 0.0 and 0.05 < high <= 1.0
 
@@ -149,21 +155,29 @@ def test_bands_do_not_depend_on_which_users_share_a_shard() -> None:
     """Sums within a shard are exact too: one shard of all, or one for each."""
     rng = np.random.default_rng(3)
     users = [user(a_step(1, Recall=float(value))) for value in rng.random(60)]
-    together, apart = SCORER.score(users), reduce(SCORER.merge, [SCORER.score([one]) for one in users])
+    together, apart = (
+        SCORER.score(users),
+        reduce(SCORER.merge, [SCORER.score([one]) for one in users]),
+    )
     assert together.tally.curves == apart.tally.curves
 
 
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (1.0, 5.0), (0.0, 3.0)])
 def test_a_value_on_the_edge_of_a_bin_is_in_the_bin_above(bounds: tuple[float, float]) -> None:
-    """Also where its float is a little below the edge, as -0.9 - -1; values are given to one or two digits."""
+    """Also where its float is a little below the edge, as -0.9 - -1; values are given to one or two
+    digits."""
     low, high = bounds
     edges = np.array([round(low + (high - low) * at / BINS, 6) for at in range(BINS + 1)])
-    assert _spread([Metric("value", bounds=bounds)], edges[:, None]).tolist() == [[1] * (BINS - 1) + [2]]
+    assert _spread([Metric("value", bounds=bounds)], edges[:, None]).tolist() == [
+        [1] * (BINS - 1) + [2]
+    ]
 
 
 def test_distribution_counts_every_user_with_a_value_once() -> None:
     """The last bin holds its upper end; a user without a value is in none."""
-    users = [user(a_step(1, Recall=value)) for value in (0.0, 0.049, 0.05, 1.0)] + [user(unscored(1))]
+    users = [user(a_step(1, Recall=value)) for value in (0.0, 0.049, 0.05, 1.0)] + [
+        user(unscored(1))
+    ]
     found = report(users).distribution
     assert found["Recall"] == (2, 1, *[0] * 16, 0, 1)
     assert sum(found["F1^NS"]) == 0
@@ -172,7 +186,11 @@ def test_distribution_counts_every_user_with_a_value_once() -> None:
 def test_a_condensed_score_keeps_its_distribution_and_its_size() -> None:
     """The live display's scores do not grow with users."""
     shard = SCORER.score([user(a_step(1, Recall=0.5)), user(a_step(1, Recall=0.5))])
-    assert SCORER.condense(shard).spread[METRICS.index("Recall")].tolist() == [*[0] * 10, 2, *[0] * 9]
+    assert SCORER.condense(shard).spread[METRICS.index("Recall")].tolist() == [
+        *[0] * 10,
+        2,
+        *[0] * 9,
+    ]
 
 
 # Pages of reports
@@ -185,7 +203,11 @@ def test_page_is_made_of_the_json_report_alone() -> None:
     assert found == page(report_files.read(reports.encoded(data)))
     assert found.warning == "INCOMPLETE: 1 of 2 users are scored, 1 failed"
     assert [tile.name for tile in found.tiles] == ["Recall", "F1^NS", "users scored"]
-    assert {block.kind for block in found.blocks if isinstance(block, Chart)} == {"curve", "intervals", "histogram"}
+    assert {block.kind for block in found.blocks if isinstance(block, Chart)} == {
+        "curve",
+        "intervals",
+        "histogram",
+    }
 
 
 def test_page_of_nobody_is_a_page() -> None:
@@ -210,11 +232,13 @@ def test_shares_of_both_sides_add_up_in_every_picture_of_a_day(made: Path) -> No
     data = report_files.read((made / "commuter/eval_report_beijing.json").read_bytes())
     for chart in (block for block in page(data).blocks if isinstance(block, Chart)):
         if chart.kind == "ribbon":
-            assert [sum(shares) for shares in zip(*(one.values for one in chart.series), strict=True)] == [
-                pytest.approx(1)
-            ] * 48
+            assert [
+                sum(shares) for shares in zip(*(one.values for one in chart.series), strict=True)
+            ] == [pytest.approx(1)] * 48
         if chart.kind == "histogram":
-            assert [sum(value or 0.0 for value in one.values) for one in chart.series] == [pytest.approx(1)] * 2
+            assert [sum(value or 0.0 for value in one.values) for one in chart.series] == [
+                pytest.approx(1)
+            ] * 2
 
 
 # Cards
@@ -230,8 +254,12 @@ def tags_of(card: str) -> list[Tagged]:
 
 
 def test_cards_tell_each_prediction_by_kind_as_the_task_has_it(made: Path, tasks: Path) -> None:
-    """Every predicted tag is a hit of a kind or an error of a kind; every true tag that is not predicted is missed."""
-    lines = [orjson.loads(line) for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()]
+    """Every predicted tag is a hit of a kind or an error of a kind; every true tag that is not
+    predicted is missed."""
+    lines = [
+        orjson.loads(line)
+        for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()
+    ]
     by_key = {line["user_id"]: line["prediction_tasks"] for line in lines}
     seen, found = set(), users_of(made / PAGE)
     for [key, *_], card in zip(found.lines, found.cards, strict=True):
@@ -259,7 +287,9 @@ def test_cards_name_nobody_and_show_no_posts(made: Path, tasks: Path) -> None:
         data = orjson.loads(line)
         assert f">{data['username']}<" not in text and f'"{data["username"]}"' not in text
         assert all(
-            line not in text for step in data["prediction_tasks"] for line in step["posts_text"].splitlines()[1:]
+            line not in text
+            for step in data["prediction_tasks"]
+            for line in step["posts_text"].splitlines()[1:]
         )
     assert "Posts are left out, but other texts may quote them." in text
 
@@ -267,20 +297,32 @@ def test_cards_name_nobody_and_show_no_posts(made: Path, tasks: Path) -> None:
 def test_posts_are_there_where_they_are_asked_for(own: Path) -> None:
     """And only then."""
     assert again(own, "--name", "recency", "--with-posts") == 0
-    labels = set(re.findall(r"<summary>([\w ]+?)(?: \(.*?)?</summary>", users_of(own / PAGE).cards[0]))
+    labels = set(
+        re.findall(r"<summary>([\w ]+?)(?: \(.*?)?</summary>", users_of(own / PAGE).cards[0])
+    )
     assert labels == {"Persona summary after this step", "Reasoning", "Reply", "Posts"}
 
 
-def test_a_model_that_says_the_users_name_does_not_put_it_on_the_page(tasks: Path, tmp_path: Path) -> None:
-    """In personas, thoughts, replies and examples of invalid answers the key stands for it, however it is spelt."""
-    lines = [orjson.loads(line) for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()]
+def test_a_model_that_says_the_users_name_does_not_put_it_on_the_page(
+    tasks: Path, tmp_path: Path
+) -> None:
+    """In personas, thoughts, replies and examples of invalid answers the key stands for it, however
+    it is spelt."""
+    lines = [
+        orjson.loads(line)
+        for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()
+    ]
     names = [line["username"] for line in lines]
     calls = iter(range(1000))
 
     def script(body: dict[str, Any]) -> tuple[int, bytes]:
         said = "".join(message["content"] for message in body["messages"])
         name = next((name for name in names if name in said), "没有名字")
-        answer = {"predicted_tags": [name], "persona_summary": f"{name}喜欢猫", "reasoning": f"@{name}"}
+        answer = {
+            "predicted_tags": [name],
+            "persona_summary": f"{name}喜欢猫",
+            "reasoning": f"@{name}",
+        }
         if (number := next(calls)) < 3:
             return 200, completion(f"{name}你好")
         return 200, completion(json.dumps(answer, ensure_ascii=number % 2 == 0))
@@ -311,11 +353,16 @@ def test_a_model_that_says_the_users_name_does_not_put_it_on_the_page(tasks: Pat
     ],
 )
 def test_a_name_is_replaced_where_it_is_one(name: object, text: str, shown: str) -> None:
-    """Not within longer words of Latin letters; one character names nobody, and is a word like any other."""
+    """Not within longer words of Latin letters; one character names nobody, and is a word like any
+    other."""
     data = {**a_user("valid"), "username": name}
     data["steps"][0]["reasoning"] = text
     card = CARDS.card(data, None, [])
-    assert [block.text for block in card.blocks if isinstance(block, Quote) and block.label == "Reasoning"] == [shown]
+    assert [
+        block.text
+        for block in card.blocks
+        if isinstance(block, Quote) and block.label == "Reasoning"
+    ] == [shown]
 
 
 def valid(tag: str) -> Completion:
@@ -335,14 +382,21 @@ def replies_shown(card: Card) -> list[list[str]]:
 
 def a_user(*outcomes: str) -> dict[str, Any]:
     steps = [
-        {**a_step(number), "outcome": outcome, "ground_truth": ["猫"], "persona_summary": "", "reasoning": ""}
+        {
+            **a_step(number),
+            "outcome": outcome,
+            "ground_truth": ["猫"],
+            "persona_summary": "",
+            "reasoning": "",
+        }
         for number, outcome in enumerate(outcomes, 1)
     ]
     return {"user_id": "u", "steps": steps}
 
 
 def test_replies_that_were_asked_for_again_stand_with_their_step() -> None:
-    """Three that cannot be read are one invalid answer of a run that asks twice again; a cut one is final."""
+    """Three that cannot be read are one invalid answer of a run that asks twice again; a cut one is
+    final."""
     bad, cut = Completion("好的"), Completion("{", finish_reason="length")
     card = CARDS
     replies = [bad, bad, bad, bad, valid("猫"), cut, valid("狗")]
@@ -372,7 +426,10 @@ def test_day_of_a_resident_is_drawn_with_places_and_path(made: Path) -> None:
     places = {(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', card)}
     assert {tuple(map(float, point.split(","))) for point in path.split()} <= places
     text = (made / "commuter/eval_report_beijing.html").read_text(encoding="utf-8")
-    assert "Places, by what is done there</figcaption><svg" in text.partition('<script type="text/plain"')[0]
+    assert (
+        "Places, by what is done there</figcaption><svg"
+        in text.partition('<script type="text/plain"')[0]
+    )
 
 
 # Who is shown
@@ -401,7 +458,10 @@ def test_users_of_a_page_are_a_seeded_sample_and_the_page_says_so(tmp_path: Path
     assert len(first) == 50
     assert first == keys(write_page(found, PageOptions()))
     assert first == sorted(first, key=lambda key: int(key[1:]))
-    assert "A sample of 50 of the 300 users, drawn with seed 7" in found.files.report("html").read_text()
+    assert (
+        "A sample of 50 of the 300 users, drawn with seed 7"
+        in found.files.report("html").read_text()
+    )
     other = Reported(found.files, found.report, seed=8)
     assert keys(write_page(other, PageOptions())) != first
 
@@ -414,16 +474,24 @@ def test_page_stays_below_two_megabytes_by_showing_fewer_users(tmp_path: Path) -
     assert path.stat().st_size < pages.MAX_BYTES
     assert 20 < shown < 50
     text = path.read_text(encoding="utf-8")
-    assert f"{50 - shown} more were drawn, and left out to keep this page below 2 MB: mostly those" in text
+    assert (
+        f"{50 - shown} more were drawn, and left out to keep this page below 2 MB: mostly those"
+        in text
+    )
 
 
 def test_one_text_is_cut_where_it_is_very_long_and_says_so(tmp_path: Path) -> None:
     """A persona of 100,000 characters does not take a page for itself."""
     found = source(records(tmp_path / "a", 1, "长" * 100_000), 1)
-    assert "80000 more characters: the run&#39;s files have them" in write_page(found, PageOptions()).read_text()
+    assert (
+        "80000 more characters: the run&#39;s files have them"
+        in write_page(found, PageOptions()).read_text()
+    )
 
 
-def test_only_lines_of_users_that_are_shown_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_lines_of_users_that_are_shown_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A page of very many users costs no more than a look for line ends."""
     found, decoded = source(records(tmp_path / "a", 400), 400), list[bytes]()
     parsed = log.parsed
@@ -440,7 +508,9 @@ def test_only_lines_of_users_that_are_shown_are_decoded(tmp_path: Path, monkeypa
 def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
     """A page is made of what is sound."""
     found = records(tmp_path / "a", 3)
-    found.results.write_bytes(found.results.read_bytes().replace(b'"u1"', b'"u9"') + b'{"user_id":"torn')
+    found.results.write_bytes(
+        found.results.read_bytes().replace(b'"u1"', b'"u9"') + b'{"user_id":"torn'
+    )
     assert keys(write_page(source(found, 3), PageOptions())) == ["u0", "u2"]
 
 
@@ -452,7 +522,8 @@ def test_page_of_all_users_counts_the_users_that_it_has(tmp_path: Path) -> None:
     found.results.write_bytes(found.results.read_bytes().replace(b'"u1"', b'"u9"'))
     torn = write_all(source(found, 4), PageOptions()).read_text(encoding="utf-8")
     told = (
-        "3 users; the report scores 4. 1 line of the results is left out: damaged, not scored, or of a task that has "
+        "3 users; the report scores 4. 1 line of the results is left out: damaged, not scored, or"
+        " of a task that has "
     )
     told += "changed."
     assert told in torn and "All " not in torn.split("<script>")[0]
@@ -488,7 +559,9 @@ def test_results_that_cannot_be_read_are_told_in_a_sentence(
     assert told.count("cannot read") == 1
 
 
-def test_a_disk_that_fails_under_a_page_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_under_a_page_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the first read of results or responses, the second, and so on."""
     found = source(records(tmp_path / "a", 3), 3)
     lines = [{"user_id": f"u{at}", "request": "r", "completion": {"text": "好"}} for at in range(3)]
@@ -506,7 +579,9 @@ def test_a_disk_that_fails_under_a_page_is_told_in_a_sentence(tmp_path: Path, mo
     monkeypatch.setattr(os, "open", failing)
     write_page(found, PageOptions())
     opens = 1_000 - left
-    assert opens == 4 + 3  # results, found and read; responses and failures; the replies of each user
+    assert (
+        opens == 4 + 3
+    )  # results, found and read; responses and failures; the replies of each user
     for number in range(1, opens + 1):
         left = number
         with pytest.raises(MachineError, match=r"cannot read .*jsonl: Input/output error"):
@@ -524,7 +599,9 @@ def test_a_record_of_a_task_that_has_changed_is_nobody_to_look_at(own: Path) -> 
     assert len(keys(own / PAGE)) == USERS - 1
 
 
-def test_lines_are_found_whatever_blocks_the_file_is_read_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_found_whatever_blocks_the_file_is_read_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Line ends and marks at the edge of a block are seen too."""
     files = records(tmp_path / "a", 20)
     content = files.results.read_bytes()
@@ -537,7 +614,9 @@ def test_lines_are_found_whatever_blocks_the_file_is_read_in(tmp_path: Path, mon
         assert first == {"valid": mark}
 
 
-def test_failures_and_invalid_answers_have_an_example_of_each_kind(tasks: Path, tmp_path: Path) -> None:
+def test_failures_and_invalid_answers_have_an_example_of_each_kind(
+    tasks: Path, tmp_path: Path
+) -> None:
     """Kinds with how often, and what was said; examples of users that are not in the sample too."""
     calls = iter(range(1000))
 
@@ -545,7 +624,11 @@ def test_failures_and_invalid_answers_have_an_example_of_each_kind(tasks: Path, 
         number = next(calls)
         if number < 3:
             return 200, completion("我不知道<b>")
-        return (422, b'{"error": {"message": "odd words"}}') if number == 6 else (200, completion(valid("猫").text))
+        return (
+            (422, b'{"error": {"message": "odd words"}}')
+            if number == 6
+            else (200, completion(valid("猫").text))
+        )
 
     with serving(script) as server:
         options = ["--api-url", server.url, "--concurrency", "1", "--results-dir", str(tmp_path)]
@@ -558,12 +641,16 @@ def test_failures_and_invalid_answers_have_an_example_of_each_kind(tasks: Path, 
 
 
 def test_kinds_on_a_page_have_a_bound(own: Path) -> None:
-    """A folder from somebody else can hold a million, each of which was looked for in all of the results."""
+    """A folder from somebody else can hold a million, each of which was looked for in all of the
+    results."""
     report = (own / PAGE).with_suffix(".json")
     data = orjson.loads(report.read_bytes())
     data["diagnostics"]["invalid"] = {f"odd{number}": 1 for number in range(pages.KINDS + 7)}
     report.write_bytes(orjson.dumps(data))
-    lines = [{"boundary": "x", "kind": f"bad{number}", "detail": "d"} for number in range(pages.KINDS + 9)]
+    lines = [
+        {"boundary": "x", "kind": f"bad{number}", "detail": "d"}
+        for number in range(pages.KINDS + 9)
+    ]
     (own / "recency/failures_weibo.jsonl").write_bytes(b"".join(map(log.seal, lines)))
     assert again(own, "--name", "recency") == 0
     text = " ".join(read(own / PAGE).texts)
@@ -587,8 +674,18 @@ def test_run_makes_a_page_unless_it_is_told_not_to(tasks: Path, made: Path, tmp_
 @pytest.mark.parametrize(
     ("error", "code", "state", "said"),
     [
-        (MachineError("cannot write it"), 0, "complete", "recency, weibo: the page could not be made: cannot write it"),
-        (ZeroDivisionError("odd"), 70, "running", "a defect of the harness itself (ZeroDivisionError: odd)"),
+        (
+            MachineError("cannot write it"),
+            0,
+            "complete",
+            "recency, weibo: the page could not be made: cannot write it",
+        ),
+        (
+            ZeroDivisionError("odd"),
+            70,
+            "running",
+            "a defect of the harness itself (ZeroDivisionError: odd)",
+        ),
     ],
     ids=["this machine", "a defect"],
 )
@@ -602,8 +699,8 @@ def test_page_that_cannot_be_made_harms_nothing_of_the_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is reported in a sentence, and results and report are those of the run; only a defect has an exit code of its
-    own, and leaves the page to the next command, which can do without."""
+    """It is reported in a sentence, and results and report are those of the run; only a defect has
+    an exit code of its own, and leaves the page to the next command, which can do without."""
 
     def broken(*_: object) -> None:
         raise error
@@ -621,44 +718,65 @@ def test_page_that_cannot_be_made_harms_nothing_of_the_run(
 
 
 def test_run_that_is_done_has_its_page_while_others_go_on(tasks: Path, tmp_path: Path) -> None:
-    """Requests of the slow model are answered only once the quick one's manifest says that its run is complete."""
+    """Requests of the slow model are answered only once the quick one's manifest says that its run
+    is complete."""
     quick, pages_seen = RunFiles(tmp_path / "quick", "weibo"), list[bool]()
 
     def script(body: dict[str, Any]) -> tuple[int, bytes]:
         deadline = time.monotonic() + 60
-        while body["model"] == "slow" and orjson.loads(quick.manifest.read_bytes())["state"] != "complete":
+        while (
+            body["model"] == "slow"
+            and orjson.loads(quick.manifest.read_bytes())["state"] != "complete"
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         if body["model"] == "slow":
             pages_seen.append(quick.report("html").exists())
         return baseline(body)
 
-    where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path), "--platform", "weibo", "--concurrency", "32"]
+    where = [
+        "--tasks-dir",
+        str(tasks),
+        "--results-dir",
+        str(tmp_path),
+        "--platform",
+        "weibo",
+        "--concurrency",
+        "32",
+    ]
     with serving(script) as server:
-        assert main(["run", "--model", "quick", "--model", "slow", "--api-url", server.url, *where]) == 0
+        assert (
+            main(["run", "--model", "quick", "--model", "slow", "--api-url", server.url, *where])
+            == 0
+        )
     assert pages_seen and all(pages_seen)
 
 
 @pytest.fixture(scope="module")
 def played(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of weibo as its last reply left it: every record is saved, and nothing is finished."""
+    """The run of weibo as its last reply left it: every record is saved, and nothing is
+    finished."""
     folder = tmp_path_factory.mktemp("played") / "recency"
     shutil.copytree(made / "recency", folder)
     files = RunFiles(folder, "weibo")
     for path in files.reports:
         path.unlink(missing_ok=True)
     manifest = orjson.loads(files.manifest.read_bytes())
-    files.manifest.write_bytes(orjson.dumps({**manifest, "state": "running", "counts": {}, "results_sha256": None}))
+    files.manifest.write_bytes(
+        orjson.dumps({**manifest, "state": "running", "counts": {}, "results_sha256": None})
+    )
     return folder.parent
 
 
 @pytest.mark.parametrize("how", first_quick(["death midway", "death before"]))
-@pytest.mark.parametrize("command", ["run --model baseline/recency --platform weibo --tasks-dir", "resume --tasks-dir"])
+@pytest.mark.parametrize(
+    "command", ["run --model baseline/recency --platform weibo --tasks-dir", "resume --tasks-dir"]
+)
 def test_run_that_dies_at_any_write_after_its_last_reply_is_finished_by_the_next_command(
     command: str, how: str, tasks: Path, played: Path, made: Path, tmp_path: Path
 ) -> None:
-    """Results, report and page are those of an undisturbed run. Nothing else is left but the new content of a page,
-    which goes by its age."""
+    """Results, report and page are those of an undisturbed run. Nothing else is left but the new
+    content of a page, which goes by its age."""
 
     def finished(name: str, disk: FaultyDisk | None = None) -> Path:
         with pytest.MonkeyPatch.context() as patch:
@@ -670,12 +788,17 @@ def test_run_that_dies_at_any_write_after_its_last_reply_is_finished_by_the_next
     def content(folder: Path) -> dict[str, bytes]:
         changing = ("run_weibo.json", "run_weibo.log", "run_weibo.lock")
         left = set(folder.glob(f"*.html.{'[0-9a-f]' * 16}.new"))
-        files = [path for path in folder.iterdir() if path.name not in changing and path not in left]
+        files = [
+            path for path in folder.iterdir() if path.name not in changing and path not in left
+        ]
         return {path.name: path.read_bytes() for path in files}
 
     expected = content(made / "recency")
     for nth in count(1):
-        name, disk = str(nth), FaultyDisk(nth, how, WRITES if how == "death midway" else CHANGING, QuickDisk())
+        name, disk = (
+            str(nth),
+            FaultyDisk(nth, how, WRITES if how == "death midway" else CHANGING, QuickDisk()),
+        )
         shutil.copytree(played, tmp_path / name)
         try:
             finished(name, disk)
@@ -694,7 +817,16 @@ def test_merge_that_dies_in_a_page_is_made_by_the_next_one(
     """There is the whole run with its page, or none of it."""
     where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]
     for part in ("1/2", "2/2"):
-        words = ["run", "--model", "baseline/recency", "--platform", "weibo", "--part", part, *where]
+        words = [
+            "run",
+            "--model",
+            "baseline/recency",
+            "--platform",
+            "weibo",
+            "--part",
+            part,
+            *where,
+        ]
         assert main(words) == 0
 
     def dying(*_: object) -> None:
@@ -767,7 +899,8 @@ def test_reeval_that_changes_a_report_or_records_leaves_no_page_of_the_old(
 
 
 def test_old_pages_are_gone_before_the_new_results_stand(tmp_path: Path) -> None:
-    """A death in between leaves results without a page, never with one of others; the same results keep theirs."""
+    """A death in between leaves results without a page, never with one of others; the same results
+    keep theirs."""
 
     class FullDisk(Disk):
         def replace(self, path: Path, taken: Path) -> None:
@@ -786,7 +919,9 @@ def test_old_pages_are_gone_before_the_new_results_stand(tmp_path: Path) -> None
     assert page.with_name(f"{page.name}.before-s").read_bytes() == b"old"
 
 
-def test_old_pages_are_gone_before_the_new_report_stands(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_pages_are_gone_before_the_new_report_stands(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever ends `reeval` in between, and also where the new page cannot be made."""
 
     def broken(*_: object) -> None:
@@ -821,7 +956,9 @@ def test_report_does_without_tasks_that_have_gone(
     assert "without its tasks" in "".join(capsys.readouterr())
     found = read(own / PAGE)
     assert "The tasks were not at hand" in " ".join(found.texts)
-    kinds = {kind for card in users_of(own / PAGE).cards for row in tags_of(card) for _, kind in row}
+    kinds = {
+        kind for card in users_of(own / PAGE).cards for row in tags_of(card) for _, kind in row
+    }
     assert kinds <= {"hit", "wrong", "missed"}
 
 
@@ -831,7 +968,10 @@ def test_report_over_all_runs_links_to_each(made: Path, tmp_path: Path) -> None:
     assert again(made) == 0
     text = place.read_text(encoding="utf-8")
     place.unlink()
-    assert 'href="recency/eval_report_weibo.html"' in text and 'href="commuter/eval_report_beijing.html"' in text
+    assert (
+        'href="recency/eval_report_weibo.html"' in text
+        and 'href="commuter/eval_report_beijing.html"' in text
+    )
     titles = re.findall(r"<figcaption[^>]*>(.*?)</figcaption><svg", text)
     assert titles[0] == "Score, with 95 % intervals" and "F1^NS, with 95 % intervals" in titles
     out = tmp_path / "elsewhere.html"
@@ -843,7 +983,9 @@ def test_report_over_all_runs_links_to_a_folder_whose_name_is_no_text(own: Path)
     """Its bytes are the address, and its label is readable; other runs are there too."""
     odd = own / os.fsdecode(b"bad\xff")
     odd.mkdir()
-    (odd / "eval_report_weibo.json").write_bytes((own / "recency/eval_report_weibo.json").read_bytes())
+    (odd / "eval_report_weibo.json").write_bytes(
+        (own / "recency/eval_report_weibo.json").read_bytes()
+    )
     assert again(own) == 0
     text = (own / "index.html").read_text(encoding="utf-8")
     assert '<a href="bad%FF/eval_report_weibo.json">bad\\xff</a>' in text
@@ -859,7 +1001,9 @@ def test_report_over_all_runs_marks_what_is_incomplete_or_synthetic(own: Path) -
     (part / "eval_report_weibo.json").write_bytes(orjson.dumps(data))
     assert again(own) == 0
     found = read(own / "index.html")
-    pictures = re.findall(r"<figcaption[^>]*>(.*?)</figcaption>(<svg.*?</svg>)", (own / "index.html").read_text())
+    pictures = re.findall(
+        r"<figcaption[^>]*>(.*?)</figcaption>(<svg.*?</svg>)", (own / "index.html").read_text()
+    )
     names = [re.findall(r">(part \*|recency|part)</text>", svg) for _, svg in pictures]
     assert names and all(sorted(each) == ["part *", "recency"] for each in names)
     texts = " ".join(found.texts)
@@ -869,16 +1013,23 @@ def test_report_over_all_runs_marks_what_is_incomplete_or_synthetic(own: Path) -
 
 
 def test_page_over_all_runs_has_a_row_a_run_with_its_average(own: Path) -> None:
-    """In a table of each metric by subset, whose figures lead to the pages; complete on all subsets, it has a mean."""
+    """In a table of each metric by subset, whose figures lead to the pages; complete on all
+    subsets, it has a mean."""
     data = orjson.loads((own / "recency/eval_report_weibo.json").read_bytes())
     for number, subset in enumerate(data["subsets"]):
         for run in ("recency", "half")[: 1 if subset == "douban" else 2]:
             (own / run).mkdir(exist_ok=True)
-            data["metrics"]["Recall"]["value"] = data["secondary"]["Recall (cut)"]["value"] = 0.1 + 0.2 * number
-            (own / run / f"eval_report_{subset}.json").write_bytes(orjson.dumps(data | {"subset": subset}))
+            data["metrics"]["Recall"]["value"] = data["secondary"]["Recall (cut)"]["value"] = (
+                0.1 + 0.2 * number
+            )
+            (own / run / f"eval_report_{subset}.json").write_bytes(
+                orjson.dumps(data | {"subset": subset})
+            )
     assert again(own) == 0
     text = (own / "index.html").read_text(encoding="utf-8")
-    heads, whole, half, _ = re.findall(r"<tr[^>]*>(.*?)</tr>", re.findall(r"<table>(.*?)</table>", text, re.S)[0], re.S)
+    heads, whole, half, _ = re.findall(
+        r"<tr[^>]*>(.*?)</tr>", re.findall(r"<table>(.*?)</table>", text, re.S)[0], re.S
+    )
     assert "Recall, %" in text and all(f">{name}<" in heads for name in (*data["subsets"], "Avg."))
     assert ">50.00<" in whole and ">recency<" in whole and ">half<" in half and ">n/a<" not in half
     for subset in data["subsets"]:
@@ -895,10 +1046,14 @@ def test_page_over_all_runs_has_the_best_run_first(own: Path) -> None:
     (own / "recency/eval_report_weibo.json").unlink()
     assert again(own) == 0
     text = (own / "index.html").read_text(encoding="utf-8")
-    _, *rows = re.findall(r"<tr[^>]*>(.*?)</tr>", re.findall(r"<table>(.*?)</table>", text, re.S)[0], re.S)
+    _, *rows = re.findall(
+        r"<tr[^>]*>(.*?)</tr>", re.findall(r"<table>(.*?)</table>", text, re.S)[0], re.S
+    )
     names = [re.sub("<.*?>", "", re.findall(r"<th.*?</th>", row)[0]) for row in rows]
     assert names == ["b", "c", "a", "chance"]
-    assert [value in row for value, row in zip((">75.00", ">50.00", ">25.00"), rows, strict=False)] == [True] * 3
+    assert [
+        value in row for value, row in zip((">75.00", ">50.00", ">25.00"), rows, strict=False)
+    ] == [True] * 3
 
 
 def test_report_over_all_runs_tells_of_each_what_stats_does(own: Path) -> None:
@@ -912,7 +1067,9 @@ def test_report_over_all_runs_tells_of_each_what_stats_does(own: Path) -> None:
     (own / "warm/eval_report_weibo.json").write_bytes(orjson.dumps(data))
     assert again(own) == 0
     text = (own / "index.html").read_text(encoding="utf-8")
-    heads, *rows = re.findall(r"<tr[^>]*>(.*?)</tr>", re.findall(r"<table>(.*?)</table>", text, re.S)[-1], re.S)
+    heads, *rows = re.findall(
+        r"<tr[^>]*>(.*?)</tr>", re.findall(r"<table>(.*?)</table>", text, re.S)[-1], re.S
+    )
     assert ">what<" in heads
     plain, warm = sorted(rows[:2], key=lambda row: "warm" in row)
     assert "own prompt, synthetic tasks" in plain and "own prompt, no persona" not in plain
@@ -923,11 +1080,15 @@ def test_report_over_all_runs_tells_of_each_what_stats_does(own: Path) -> None:
 def test_runs_without_a_report_are_named_on_the_page_over_all_runs(
     own: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A reader would take the rest for all; where there is nothing else, that is what is reported."""
+    """A reader would take the rest for all; where there is nothing else, that is what is
+    reported."""
     shutil.copytree(own / "recency", own / "killed")
     (own / "killed/eval_report_weibo.json").unlink()
     assert again(own) == 0
-    told = "Left out: killed on weibo (unfinished: no report yet; resume continues, report --name NAME scores "
+    told = (
+        "Left out: killed on weibo (unfinished: no report yet; resume continues, report --name NAME"
+        " scores "
+    )
     told += "what exists)."
     assert told in " ".join(read(own / "index.html").texts)
     (own / "recency/eval_report_weibo.json").unlink()
@@ -939,14 +1100,17 @@ def test_runs_without_a_report_are_named_on_the_page_over_all_runs(
 def test_what_is_for_the_page_of_a_run_is_refused_without_one(
     own: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The page over all runs shows no users: nothing is written, where nobody would see what they asked for."""
+    """The page over all runs shows no users: nothing is written, where nobody would see what they
+    asked for."""
     assert again(own, *options) == 2
     assert "--name" in capsys.readouterr().err
     assert not (own / "index.html").exists()
 
 
 @pytest.mark.parametrize("options", [[], ["--name", "recency"], ["--model", "baseline/recency"]])
-@pytest.mark.parametrize("damage", [b"[1", b'{"benchmark": "streamprofile", "model": "baseline/recency"}'])
+@pytest.mark.parametrize(
+    "damage", [b"[1", b'{"benchmark": "streamprofile", "model": "baseline/recency"}']
+)
 def test_a_report_that_is_none_is_named_once(
     own: Path, options: list[str], damage: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -970,7 +1134,11 @@ def test_a_report_that_is_none_is_named_once(
     ],
 )
 def test_report_says_in_a_sentence_what_is_wrong(
-    own: Path, options: list[str], damage: bytes | None, told: str, capsys: pytest.CaptureFixture[str]
+    own: Path,
+    options: list[str],
+    damage: bytes | None,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A folder without such a run, or with a report that is none."""
     if damage is not None:
@@ -979,17 +1147,23 @@ def test_report_says_in_a_sentence_what_is_wrong(
     assert told in "".join(capsys.readouterr())
 
 
-def test_report_of_another_version_is_refused_by_name(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_of_another_version_is_refused_by_name(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It lacks what pages are drawn from."""
     path = own / "recency/eval_report_weibo.json"
     data = orjson.loads(path.read_bytes())
     del data["coverage"]
     path.write_bytes(orjson.dumps(data))
     assert again(own, "--name", "recency") == 2
-    assert "eval_report_weibo.json is not a report that this version reads" in capsys.readouterr().err
+    assert (
+        "eval_report_weibo.json is not a report that this version reads" in capsys.readouterr().err
+    )
 
 
-def test_results_of_the_authors_runner_have_a_page_too(own: Path, tasks: Path, tmp_path: Path) -> None:
+def test_results_of_the_authors_runner_have_a_page_too(
+    own: Path, tasks: Path, tmp_path: Path
+) -> None:
     """They have no manifest, replies or outcomes; `reeval` scores them, and draws them."""
     folder = tmp_path / "theirs/them"
     folder.mkdir(parents=True)
@@ -999,7 +1173,12 @@ def test_results_of_the_authors_runner_have_a_page_too(own: Path, tasks: Path, t
         named = ("step_id", "prediction", "ground_truth", "metrics", "reasoning", "persona_summary")
         steps = [{name: step[name] for name in named} for step in data["steps"]]
         lines.append(
-            orjson.dumps({**{name: data[name] for name in ("user_id", "platform", "username")}, "steps": steps})
+            orjson.dumps(
+                {
+                    **{name: data[name] for name in ("user_id", "platform", "username")},
+                    "steps": steps,
+                }
+            )
         )
     (folder / "inference_results_weibo.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     where = ["--tasks-dir", str(tasks), "--results-dir", str(folder.parent)]
@@ -1008,7 +1187,9 @@ def test_results_of_the_authors_runner_have_a_page_too(own: Path, tasks: Path, t
     assert main(["report", "--name", "them", *where]) == 0
 
 
-@pytest.mark.parametrize("texts", [{}, {"reasoning": ["想"], "persona_summary": 7, "ground_truth": None}])
+@pytest.mark.parametrize(
+    "texts", [{}, {"reasoning": ["想"], "persona_summary": 7, "ground_truth": None}]
+)
 def test_a_page_needs_no_more_of_the_authors_results_than_what_was_predicted(
     tasks: Path, tmp_path: Path, texts: dict[str, Any]
 ) -> None:
@@ -1016,13 +1197,19 @@ def test_a_page_needs_no_more_of_the_authors_results_than_what_was_predicted(
     folder = tmp_path / "theirs/them"
     folder.mkdir(parents=True)
     task = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])
-    steps = [{"step_id": step["step_id"], "prediction": ["猫"], **texts} for step in task["prediction_tasks"]]
+    steps = [
+        {"step_id": step["step_id"], "prediction": ["猫"], **texts}
+        for step in task["prediction_tasks"]
+    ]
     (folder / "inference_results_weibo.jsonl").write_bytes(
         orjson.dumps({"user_id": task["user_id"], "steps": steps}) + b"\n"
     )
     where = ["--tasks-dir", str(tasks), "--results-dir", str(folder.parent)]
     truth = task["prediction_tasks"][0]["ground_truth"]["all_tags"]
-    for code, command in (1, ["reeval"]), (0, ["report", "--name", "them"]):  # one user of them all: incomplete
+    for code, command in (
+        (1, ["reeval"]),
+        (0, ["report", "--name", "them"]),
+    ):  # one user of them all: incomplete
         (folder / "eval_report_weibo.html").unlink(missing_ok=True)
         assert main([*command, *where]) == code
         page = (folder / "eval_report_weibo.html").read_text("utf-8")
@@ -1052,7 +1239,18 @@ def test_a_sound_record_of_another_shape_is_named(
 def test_page_names_the_models_that_answered(tasks: Path, tmp_path: Path) -> None:
     """As the text report does; a name that is markup stays text."""
     with serving(by_turns({"model": "m"}, {"model": "<b>n</b>", "provider": "P"})) as server:
-        options = ["--api-url", server.url, "--results-dir", str(tmp_path), "--tasks-dir", str(tasks)]
+        options = [
+            "--api-url",
+            server.url,
+            "--results-dir",
+            str(tmp_path),
+            "--tasks-dir",
+            str(tasks),
+        ]
         assert main(["run", "--model", "m", "--platform", "weibo", *options]) == 0
     page = (tmp_path / "m/eval_report_weibo.html").read_text(encoding="utf-8")
-    assert "Answered by: " in page and "&lt;b&gt;n&lt;/b&gt; (provider P)" in page and "<b>n</b>" not in page
+    assert (
+        "Answered by: " in page
+        and "&lt;b&gt;n&lt;/b&gt; (provider P)" in page
+        and "<b>n</b>" not in page
+    )

@@ -1,8 +1,8 @@
 """The embedded endpoint over HTTP: OpenAI-compatible, quiet, and cheap.
 
-The reply to a body is the same bytes each time, and a stream has the content of the whole reply. Token counts are an
-approximation: half the number of characters, rounded down. Memory: a 16-byte digest and a count for each distinct body
-that was accepted; all else is counts of a fixed number.
+The reply to a body is the same bytes each time, and a stream has the content of the whole reply.
+Token counts are an approximation: half the number of characters, rounded down. Memory: a 16-byte
+digest and a count for each distinct body that was accepted; all else is counts of a fixed number.
 """
 
 from __future__ import annotations
@@ -34,10 +34,15 @@ from tests.support.endpoint_double.faults import Choice, FaultPlan, HttpReply
 
 BODY_LIMIT = 64 * 1024 * 1024
 """Bytes of a request's body."""
-PATHS = "POST /v1/chat/completions, /v1/files, /v1/batches, GET /v1/models, /v1/models/MODEL, /health or /stats"
+PATHS = (
+    "POST /v1/chat/completions, /v1/files, /v1/batches, GET /v1/models, /v1/models/MODEL, /health"
+    " or /stats"
+)
 MODELS: Mapping[str, Baseline] = registry.baselines()
 """The functions that answer, by model."""
-BAD_KEY = HttpReply(401, faults.error_body("this is not the key", "invalid_request_error", "invalid_api_key"))
+BAD_KEY = HttpReply(
+    401, faults.error_body("this is not the key", "invalid_request_error", "invalid_api_key")
+)
 OVER_LIMIT = "max-concurrency"
 """Counted like a fault: requests refused because too many were in flight."""
 
@@ -47,12 +52,14 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`latency` is the mean in seconds of a lognormal distribution, `jitter` the sigma of its logarithm (0: fixed).
+    """`latency` is the mean in seconds of a lognormal distribution, `jitter` the sigma of its
+    logarithm (0: fixed).
 
-    Beyond `max_concurrency` requests in flight, each is refused at once with 429. `imitate` names a provider, and then
-    any model is answered. With a `key`, requests without it are refused with 401. `baselines` are served in addition to
-    `MODELS`, by model; a request on which one of them fails is refused with 400. `strict`: what OpenAI would refuse
-    is refused, unless another provider is imitated. A batch takes `batch_seconds`. Replies have the members of one of
+    Beyond `max_concurrency` requests in flight, each is refused at once with 429. `imitate` names a
+    provider, and then any model is answered. With a `key`, requests without it are refused with
+    401. `baselines` are served in addition to `MODELS`, by model; a request on which one of them
+    fails is refused with 400. `strict`: what OpenAI would refuse is refused, unless another
+    provider is imitated. A batch takes `batch_seconds`. Replies have the members of one of
     `answerers`, by turns of requests. Raise `BadInput`.
     """
 
@@ -72,10 +79,16 @@ class Options:
         if not (math.isfinite(self.latency) and self.latency >= 0):
             raise BadInput(f"latency {self.latency}: expected seconds, 0 or more")
         if not (math.isfinite(self.jitter) and self.jitter >= 0):
-            raise BadInput(f"jitter {self.jitter}: expected the sigma of a lognormal distribution, 0 or more")
+            raise BadInput(
+                f"jitter {self.jitter}: expected the sigma of a lognormal distribution, 0 or more"
+            )
         if self.max_concurrency is not None and self.max_concurrency < 1:
-            raise BadInput(f"max concurrency {self.max_concurrency}: expected a whole number from 1")
-        if self.key is not None and not (self.key.isascii() and self.key.isprintable() and self.key.strip()):
+            raise BadInput(
+                f"max concurrency {self.max_concurrency}: expected a whole number from 1"
+            )
+        if self.key is not None and not (
+            self.key.isascii() and self.key.isprintable() and self.key.strip()
+        ):
             raise BadInput("the key: expected printable ASCII characters")
         imitation = imitate.load(self.imitate) if self.imitate is not None else None
         if self.faults:
@@ -100,7 +113,8 @@ class Embedded:
 
 
 async def start(options: Options, host: str = "127.0.0.1", port: int = 0) -> Embedded:
-    """Listen in the running event loop; port 0 takes a free one. Raise `OSError` if the port cannot be used."""
+    """Listen in the running event loop; port 0 takes a free one. Raise `OSError` if the port cannot
+    be used."""
     endpoint = _Endpoint(options)
     app = web.Application(client_max_size=BODY_LIMIT, middlewares=[_errors_as_json])
     app.router.add_post("/v1/chat/completions", endpoint.chat)
@@ -113,7 +127,9 @@ async def start(options: Options, host: str = "127.0.0.1", port: int = 0) -> Emb
     app.on_shutdown.append(endpoint.batches.close)
     log = logging.Logger("tests.support.endpoint_double")
     log.addFilter(_is_of_server)
-    runner = web.AppRunner(app, access_log=None, logger=log, handler_cancellation=True, shutdown_timeout=_CLOSING)
+    runner = web.AppRunner(
+        app, access_log=None, logger=log, handler_cancellation=True, shutdown_timeout=_CLOSING
+    )
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port, backlog=4096).start()
@@ -135,7 +151,9 @@ def delay(options: Options, body: bytes, attempt: int) -> float:
 class _Endpoint:
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._provider = imitate.load(options.imitate) if options.imitate is not None else imitate.PLAIN
+        self._provider = (
+            imitate.load(options.imitate) if options.imitate is not None else imitate.PLAIN
+        )
         self._openai = options.strict and options.imitate in (None, "openai")
         self._rules = imitate.load("openai") if self._openai else self._provider
         self._bearer = f"Bearer {options.key}".encode() if options.key is not None else None
@@ -163,19 +181,29 @@ class _Endpoint:
 
     async def model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        return wire.respond(self._unknown(name, "model") or HttpReply(200, orjson.dumps(_model(name))))
+        return wire.respond(
+            self._unknown(name, "model") or HttpReply(200, orjson.dumps(_model(name)))
+        )
 
     async def health(self, request: web.Request) -> web.Response:
         return wire.respond(HttpReply(200, b'{"status":"ok"}'))
 
     async def stats(self, request: web.Request) -> web.Response:
-        """Return the counts. `requests` are all for completions, including refused and malformed ones, and `batched`
-        are lines of batches; `completed` got their completion, `streamed` got it as a stream; `foreign_keys` came
-        without the key. `seconds` are those between the first and the last request.
+        """Return the counts. `requests` are all for completions, including refused and malformed
+        ones, and `batched` are lines of batches; `completed` got their completion, `streamed` got
+        it as a stream; `foreign_keys` came without the key. `seconds` are those between the first
+        and the last request.
         """
         first, last = self._arrivals
-        counts: dict[str, Any] = {**self._counts, **self.batches.counts, "seconds": round(last - first, 3)}
-        counts |= {"distinct_bodies": len(self._tries), "faults": self._faults + self.batches.faults}
+        counts: dict[str, Any] = {
+            **self._counts,
+            **self.batches.counts,
+            "seconds": round(last - first, 3),
+        }
+        counts |= {
+            "distinct_bodies": len(self._tries),
+            "faults": self._faults + self.batches.faults,
+        }
         return wire.respond(HttpReply(200, orjson.dumps(counts)))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
@@ -208,7 +236,9 @@ class _Endpoint:
         """Count a try of a body; return its digest, and the fault of this try."""
         digest = blake2b(body, digest_size=16).digest()
         self._tries[digest] += 1
-        return digest, self._options.faults.draw(digest, self._tries[digest]) if self._options.faults else None
+        return digest, (
+            self._options.faults.draw(digest, self._tries[digest]) if self._options.faults else None
+        )
 
     async def _serve(
         self, request: web.Request, call: dict[str, Any], digest: bytes, fault: str | None
@@ -220,7 +250,9 @@ class _Endpoint:
         elif fault:
             fault = faults.NEAREST.get(fault, fault)
         elif self._provider.empty_lines:
-            response = await wire.after_empty_lines(request, orjson.dumps(self._reply(call, digest, None)), seconds)
+            response = await wire.after_empty_lines(
+                request, orjson.dumps(self._reply(call, digest, None)), seconds
+            )
             self._counts["completed"] += 1
             return response
         if seconds:
@@ -234,7 +266,8 @@ class _Endpoint:
         return wire.respond(HttpReply(200, body))
 
     def _batched(self, body: bytes) -> HttpReply:
-        """Answer a line of a batch: as a request by itself would be, but for faults that only a connection has."""
+        """Answer a line of a batch: as a request by itself would be, but for faults that only a
+        connection has."""
         self._counts["batched"] += 1
         try:
             call = calls.read(body, self._openai)
@@ -252,10 +285,14 @@ class _Endpoint:
         self._counts["completed"] += 1
         return HttpReply(200, orjson.dumps(self._reply(call, digest, fault)))
 
-    async def _fail(self, request: web.Request, call: dict[str, Any], digest: bytes, fault: str) -> web.StreamResponse:
+    async def _fail(
+        self, request: web.Request, call: dict[str, Any], digest: bytes, fault: str
+    ) -> web.StreamResponse:
         """Send the reply in place of a completion."""
         if fault == faults.STALL:
-            await asyncio.Event().wait()  # cancelled when the client goes away or the endpoint closes
+            await (
+                asyncio.Event().wait()
+            )  # cancelled when the client goes away or the endpoint closes
         if fault == faults.RESET:
             return wire.reset(request, web.Response())
         if refusal := self._provider.errors.get(fault):
@@ -266,28 +303,36 @@ class _Endpoint:
         return wire.respond(faults.replace(fault, body, time.time()))
 
     async def _stream(
-        self, request: web.Request, call: dict[str, Any], digest: bytes, fault: str | None, seconds: float
+        self,
+        request: web.Request,
+        call: dict[str, Any],
+        digest: bytes,
+        fault: str | None,
+        seconds: float,
     ) -> web.StreamResponse:
         if fault:
             self._faults[fault] += 1
         options = call.get("stream_options")
         include_usage = type(options) is dict and bool(options.get("include_usage"))
-        comment, data = stream.encode(self._reply(call, digest, fault), digest, include_usage, self._provider, fault)
+        comment, data = stream.encode(
+            self._reply(call, digest, fault), digest, include_usage, self._provider, fault
+        )
         response = await wire.in_parts(request, comment, data, seconds)
         if fault == faults.STREAM_STALL:
             await asyncio.Event().wait()
         if fault == faults.RESET_BODY:
             return wire.reset(request, response)
         if fault in (faults.STREAM_CUT, faults.TRUNCATED) and request.transport is not None:
-            request.transport.close()  # before the last chunk: a body that ends in due form is whole
+            # before the last chunk: a body that ends in due form is whole
+            request.transport.close()
         if fault not in faults.WITHIN_STREAMS:
             self._counts["completed"] += 1
             self._counts["streamed"] += 1
         return response
 
     def _reply(self, call: dict[str, Any], digest: bytes, fault: str | None) -> dict[str, Any]:
-        """Return the completion as a whole reply; a request's own seed overrides the endpoint's, and each further
-        choice has the next seed.
+        """Return the completion as a whole reply; a request's own seed overrides the endpoint's,
+        and each further choice has the next seed.
         """
         seed = call.get("seed")
         if type(seed) is not int:
@@ -295,10 +340,14 @@ class _Endpoint:
         texts = [self._text(call, seed + number) for number in range(call.get("n") or 1)]
         if not self._provider.ignores_schemas:
             texts = [calls.fitted(text, call) for text in texts]
-        choices = [faults.spoil(fault, text) if fault in faults.CONTENT else Choice(text) for text in texts]
+        choices = [
+            faults.spoil(fault, text) if fault in faults.CONTENT else Choice(text) for text in texts
+        ]
         thoughts = self._provider.thoughts(call)
         if thoughts and fault == "length":
-            choices = [Choice("", "length")] * len(choices)  # cut off before the end of its thoughts
+            choices = [Choice("", "length")] * len(
+                choices
+            )  # cut off before the end of its thoughts
         most = calls.limit(call)
         room = None if most is None else most - tokens(thoughts)
         reply = _completion(call, [calls.cut(choice, call, room) for choice in choices], digest)
@@ -317,7 +366,9 @@ class _Endpoint:
         except Exception as error:  # the author's code, not ours; another try would not help
             calls.refuse(f"the baseline {call['model']} failed: {type(error).__name__}: {error}")
         if not isinstance(text, str):
-            calls.refuse(f"the baseline {call['model']} returned {type(text).__name__}, expected text")
+            calls.refuse(
+                f"the baseline {call['model']} returned {type(text).__name__}, expected text"
+            )
         return text
 
     def _unknown(self, model: str, param: str | None = None) -> HttpReply | None:
@@ -327,10 +378,13 @@ class _Endpoint:
         if model in self._models:
             return None
         message = f"the model {model!r} does not exist; there are {', '.join(self._models)}"
-        return HttpReply(404, faults.error_body(message, "invalid_request_error", "model_not_found", param))
+        return HttpReply(
+            404, faults.error_body(message, "invalid_request_error", "model_not_found", param)
+        )
 
     def _foreign(self, request: web.Request) -> web.Response | None:
-        """Return the refusal of a request without the key, None if it has the key or none is needed."""
+        """Return the refusal of a request without the key, None if it has the key or none is
+        needed."""
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         if self._bearer is None or compare_digest(given, self._bearer):
             return None
@@ -358,7 +412,11 @@ def _completion(call: dict[str, Any], choices: Sequence[Choice], digest: bytes) 
         "created": 0,
         "model": call["model"],
         "choices": listed,
-        "usage": {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion},
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        },
     }
 
 
@@ -367,16 +425,16 @@ def _model(name: str) -> dict[str, Any]:
 
 
 def _is_of_server(record: logging.LogRecord) -> bool:
-    """Return whether a line of aiohttp's log is about a defect here: a malformed request is answered, and no traceback
-    helps whoever sent it."""
+    """Return whether a line of aiohttp's log is about a defect here: a malformed request is
+    answered, and no traceback helps whoever sent it."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
 
 
 @web.middleware
 async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give the errors of aiohttp (no such path, another method, a body beyond the limit, one that cannot be read)
-    OpenAI's body."""
+    """Give the errors of aiohttp (no such path, another method, a body beyond the limit, one that
+    cannot be read) OpenAI's body."""
     try:
         return await handler(request)
     except web.RequestPayloadError as error:
@@ -384,7 +442,9 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     except web.HTTPException as error:
         if error.content_type != "application/json":
             expected = f"at most {BODY_LIMIT} bytes" if error.status == 413 else PATHS
-            what = "Invalid URL" if error.status == 404 else error.reason  # the words of OpenAI's API
+            what = (
+                "Invalid URL" if error.status == 404 else error.reason
+            )  # the words of OpenAI's API
             message = f"{what} ({request.method} {request.path}): expected {expected}"
             code = "method_not_supported" if error.status == 405 else None
             error.text = faults.error_body(message, "invalid_request_error", code).decode()

@@ -1,8 +1,8 @@
 """The Batch API of the embedded endpoint: files, and batches that answer them line by line.
 
-All is in memory, for as long as the endpoint lives. Each line is answered as the same request would be at once; its
-errors are in the error file. Faults of the group `batch` are drawn for each step of the protocol by itself.
-Source: https://platform.openai.com/docs/api-reference/batch
+All is in memory, for as long as the endpoint lives. Each line is answered as the same request would
+be at once; its errors are in the error file. Faults of the group `batch` are drawn for each step of
+the protocol by itself. Source: https://platform.openai.com/docs/api-reference/batch
 """
 
 from __future__ import annotations
@@ -30,10 +30,25 @@ SLICES = 10
 """Pauses in which a batch's lines are answered, so that its counts grow."""
 WINDOW_SECONDS = 24 * 3600
 PAGE_MOST = 100
-STATES = ("validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+STATES = (
+    "validating",
+    "in_progress",
+    "finalizing",
+    "completed",
+    "failed",
+    "expired",
+    "cancelling",
+    "cancelled",
+)
 UNANSWERED = {
-    "expired": ("batch_expired", "this request was not answered before the completion window expired"),
-    "cancelled": ("batch_cancelled", "this request was not answered before the batch was cancelled"),
+    "expired": (
+        "batch_expired",
+        "this request was not answered before the completion window expired",
+    ),
+    "cancelled": (
+        "batch_cancelled",
+        "this request was not answered before the batch was cancelled",
+    ),
 }
 
 
@@ -91,18 +106,26 @@ class _Batch:
             "created_at": self.created,
             "expires_at": self.created + WINDOW_SECONDS,
             **{f"{state}_at": self.moments.get(state) for state in STATES[1:]},
-            "request_counts": {"total": self.total, "completed": len(self.output), "failed": len(self.failed)},
+            "request_counts": {
+                "total": self.total,
+                "completed": len(self.output),
+                "failed": len(self.failed),
+            },
             "metadata": self.metadata,
         }
 
 
 class Batches:
-    """`answer` answers one line's body. `seconds` is how long a batch takes, a tenth of it for each tenth of the lines.
+    """`answer` answers one line's body. `seconds` is how long a batch takes, a tenth of it for each
+    tenth of the lines.
 
-    `counts` are of `files` that were uploaded, `batches`, and `batch_inputs`, the different names of their input files.
+    `counts` are of `files` that were uploaded, `batches`, and `batch_inputs`, the different names
+    of their input files.
     """
 
-    def __init__(self, answer: Callable[[bytes], HttpReply], seconds: float, plan: FaultPlan | None) -> None:
+    def __init__(
+        self, answer: Callable[[bytes], HttpReply], seconds: float, plan: FaultPlan | None
+    ) -> None:
         self._answer = answer
         self._seconds = seconds
         self._plan = plan
@@ -155,11 +178,19 @@ class Batches:
         if file is None or file.purpose != "batch":
             calls.refuse("no such file of requests", "input_file_id")
         if not fits:
-            calls.refuse(f"expected the endpoint {CALLED} and the completion window 24h", "endpoint")
+            calls.refuse(
+                f"expected the endpoint {CALLED} and the completion window 24h", "endpoint"
+            )
         if fault == "create-refused":
             return wire.respond(HttpReply(503, faults.FAILED))
         number = len(self._batches) + 1
-        batch = _Batch(f"batch_{number:06}", file, wanted.get("metadata"), int(time.time()), self._drawn("batch"))
+        batch = _Batch(
+            f"batch_{number:06}",
+            file,
+            wanted.get("metadata"),
+            int(time.time()),
+            self._drawn("batch"),
+        )
         self._batches[batch.id] = batch
         task = asyncio.create_task(self._run(batch))
         self._running.add(task)
@@ -188,7 +219,9 @@ class Batches:
 
     async def list_files(self, request: web.Request) -> web.StreamResponse:
         purpose = request.query.get("purpose")
-        return _page(request, [file.data for file in self._files.values() if purpose in (None, file.purpose)])
+        return _page(
+            request, [file.data for file in self._files.values() if purpose in (None, file.purpose)]
+        )
 
     async def list_batches(self, request: web.Request) -> web.StreamResponse:
         return _page(request, [batch.data for batch in self._batches.values()])
@@ -224,32 +257,55 @@ class Batches:
         for number, text in enumerate(batch.input.content.splitlines(), 1):
             try:
                 line = orjson.loads(text)
-                fits = (line["method"], line["url"]) == ("POST", CALLED) and line["custom_id"] not in seen
+                fits = (line["method"], line["url"]) == ("POST", CALLED) and line[
+                    "custom_id"
+                ] not in seen
                 seen.add(line["custom_id"])
                 lines.append({"custom_id": line["custom_id"], "body": orjson.dumps(line["body"])})
             except (ValueError, LookupError, TypeError):
                 fits = False
             if not fits:
-                batch.errors.append({"code": "invalid_line", "message": "not a request", "line": number, "param": None})
+                batch.errors.append(
+                    {
+                        "code": "invalid_line",
+                        "message": "not a request",
+                        "line": number,
+                        "param": None,
+                    }
+                )
         batch.total = len(lines)
         if not lines or len(lines) > MOST_LINES or batch.fault == "batch-failed":
-            batch.errors.append({"code": "invalid_file", "message": "the file was not accepted", "line": None})
+            batch.errors.append(
+                {"code": "invalid_file", "message": "the file was not accepted", "line": None}
+            )
         return lines
 
     def _answered(self, batch: _Batch, line: JSON) -> None:
         reply = self._answer(line["body"])
-        response = {"status_code": reply.status, "request_id": line["custom_id"], "body": orjson.loads(reply.body)}
-        (batch.output if reply.status == 200 else batch.failed).append(_result(line, response, None))
+        response = {
+            "status_code": reply.status,
+            "request_id": line["custom_id"],
+            "body": orjson.loads(reply.body),
+        }
+        (batch.output if reply.status == 200 else batch.failed).append(
+            _result(line, response, None)
+        )
 
     def _result_file(self, batch: _Batch, kind: str, lines: Sequence[bytes]) -> str | None:
-        return self._kept(f"{batch.id}_{kind}.jsonl", "batch_output", b"".join(lines)).id if lines else None
+        return (
+            self._kept(f"{batch.id}_{kind}.jsonl", "batch_output", b"".join(lines)).id
+            if lines
+            else None
+        )
 
     def _kept(self, name: str, purpose: str, content: bytes) -> _File:
         made = _File(f"file-{len(self._files) + 1:06}", name, purpose, content, int(time.time()))
         self._files[made.id] = made
         return made
 
-    def _replied(self, request: web.Request, fault: str | None, step: str, data: JSON) -> web.StreamResponse:
+    def _replied(
+        self, request: web.Request, fault: str | None, step: str, data: JSON
+    ) -> web.StreamResponse:
         """Reply to what has been accepted, or as the step's fault has it."""
         if fault == f"{step}-500":
             return wire.respond(HttpReply(500, faults.FAILED))
@@ -325,7 +381,10 @@ def _page(request: web.Request, listed: list[JSON]) -> web.Response:
     start = ids.index(after) + 1 if after in ids else 0
     page: list[Any] = newest[start : start + limit]
     more = start + limit < len(newest)
-    ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
+    ends = {
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+    }
     return _found({"object": "list", "data": page, **ends, "has_more": more})
 
 

@@ -1,4 +1,5 @@
-"""Requests for chat completions: what OpenAI's API takes, its errors for all else, and where an answer is cut.
+"""Requests for chat completions: what OpenAI's API takes, its errors for all else, and where an
+answer is cut.
 
 Source: https://platform.openai.com/docs/api-reference/chat/create
 """
@@ -45,7 +46,9 @@ class Message(Struct):
     def text(self) -> str:
         """Return the content, parts of text joined with line ends."""
         parts = [self.content] if isinstance(self.content, str) else self.content or ()
-        return "\n".join([part if isinstance(part, str) else getattr(part, "text", "") for part in parts])
+        return "\n".join(
+            [part if isinstance(part, str) else getattr(part, "text", "") for part in parts]
+        )
 
 
 class Call(Struct):
@@ -115,7 +118,11 @@ _ONLY_WITH = {
     "parallel_tool_calls": "tools",
     "function_call": "functions",
 }
-_ANSWERED = {"logprobs": (False,), "tool_choice": ("none", "auto"), "function_call": ("none", "auto")}
+_ANSWERED = {
+    "logprobs": (False,),
+    "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
+}
 """The values that a baseline can follow: it has no probabilities, and calls no tool."""
 _CODES = (
     (r"missing required field `(.+?)`", "missing_required_parameter"),
@@ -135,7 +142,8 @@ _CODES = (
 def read(body: bytes, openai: bool) -> dict[str, Any]:
     """Return a request's members, each message with its content as text.
 
-    With `openai` all members are checked, else only those that decide an answer. Raise `web.HTTPBadRequest`.
+    With `openai` all members are checked, else only those that decide an answer. Raise
+    `web.HTTPBadRequest`.
     """
     try:
         call = orjson.loads(body)
@@ -147,11 +155,17 @@ def read(body: bytes, openai: bool) -> dict[str, Any]:
         _refuse_mistake(str(error))
     for number, message in enumerate(messages):
         if message.content is None and not (message.tool_calls or message.function_call):
-            refuse("a message needs a content", f"messages[{number}].content", "missing_required_parameter")
+            refuse(
+                "a message needs a content",
+                f"messages[{number}].content",
+                "missing_required_parameter",
+            )
     if openai:
         _check_combinations(call)
     texts = [message.text() for message in messages]
-    call["messages"] = [{**message, "content": text} for message, text in zip(call["messages"], texts, strict=True)]
+    call["messages"] = [
+        {**message, "content": text} for message, text in zip(call["messages"], texts, strict=True)
+    ]
     return call  # type: ignore[no-any-return]
 
 
@@ -180,14 +194,22 @@ def cut(choice: Choice, call: Mapping[str, Any], room: int | None) -> Choice:
     if not choice.content:
         return choice
     content, is_cut = baselines.ended(choice.content, call.get("stop") or (), room)
-    return dataclasses.replace(choice, content=content, finish_reason="length" if is_cut else choice.finish_reason)
+    return dataclasses.replace(
+        choice, content=content, finish_reason="length" if is_cut else choice.finish_reason
+    )
 
 
 def _refuse_mistake(sentence: str) -> NoReturn:
     said, _, path = sentence.partition(" - at `$")
     pattern, code = next((pattern, code) for pattern, code in _CODES if re.search(pattern, said))
     named = re.search(pattern, said)
-    param = ".".join([part for part in (path.rstrip("`").lstrip("."), *(named.groups() if named else ())) if part])
+    param = ".".join(
+        [
+            part
+            for part in (path.rstrip("`").lstrip("."), *(named.groups() if named else ()))
+            if part
+        ]
+    )
     refuse(f"{param or 'the body'}: {said}", param or None, code)
 
 
@@ -198,7 +220,11 @@ def _check_combinations(call: Mapping[str, Any]) -> None:
     for name, values in _ANSWERED.items():
         if call.get(name) is not None and call[name] not in values:
             shown = orjson.dumps(call[name]).decode()
-            refuse(f"{name}: this endpoint cannot answer {shown}; leave it out", name, "unsupported_value")
+            refuse(
+                f"{name}: this endpoint cannot answer {shown}; leave it out",
+                name,
+                "unsupported_value",
+            )
     wanted = call.get("response_format") or {}
     if wanted.get("type") == "json_schema" and not wanted.get("json_schema"):
         refuse("a schema is missing", "response_format.json_schema", "missing_required_parameter")

@@ -1,9 +1,10 @@
 """What the embedded endpoint can do wrong on purpose, and when.
 
-Transport faults keep a whole reply from arriving. They are drawn again at each try of a body, as are faults in the
-middle of a stream and the passing refusals of an imitated provider (too many requests, overloaded). Content faults make
-the reply itself useless, and other refusals concern the request itself; they are drawn from the body alone. So each try
-of a body has the same completion, and a run with transport faults ends with the results of a run without.
+Transport faults keep a whole reply from arriving. They are drawn again at each try of a body, as
+are faults in the middle of a stream and the passing refusals of an imitated provider (too many
+requests, overloaded). Content faults make the reply itself useless, and other refusals concern the
+request itself; they are drawn from the body alone. So each try of a body has the same completion,
+and a run with transport faults ends with the results of a run without.
 """
 
 from __future__ import annotations
@@ -23,7 +24,17 @@ RESET = "reset"
 RESET_BODY = "reset-body"
 STALL = "stall"
 TRUNCATED = "truncated"
-TRANSPORT = ("429", "429-date", "500", "503-html", RESET, RESET_BODY, STALL, TRUNCATED, "no-choices")
+TRANSPORT = (
+    "429",
+    "429-date",
+    "500",
+    "503-html",
+    RESET,
+    RESET_BODY,
+    STALL,
+    TRUNCATED,
+    "no-choices",
+)
 STREAM_CUT = "stream-cut"
 STREAM_ERROR = "stream-error"
 STREAM_STALL = "stream-stall"
@@ -34,7 +45,15 @@ WITHIN_STREAMS = (*STREAM, TRUNCATED, RESET_BODY)
 """Faults that keep a stream from ending once it has begun."""
 CONTENT = ("empty", "refusal", "length", "fenced", "broken", "no-json")
 PASSING = ("rate_limit", "overloaded")
-LASTING = ("quota", "arrears", "input_filter", "context_length", "unknown_model", "bad_key", "bad_parameter")
+LASTING = (
+    "quota",
+    "arrears",
+    "input_filter",
+    "context_length",
+    "unknown_model",
+    "bad_key",
+    "bad_parameter",
+)
 REFUSALS = (*PASSING, *LASTING)
 """Errors in the words of an imitated provider, which need not have all of them."""
 STEPS = {
@@ -44,9 +63,16 @@ STEPS = {
     "download": ("download-cut",),
     "batch": ("batch-expired", "batch-cancelled", "batch-failed"),
 }
-"""What each step of the Batch API can do wrong; `-500` and `-lost` come after the step was accepted."""
+"""What each step of the Batch API can do wrong; `-500` and `-lost` come after the step was
+accepted."""
 BATCH = tuple(kind for kinds in STEPS.values() for kind in kinds)
-GROUPS = {"transport": TRANSPORT, "stream": STREAM, "content": CONTENT, "refusals": REFUSALS, "batch": BATCH}
+GROUPS = {
+    "transport": TRANSPORT,
+    "stream": STREAM,
+    "content": CONTENT,
+    "refusals": REFUSALS,
+    "batch": BATCH,
+}
 _DRAWN_AGAIN = (*TRANSPORT, *STREAM, *PASSING)
 _DRAWN_ONCE = (*CONTENT, *LASTING)
 
@@ -56,7 +82,8 @@ RETRY_AFTER = 1
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """Which faults, how often. `kinds` are names of kinds or groups; `rate` is a fraction of the requests.
+    """Which faults, how often. `kinds` are names of kinds or groups; `rate` is a fraction of the
+    requests.
 
     The rate is divided evenly among the kinds. Raise `BadInput`.
     """
@@ -82,7 +109,8 @@ class FaultPlan:
     def against(self, provider: str | None, has: Collection[str]) -> FaultPlan:
         """Return the plan for an imitated provider (None for none) that `has` these refusals.
 
-        All of them at once, as the group names them, are those that it has. Raise `BadInput` for one that it lacks.
+        All of them at once, as the group names them, are those that it has. Raise `BadInput` for
+        one that it lacks.
         """
         wanted = [kind for kind in self.kinds if kind in REFUSALS]
         if wanted and provider is None:
@@ -90,7 +118,9 @@ class FaultPlan:
         lacking = [kind for kind in wanted if kind not in has]
         if lacking and len(wanted) < len(REFUSALS):
             raise BadInput(f"fault {lacking[0]!r}: the imitated {provider} has {', '.join(has)}")
-        return dataclasses.replace(self, kinds=tuple([kind for kind in self.kinds if kind not in lacking]))
+        return dataclasses.replace(
+            self, kinds=tuple([kind for kind in self.kinds if kind not in lacking])
+        )
 
     def _pick(self, group: tuple[str, ...], drawn: float) -> str | None:
         kinds = [kind for kind in self.kinds if kind in group]
@@ -123,7 +153,9 @@ def expand(names: Iterable[str]) -> tuple[str, ...]:
     kinds: dict[str, None] = {}
     for name in names:
         if name not in GROUPS and not any(name in members for members in GROUPS.values()):
-            known = "; ".join([f"{group}: {', '.join(members)}" for group, members in GROUPS.items()])
+            known = "; ".join(
+                [f"{group}: {', '.join(members)}" for group, members in GROUPS.items()]
+            )
             raise BadInput(f"unknown fault {name!r}: known are the groups and kinds {known}")
         kinds.update(dict.fromkeys(GROUPS.get(name, (name,))))
     return tuple(kinds)
@@ -141,7 +173,9 @@ def error_body(message: str, kind: str, code: str | None, param: str | None = No
 
 FAILED = error_body("the server failed", "server_error", "internal_error")
 """The error of a server that failed, as a reply with status 500 or in the middle of a stream."""
-_TOO_MANY = error_body("too many requests, try again later", "rate_limit_error", "rate_limit_exceeded")
+_TOO_MANY = error_body(
+    "too many requests, try again later", "rate_limit_error", "rate_limit_exceeded"
+)
 TOO_MANY = HttpReply(429, _TOO_MANY, retry_after=str(RETRY_AFTER))
 
 
@@ -166,18 +200,22 @@ def spoil(kind: str, text: str) -> Choice:
 def replace(kind: str, whole: bytes, now: float) -> HttpReply:
     """Return the reply instead of the `whole` one, under a transport fault that is answered at all.
 
-    `now` is the wall clock in seconds since 1970. A date in `Retry-After` has whole seconds only: it is RETRY_AFTER
-    seconds ahead, or up to one second more.
+    `now` is the wall clock in seconds since 1970. A date in `Retry-After` has whole seconds only:
+    it is RETRY_AFTER seconds ahead, or up to one second more.
     """
     match kind:
         case "429":
             return TOO_MANY
         case "429-date":
-            return HttpReply(429, _TOO_MANY, retry_after=formatdate(math.ceil(now) + RETRY_AFTER, usegmt=True))
+            return HttpReply(
+                429, _TOO_MANY, retry_after=formatdate(math.ceil(now) + RETRY_AFTER, usegmt=True)
+            )
         case "500":
             return HttpReply(500, FAILED)
         case "503-html":
-            return HttpReply(503, b"<html><body><h1>503 Unavailable</h1></body></html>\n", "text/html")
+            return HttpReply(
+                503, b"<html><body><h1>503 Unavailable</h1></body></html>\n", "text/html"
+            )
         case "truncated":
             return HttpReply(200, whole[: len(whole) // 2])
         case "no-choices":

@@ -1,7 +1,8 @@
-"""Replies, streams and errors in the shapes of one provider, as its data file has them: imitations/NAME.toml.
+"""Replies, streams and errors in the shapes of one provider, as its data file has them:
+imitations/NAME.toml.
 
-Each file is written after public documentation and validated when read. JSON is text in it, since TOML has no null.
-With an imitation any model is answered, under the name that was requested.
+Each file is written after public documentation and validated when read. JSON is text in it, since
+TOML has no null. With an imitation any model is answered, under the name that was requested.
 """
 
 from __future__ import annotations
@@ -24,7 +25,16 @@ from tests.support.endpoint_double import calls
 from tests.support.endpoint_double.faults import FAILED, REFUSALS, HttpReply
 
 FOLDER = Path(__file__).parent / "imitations"
-NAMES = ("openai", "deepseek", "dashscope", "siliconflow", "openrouter", "vllm", "sglang", "llamacpp")
+NAMES = (
+    "openai",
+    "deepseek",
+    "dashscope",
+    "siliconflow",
+    "openrouter",
+    "vllm",
+    "sglang",
+    "llamacpp",
+)
 NO_SUCH_MODEL = "no-such-model"
 """The one name that is not answered, if the provider has an error for it."""
 FIXED = '{"reply": "收到，这是一条固定的回复。"}'
@@ -55,14 +65,17 @@ class Error(Struct, frozen=True, forbid_unknown_fields=True):
 
     def reply(self, model: str, value: Any = None) -> HttpReply:
         shown = value if isinstance(value, str) else orjson.dumps(value).decode()
-        model, shown = (orjson.dumps(text).decode()[1:-1] for text in (model, shown))  # as within a JSON string
+        model, shown = (
+            orjson.dumps(text).decode()[1:-1] for text in (model, shown)
+        )  # as within a JSON string
         body = Template(self.body).safe_substitute(model=model, value=shown)
         return HttpReply(self.status, body.encode(), headers=self.headers)
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A rule for calls of these models with a condition on a parameter, dotted for a member of one: it is one of
-    `equals` and none of `other_than`; or, with `absent`, it is not there. Without a parameter the rule always applies.
+    """A rule for calls of these models with a condition on a parameter, dotted for a member of one:
+    it is one of `equals` and none of `other_than`; or, with `absent`, it is not there. Without a
+    parameter the rule always applies.
     """
 
     models: re.Pattern[str] = re.compile("")
@@ -88,8 +101,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Thinking(Rule, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Models that think first. `shown` is the place of their thoughts: a member of the message, `inline` in its
-    content, or `hidden`; `counted`: the usage has their tokens apart.
+    """Models that think first. `shown` is the place of their thoughts: a member of the message,
+    `inline` in its content, or `hidden`; `counted`: the usage has their tokens apart.
     """
 
     shown: Literal["reasoning_content", "reasoning", "inline", "hidden"]
@@ -97,8 +110,8 @@ class Thinking(Rule, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Refused(Rule, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Calls that the provider refuses: to which the rule applies, streamed or not (None: either), and whose messages
-    lack the word. `status`, `body` and `headers` are those of the `Error`.
+    """Calls that the provider refuses: to which the rule applies, streamed or not (None: either),
+    and whose messages lack the word. `status`, `body` and `headers` are those of the `Error`.
     """
 
     status: Status
@@ -111,18 +124,20 @@ class Refused(Rule, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if self.streamed not in (None, bool(call.get("stream"))) or not self.applies(call):
             return False
         word = self.without_word
-        return not (word and any(word in message["content"].lower() for message in call["messages"]))
+        return not (
+            word and any(word in message["content"].lower() for message in call["messages"])
+        )
 
 
 class Imitation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One provider. `sources` are the public pages and threads that its file was written after.
 
-    `reply`, `choice`, `message` and `usage` are members of whole replies in addition to OpenAI's, `chunk` and
-    `chunk_choice` those of the chunks of streams; `"{prompt_tokens}"` in a usage is replaced by that count. `parts`:
-    contents are lists of parts. `usage_at_finish`: it comes with a stream's end. A `comment` in streams and
-    `empty_lines` before whole replies keep a connection alive. `ignores_schemas`: a `json_schema` is taken, and the
-    answer need not fit it. `stream_error` is the data of an error in mid-stream.
-    `errors` are by kind, of faults.REFUSALS.
+    `reply`, `choice`, `message` and `usage` are members of whole replies in addition to OpenAI's,
+    `chunk` and `chunk_choice` those of the chunks of streams; `"{prompt_tokens}"` in a usage is
+    replaced by that count. `parts`: contents are lists of parts. `usage_at_finish`: it comes with a
+    stream's end. A `comment` in streams and `empty_lines` before whole replies keep a connection
+    alive. `ignores_schemas`: a `json_schema` is taken, and the answer need not fit it.
+    `stream_error` is the data of an error in mid-stream. `errors` are by kind, of faults.REFUSALS.
     """
 
     sources: tuple[str, ...]
@@ -193,7 +208,8 @@ PLAIN = Imitation(sources=())
 
 
 def load(name: str, folder: Path = FOLDER) -> Imitation:
-    """Return the imitation of a provider. Raise `BadInput` for a name without a file and for a mistake in one."""
+    """Return the imitation of a provider. Raise `BadInput` for a name without a file and for a
+    mistake in one."""
     path = folder / f"{name}.toml"
     if folder is FOLDER and name not in NAMES:
         raise BadInput(f"cannot imitate {name!r}: known are {', '.join(NAMES)}")
@@ -204,7 +220,9 @@ def load(name: str, folder: Path = FOLDER) -> Imitation:
     except ValueError as error:
         raise BadInput(f"{path}: not TOML: {error}") from None
     errors = data.get("errors", {})
-    for kind, each in errors.items() if isinstance(errors, dict) else ():  # one by one: msgspec names no key
+    for kind, each in (
+        errors.items() if isinstance(errors, dict) else ()
+    ):  # one by one: msgspec names no key
         if kind not in REFUSALS:
             raise BadInput(f"{path}, errors.{kind}: expected one of {', '.join(REFUSALS)}")
         _converted(each, Error, f"{path}, errors.{kind}")
@@ -231,7 +249,8 @@ def _decoded(kind: type, text: Any) -> Any:
 
 
 def answer(call: Mapping[str, Any], seed: int) -> str:
-    """Return the answer of the baseline of that name, or of a benchmark with such prompts, or a fixed one."""
+    """Return the answer of the baseline of that name, or of a benchmark with such prompts, or a
+    fixed one."""
     model, messages = call["model"], call["messages"]
     text = "\n".join([message["content"] for message in messages if message["role"] == "user"])
     known = registry.baselines()

@@ -10,7 +10,16 @@ from typing import Any
 
 import orjson
 
-KEYWORDS = {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf"}
+KEYWORDS = {
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "items",
+    "enum",
+    "const",
+    "anyOf",
+}
 KEYWORDS |= {"$ref", "$defs", "title", "description", "pattern", "format", "minItems", "maxItems"}
 KEYWORDS |= {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 """What a strict schema may have."""
@@ -29,7 +38,9 @@ def complaint(schema: Any) -> str | None:
             return f"In context={place}, {words}"
         values += len(part.get("enum", ()))
     if values > MOST_VALUES:
-        return f"Expected at most {MOST_VALUES} enum values in total within a schema, but got {values}"
+        return (
+            f"Expected at most {MOST_VALUES} enum values in total within a schema, but got {values}"
+        )
     return None
 
 
@@ -55,7 +66,10 @@ def _wrong(part: Any) -> str | None:
         if part.get("additionalProperties") is not False:
             return "'additionalProperties' is required to be supplied and to be false"
         if sorted(map(str, part.get("required") or ())) != sorted(part.get("properties") or ()):
-            return "'required' is required to be supplied and to be an array including every key in properties"
+            return (
+                "'required' is required to be supplied and to be an array including every key in"
+                " properties"
+            )
     if part.get("type") == "array" and "items" not in part:
         return "array schema missing items"
     return _wrong_enum(part["enum"]) if "enum" in part else None
@@ -68,5 +82,7 @@ def _wrong_enum(values: Any) -> str | None:
         return "'enum' has a value twice"
     characters = sum(len(value) for value in values if isinstance(value, str))
     if len(values) > LONG_ENUM and characters > MOST_CHARACTERS:
-        return f"the enum values have {characters} characters, at most {MOST_CHARACTERS} are allowed"
+        return (
+            f"the enum values have {characters} characters, at most {MOST_CHARACTERS} are allowed"
+        )
     return None

@@ -1,4 +1,5 @@
-"""A completion as a stream of server-sent events, in OpenAI's chunk format, cut from the whole reply.
+"""A completion as a stream of server-sent events, in OpenAI's chunk format, cut from the whole
+reply.
 
 Source: https://platform.openai.com/docs/api-reference/chat-streaming
 """
@@ -17,28 +18,41 @@ from tests.support.endpoint_double.imitate import Imitation
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
 WRITES = 5
-"""Parts that a stream is sent in, with pauses between; they end anywhere, even within a character."""
+"""Parts that a stream is sent in, with pauses between; they end anywhere, even within a
+character."""
 
 _PIECES = 12  # about so many of a completion's text
 
 
 def encode(
-    reply: dict[str, Any], digest: bytes, include_usage: bool, provider: Imitation, fault: str | None
+    reply: dict[str, Any],
+    digest: bytes,
+    include_usage: bool,
+    provider: Imitation,
+    fault: str | None,
 ) -> tuple[bytes, bytes]:
-    """Return the comment before the stream of a whole reply, and the bytes that arrive under a fault in mid-stream.
+    """Return the comment before the stream of a whole reply, and the bytes that arrive under a
+    fault in mid-stream.
 
-    Without such a fault all bytes arrive. `digest` decides where the text is cut. A `provider` that sends the usage
-    with the finish reason does so whether it was requested or not.
+    Without such a fault all bytes arrive. `digest` decides where the text is cut. A `provider` that
+    sends the usage with the finish reason does so whether it was requested or not.
     """
     usage = {"usage": reply["usage"]} if "usage" in reply else {}
     usage_last = bool(include_usage and usage and not provider.usage_at_finish)
-    head = {"id": reply["id"], "object": "chat.completion.chunk", "created": reply["created"], "model": reply["model"]}
+    head = {
+        "id": reply["id"],
+        "object": "chat.completion.chunk",
+        "created": reply["created"],
+        "model": reply["model"],
+    }
     head |= {**provider.chunk, **({"usage": None} if usage_last else {})}
 
     def chunk(choices: list[dict[str, Any]], **members: Any) -> bytes:
         return _event(orjson.dumps({**head, "choices": choices, **members}))
 
-    def delta(index: int, delta: dict[str, Any], finish_reason: str | None = None, **members: Any) -> bytes:
+    def delta(
+        index: int, delta: dict[str, Any], finish_reason: str | None = None, **members: Any
+    ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choice |= provider.chunk_choice
         return chunk([choice], **members)
@@ -61,7 +75,12 @@ def encode(
     if fault in (faults.STREAM_CUT, faults.STREAM_STALL):
         return comment, half
     ends = [
-        delta(index, {}, choice["finish_reason"], **usage if provider.usage_at_finish and choice is choices[-1] else {})
+        delta(
+            index,
+            {},
+            choice["finish_reason"],
+            **usage if provider.usage_at_finish and choice is choices[-1] else {},
+        )
         for index, choice in enumerate(choices)
     ]
     if usage_last:
@@ -88,7 +107,8 @@ def slices(data: bytes) -> Sequence[bytes]:
 
 
 def pauses(seconds: float, parts: int) -> list[float]:
-    """Return the seconds before each part: half of all before the first, the rest between the parts."""
+    """Return the seconds before each part: half of all before the first, the rest between the
+    parts."""
     return [seconds / 2, *[seconds / 2 / max(1, parts - 1)] * (parts - 1)]
 
 
@@ -96,7 +116,9 @@ def _deltas(message: dict[str, Any], digest: bytes) -> Iterator[dict[str, Any]]:
     """Yield the deltas in order: thoughts first, and a null for the member that does not grow."""
     thoughts, content = message.get("reasoning_content"), message["content"]
     if isinstance(content, list):
-        content = "".join([part["text"] for part in content])  # streams have strings, whatever whole replies have
+        content = "".join(
+            [part["text"] for part in content]
+        )  # streams have strings, whatever whole replies have
     for piece in pieces(thoughts or "", digest):
         yield {"content": None, "reasoning_content": piece}
     for name in ("reasoning", "refusal"):

@@ -1,4 +1,5 @@
-"""How the embedded endpoint's replies leave: at once, after signs of life, in parts, or broken off."""
+"""How the embedded endpoint's replies leave: at once, after signs of life, in parts, or broken
+off."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def respond(reply: HttpReply) -> web.Response:
     return web.Response(status=reply.status, body=reply.body, headers=headers)
 
 
-async def after_empty_lines(request: web.Request, body: bytes, seconds: float) -> web.StreamResponse:
+async def after_empty_lines(
+    request: web.Request, body: bytes, seconds: float
+) -> web.StreamResponse:
     """Send a whole reply, and empty lines that keep the connection alive until it comes."""
     response = web.StreamResponse(headers=JSON)
     await response.prepare(request)
@@ -33,7 +36,9 @@ async def after_empty_lines(request: web.Request, body: bytes, seconds: float) -
     return response
 
 
-async def in_parts(request: web.Request, comment: bytes, data: bytes, seconds: float) -> web.StreamResponse:
+async def in_parts(
+    request: web.Request, comment: bytes, data: bytes, seconds: float
+) -> web.StreamResponse:
     """Send a stream's bytes, spread over the seconds; a comment comes at once."""
     response = web.StreamResponse(headers=stream.HEADERS)
     await response.prepare(request)
@@ -56,7 +61,8 @@ async def reset_within(request: web.Request, body: bytes) -> web.StreamResponse:
 
 
 def reset(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """End the connection with RST. `close` and not `abort`, so that bytes written already arrive."""
+    """End the connection with RST. `close` and not `abort`, so that bytes written already
+    arrive."""
     if (transport := request.transport) is not None:
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

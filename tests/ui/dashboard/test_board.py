@@ -1,4 +1,5 @@
-"""The board: a view of frozen snapshots, rendered to text and compared; and how a terminal shows it."""
+"""The board: a view of frozen snapshots, rendered to text and compared; and how a terminal shows
+it."""
 
 from __future__ import annotations
 
@@ -28,9 +29,16 @@ EXPECTED = Path(__file__).parent / "expected"
 
 
 def shown(
-    snapshots: tuple[Snapshot, ...], width: int, height: int = 30, encoding: str = "utf-8", verbose: bool = False
+    snapshots: tuple[Snapshot, ...],
+    width: int,
+    height: int = 30,
+    encoding: str = "utf-8",
+    verbose: bool = False,
 ) -> list[str]:
-    return [text.plain.rstrip() for text in view(snapshots, Screen(width, height, encoding), verbose=verbose)]
+    return [
+        text.plain.rstrip()
+        for text in view(snapshots, Screen(width, height, encoding), verbose=verbose)
+    ]
 
 
 def expected(name: str) -> list[str]:
@@ -53,11 +61,15 @@ def test_board_of_one_run_is_a_line_of_eighty_columns_with_both_figures() -> Non
 def test_verbose_board_has_lines_for_developers() -> None:
     """With the users and the time that a power loss could take."""
     risk = AtRisk(2, 0.042)
-    assert shown((snapshot(SCORED, **(FULL | {"at_risk": risk})),), 80, verbose=True) == expected("verbose")
+    assert shown((snapshot(SCORED, **(FULL | {"at_risk": risk})),), 80, verbose=True) == expected(
+        "verbose"
+    )
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_run_that_advances_together_shows_its_load_instead_of_requests_in_flight(others: int) -> None:
+def test_run_that_advances_together_shows_its_load_instead_of_requests_in_flight(
+    others: int,
+) -> None:
     """By itself and next to another run, on a terminal and in a log."""
     run = snapshot(SCORED, load=("wave 3", "420/600 requests"), limit=5555)
     runs = (run, *[snapshot(SCORED, name="gpt-5-mini") for _ in range(others)])
@@ -67,14 +79,20 @@ def test_run_that_advances_together_shows_its_load_instead_of_requests_in_flight
 
 
 def test_two_runs_fit_a_small_terminal() -> None:
-    """Each has its subsets, all together their traffic and what is wrong; the warning says whose it is."""
-    runs = (snapshot(SCORED, SUBSET, **FULL), snapshot(SCORED, name="gpt-5-mini", stopping="no quota"))
+    """Each has its subsets, all together their traffic and what is wrong; the warning says whose it
+    is."""
+    runs = (
+        snapshot(SCORED, SUBSET, **FULL),
+        snapshot(SCORED, name="gpt-5-mini", stopping="no quota"),
+    )
     assert shown(runs, 80, 24) == expected("two_runs")
 
 
 def test_runs_have_rows_of_their_own_where_those_of_subsets_do_not_fit() -> None:
     """Three runs of two subsets are nine rows, or three."""
-    runs = tuple([snapshot(SCORED, SUBSET, name=f"run-{number}", in_flight=1) for number in range(3)])
+    runs = tuple(
+        [snapshot(SCORED, SUBSET, name=f"run-{number}", in_flight=1) for number in range(3)]
+    )
     assert [row.split()[0] for row in shown(runs, 80, 11)[:9]] == [
         name for number in range(3) for name in (f"run-{number}", "weibo", "xiaohongshu")
     ]
@@ -82,8 +100,11 @@ def test_runs_have_rows_of_their_own_where_those_of_subsets_do_not_fit() -> None
 
 
 def test_twenty_runs_are_a_row_each_in_24_lines() -> None:
-    """And where there are fewer lines, those that have ended go first, and the others are counted."""
-    runs = tuple([snapshot(name=f"run-{number}", over=number < 5, in_flight=1) for number in range(20)])
+    """And where there are fewer lines, those that have ended go first, and the others are
+    counted."""
+    runs = tuple(
+        [snapshot(name=f"run-{number}", over=number < 5, in_flight=1) for number in range(20)]
+    )
     rows = shown(runs, 80, 24)
     assert [row.split()[0] for row in rows[:20]] == [f"run-{number}" for number in range(20)]
     assert len(rows) <= 23
@@ -93,7 +114,8 @@ def test_twenty_runs_are_a_row_each_in_24_lines() -> None:
 
 
 def test_chinese_name_is_cut_with_an_ellipsis_within_its_cells() -> None:
-    """A quarter of the width, of which a character takes two cells: the columns after it stay in line."""
+    """A quarter of the width, of which a character takes two cells: the columns after it stay in
+    line."""
     runs = (snapshot(name="千问三号超大杯模型测试版"), snapshot(name="Qwen3-8B"))
     chinese, latin, *_ = shown(runs, 80)
     assert chinese.startswith("千问三号超大杯模型…  ━")
@@ -131,10 +153,17 @@ runs_of_any_kind = st.lists(
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(runs_of_any_kind, st.integers(1, 200), st.integers(1, 60), st.sampled_from(["utf-8", "cp1252", "ascii", "none"]))
-def test_no_terminal_is_too_small(runs: list[Snapshot], width: int, height: int, encoding: str) -> None:
-    """Whatever runs, names and warnings hold: no line is wider than the terminal, nor the board higher, and all of it
-    is in the terminal's characters and on its lines."""
+@given(
+    runs_of_any_kind,
+    st.integers(1, 200),
+    st.integers(1, 60),
+    st.sampled_from(["utf-8", "cp1252", "ascii", "none"]),
+)
+def test_no_terminal_is_too_small(
+    runs: list[Snapshot], width: int, height: int, encoding: str
+) -> None:
+    """Whatever runs, names and warnings hold: no line is wider than the terminal, nor the board
+    higher, and all of it is in the terminal's characters and on its lines."""
     lines = shown(tuple(runs), width, height, encoding)
     assert 1 <= len(lines) <= max(1, height - 1)
     assert max(cell_len(line) for line in lines) <= width
@@ -145,17 +174,28 @@ def test_no_terminal_is_too_small(runs: list[Snapshot], width: int, height: int,
 
 def test_nothing_moves_while_numbers_grow() -> None:
     """From the first step to the last, bars, users and figures are where they were."""
-    begun = replace(SCORED, done=0, steps_done=1, scores={"Recall": 0.01, "F1^NS": 0.02}, scored_users=1)
-    [first, *_], [last, *_] = (shown((snapshot(subset, eta=61.0),), 80) for subset in (begun, SCORED))
+    begun = replace(
+        SCORED, done=0, steps_done=1, scores={"Recall": 0.01, "F1^NS": 0.02}, scored_users=1
+    )
+    [first, *_], [last, *_] = (
+        shown((snapshot(subset, eta=61.0),), 80) for subset in (begun, SCORED)
+    )
     for text in ("/1,200", "Recall", "F1^NS", "ETA"):
         assert abs(first.index(text) - last.index(text)) <= 2
 
 
 def test_traffic_is_that_of_all_runs() -> None:
-    """One line below their rows, whatever the height; runs that have ended count for tokens alone."""
-    runs = (snapshot(in_flight=3), snapshot(name="b", in_flight=4), snapshot(name="c", in_flight=9, over=True))
+    """One line below their rows, whatever the height; runs that have ended count for tokens
+    alone."""
+    runs = (
+        snapshot(in_flight=3),
+        snapshot(name="b", in_flight=4),
+        snapshot(name="c", in_flight=9, over=True),
+    )
     for height in (60, 24, 8):
-        assert "7 in flight | 24.6 steps/s | 37.0M tokens in, 7.0M out | 1:40 gone" in shown(runs, 120, height)
+        assert "7 in flight | 24.6 steps/s | 37.0M tokens in, 7.0M out | 1:40 gone" in shown(
+            runs, 120, height
+        )
     assert "12.3M tokens in, 2.3M out | 1:40 gone" in shown(runs[2:], 120)
 
 
@@ -176,14 +216,20 @@ def test_cost_is_shown_with_its_projection() -> None:
 @pytest.mark.parametrize(("runs", "height"), [(2, 30), (20, 24)])
 def test_costs_of_several_runs_are_added_by_currency(runs: int, height: int) -> None:
     """Two currencies are never one sum, and one estimate makes the whole an estimate."""
-    every = [snapshot(name=f"r{number}", cost=(CNY if number % 2 else USD,)) for number in range(runs)]
-    total = f"about {rounded(USD.amount * (runs // 2))} USD + {rounded(CNY.amount * (runs // 2))} CNY"
+    every = [
+        snapshot(name=f"r{number}", cost=(CNY if number % 2 else USD,)) for number in range(runs)
+    ]
+    total = (
+        f"about {rounded(USD.amount * (runs // 2))} USD + {rounded(CNY.amount * (runs // 2))} CNY"
+    )
     assert sum(total in text for text in shown(tuple(every), 120, height)) == 1
 
 
 def terminal(width: int = 80, **kwargs: Any) -> tuple[SharedConsole, io.StringIO]:
     file = io.StringIO()
-    return SharedConsole(file=file, force_terminal=True, width=width, height=24, _environ={}, **kwargs), file
+    return SharedConsole(
+        file=file, force_terminal=True, width=width, height=24, _environ={}, **kwargs
+    ), file
 
 
 def test_live_display_leaves_nothing_behind() -> None:
@@ -200,7 +246,8 @@ def test_live_display_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("size", [(40, 24), (80, 2)], ids=["narrower", "lower"])
 def test_board_that_does_not_fit_a_resized_terminal_is_erased(size: tuple[int, int]) -> None:
-    """A narrower one has wrapped its lines, and the cursor of a lower one cannot go up to its first."""
+    """A narrower one has wrapped its lines, and the cursor of a lower one cannot go up to its
+    first."""
     screen, file = terminal()
     with LiveDisplay(screen) as observe:
         observe((snapshot(in_flight=1, faults=(("http_429", 3),)),))
@@ -226,7 +273,10 @@ def test_no_color_takes_colours_out() -> None:
 def test_same_warning_of_two_runs_is_shown_once() -> None:
     """The newest alone has a line."""
     runs = tuple(
-        [snapshot(name=name, warnings=(Warned("http_503: 忙", age),)) for name, age in (("a", 9.0), ("b", 1.0))]
+        [
+            snapshot(name=name, warnings=(Warned("http_503: 忙", age),))
+            for name, age in (("a", 9.0), ("b", 1.0))
+        ]
     )
     assert [text for text in shown(runs, 80) if "忙" in text] == ["0:01 ago: b: http_503: 忙"]
 

@@ -51,7 +51,8 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
 
 
 def test_notebook_has_one_output_that_is_replaced(shown: Shown) -> None:
-    """Twice a second at most, and at the end with the last state; nothing in it steers what shows it."""
+    """Twice a second at most, and at the end with the last state; nothing in it steers what shows
+    it."""
     with display(SharedConsole(force_jupyter=True)) as observe:
         for tenth in range(21):
             observe((snapshot(**{**FULL, "name": "a\x1b[2J", "seconds": tenth / 10}),))
@@ -76,4 +77,7 @@ def test_cell_in_a_real_kernel_has_one_bar_and_the_scores(tmp_path: Path) -> Non
     outputs: list[Any] = book.cells[0].outputs
     plain = [of["data"]["text/plain"] for of in outputs if of["output_type"] == "display_data"]
     assert sum("3/3" in text for text in plain) == 1
-    assert "Recall" in outputs[-1]["data"]["text/plain"] and "3 of 3 users" in outputs[-1]["data"]["text/plain"]
+    assert (
+        "Recall" in outputs[-1]["data"]["text/plain"]
+        and "3 of 3 users" in outputs[-1]["data"]["text/plain"]
+    )

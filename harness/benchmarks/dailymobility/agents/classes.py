@@ -1,4 +1,5 @@
-"""The classes that agent files derive from and hand around. Names as in `agentsociety` 1.5.7 and `asbench` 0.1.4."""
+"""The classes that agent files derive from and hand around. Names as in `agentsociety` 1.5.7 and
+`asbench` 0.1.4."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def get_logger() -> logging.Logger:
 
 
 class Fields:
-    """Values by the names that a class annotates, with its defaults. Values are not checked, unknown names ignored."""
+    """Values by the names that a class annotates, with its defaults. Values are not checked,
+    unknown names ignored."""
 
     def __init__(self, **values: object) -> None:
         cls = type(self)
@@ -59,7 +61,13 @@ class Fields:
                 elif hasattr(cls, name):
                     default = getattr(cls, name)
                     of_pydantic = getattr(default, "get_default", None)  # a `Field(...)`
-                    setattr(self, name, of_pydantic(call_default_factory=True) if of_pydantic else deepcopy(default))
+                    setattr(
+                        self,
+                        name,
+                        of_pydantic(call_default_factory=True)
+                        if of_pydantic
+                        else deepcopy(default),
+                    )
                 else:
                     raise TypeError(f"{cls.__name__}: {name} is missing")
 
@@ -177,7 +185,9 @@ class Block(Tooled):
     agent: Any = None
     agent_memory = property(attrgetter("_memory"))
 
-    def __init__(self, toolbox: AgentToolbox, agent_memory: Memory, block_params: Any = None) -> None:
+    def __init__(
+        self, toolbox: AgentToolbox, agent_memory: Memory, block_params: Any = None
+    ) -> None:
         self._harness = toolbox._harness
         self._toolbox = toolbox
         self._memory = agent_memory
@@ -195,7 +205,8 @@ class Block(Tooled):
     async def after_forward(self) -> None: ...
 
     async def forward(self, agent_context: Any) -> Any:
-        """Raise `NotImplementedError`: blocks of a file define it. Calling this is the agent's error, as upstream."""
+        """Raise `NotImplementedError`: blocks of a file define it. Calling this is the agent's
+        error, as upstream."""
         raise NotImplementedError
 
 
@@ -267,7 +278,8 @@ class CitizenAgentBase(Agent):
         await self.update_motion()
 
     async def update_motion(self) -> None:
-        """Write the simulator's state of this resident into the status, which is its only source for the agent."""
+        """Write the simulator's state of this resident into the status, which is its only source
+        for the agent."""
         walker, mode = self._harness.route.walker, self._harness.route.walker.mode
         motion = {
             "id": self._id,
@@ -287,11 +299,15 @@ class CitizenAgentBase(Agent):
 
 
 class DailyMobilityAgent(CitizenAgentBase):
-    """A resident of the benchmark. Without a `forward` of its own it goes somewhere at random at each step."""
+    """A resident of the benchmark. Without a `forward` of its own it goes somewhere at random at
+    each step."""
 
     StatusAttributes = [  # noqa: RUF012
         MemoryAttribute(
-            name="current_plan", type=dict, default_or_value={}, description="what the resident means to do"
+            name="current_plan",
+            type=dict,
+            default_or_value={},
+            description="what the resident means to do",
         )
     ]
 

@@ -1,4 +1,5 @@
-"""The terms of DailyMobility: a resident, a day, and what is measured of it. Source: docs/design.md, section 9."""
+"""The terms of DailyMobility: a resident, a day, and what is measured of it. Source:
+docs/design.md, section 9."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ SLOTS = 48
 ROWS, ROW_SECONDS = 100, 900
 """Steps of a simulated day, 96 of the day and 4 of the next, and the seconds that each takes."""
 
-_NAMES = ("sleep", "home activity", "other", "work", "shopping", "eating out", "leisure and entertainment")
+_NAMES = (
+    "sleep",
+    "home activity",
+    "other",
+    "work",
+    "shopping",
+    "eating out",
+    "leisure and entertainment",
+)
 INTENTIONS = dict(enumerate(_NAMES, 1))
 NUMBERS = {name: number for number, name in INTENTIONS.items()}
 OTHER = 3
@@ -26,7 +35,8 @@ def clock(slot: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """The given part of a task: an entry of `profiles.json`. `profile` is every field; `home`, `work` are AOI ids."""
+    """The given part of a task: an entry of `profiles.json`. `profile` is every field; `home`,
+    `work` are AOI ids."""
 
     key: str
     number: int
@@ -37,7 +47,8 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A step of the simulated day: the AOI at its start (None on the way), and the intention during it."""
+    """A step of the simulated day: the AOI at its start (None on the way), and the intention during
+    it."""
 
     aoi: int | None
     intention: str | None
@@ -45,10 +56,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """An answer. `intentions` and `places` have 48 entries; `visited` are the distinct AOIs in order of first visit.
+    """An answer. `intentions` and `places` have 48 entries; `visited` are the distinct AOIs in
+    order of first visit.
 
-    `outcome` is `valid` or the kind of an invalid answer, whose day is that of somebody who stayed home with the
-    intention `other`. `repairs` names what reading the answer took, `warnings` what is odd about the day.
+    `outcome` is `valid` or the kind of an invalid answer, whose day is that of somebody who stayed
+    home with the intention `other`. `repairs` names what reading the answer took, `warnings` what
+    is odd about the day.
     """
 
     mode: str
@@ -61,14 +74,17 @@ class Day:
 
 
 def visited(rows: Iterable[Row]) -> tuple[int, ...]:
-    """Distinct AOIs in order of first visit; rows on the way have none. All 100 rows count, the next day's 4 too."""
+    """Distinct AOIs in order of first visit; rows on the way have none. All 100 rows count, the
+    next day's 4 too."""
     return tuple(dict.fromkeys(row.aoi for row in rows if row.aoi is not None))
 
 
 def gyration_radius(points: Collection[tuple[float, float]]) -> float:
-    """Mean distance from the mean of `points`, in metres; `points` are the distinct AOIs' centroids.
+    """Mean distance from the mean of `points`, in metres; `points` are the distinct AOIs'
+    centroids.
 
-    Sums are exact before they are rounded, so the order of visits does not show. Raises `ValueError` for no point.
+    Sums are exact before they are rounded, so the order of visits does not show. Raises
+    `ValueError` for no point.
     """
     if not points:
         raise ValueError("a radius of gyration needs a place")
@@ -77,7 +93,8 @@ def gyration_radius(points: Collection[tuple[float, float]]) -> float:
 
 
 def intention_sequence(rows: Sequence[Row]) -> tuple[int, ...]:
-    """Numbers of the intentions in rows 0, 2, ..., 94: one for each of the 48 slots; any that is unknown is `other`."""
+    """Numbers of the intentions in rows 0, 2, ..., 94: one for each of the 48 slots; any that is
+    unknown is `other`."""
     return tuple(NUMBERS.get(row.intention or "", OTHER) for row in rows[: 2 * SLOTS : 2])
 
 

@@ -1,7 +1,8 @@
 """The environment of one resident's agent: the clock, the map, and a way to move.
 
-Names, also the fields of places, are those of `agentsociety` 1.5.7. Coordinates are metres in the map's projection,
-times are seconds. Residents share the dicts of places, as upstream; each call that returns a list returns a new one.
+Names, also the fields of places, are those of `agentsociety` 1.5.7. Coordinates are metres in the
+map's projection, times are seconds. Residents share the dicts of places, as upstream; each call
+that returns a list returns a new one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from typing import Any, NoReturn, SupportsIndex
 import numpy as np
 
 from harness.benchmarks.dailymobility.agents.city import LISTS, Aoi, City, Poi, as_message
-from harness.benchmarks.dailymobility.agents.interface import LACKS, UPSTREAM, Harness, Incomplete, Refuses
+from harness.benchmarks.dailymobility.agents.interface import (
+    LACKS,
+    UPSTREAM,
+    Harness,
+    Incomplete,
+    Refuses,
+)
 from harness.benchmarks.dailymobility.agents.simulator import Stop
 from harness.benchmarks.dailymobility.agents.spatial import geometry, lnglat
 
@@ -26,14 +33,17 @@ FIRST_POI = 700_000_000
 WALK, DRIVE = 1, 2
 LARGEST_MODE = 8
 
-POI_CATG_DICT: dict[str, list[str]] = {kind: words.split() for kind, words in UPSTREAM["kinds"].items()}
+POI_CATG_DICT: dict[str, list[str]] = {
+    kind: words.split() for kind, words in UPSTREAM["kinds"].items()
+}
 
 Centre = Any
 """A pair of coordinates in metres, or something with `x` and `y`, such as a shapely point."""
 
 
 AOI_DECLARED = ("id", "name", "type", *LISTS, "area", "land_use", "urban_land_use", "poi_ids")
-"""Fields of an AOI in the order in which the map's message declares them; their numbers have another."""
+"""Fields of an AOI in the order in which the map's message declares them; their numbers have
+another."""
 
 
 def _of_all(name: str) -> Any:
@@ -50,7 +60,8 @@ def _of_all(name: str) -> Any:
 
 
 class Place(dict[str, Any]):
-    """Fields of a place, in `order`. Large or slow ones, those without a value in `fields`, are made at first use."""
+    """Fields of a place, in `order`. Large or slow ones, those without a value in `fields`, are
+    made at first use."""
 
     __slots__ = ("_late", "_map", "_order")
     __iter__, __len__, __repr__ = map(_of_all, ("__iter__", "__len__", "__repr__"))
@@ -64,7 +75,8 @@ class Place(dict[str, Any]):
         self._late = tuple(name for name in order if name not in fields)
 
     def complete(self) -> None:
-        """Make all fields. Their order depends on nobody who used some of them before: residents share places."""
+        """Make all fields. Their order depends on nobody who used some of them before: residents
+        share places."""
         if self._late:
             made = {name: self[name] for name in self._order if name in self}
             made |= dict(dict.items(self))
@@ -90,7 +102,8 @@ class Place(dict[str, Any]):
         return dict.__contains__(self, name) or name in self._late or name in LACKS["Place"]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Place:
-        """Copy a place of the same map: agents keep places in their memory, which copies what is read."""
+        """Copy a place of the same map: agents keep places in their memory, which copies what is
+        read."""
         copied = Place(self._map, deepcopy(dict(dict.items(self)), memo), self._order)
         copied._late = self._late
         return copied
@@ -130,9 +143,17 @@ class MapData(Incomplete):
         if poi_id not in self._pois:
             poi = self._city.pois[poi_id]
             at = as_message({"x": poi.x, "y": poi.y})
-            fields = {"id": poi.id, "name": poi.name, "category": poi.category, "position": at, "aoi_id": poi.aoi_id}
+            fields = {
+                "id": poi.id,
+                "name": poi.name,
+                "category": poi.category,
+                "position": at,
+                "aoi_id": poi.aoi_id,
+            }
             fields |= {} if poi.capacity is None else {"capacity": poi.capacity}
-            self._pois[poi_id] = self._place(as_message(fields | {"functions": list(poi.functions)}))
+            self._pois[poi_id] = self._place(
+                as_message(fields | {"functions": list(poi.functions)})
+            )
         return self._pois[poi_id]
 
     def query_pois(
@@ -143,21 +164,28 @@ class MapData(Incomplete):
         limit: int | None = None,
         return_distance: bool = True,
     ) -> list[Any]:
-        """Return pairs of POI and distance in metres, nearest first, or with `return_distance=False` POIs.
+        """Return pairs of POI and distance in metres, nearest first, or with
+        `return_distance=False` POIs.
 
-        As upstream, `radius` is half the side of a square, and without one the prefix is ignored. POIs are in the order
-        of upstream's tree, which also decides between equally near ones; without `radius` in map order.
+        As upstream, `radius` is half the side of a square, and without one the prefix is ignored.
+        POIs are in the order of upstream's tree, which also decides between equally near ones;
+        without `radius` in map order.
         """
         x, y = coordinates(center)
         if radius is None:
             found: Sequence[Poi] = list(self._city.pois.values())
         else:
             prefix = category_prefix or ""
-            found = [poi for poi in self._city.nearby(x, y, radius) if poi.category.startswith(prefix)]
+            found = [
+                poi for poi in self._city.nearby(x, y, radius) if poi.category.startswith(prefix)
+            ]
         if not return_distance:
             return [self.get_poi(poi.id) for poi in found[:limit]]
         at = geometry().points([(poi.x, poi.y) for poi in found] or np.empty((0, 2)))
-        return [(self.get_poi(found[row].id), distance) for distance, row in _nearest((x, y), at)[:limit]]
+        return [
+            (self.get_poi(found[row].id), distance)
+            for distance, row in _nearest((x, y), at)[:limit]
+        ]
 
     def query_aois(
         self,
@@ -166,10 +194,14 @@ class MapData(Incomplete):
         urban_land_uses: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> list[tuple[Place, float]]:
-        """Return pairs of AOI and distance in metres, nearest first; the AOIs' bounding boxes touch the square."""
+        """Return pairs of AOI and distance in metres, nearest first; the AOIs' bounding boxes touch
+        the square."""
         x, y = coordinates(center)
         aois = list(self._city.aois.values())
-        found = [aois[row] for row in self._aoi_tree.query(geometry().Point(x, y).buffer(radius)).tolist()]
+        found = [
+            aois[row]
+            for row in self._aoi_tree.query(geometry().Point(x, y).buffer(radius)).tolist()
+        ]
         if urban_land_uses is not None:
             found = [aoi for aoi in found if aoi.land_use in urban_land_uses]
         nearest = _nearest((x, y), [self.aois[aoi.id]["shapely_xy"] for aoi in found])
@@ -180,9 +212,15 @@ class MapData(Incomplete):
         return geometry().STRtree([aoi["shapely_xy"] for aoi in self.aois.values()])
 
     def _aoi(self, aoi: Aoi) -> Place:
-        fields: dict[str, Any] = {"id": aoi.id, "type": aoi.type, **{name: _entries(aoi, name) for name in LISTS}}
+        fields: dict[str, Any] = {
+            "id": aoi.id,
+            "type": aoi.type,
+            **{name: _entries(aoi, name) for name in LISTS},
+        }
         fields |= {"area": aoi.area} if len(aoi.outline) > 1 else {}
-        fields |= {"poi_ids": list(aoi.poi_ids)} | ({} if aoi.use is None else {"land_use": aoi.use})
+        fields |= {"poi_ids": list(aoi.poi_ids)} | (
+            {} if aoi.use is None else {"land_use": aoi.use}
+        )
         fields |= {"name": aoi.name} | ({"urban_land_use": aoi.land_use} if aoi.land_use else {})
         return self._place(as_message(fields, AOI_DECLARED), LISTS)
 
@@ -235,7 +273,9 @@ class Environment(Incomplete):
     def get_tick(self) -> int:
         return self._harness.route.tick
 
-    def get_datetime(self, format_time: bool = False, format: str = "%H:%M:%S") -> tuple[int, int | str]:
+    def get_datetime(
+        self, format_time: bool = False, format: str = "%H:%M:%S"
+    ) -> tuple[int, int | str]:
         """Return the day, from 0, and the second of it, or that as text."""
         day, second = divmod(self.get_tick(), DAY_SECONDS)
         return day, strftime(format, gmtime(second)) if format_time else second
@@ -247,14 +287,21 @@ class Environment(Incomplete):
         """Return words of categories by the name of their kind."""
         return {kind: list(words) for kind, words in POI_CATG_DICT.items()}
 
-    def get_around_poi(self, center: Centre, radius: float, poi_type: str | Iterable[str]) -> list[Place]:
-        """Return POIs in the square with sides of twice the radius, in the order of upstream's tree.
+    def get_around_poi(
+        self, center: Centre, radius: float, poi_type: str | Iterable[str]
+    ) -> list[Place]:
+        """Return POIs in the square with sides of twice the radius, in the order of upstream's
+        tree.
 
-        `poi_type` is the last level of a category, the name of a kind of them, or several of either.
+        `poi_type` is the last level of a category, the name of a kind of them, or several of
+        either.
         """
         given = [poi_type] if isinstance(poi_type, str) else poi_type
         wanted = {word for each in given for word in POI_CATG_DICT.get(each, (each,))}
-        return [self.map.get_poi(poi.id) for poi in self._city.nearby(*coordinates(center), radius, wanted)]
+        return [
+            self.map.get_poi(poi.id)
+            for poi in self._city.nearby(*coordinates(center), radius, wanted)
+        ]
 
     async def set_aoi_schedules(
         self,
@@ -265,31 +312,39 @@ class Environment(Incomplete):
     ) -> None:
         """Go to an AOI, a POI, a pair (see `_target`), or one after another of a list of such.
 
-        Drop earlier plans. `departure_times` are ticks, by default now; `modes` are `TripMode`s, by default driving.
-        An AOI that is not in the city fails the resident.
+        Drop earlier plans. `departure_times` are ticks, by default now; `modes` are `TripMode`s, by
+        default driving. An AOI that is not in the city fails the resident.
         """
         harness = self._harness
         if index(person_id) != harness.number:
-            harness.refuse("agent_api", f"moving another person ({person_id}) is not available here")
+            harness.refuse(
+                "agent_api", f"moving another person ({person_id}) is not available here"
+            )
         targets = target_positions if isinstance(target_positions, list) else [target_positions]
         times, ways = list(departure_times or ()), list(modes or ())
         plan: list[Stop] = []
         for number, given in enumerate(targets):
             aoi, mode = self._target(given)
             if mode is not None:
-                harness.warn_once("the second number of a pair (AOI, 1 to 8) is a trip mode here; upstream takes a POI")
+                harness.warn_once(
+                    "the second number of a pair (AOI, 1 to 8) is a trip mode here; upstream takes"
+                    " a POI"
+                )
             else:
                 mode = ways[number] if number < len(ways) else DRIVE
             departure = times[number] if number < len(times) else self.get_tick()
             if mode not in (WALK, DRIVE):
-                harness.warn_once(f"trip mode {mode} is simulated as driving: there are only driving and walking")
+                harness.warn_once(
+                    f"trip mode {mode} is simulated as driving: there are only driving and walking"
+                )
             plan.append((aoi, "walking" if mode == WALK else "driving", float(departure)))
         harness.route.replace(plan)
 
     def _target(self, given: object) -> tuple[int, int | None]:
         """Return the AOI, and the mode where one is named.
 
-        The second of a pair is a `TripMode`, a POI in the AOI (which is not simulated) or None: the number decides.
+        The second of a pair is a `TripMode`, a POI in the AOI (which is not simulated) or None: the
+        number decides.
         """
         pair: tuple[Any, ...] = tuple(given) if isinstance(given, tuple | list) else (given, None)
         if len(pair) != 2:

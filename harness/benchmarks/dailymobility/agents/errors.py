@@ -1,4 +1,5 @@
-"""The text of agents' errors and of Python's warnings about them, as one line that any file can hold."""
+"""The text of agents' errors and of Python's warnings about them, as one line that any file can
+hold."""
 
 from __future__ import annotations
 
@@ -31,13 +32,15 @@ def one_line(text: str, most: int = LONGEST) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Return name and text of an error. This runs methods of its class, which may raise, or never return."""
+    """Return name and text of an error. This runs methods of its class, which may raise, or never
+    return."""
     name, text = one_line(type(error).__name__), one_line(str(error))
     return f"{name}: {text}" if text else name
 
 
 class _Bytes(BytesIO):
-    """Keeps what is written, by threads too, and stays open: the streams of a process are not closed either."""
+    """Keeps what is written, by threads too, and stays open: the streams of a process are not
+    closed either."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,9 +54,11 @@ class _Bytes(BytesIO):
 
 
 class Written(TextIOWrapper):
-    """Standard output and error for agent files: hold what they write, until it is taken. So does their root logger.
+    """Standard output and error for agent files: hold what they write, until it is taken. So does
+    their root logger.
 
-    Other threads' text passes through, to standard error. Agents find all that such a stream has, also its bytes.
+    Other threads' text passes through, to standard error. Agents find all that such a stream has,
+    also its bytes.
     """
 
     def __init__(self) -> None:
@@ -65,7 +70,8 @@ class Written(TextIOWrapper):
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Take the place of `sys.stdout` and `sys.stderr`, and log as the agent file has set it up."""
+        """Take the place of `sys.stdout` and `sys.stderr`, and log as the agent file has set it
+        up."""
         out, self._shown, self._thread = sys.stdout, sys.stderr, get_ident()
         sys.stdout = sys.stderr = self
         logs = _logging(self._logging)
@@ -106,17 +112,23 @@ def _logging(wanted: Logging | None) -> Logging:
 
 @contextmanager
 def warnings_to(receive: Callable[[str, str, int], bool]) -> Iterator[None]:
-    """Pass text, file and line of each warning to `receive`, and show it as before where that returns False.
+    """Pass text, file and line of each warning to `receive`, and show it as before where that
+    returns False.
 
-    A coroutine that was never awaited is passed on whatever the filters say: where they make an error of it, Python
-    would print that.
+    A coroutine that was never awaited is passed on whatever the filters say: where they make an
+    error of it, Python would print that.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("default", NEVER_AWAITED, RuntimeWarning)
         shown = warnings.showwarning
 
         def show(
-            message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any, **named: Any
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            *more: Any,
+            **named: Any,
         ) -> None:
             if not receive(f"{category.__name__}: {message}", filename, lineno):
                 shown(message, category, filename, lineno, *more, **named)

@@ -1,4 +1,5 @@
-"""The model as agents use it: `await self.llm.atext_request(dialog)` (names as in `agentsociety` 1.5.7)."""
+"""The model as agents use it: `await self.llm.atext_request(dialog)` (names as in `agentsociety`
+1.5.7)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class NoReply(ValueError):
 
 
 def no_reply(completion: Completion) -> str | None:
-    """Return why upstream has no reply in a completion, None where it has one: any text, also an empty one.
+    """Return why upstream has no reply in a completion, None where it has one: any text, also an
+    empty one.
 
     An empty text next to thoughts or a refusal stands for a `null`, which upstream asks for again.
     """
@@ -60,26 +62,37 @@ class LLM(Incomplete):
     ) -> str:
         """Return the text of the completion. Raise `NoReply` for one that has none.
 
-        Parameters of sampling are sent, as upstream, unless the run sets them. Time-outs and retries are the run's: the
-        first use of each makes a warning. Tools are not available.
+        Parameters of sampling are sent, as upstream, unless the run sets them. Time-outs and
+        retries are the run's: the first use of each makes a warning. Tools are not available.
         """
         harness = self._harness
         if _given(tools) and tools:
             harness.refuse("agent_api", "atext_request(tools=...) is not available here")
         for name, value in {"timeout": timeout, "retries": retries}.items():
             if _given(value):
-                harness.warn_once(f"atext_request({name}=...) is ignored: the settings of the run apply")
-        asked: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
+                harness.warn_once(
+                    f"atext_request({name}=...) is ignored: the settings of the run apply"
+                )
+        asked: dict[str, Any] = {
+            "temperature": temperature,
+            "top_p": top_p,
+            "max_tokens": max_tokens,
+        }
         asked |= {"frequency_penalty": frequency_penalty, "presence_penalty": presence_penalty}
         asked["response_format"] = response_format
         form = response_format.get("type") if isinstance(response_format, dict) else None
         dialog = list(dialog)
         messages = tuple(_message(each) for each in dialog)
         full_messages = None
-        if any(set(each) != {"role", "content"} or not isinstance(each["content"], str) for each in dialog):
+        if any(
+            set(each) != {"role", "content"} or not isinstance(each["content"], str)
+            for each in dialog
+        ):
             full_messages = _plain([dict(each) for each in dialog])
         parameters = _plain({name: value for name, value in asked.items() if _given(value)})
-        request = Request(messages, form not in (None, "text"), parameters, full_messages=full_messages)
+        request = Request(
+            messages, form not in (None, "text"), parameters, full_messages=full_messages
+        )
         completion = await harness.send(request)
         if (why := no_reply(completion)) is not None:
             raise NoReply(why)
@@ -87,14 +100,16 @@ class LLM(Incomplete):
 
 
 def _given(value: object) -> bool:
-    """Return whether a parameter was set; the `openai` package has a value of its own for those that were not."""
+    """Return whether a parameter was set; the `openai` package has a value of its own for those
+    that were not."""
     return value is not None and type(value).__name__ not in ("NotGiven", "Omit")
 
 
 def _plain(value: object) -> Any:
     """Return a value as plain JSON. Raise `TypeError` or `ValueError` for what JSON cannot hold.
 
-    The standard library's writer is upstream's: it takes the numbers of numpy that are subclasses of Python's.
+    The standard library's writer is upstream's: it takes the numbers of numpy that are subclasses
+    of Python's.
     """
     return orjson.loads(json.dumps(value, allow_nan=False))
 
@@ -106,9 +121,13 @@ def _message(given: Mapping[str, Any]) -> Message:
     """
     role, content = given["role"], given.get("content")
     if not isinstance(role, str) or not isinstance(content, str | list | tuple | None):
-        raise TypeError(f"expected a message with text as role and content, got {type(content).__name__}")
+        raise TypeError(
+            f"expected a message with text as role and content, got {type(content).__name__}"
+        )
     if isinstance(content, list | tuple):
         content = "\n".join(text for part in content if isinstance(text := part.get("text"), str))
     plain = Message(str.__str__(role), "" if content is None else str.__str__(content))
-    (plain.role + plain.text).encode()  # half a character, which no request can carry, is the agent's error
+    (
+        plain.role + plain.text
+    ).encode()  # half a character, which no request can carry, is the agent's error
     return plain

@@ -1,12 +1,14 @@
 """Load the class in an agent file.
 
-The file runs as a module of its own, and its `import` statements find the modules of upstream.toml; so do those of the
-modules in the same folder that it imports by name. The rest of the process imports as before: an installed
-`agentsociety` is neither needed nor hidden. (`importlib.import_module` in an agent file is not the statement.)
+The file runs as a module of its own, and its `import` statements find the modules of upstream.toml;
+so do those of the modules in the same folder that it imports by name. The rest of the process
+imports as before: an installed `agentsociety` is neither needed nor hidden.
+(`importlib.import_module` in an agent file is not the statement.)
 
-While it loads, its random draws come from a seed made of its bytes; its changes to the filters of warnings and to the
-working directory are undone: results may have relative paths. Terminal and standard output are
-the harness's: what it prints is kept for the run's log, and its changes to the root logger hold while it runs.
+While it loads, its random draws come from a seed made of its bytes; its changes to the filters of
+warnings and to the working directory are undone: results may have relative paths. Terminal and
+standard output are the harness's: what it prints is kept for the run's log, and its changes to the
+root logger hold while it runs.
 """
 
 from __future__ import annotations
@@ -28,7 +30,13 @@ from typing import TYPE_CHECKING, Any
 
 from harness.benchmarks.dailymobility.agents import classes, environment, llm, memory, prompt
 from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent
-from harness.benchmarks.dailymobility.agents.errors import NO_TEXT, Written, described, one_line, warnings_to
+from harness.benchmarks.dailymobility.agents.errors import (
+    NO_TEXT,
+    Written,
+    described,
+    one_line,
+    warnings_to,
+)
 from harness.benchmarks.dailymobility.agents.interface import UPSTREAM
 from harness.benchmarks.dailymobility.agents.watchdog import Dice, Place
 from harness.benchmarks.files import DOCUMENT_MOST, input_file
@@ -44,10 +52,12 @@ WANTED = "one class derived from DailyMobilityAgent"
 
 @dataclass(frozen=True, slots=True)
 class AgentFile:
-    """An agent file as loaded: its class, its bytes, and by file name those of `siblings`, the modules in its folder.
+    """An agent file as loaded: its class, its bytes, and by file name those of `siblings`, the
+    modules in its folder.
 
-    Names are those that the user gave, also of copies that a run's folder keeps. `sources` are the files as frames and
-    tracebacks name them, `warnings` those of Python as they were loaded, `written` what they write to standard error.
+    Names are those that the user gave, also of copies that a run's folder keeps. `sources` are the
+    files as frames and tracebacks name them, `warnings` those of Python as they were loaded,
+    `written` what they write to standard error.
     """
 
     cls: type[CitizenAgentBase]
@@ -76,14 +86,20 @@ class AgentFile:
 
 
 def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFile:
-    """Raise `BadInput`, with file, line and reason, for a file that cannot be run or holds no single agent class.
+    """Raise `BadInput`, with file, line and reason, for a file that cannot be run or holds no
+    single agent class.
 
     `digests` are the SHA-256 of a run's kept files by name: no file of another name or hash is run.
     """
     data = _read(path, digests)
     written = Written()
     loading = _Loading(path.resolve().parent, digests, written)
-    with chdir("."), Dice("loading", data).drawn(), written.in_place(), warnings_to(loading.receive):
+    with (
+        chdir("."),
+        Dice("loading", data).drawn(),
+        written.in_place(),
+        warnings_to(loading.receive),
+    ):
         try:
             cls = _agent_class(path, loading.run(path, data))
         except (BadInput, KeyboardInterrupt):
@@ -101,7 +117,8 @@ def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFil
 
 
 class _Loading:
-    """The modules of one agent file. Once it is `over`, no module of its folder is loaded: no run would record it."""
+    """The modules of one agent file. Once it is `over`, no module of its folder is loaded: no run
+    would record it."""
 
     def __init__(self, folder: Path, digests: Mapping[str, str] | None, written: Written) -> None:
         self.over = False
@@ -112,10 +129,14 @@ class _Loading:
         self._digests = digests
         self._fake_modules = _fake_modules()
         self._modules: dict[str, ModuleType] = {}
-        self._builtins = vars(builtins) | {"__import__": self._import, "print": partial(_print, written)}
+        self._builtins = vars(builtins) | {
+            "__import__": self._import,
+            "print": partial(_print, written),
+        }
 
     def run(self, path: Path, data: bytes) -> ModuleType:
-        """Run a file as a module. Dataclasses look for it in `sys.modules`, where it gets a unique name."""
+        """Run a file as a module. Dataclasses look for it in `sys.modules`, where it gets a unique
+        name."""
         name = f"agent_{hashlib.sha256(str(path).encode() + data).hexdigest()[:16]}"
         module = ModuleType(name)
         module.__file__, module.__package__ = str(path), ""
@@ -147,7 +168,8 @@ class _Loading:
         return builtins.__import__(name, globals, locals, fromlist or (), level)
 
     def _file(self, root: str) -> Path | None:
-        """Return the file in the agent's folder with a name, unless the standard library has such a module."""
+        """Return the file in the agent's folder with a name, unless the standard library has such a
+        module."""
         if root in sys.stdlib_module_names:
             return None
         names = [f"{kept}{root}.py" for kept in ("", COPY_PREFIX)]
@@ -157,7 +179,10 @@ class _Loading:
     def _sibling(self, root: str, file: Path) -> ModuleType:
         if root not in self._modules:
             if self.over:
-                raise ImportError(f"{file.name} is imported while the agent runs: import it at the top of the file")
+                raise ImportError(
+                    f"{file.name} is imported while the agent runs: import it at the top of the"
+                    " file"
+                )
             data = self.siblings[f"{root}.py"] = _read(file, self._digests)
             self._modules[root] = self.run(file, data)
         return self._modules[root]
@@ -178,8 +203,8 @@ def _fake_modules() -> dict[str, ModuleType]:
 
 
 def _module(modules: dict[str, ModuleType], name: str) -> ModuleType:
-    """Return a module, made where it is missing together with the packages above it; each is an attribute of its
-    package."""
+    """Return a module, made where it is missing together with the packages above it; each is an
+    attribute of its package."""
     if name not in modules:
         module = modules[name] = ModuleType(name)
         module.__path__ = []
@@ -189,10 +214,15 @@ def _module(modules: dict[str, ModuleType], name: str) -> ModuleType:
     return modules[name]
 
 
-def _found(modules: Mapping[str, ModuleType], name: str, fromlist: tuple[str, ...] | None) -> ModuleType:
-    """Return what the import statement needs: the module itself for `from a.b import c`, `a` for `import a.b`."""
+def _found(
+    modules: Mapping[str, ModuleType], name: str, fromlist: tuple[str, ...] | None
+) -> ModuleType:
+    """Return what the import statement needs: the module itself for `from a.b import c`, `a` for
+    `import a.b`."""
     if name not in modules:
-        raise ImportError(f"no module {name!r} among what agent files find here: {', '.join(sorted(modules))}")
+        raise ImportError(
+            f"no module {name!r} among what agent files find here: {', '.join(sorted(modules))}"
+        )
     module = modules[name]
     for wanted in fromlist or ():
         if wanted != "*" and not hasattr(module, wanted):
@@ -202,11 +232,14 @@ def _found(modules: Mapping[str, ModuleType], name: str, fromlist: tuple[str, ..
 
 
 def _agent_class(path: Path, module: ModuleType) -> type[CitizenAgentBase]:
-    """Return the public agent class that the file defines, or else the one that it imports from its folder."""
+    """Return the public agent class that the file defines, or else the one that it imports from its
+    folder."""
     agents: dict[int, tuple[str, type[CitizenAgentBase]]] = {
         id(thing): (name, thing) for name, thing in vars(module).items() if _is_agent(name, thing)
     }
-    own = [found for found in agents.values() if found[1].__module__ == module.__name__] or list(agents.values())
+    own = [found for found in agents.values() if found[1].__module__ == module.__name__] or list(
+        agents.values()
+    )
     if len(own) != 1:
         listed = ", ".join(sorted(name for name, _ in own)) or "none"
         hint = " (a name that starts with an underscore is not counted)" if own else ""
@@ -218,7 +251,8 @@ def _agent_class(path: Path, module: ModuleType) -> type[CitizenAgentBase]:
 
 
 def _is_agent(name: str, thing: Any) -> bool:
-    """Compare by identity and without `issubclass`: the metaclass of an agent may have no usable hash or equality."""
+    """Compare by identity and without `issubclass`: the metaclass of an agent may have no usable
+    hash or equality."""
     if not issubclass(type(thing), type) or name.startswith("_"):
         return False
     above = [base is CitizenAgentBase for base in type.mro(thing)]
@@ -239,7 +273,11 @@ def _why(path: Path, error: BaseException, files: set[str]) -> tuple[str, str]:
     if isinstance(error, SyntaxError) and error.filename in files:
         where = f"{error.filename}, line {error.lineno}" if error.lineno else f"{error.filename}"
         return where, f"expected Python, got a syntax error: {one_line(str(error.msg))}"
-    lines = [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__) if frame.filename in files]
+    lines = [
+        (frame.filename, frame.lineno)
+        for frame in extract_tb(error.__traceback__)
+        if frame.filename in files
+    ]
     where = "{}, line {}".format(*lines[-1]) if lines else str(path)
     try:
         text = described(error)
@@ -250,8 +288,11 @@ def _why(path: Path, error: BaseException, files: set[str]) -> tuple[str, str]:
     return where, f"the agent file cannot be loaded: {text}"
 
 
-def _print(written: Written, *values: object, file: SupportsWrite[str] | None = None, **how: Any) -> None:
-    """Print in an agent file, in whichever thread: what it writes is held, instead of shown on the terminal."""
+def _print(
+    written: Written, *values: object, file: SupportsWrite[str] | None = None, **how: Any
+) -> None:
+    """Print in an agent file, in whichever thread: what it writes is held, instead of shown on the
+    terminal."""
     if file not in (None, sys.stdout, sys.stderr):
         print(*values, file=file, **how)
         return

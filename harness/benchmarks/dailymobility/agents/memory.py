@@ -1,7 +1,8 @@
 """An agent's memory: its status by key, and a stream of events.
 
-Methods and parameters are those of `agentsociety` 1.5.7. Where upstream searches by embedding, a search here orders by
-the number of words shared with the query: no model, no download, and the same on every machine.
+Methods and parameters are those of `agentsociety` 1.5.7. Where upstream searches by embedding, a
+search here orders by the number of words shared with the query: no model, no download, and the same
+on every machine.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class KVMemory(Incomplete):
     """Values by key. Reading returns a copy; writing keeps the value itself."""
 
     def __init__(self, harness: Harness, data: dict[Any, Any], embedded: Mapping[Any, str]) -> None:
-        """`embedded` are the keys that a search looks at, each with the template of its sentence."""
+        """`embedded` are the keys that a search looks at, each with the template of its
+        sentence."""
         self._harness = harness
         self._data = data
         self._embedded = embedded
@@ -43,7 +45,8 @@ class KVMemory(Incomplete):
         return default_value
 
     async def update(self, key: Hashable, value: Any, mode: str = "replace") -> None:
-        """`merge` adds to a set, dict, list or deque, and replaces anything else. A new key is written in any mode."""
+        """`merge` adds to a set, dict, list or deque, and replaces anything else. A new key is
+        written in any mode."""
         held = self._data.get(key)
         if key not in self._data or mode == "replace":
             self._data[key] = value
@@ -56,8 +59,11 @@ class KVMemory(Incomplete):
         else:
             self._data[key] = value
 
-    async def search(self, query: str, top_k: int = 3, filter: Mapping[str, Any] | None = None) -> str:
-        """Return a line for each of the `top_k` embedded values that share most words with the query.
+    async def search(
+        self, query: str, top_k: int = 3, filter: Mapping[str, Any] | None = None
+    ) -> str:
+        """Return a line for each of the `top_k` embedded values that share most words with the
+        query.
 
         `filter` may name a `key`. Each line ends in a space, as upstream.
         """
@@ -76,7 +82,8 @@ class KVMemory(Incomplete):
 
 @dataclass(slots=True)
 class Event:
-    """Something that happened: on which day, at which second of it, in which AOI or on which lane."""
+    """Something that happened: on which day, at which second of it, in which AOI or on which
+    lane."""
 
     id: int
     cognition_id: int | None
@@ -90,8 +97,8 @@ class Event:
 class StreamMemory(Incomplete):
     """The last thousand events, oldest first.
 
-    Upstream's searches find none of them: they ask for a mark that its `add` does not write. `finds` is for what they
-    mean.
+    Upstream's searches find none of them: they ask for a mark that its `add` does not write.
+    `finds` is for what they mean.
     """
 
     def __init__(self, harness: Harness, status: KVMemory, finds: bool) -> None:
@@ -122,8 +129,8 @@ class StreamMemory(Incomplete):
     ) -> str:
         """Return `Nothing`, as upstream, unless events are to be found.
 
-        Then it is a line for each of the `top_k` events that share most words with the query, the latest first. Both
-        ends of a range belong to it. An empty query finds the latest events.
+        Then it is a line for each of the `top_k` events that share most words with the query, the
+        latest first. Both ends of a range belong to it. An empty query finds the latest events.
         """
         if not self._finds:
             return NOTHING
@@ -137,7 +144,9 @@ class StreamMemory(Incomplete):
         found = nearest(query, events, lambda event: event.description) if query.strip() else events
         return self._lines(found[:top_k]) or NOTHING
 
-    async def search_today(self, query: str = "", topic: str | None = None, top_k: int = 100) -> str:
+    async def search_today(
+        self, query: str = "", topic: str | None = None, top_k: int = 100
+    ) -> str:
         today = self._harness.route.tick // 86400
         return await self.search(query, topic, top_k, (today, today))
 
@@ -159,8 +168,11 @@ class StreamMemory(Incomplete):
         return [event for event in self._events if event.id in wanted]
 
     def _lines(self, events: list[Event]) -> str:
-        """Return the events as text, those of the latest step first, and within a step in the order given."""
-        thoughts = {event.id: event.description for event in self._events if event.topic == "cognition"}
+        """Return the events as text, those of the latest step first, and within a step in the order
+        given."""
+        thoughts = {
+            event.id: event.description for event in self._events if event.topic == "cognition"
+        }
         lines = []
         for event in sorted(events, key=lambda event: (event.day, event.t), reverse=True):
             time = f"{event.t // 3600:02d}:{event.t // 60 % 60:02d}:{event.t % 60:02d}"
@@ -172,17 +184,20 @@ class StreamMemory(Incomplete):
 
 
 class Memory(Incomplete):
-    def __init__(self, harness: Harness, data: dict[Any, Any], embedded: Mapping[Any, str], finds: bool) -> None:
+    def __init__(
+        self, harness: Harness, data: dict[Any, Any], embedded: Mapping[Any, str], finds: bool
+    ) -> None:
         self._harness = harness
         self.status = KVMemory(harness, data, embedded)
         self.stream = StreamMemory(harness, self.status, finds)
 
 
 def first_status(resident: Resident, attributes: Iterable[Any]) -> dict[Any, Any]:
-    """Return a citizen's status before its first step; `attributes` are the agent class's own, with defaults.
+    """Return a citizen's status before its first step; `attributes` are the agent class's own, with
+    defaults.
 
-    As upstream, a field of the profile that is neither a citizen's nor declared by the class is left out. The agent's
-    `init` adds `id`, and the first step adds what the simulator reports.
+    As upstream, a field of the profile that is neither a citizen's nor declared by the class is
+    left out. The agent's `init` adds `id`, and the first step adds what the simulator reports.
     """
     known = UPSTREAM["status"] | {each.name: each.default_or_value for each in attributes}
     known |= {key: value for key, value in resident.profile.items() if key in known and key != "id"}
@@ -194,15 +209,20 @@ def first_status(resident: Resident, attributes: Iterable[Any]) -> dict[Any, Any
 
 
 def embedded(attributes: Iterable[Any]) -> dict[Any, str]:
-    """Return the keys that a search of the status looks at, each with the template of its sentence."""
+    """Return the keys that a search of the status looks at, each with the template of its
+    sentence."""
     own = {each.name: each for each in attributes}
     known = [name for name in UPSTREAM["status"] if name != "social_network" and name not in own]
     told = [(name, each.embedding_template) for name, each in own.items() if each.whether_embedding]
-    return {name: template or f"My {name} is {{}}" for name, template in [*((name, None) for name in known), *told]}
+    return {
+        name: template or f"My {name} is {{}}"
+        for name, template in [*((name, None) for name in known), *told]
+    }
 
 
 def nearest(query: str, items: Iterable[Found], text: Callable[[Found], str]) -> list[Found]:
-    """Return items that share a word with the query, those that share most first, and of equals the earlier one."""
+    """Return items that share a word with the query, those that share most first, and of equals the
+    earlier one."""
     wanted = set(_WORD.findall(query.lower()))
     shared = [(len(wanted.intersection(_WORD.findall(text(item).lower()))), item) for item in items]
     return [item for count, item in sorted(shared, key=lambda each: -each[0]) if count]

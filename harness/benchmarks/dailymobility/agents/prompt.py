@@ -12,17 +12,22 @@ UNKNOWN = "Don't know"
 """The text for an expression that has no value."""
 _VARIABLE = re.compile(r"\{(\w+)\}")
 _EXPRESSION = re.compile(r"\$\{([^}]+)\}")
-_PATH = re.compile(r"(profile|status|context)((?:\.[a-zA-Z_]\w*|\[(?:'\w+'|\"\w+\"|\d+)\])*)", re.ASCII)
+_PATH = re.compile(
+    r"(profile|status|context)((?:\.[a-zA-Z_]\w*|\[(?:'\w+'|\"\w+\"|\d+)\])*)", re.ASCII
+)
 _STEP = re.compile(r"\.(\w+)|\[(['\"]?)(\w+)\2\]")
 
 
 class DotDict(dict[Any, Any]):
-    """A dict whose items are attributes too; an unknown one is None. Dicts in it are copied into this class."""
+    """A dict whose items are attributes too; an unknown one is None. Dicts in it are copied into
+    this class."""
 
     def __init__(self, *items: Any, **named: Any) -> None:
         super().__init__(*items, **named)
         for key, value in self.items():
-            self[key] = [_dotted(each) for each in value] if isinstance(value, list) else _dotted(value)
+            self[key] = (
+                [_dotted(each) for each in value] if isinstance(value, list) else _dotted(value)
+            )
 
     def __getattr__(self, name: str) -> Any:
         return self.get(name)
@@ -37,7 +42,11 @@ class DotDict(dict[Any, Any]):
         """Take the items of another, of dicts on both sides theirs."""
         for key, value in (other if isinstance(other, DotDict) else DotDict(other)).items():
             held = self.get(key)
-            self[key] = held.merge(value) if isinstance(held, DotDict) and isinstance(value, DotDict) else value
+            self[key] = (
+                held.merge(value)
+                if isinstance(held, DotDict) and isinstance(value, DotDict)
+                else value
+            )
         return self
 
     def __or__(self, other: Mapping[Any, Any]) -> Any:
@@ -72,10 +81,15 @@ def auto_deepcopy_dotdict(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class FormatPrompt:
-    """A template with `{names}` of `format`'s arguments and `${expressions}` on status and context."""
+    """A template with `{names}` of `format`'s arguments and `${expressions}` on status and
+    context."""
 
     def __init__(
-        self, template: str, format_prompt: str | None = None, system_prompt: str | None = None, memory: Any = None
+        self,
+        template: str,
+        format_prompt: str | None = None,
+        system_prompt: str | None = None,
+        memory: Any = None,
     ) -> None:
         self.template = template
         self.format_prompt = format_prompt
@@ -85,13 +99,15 @@ class FormatPrompt:
         self.formatted_string = ""
 
     async def format(self, context: Any = None, **values: Any) -> str:
-        """Return the text, which `to_dialog` uses. Raise `KeyError` for a name without a value, `ValueError` for a
-        template that cannot be formatted."""
+        """Return the text, which `to_dialog` uses. Raise `KeyError` for a name without a value,
+        `ValueError` for a template that cannot be formatted."""
         expressions: list[str] = _EXPRESSION.findall(self.template)
         marks = iter(range(len(expressions)))
         text = _EXPRESSION.sub(lambda _: f"__EXPR_{next(marks)}__", self.template)
         try:
-            text = text.format(**{name: value for name, value in values.items() if name in self.variables})
+            text = text.format(
+                **{name: value for name, value in values.items() if name in self.variables}
+            )
         except KeyError as missing:
             raise KeyError(f"Missing required variable in template: {missing}") from missing
         except Exception as error:
@@ -115,12 +131,18 @@ class FormatPrompt:
             if root == "context":
                 return context.get(rest[1:], UNKNOWN)
             key, bracket, steps = rest[1:].partition("[")
-            return _walked(await self.memory.status.get(key) if self.memory else None, bracket + steps)
+            return _walked(
+                await self.memory.status.get(key) if self.memory else None, bracket + steps
+            )
         except Exception:
             return UNKNOWN
 
     def to_dialog(self) -> list[dict[str, str]]:
-        text = f"{self.formatted_string}\n{self.format_prompt}" if self.format_prompt else self.formatted_string
+        text = (
+            f"{self.formatted_string}\n{self.format_prompt}"
+            if self.format_prompt
+            else self.formatted_string
+        )
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         return [*system, {"role": "user", "content": text}]
 

@@ -20,10 +20,12 @@ LOGGED_MOST = 10_000
 
 
 class Runner:
-    """One agent file in one city, for residents that play in one event loop, several at the same time.
+    """One agent file in one city, for residents that play in one event loop, several at the same
+    time.
 
-    `finds_memories` is whether a search of the stream finds anything. `warn` gets one line each, `log` those that the
-    agent logs or writes to standard error, up to `LOGGED_MOST`; `playing` is the session that runs a slice.
+    `finds_memories` is whether a search of the stream finds anything. `warn` gets one line each,
+    `log` those that the agent logs or writes to standard error, up to `LOGGED_MOST`; `playing` is
+    the session that runs a slice.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class Runner:
         for line in self.agent.written.taken():
             self._logged += 1
             if self._logged == LOGGED_MOST + 1:
-                self.warn_once(f"only the first {LOGGED_MOST} lines that it logs are in the run's log")
+                self.warn_once(
+                    f"only the first {LOGGED_MOST} lines that it logs are in the run's log"
+                )
             elif self._log is not None and self._logged <= LOGGED_MOST:
                 self._log(f"{where}: {one_line(line, 2 * LONGEST)}")
 
@@ -89,10 +93,11 @@ class Runner:
                 self._capture.close()
 
     def _receive(self, text: str, file: str, line: int) -> bool:
-        """Pass on warnings that come in a slice or name a file of the agent, once for each line of it.
+        """Pass on warnings that come in a slice or name a file of the agent, once for each line of
+        it.
 
-        An agent that was broken off always leaves something never awaited, which is deleted at any time after: so
-        outside of slices a coroutine that was never awaited is nobody's mistake.
+        An agent that was broken off always leaves something never awaited, which is deleted at any
+        time after: so outside of slices a coroutine that was never awaited is nobody's mistake.
         """
         playing, own = self.playing, file in self.agent.sources
         if playing is None and not own:

@@ -1,12 +1,14 @@
-"""The harness's side of one resident's agent: it runs the agent a slice at a time, and sends its requests.
+"""The harness's side of one resident's agent: it runs the agent a slice at a time, and sends its
+requests.
 
-- The agent's code runs in slices (watchdog.py) alone: `Driven` sends into its coroutines, and tasks that the agent
-  starts are driven in the same way.
-- The harness's code runs outside of them. The agent hands a request over, and a task of the harness sends it once the
-  slice has ended, so that no alarm can strike while a reply is being saved.
+- The agent's code runs in slices (watchdog.py) alone: `Driven` sends into its coroutines, and tasks
+  that the agent starts are driven in the same way.
+- The harness's code runs outside of them. The agent hands a request over, and a task of the harness
+  sends it once the slice has ended, so that no alarm can strike while a reply is being saved.
 
-The first failure ends the resident, wherever it comes from: the agent is not run any further. So an API failure cannot
-become the silent fallback of an agent that catches everything, nor can a missing interface.
+The first failure ends the resident, wherever it comes from: the agent is not run any further. So an
+API failure cannot become the silent fallback of an agent that catches everything, nor can a missing
+interface.
 """
 
 from __future__ import annotations
@@ -43,9 +45,10 @@ Result = TypeVar("Result")
 async def play(runner: Runner, resident: Resident, ask: Ask, repeat: int = 1) -> list[Row]:
     """Return the 100 rows of a resident's day; each repeat has its own random numbers.
 
-    Raise `AgentFailed` where the agent fails (`agent_error`, `agent_api`, `agent_blocked`, `agent_stalled`,
-    `unknown_place`, or the reason for no reply: `content_filter`, `context_length`, `length`,
-    `only_thinking`, `refusal`, `empty`), and errors of `ask` as they are.
+    Raise `AgentFailed` where the agent fails (`agent_error`, `agent_api`, `agent_blocked`,
+    `agent_stalled`, `unknown_place`, or the reason for no reply: `content_filter`,
+    `context_length`, `length`, `only_thinking`, `refusal`, `empty`), and errors of `ask` as they
+    are.
     """
     with runner.playing_one():
         return await Session(runner, resident, ask, repeat).play()
@@ -72,12 +75,17 @@ class Session:
         self._slices = self._asking = 0
 
     async def play(self) -> list[Row]:
-        """Return the rows of the day. Raise the first failure, as it was raised or as `AgentFailed`."""
+        """Return the rows of the day. Raise the first failure, as it was raised or as
+        `AgentFailed`."""
         life, slices, stall = self._start(self._live()), -1, self._runner.limits.stall
         try:
             while not (await asyncio.wait([life], timeout=stall))[0]:
                 if self._slices == slices and not self._asking:
-                    self._fail("agent_stalled", None, f"waits for {stall:g} s for something that does not come")
+                    self._fail(
+                        "agent_stalled",
+                        None,
+                        f"waits for {stall:g} s for something that does not come",
+                    )
                     break
                 slices = self._slices
         finally:
@@ -103,7 +111,9 @@ class Session:
                 self._rows.append(Row(aoi, await Driven(self, self._act(agent), self._dice)))
                 self.route.advance(ROW_SECONDS)
                 await asyncio.sleep(0)
-        except BaseException as error:  # an agent may raise anything, and no other day than a whole one is scored
+        except (
+            BaseException
+        ) as error:  # an agent may raise anything, and no other day than a whole one is scored
             self._raised(error)
 
     async def _initialised(self) -> Agent:
@@ -112,12 +122,20 @@ class Session:
         memory = Memory(self, self._status, embedded(cls.StatusAttributes), runner.finds_memories)
         toolbox = AgentToolbox(self, LLM(self), Environment(self, runner.map, runner.city))
         name = f"{cls.__name__}_{self.number}"
-        agent = cls(id=self.number, name=name, toolbox=toolbox, memory=memory, agent_params=None, blocks=None)
+        agent = cls(
+            id=self.number,
+            name=name,
+            toolbox=toolbox,
+            memory=memory,
+            agent_params=None,
+            blocks=None,
+        )
         await agent.init()
         return agent
 
     async def _act(self, agent: Agent) -> str | None:
-        """Return the intention after a step. Reading it from the agent's memory may run code of its own."""
+        """Return the intention after a step. Reading it from the agent's memory may run code of its
+        own."""
         await agent.run()
         return _intention(self._status.get("current_plan"))
 
@@ -142,15 +160,19 @@ class Session:
                 task.cancel()
 
     def _raised(self, error: BaseException) -> None:
-        """Fail by an error of the agent, unless the resident has ended: later ones are the harness's doing."""
+        """Fail by an error of the agent, unless the resident has ended: later ones are the
+        harness's doing."""
         if self.stopped:
             return
         kind = error.kind if issubclass(type(error), NoReply) else "agent_error"  # type: ignore[attr-defined]
         place = self._ask_about(self._runner.agent.place_of_error, error, None)
         self._fail(kind, place, self._ask_about(described, error, NO_TEXT))
 
-    def _ask_about(self, what: Callable[[BaseException], Result], error: BaseException, otherwise: Result) -> Result:
-        """Return something about an error. This runs in a slice: the error's class may be the agent's."""
+    def _ask_about(
+        self, what: Callable[[BaseException], Result], error: BaseException, otherwise: Result
+    ) -> Result:
+        """Return something about an error. This runs in a slice: the error's class may be the
+        agent's."""
         try:
             return self._run(what, error, self._dice)  # type: ignore[no-any-return]
         except BaseException:
@@ -181,7 +203,8 @@ class Session:
     # Slices, and the work between them.
 
     def slice(self, step: Step, argument: object, dice: Dice) -> Any:
-        """Run one slice of the agent. The alarm, and what would end the event loop, end the task instead."""
+        """Run one slice of the agent. The alarm, and what would end the event loop, end the task
+        instead."""
         if self._runner.guard.inside:  # a task that starts eagerly, within the slice that makes it
             return self._draw(step, argument, dice)
         try:
@@ -231,7 +254,10 @@ class Session:
             self._fail("agent_blocked", guard.place, what)
         elif guard.seconds > runner.limits.notice:
             where = f"{self._at(guard.place)}, resident {self._resident.key}"
-            runner.warn_once(f"held up everybody for {guard.seconds:.2f} s ({where})", key=f"held up at {guard.place}")
+            runner.warn_once(
+                f"held up everybody for {guard.seconds:.2f} s ({where})",
+                key=f"held up at {guard.place}",
+            )
         for request, reply in self._sent:
             self._start(self._answer(request, reply))
         self._sent.clear()
@@ -249,7 +275,9 @@ class Session:
         finally:
             self._asking -= 1
         if reply.cancelled():
-            self.warn_once("gave up waiting for a reply: such a day depends on how fast the endpoint is")
+            self.warn_once(
+                "gave up waiting for a reply: such a day depends on how fast the endpoint is"
+            )
         elif not reply.done():
             reply.set_result(completion)
 
@@ -260,13 +288,17 @@ class Session:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _task(self, loop: asyncio.AbstractEventLoop, coroutine: object, **how: Any) -> asyncio.Task[Any]:
+    def _task(
+        self, loop: asyncio.AbstractEventLoop, coroutine: object, **how: Any
+    ) -> asyncio.Task[Any]:
         """Make a task that the agent starts."""
         if self.stopped:
             raise self._runner.guard.cut()
         if not asyncio.iscoroutine(coroutine):
             raise TypeError(f"a coroutine was expected, got {coroutine!r}")
-        task: asyncio.Task[Any] = asyncio.Task(Driven(self, coroutine, self._dice.part()), loop=loop, **how)
+        task: asyncio.Task[Any] = asyncio.Task(
+            Driven(self, coroutine, self._dice.part()), loop=loop, **how
+        )
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -279,9 +311,11 @@ class Session:
 
 
 class Driven(Coroutine[Any, Any, Any]):
-    """A coroutine of an agent as the harness runs it. It ends with `CancelledError` once the resident has ended.
+    """A coroutine of an agent as the harness runs it. It ends with `CancelledError` once the
+    resident has ended.
 
-    Each task draws from dice of its own: which of several at once runs first depends on whose reply is there first.
+    Each task draws from dice of its own: which of several at once runs first depends on whose reply
+    is there first.
     """
 
     def __init__(self, session: Session, coroutine: Coroutine[Any, Any, Any], dice: Dice) -> None:
@@ -321,7 +355,8 @@ class Driven(Coroutine[Any, Any, Any]):
 
 
 def _intention(plan: Any) -> str | None:
-    """Read the intention of a plan as upstream's writer of results does. Raise for a plan of another shape."""
+    """Read the intention of a plan as upstream's writer of results does. Raise for a plan of
+    another shape."""
     if not plan:
         return BEFORE_PLANS
     intention = plan.get("steps", [])[plan.get("index", 0)].get("intention", BEFORE_PLANS)

@@ -1,7 +1,8 @@
 """One resident's place in time. Source: docs/design.md, section 9.
 
-An approximation of a traffic simulator: whoever moves goes straight towards the middle of an AOI, on a way that is
-`DETOUR` times as long as the line, at one speed a mode; no roads, no traffic, no queues. Time passes only in `advance`.
+An approximation of a traffic simulator: whoever moves goes straight towards the middle of an AOI,
+on a way that is `DETOUR` times as long as the line, at one speed a mode; no roads, no traffic, no
+queues. Time passes only in `advance`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ DETOUR = 1.3
 SPEEDS: dict[Mode, float] = {"driving": 8.0, "walking": 1.34}
 """Metres a second."""
 SETTING_OUT = 2
-"""Seconds from an order to the way: upstream's simulator takes it up at its next tick, and moves at the one after."""
+"""Seconds from an order to the way: upstream's simulator takes it up at its next tick, and moves at
+the one after."""
 
 
 class Walker:
@@ -58,7 +60,8 @@ class Walker:
 
     @property
     def position(self) -> JSON:
-        """The form for agents, in upstream's order: `aoi_position`, or on the way `lane_position`, and `xy_position`.
+        """The form for agents, in upstream's order: `aoi_position`, or on the way `lane_position`,
+        and `xy_position`.
 
         The lane is the nearest one, and lane 0 in a city without lanes.
         """
@@ -70,7 +73,8 @@ class Walker:
         return place | {"xy_position": as_message({"x": x, "y": y, "z": 0.0})}
 
     def go_to(self, aoi: int, mode: Mode = "driving") -> None:
-        """Set out for an AOI from wherever the resident is, on the way too; no change if one is or goes there."""
+        """Set out for an AOI from wherever the resident is, on the way too; no change if one is or
+        goes there."""
         end = self._city.aois[aoi]
         if end.id == self._end.id and self.mode in (None, mode):
             return
@@ -84,7 +88,8 @@ class Walker:
 
 
 class Route:
-    """The places that a resident goes to one after another; `tick` counts seconds, 0 before the first step."""
+    """The places that a resident goes to one after another; `tick` counts seconds, 0 before the
+    first step."""
 
     def __init__(self, walker: Walker) -> None:
         self.walker = walker
@@ -94,7 +99,8 @@ class Route:
         self._interrupts = False
 
     def replace(self, plan: list[Stop]) -> None:
-        """Drop earlier stops. Set out for the first once it is due, from the way to somewhere else too."""
+        """Drop earlier stops. Set out for the first once it is due, from the way to somewhere else
+        too."""
         self._plan = deque(plan)
         self._taken_up = self.tick + SETTING_OUT
         self._interrupts = True
@@ -113,4 +119,6 @@ class Route:
         self.tick += seconds
 
     def _is_due(self, stop: Stop) -> bool:
-        return self.tick >= max(stop[2], self._taken_up) and (self._interrupts or not self.walker.moving)
+        return self.tick >= max(stop[2], self._taken_up) and (
+            self._interrupts or not self.walker.moving
+        )

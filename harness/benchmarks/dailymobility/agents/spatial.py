@@ -1,9 +1,10 @@
-"""Points and lines in the plane, found by where they are. Units are metres. Source: docs/design.md, section 9.
+"""Points and lines in the plane, found by where they are. Units are metres. Source: docs/design.md,
+section 9.
 
-Indexes are made at first use: scoring needs none of them. Longitude and latitude are the inverse of the transverse
-Mercator projection by Krüger's series to the fourth order in the third flattening, on WGS 84: within a millimetre of
-PROJ at 500 km from the origin. Source: C. F. F. Karney, "Transverse Mercator with an accuracy of a few nanometers",
-J. Geodesy 85 (2011).
+Indexes are made at first use: scoring needs none of them. Longitude and latitude are the inverse of
+the transverse Mercator projection by Krüger's series to the fourth order in the third flattening,
+on WGS 84: within a millimetre of PROJ at 500 km from the origin. Source: C. F. F. Karney,
+"Transverse Mercator with an accuracy of a few nanometers", J. Geodesy 85 (2011).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Line = tuple[tuple[float, float], ...]
 
 
 def geometry() -> Any:
-    """Return shapely, of the extra `mobility`, imported where it is needed. Raise `BadInput` where it is missing."""
+    """Return shapely, of the extra `mobility`, imported where it is needed. Raise `BadInput` where
+    it is missing."""
     try:
         import shapely
     except ImportError:
@@ -33,7 +35,8 @@ def geometry() -> Any:
 
 
 def map_format() -> Any:
-    """Return the module of the map's protocol buffers, of the same extra. Raise `BadInput` where it is missing."""
+    """Return the module of the map's protocol buffers, of the same extra. Raise `BadInput` where it
+    is missing."""
     try:
         from pycityproto.city.map.v2 import map_pb2
     except ImportError:
@@ -42,7 +45,9 @@ def map_format() -> Any:
 
 
 def _missing(package: str) -> BadInput:
-    return BadInput(f"DailyMobility needs the package {package}: {to_install('behavior-harness[mobility]')}")
+    return BadInput(
+        f"DailyMobility needs the package {package}: {to_install('behavior-harness[mobility]')}"
+    )
 
 
 class Points:
@@ -57,7 +62,8 @@ class Points:
         return shapely.STRtree(shapely.points(self._xy))
 
     def in_square(self, x: float, y: float, radius: float) -> Rows:
-        """Return rows of the points with |dx| <= radius and |dy| <= radius, in the order of upstream's `STRtree.query`.
+        """Return rows of the points with |dx| <= radius and |dy| <= radius, in the order of
+        upstream's `STRtree.query`.
 
         An agent that takes the first five sees the five that it sees there.
         """
@@ -65,7 +71,8 @@ class Points:
         return rows
 
     def nearest(self, x: float, y: float, count: int) -> Rows:
-        """Return rows of the `count` points nearest to (x, y), nearest first; of equally near ones the lower row first.
+        """Return rows of the `count` points nearest to (x, y), nearest first; of equally near ones
+        the lower row first.
 
         Squares are compared, which unlike roots are the same number on every machine.
         """
@@ -75,9 +82,11 @@ class Points:
 
 
 class Lines(Mapping[int, Line]):
-    """Lines by id, as tuples of corners. One array of corners takes a tenth of the memory of tuples.
+    """Lines by id, as tuples of corners. One array of corners takes a tenth of the memory of
+    tuples.
 
-    `corners` is the number of corners of each line, `xy` (sum of corners, 2) lists them one after another.
+    `corners` is the number of corners of each line, `xy` (sum of corners, 2) lists them one after
+    another.
     """
 
     def __init__(self, ids: Sequence[int], corners: Sequence[int] | Rows, xy: Floats) -> None:
@@ -96,7 +105,8 @@ class Lines(Mapping[int, Line]):
         return len(self._rows)
 
     def centroids(self) -> list[list[float]]:
-        """Return those of polygons with these outlines as shapely's `Polygon.centroid`, with which upstream measures.
+        """Return those of polygons with these outlines as shapely's `Polygon.centroid`, with which
+        upstream measures.
 
         The centroid of a single corner is the corner.
         """
@@ -118,12 +128,16 @@ class Lines(Mapping[int, Line]):
         corners = np.diff(self._ends)
         usable = corners >= 2
         shapes = shapely.linestrings(
-            self._xy[np.repeat(usable, corners)], indices=np.repeat(np.arange(usable.sum()), corners[usable])
+            self._xy[np.repeat(usable, corners)],
+            indices=np.repeat(np.arange(usable.sum()), corners[usable]),
         )
-        return [line for line, use in zip(self._rows, usable, strict=True) if use], shapely.STRtree(shapes)
+        return [line for line, use in zip(self._rows, usable, strict=True) if use], shapely.STRtree(
+            shapes
+        )
 
     def nearest(self, x: float, y: float) -> tuple[int, float] | None:
-        """Return the id of the line nearest to (x, y), the lowest of equally near ones, and how far along it that is.
+        """Return the id of the line nearest to (x, y), the lowest of equally near ones, and how far
+        along it that is.
 
         None where there is no line that distances can be measured to.
         """
@@ -144,24 +158,48 @@ RADIUS = 6367449.145823415
 ECCENTRICITY = 0.08181919084262149
 
 Series = tuple[float, float, float, float]
-# Karney's alpha and beta, and the series from the conformal latitude, each to the fourth order in the third flattening
-# of WGS 84, n = f / (2 - f) with f = 1 / 298.257223563.
-TO_GRID: Series = (0.0008377318206303529, 7.608527714248998e-07, 1.1976380015605232e-09, 2.4433761945220637e-12)
-TO_SPHERE: Series = (0.0008377321640600574, 5.905869567933988e-08, 1.6734888803548483e-10, 2.1677377630220365e-13)
-TO_GEODETIC: Series = (0.003356551469125213, 6.5718730839601334e-06, 1.7646564004758498e-08, 5.4004820816935436e-11)
+# Karney's alpha and beta, and the series from the conformal latitude, each to the fourth order in
+# the third flattening of WGS 84, n = f / (2 - f) with f = 1 / 298.257223563.
+TO_GRID: Series = (
+    0.0008377318206303529,
+    7.608527714248998e-07,
+    1.1976380015605232e-09,
+    2.4433761945220637e-12,
+)
+TO_SPHERE: Series = (
+    0.0008377321640600574,
+    5.905869567933988e-08,
+    1.6734888803548483e-10,
+    2.1677377630220365e-13,
+)
+TO_GEODETIC: Series = (
+    0.003356551469125213,
+    6.5718730839601334e-06,
+    1.7646564004758498e-08,
+    5.4004820816935436e-11,
+)
 
 
 def lnglat(projection: str, xy: Floats) -> Floats:
     """Return degrees of longitude and latitude for points (n, 2) in metres.
 
-    `projection` is a PROJ string with `+proj=tmerc` or `+proj=utm`; raise `ValueError` for any other.
+    `projection` is a PROJ string with `+proj=tmerc` or `+proj=utm`; raise `ValueError` for any
+    other.
     """
     given = dict(word.removeprefix("+").partition("=")[::2] for word in projection.split())
     if given.get("proj") == "utm":
         south = 1e7 if "south" in given else 0.0
-        given = {"lon_0": str(6 * float(given["zone"]) - 183), "k": "0.9996", "x_0": "500000", "y_0": str(south)}
+        given = {
+            "lon_0": str(6 * float(given["zone"]) - 183),
+            "k": "0.9996",
+            "x_0": "500000",
+            "y_0": str(south),
+        }
     elif given.get("proj") != "tmerc":
-        raise ValueError(f"expected a transverse Mercator projection (+proj=tmerc, +proj=utm), got {projection!r}")
+        raise ValueError(
+            "expected a transverse Mercator projection (+proj=tmerc, +proj=utm), got"
+            f" {projection!r}"
+        )
     scale = RADIUS * float(given.get("k", given.get("k_0", 1)))
     x, y = (xy - (float(given.get("x_0", 0)), float(given.get("y_0", 0)))).T / scale
     grid = y + 1j * x + _meridian(math.radians(float(given.get("lat_0", 0))))
@@ -169,13 +207,18 @@ def lnglat(projection: str, xy: Floats) -> Floats:
     conformal = np.arcsin(np.sin(sphere.real) / np.cosh(sphere.imag))
     latitude = conformal + _sum(TO_GEODETIC, conformal)
     longitude = np.arctan2(np.sinh(sphere.imag), np.cos(sphere.real))
-    return np.column_stack((float(given.get("lon_0", 0)) + np.degrees(longitude), np.degrees(latitude)))
+    return np.column_stack(
+        (float(given.get("lon_0", 0)) + np.degrees(longitude), np.degrees(latitude))
+    )
 
 
 def _meridian(latitude: float) -> float:
-    """Return the distance of a latitude from the equator along the meridian; latitude and result in radians."""
+    """Return the distance of a latitude from the equator along the meridian; latitude and result in
+    radians."""
     sine = math.sin(latitude)
-    conformal = math.atan(math.sinh(math.atanh(sine) - ECCENTRICITY * math.atanh(ECCENTRICITY * sine)))
+    conformal = math.atan(
+        math.sinh(math.atanh(sine) - ECCENTRICITY * math.atanh(ECCENTRICITY * sine))
+    )
     return float(conformal + _sum(TO_GRID, conformal))
 
 

@@ -1,19 +1,22 @@
-"""Run other people's code in the event loop, a slice at a time, with its own random states and a time limit.
+"""Run other people's code in the event loop, a slice at a time, with its own random states and a
+time limit.
 
-A slice is the part of an agent's coroutine between two moments at which it waits. The states of `random` and
-`numpy.random` are exchanged before and after each, and an alarm is set, so that
+A slice is the part of an agent's coroutine between two moments at which it waits. The states of
+`random` and `numpy.random` are exchanged before and after each, and an alarm is set, so that
 
 - a resident's draws depend on nobody else;
 - a slice of more than `notice` seconds is noticed, with the line that runs then;
-- a slice of more than `limit` seconds is broken off, by an exception that the alarm's handler raises inside it. That
-  works in the main thread, and not inside of a single call of C code; elsewhere such a slice is only noticed. A
-  handler or timer of somebody else's is put back after each slice.
+- a slice of more than `limit` seconds is broken off, by an exception that the alarm's handler
+  raises inside it. That works in the main thread, and not inside of a single call of C code;
+  elsewhere such a slice is only noticed. A handler or timer of somebody else's is put back after
+  each slice.
 
-A bare `except:` that swallows the exception gains nothing: as the exception is dropped, the handler is called once
-more, at the next moment at which signals are looked at, which is outside of that `except:`. (Only code that keeps
-each exception it catches, around a call that never returns, can hold out.) Nor can a slice be broken off that sets
-the alarm itself (`signal.setitimer`, `signal.alarm`, a handler for SIGALRM): the process has one alarm, and what a
-file imports is Python's own `signal`. Such a slice is noticed once it has ended.
+A bare `except:` that swallows the exception gains nothing: as the exception is dropped, the handler
+is called once more, at the next moment at which signals are looked at, which is outside of that
+`except:`. (Only code that keeps each exception it catches, around a call that never returns, can
+hold out.) Nor can a slice be broken off that sets the alarm itself (`signal.setitimer`,
+`signal.alarm`, a handler for SIGALRM): the process has one alarm, and what a file imports is
+Python's own `signal`. Such a slice is noticed once it has ended.
 """
 
 from __future__ import annotations
@@ -40,8 +43,9 @@ import numpy as np
 from numpy.random import mtrand
 
 JUMPS_FIRST = sys.version_info[:2] == (3, 12)
-"""Python 3.12 looks at signals after a jump backward, and takes what a handler raises there for an exception of the
-instruction before the target: a `try` that has been left could catch it, for ever."""
+"""Python 3.12 looks at signals after a jump backward, and takes what a handler raises there for an
+exception of the instruction before the target: a `try` that has been left could catch it, for
+ever."""
 AGAIN_SECONDS = 0.02
 """Between two attempts to break off a slice that has swallowed one."""
 
@@ -51,9 +55,11 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds that an agent may hold up the event loop before it is noticed, and before it is broken off.
+    """Seconds that an agent may hold up the event loop before it is noticed, and before it is
+    broken off.
 
-    `stall` is how long it may wait for something else than a reply: between one and two such times it is given up.
+    `stall` is how long it may wait for something else than a reply: between one and two such times
+    it is given up.
     """
 
     notice: float = 0.25
@@ -87,7 +93,8 @@ class Dice:
         self._python, self._numpy = python, numpy
 
     def part(self) -> Dice:
-        """Return new states for a task that the owner of these starts; they depend on how many it started before."""
+        """Return new states for a task that the owner of these starts; they depend on how many it
+        started before."""
         self._parts += 1
         return Dice(*self._seeds, self._parts)
 
@@ -99,8 +106,8 @@ class Cut(BaseException):
 class Guard:
     """Times slices, and breaks them off. One slice runs at a time; `inside` is true while it does.
 
-    After a slice, `seconds` is its length, `place` its line after `notice` seconds (None where no alarm struck), and
-    `broken` whether it was broken off for its length.
+    After a slice, `seconds` is its length, `place` its line after `notice` seconds (None where no
+    alarm struck), and `broken` whether it was broken off for its length.
     """
 
     def __init__(self, limits: Limits, place_of: Callable[[FrameType], Place | None]) -> None:
@@ -118,7 +125,8 @@ class Guard:
         self.cut = self._renewed()
 
     def _renewed(self) -> type[Cut]:
-        """Return the exception that, dropped before its slice has ended, calls the handler once more.
+        """Return the exception that, dropped before its slice has ended, calls the handler once
+        more.
 
         The callback must not be a function in Python: signals would be looked at in there.
         """
@@ -160,7 +168,8 @@ class Guard:
                     setitimer(ITIMER_REAL, max(delay - self.seconds, 1e-6), interval)
 
     def _strike(self, number: int, frame: FrameType | None) -> None:
-        """Handle the alarm. The first strike only notes the line, and sets the alarm for the second.
+        """Handle the alarm. The first strike only notes the line, and sets the alarm for the
+        second.
 
         So a process that was stopped for a while (a job scheduler, Ctrl-Z) breaks off nobody.
         """
@@ -180,7 +189,8 @@ class Guard:
         raise self.cut
 
     def _trace(self, frame: FrameType, event: str, argument: object) -> None:
-        """Break off the frame of a strike at its next line or end. Python drops a trace function that raises."""
+        """Break off the frame of a strike at its next line or end. Python drops a trace function
+        that raises."""
         if event != "call":
             raise self.cut
 
@@ -190,5 +200,9 @@ _RUN: CodeType = Guard.run.__code__
 
 
 def _can_strike() -> bool:
-    """Handlers are called in the main thread alone; one that was not set from Python could not be put back."""
-    return threading.current_thread() is threading.main_thread() and signal.getsignal(SIGALRM) is not None
+    """Handlers are called in the main thread alone; one that was not set from Python could not be
+    put back."""
+    return (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(SIGALRM) is not None
+    )

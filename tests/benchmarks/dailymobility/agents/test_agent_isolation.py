@@ -1,4 +1,5 @@
-"""What an agent does to itself stays with its resident, and an API failure never becomes an agent's fallback."""
+"""What an agent does to itself stays with its resident, and an API failure never becomes an agent's
+fallback."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ from tests.support import first_quick
 from tests.support.agent_town import played, resident, runner, saying, silence, written
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
-LOOPS = pytest.mark.parametrize("run", first_quick([uvloop.run, asyncio.run]), ids=["uvloop", "asyncio"])
+LOOPS = pytest.mark.parametrize(
+    "run", first_quick([uvloop.run, asyncio.run]), ids=["uvloop", "asyncio"]
+)
 LIMIT = 0.03
 """Seconds that an agent may hold up these tests."""
 
@@ -39,16 +42,20 @@ AWAY = {
     "sleeps": "time.sleep(30)",
     "works": "while True: pass",
     "swallows": "while True:\n    try:\n        time.sleep(30)\n    except:\n        pass",
-    "swallows twice": """
+    "swallows twice": (
+        """
         while True:
             try:
                 while True:
                     try: time.sleep(30)
                     except BaseException as error: text = str(error)
             except: continue
-    """,
+    """
+    ),
     "tidies up": "try:\n    while True: pass\nfinally:\n    time.sleep(30)",
-    "in a task": "async def busy():\n    while True: pass\nawait asyncio.gather(busy(), asyncio.sleep(30))",
+    "in a task": (
+        "async def busy():\n    while True: pass\nawait asyncio.gather(busy(), asyncio.sleep(30))"
+    ),
 }
 
 
@@ -77,7 +84,10 @@ def test_an_exception_fails_its_resident_only() -> None:
     """It is reported by file, step and line; everybody else plays on."""
     ends = asyncio.run(all_of(runner("fails_at_40.py"), range(10)))
     assert [number for number, end in enumerate(ends) if isinstance(end, AgentFailed)] == [7]
-    assert (ends[7].kind, ends[7].detail) == ("agent_error", "fails_at_40.py, step 40, line 10: ValueError: 没有计划")
+    assert (ends[7].kind, ends[7].detail) == (
+        "agent_error",
+        "fails_at_40.py, step 40, line 10: ValueError: 没有计划",
+    )
     assert all(len(end) == 100 for number, end in enumerate(ends) if number != 7)
 
 
@@ -87,18 +97,39 @@ def test_an_exception_fails_its_resident_only() -> None:
         (forward("sys.exit('喂')"), "step 1, line 6: SystemExit: 喂"),
         (forward("raise KeyboardInterrupt"), "step 1, line 6: KeyboardInterrupt"),
         (forward("raise asyncio.CancelledError"), "step 1, line 6: CancelledError"),
-        (forward("asyncio.current_task().cancel()\nawait asyncio.sleep(9)"), "step 1, line 7: CancelledError"),
-        (forward("async def leave():\n    sys.exit(3)\nawait asyncio.gather(leave())"), "line 7: SystemExit: 3"),
+        (
+            forward("asyncio.current_task().cancel()\nawait asyncio.sleep(9)"),
+            "step 1, line 7: CancelledError",
+        ),
+        (
+            forward("async def leave():\n    sys.exit(3)\nawait asyncio.gather(leave())"),
+            "line 7: SystemExit: 3",
+        ),
         ("def forward(self): return 3", "step 1: TypeError: "),
         ("def __init__(self, **all):\n    raise ValueError('x')", "init, line 6: ValueError: x"),
-        ("async def init(self):\n    return 1 / 0", "init, line 6: ZeroDivisionError: division by zero"),
+        (
+            "async def init(self):\n    return 1 / 0",
+            "init, line 6: ZeroDivisionError: division by zero",
+        ),
         (forward("raise GeneratorExit"), "step 1, line 6: GeneratorExit"),
         (forward("class Own(BaseException): pass\nraise Own('喂')"), "step 1, line 7: Own: 喂"),
-        (forward("raise BaseExceptionGroup('g', [SystemExit()])"), "line 6: BaseExceptionGroup: g (1 sub-exception)"),
-        (forward("if self.environment.get_tick() > 89000: raise GeneratorExit"), "step 100, line 6: GeneratorExit"),
+        (
+            forward("raise BaseExceptionGroup('g', [SystemExit()])"),
+            "line 6: BaseExceptionGroup: g (1 sub-exception)",
+        ),
+        (
+            forward("if self.environment.get_tick() > 89000: raise GeneratorExit"),
+            "step 100, line 6: GeneratorExit",
+        ),
         (forward(PLAN), "step 1, line 7: KeyboardInterrupt"),
-        (forward("await self.go_to_aoi(None)"), "line 6: TypeError: expected the id of an AOI, got None"),
-        (forward("await self.go_to_aoi((1, 2, 3))"), "line 6: ValueError: expected an AOI or a pair of AOI and mode"),
+        (
+            forward("await self.go_to_aoi(None)"),
+            "line 6: TypeError: expected the id of an AOI, got None",
+        ),
+        (
+            forward("await self.go_to_aoi((1, 2, 3))"),
+            "line 6: ValueError: expected an AOI or a pair of AOI and mode",
+        ),
     ],
 )
 def test_whatever_an_agent_raises_is_its_resident_s(tmp_path: Path, body: str, told: str) -> None:
@@ -125,7 +156,11 @@ def test_a_day_that_is_not_whole_is_none(tmp_path: Path, monkeypatch: pytest.Mon
         ("raise ValueError", "agent_error", "line 9: an error without a usable text"),
         ("raise SystemExit", "agent_error", "line 9: an error without a usable text"),
         ("return 5", "agent_error", "line 9: an error without a usable text"),
-        ("while True: pass", "agent_blocked", f"line 8: still running after {LIMIT} s without waiting"),
+        (
+            "while True: pass",
+            "agent_blocked",
+            f"line 8: still running after {LIMIT} s without waiting",
+        ),
         (r"return 'a\nb\x1b\u2028c'", "agent_error", "line 9: E: a b c"),
         (r"return '\ud83d!'", "agent_error", "line 9: E: ?!"),
         ("return '中' * 10**6", "agent_error", f"line 9: E: {'中' * 300}"),
@@ -135,7 +170,8 @@ def test_a_day_that_is_not_whole_is_none(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_text_of_an_error_is_one_line_whatever_it_does(
     tmp_path: Path, says: str, kind: str, told: str, of: str
 ) -> None:
-    """It may be the agent's code that makes it, which may fail in turn; a file of JSON has to hold it."""
+    """It may be the agent's code that makes it, which may fail in turn; a file of JSON has to hold
+    it."""
     body = forward(f"class E({of}):\n    def __str__(self):\n        {says}\nraise E")
     with pytest.raises(AgentFailed) as failed:
         played(runner(written(tmp_path, body), limit=LIMIT))
@@ -147,14 +183,21 @@ def test_the_text_of_an_error_is_one_line_whatever_it_does(
 @pytest.mark.parametrize("way", AWAY)
 def test_an_agent_that_never_waits_is_broken_off(tmp_path: Path, run: Run, way: str) -> None:
     """Whatever it catches; the others play on, and the alarm is as it was."""
-    body = forward(f"if self.id == 1:\n{chr(10).join('    ' + line for line in dedented(AWAY[way]))}")
+    body = forward(
+        f"if self.id == 1:\n{chr(10).join('    ' + line for line in dedented(AWAY[way]))}"
+    )
     running = runner(written(tmp_path, body), limit=LIMIT)
     handler, trace = signal.getsignal(signal.SIGALRM), sys.gettrace()
     blocked, other = run(all_of(running, range(1, 3)))
-    assert isinstance(blocked, AgentFailed) and blocked.kind == "agent_blocked" and len(other) == 100
+    assert (
+        isinstance(blocked, AgentFailed) and blocked.kind == "agent_blocked" and len(other) == 100
+    )
     assert blocked.detail.startswith("agent.py, step 1, line ")
     assert blocked.detail.endswith(f": still running after {LIMIT} s without waiting")
-    assert signal.getsignal(signal.SIGALRM) is handler and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert signal.getsignal(signal.SIGALRM) is handler and signal.getitimer(signal.ITIMER_REAL) == (
+        0,
+        0,
+    )
     assert sys.gettrace() is trace
 
 
@@ -216,10 +259,14 @@ def _seldom(caught: str, error: Exception) -> Any:
 @pytest.mark.slow
 @LOOPS
 @pytest.mark.parametrize(
-    ("caught", "error"), [_seldom(*pair) for pair in product(["Exception", "BaseException", ""], ERRORS)]
+    ("caught", "error"),
+    [_seldom(*pair) for pair in product(["Exception", "BaseException", ""], ERRORS)],
 )
-def test_a_failing_api_is_no_occasion_for_a_fallback(tmp_path: Path, run: Run, error: Exception, caught: str) -> None:
-    """The very error reaches who plays, and the agent is not run again, whatever it catches and however often."""
+def test_a_failing_api_is_no_occasion_for_a_fallback(
+    tmp_path: Path, run: Run, error: Exception, caught: str
+) -> None:
+    """The very error reaches who plays, and the agent is not run again, whatever it catches and
+    however often."""
     body = f"""
     while True:
         try:
@@ -318,7 +365,8 @@ def test_of_requests_at_once_the_failing_one_ends_all(tmp_path: Path, run: Run) 
 
 @LOOPS
 def test_requests_at_once_are_asked_in_order(run: Run) -> None:
-    """By gather, tasks, wait_for and task groups; what is asked first of the same is the first of it saved."""
+    """By gather, tasks, wait_for and task groups; what is asked first of the same is the first of
+    it saved."""
     asked: list[str] = []
 
     async def ask(request: Request) -> Completion:
@@ -345,7 +393,9 @@ def test_a_request_that_is_cancelled_leaves_nobody_waiting(tmp_path: Path) -> No
 
 def test_requests_are_asked_outside_of_slices(tmp_path: Path) -> None:
     """No alarm is set and no random state is the resident's while the harness asks and saves."""
-    body = forward("random.seed(5)\nawait self.llm.atext_request([{'role': 'user', 'content': '?'}])")
+    body = forward(
+        "random.seed(5)\nawait self.llm.atext_request([{'role': 'user', 'content': '?'}])"
+    )
     running = runner(written(tmp_path, body), limit=0.01)
     random.seed(1)
     state = random.getstate()
@@ -395,7 +445,8 @@ def test_a_cancelled_play_is_cancelled(tmp_path: Path, run: Run, ends: str) -> N
 def test_the_day_ends_what_the_agent_has_left_running(
     tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Tasks that nobody waits for, requests under way; errors that nobody looked at are not complained of."""
+    """Tasks that nobody waits for, requests under way; errors that nobody looked at are not
+    complained of."""
     body = """
     async def init(self):
         await super().init()
@@ -426,7 +477,8 @@ def test_the_day_ends_what_the_agent_has_left_running(
 
 
 def test_giving_up_on_a_reply_is_said(tmp_path: Path) -> None:
-    """Such a day depends on how fast the endpoint is; the reply is waited for and saved all the same."""
+    """Such a day depends on how fast the endpoint is; the reply is waited for and saved all the
+    same."""
     body = """
     try:
         await asyncio.wait_for(self.llm.atext_request([{"role": "user", "content": "?"}]), 1e-4)
@@ -441,11 +493,16 @@ def test_giving_up_on_a_reply_is_said(tmp_path: Path) -> None:
         saved.append("好")
         return Completion("好")
 
-    head = "async def init(self):\n    await super().init()\n    await self.forward()\n    await asyncio.sleep(0.01)\n"
+    head = (
+        "async def init(self):\n    await super().init()\n    await self.forward()\n    await"
+        " asyncio.sleep(0.01)\n"
+    )
     once = forward(f"if self.environment.get_tick(): return\n{chr(10).join(dedented(body))}", head)
     rows = played(runner(written(tmp_path, once), warnings.append), ask)
     assert rows[0].intention == "sleep" and saved == ["好"]
-    assert warnings == ["agent.py: gave up waiting for a reply: such a day depends on how fast the endpoint is"]
+    assert warnings == [
+        "agent.py: gave up waiting for a reply: such a day depends on how fast the endpoint is"
+    ]
 
 
 def test_residents_take_turns(tmp_path: Path) -> None:
@@ -459,7 +516,9 @@ def test_an_agent_that_waits_for_nothing_is_given_up(tmp_path: Path) -> None:
     """Nothing will ever wake it; the others play on."""
     body = forward("if self.id == 1:\n    await asyncio.Event().wait()")
     stalled, other = asyncio.run(all_of(runner(written(tmp_path, body), stall=0.02), range(1, 3)))
-    assert isinstance(stalled, AgentFailed) and stalled.kind == "agent_stalled" and len(other) == 100
+    assert (
+        isinstance(stalled, AgentFailed) and stalled.kind == "agent_stalled" and len(other) == 100
+    )
     assert stalled.detail == "agent.py, step 1: waits for 0.02 s for something that does not come"
 
 
@@ -470,16 +529,27 @@ def test_a_slow_reply_is_no_stall(tmp_path: Path) -> None:
         await asyncio.sleep(0.5)
         return Completion("睡")
 
-    body = "async def init(self):\n    await self.llm.atext_request([{'role': 'user', 'content': '?'}])"
-    rows = played(runner(written(tmp_path, body + "\nasync def forward(self): pass"), stall=0.2), slow)
+    body = (
+        "async def init(self):\n    await self.llm.atext_request([{'role': 'user', 'content':"
+        " '?'}])"
+    )
+    rows = played(
+        runner(written(tmp_path, body + "\nasync def forward(self): pass"), stall=0.2), slow
+    )
     assert len(rows) == 100
 
 
-def test_logging_is_as_the_agent_file_sets_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Level and handlers of the root logger hold in slices, and the process has its own outside of them."""
+def test_logging_is_as_the_agent_file_sets_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Level and handlers of the root logger hold in slices, and the process has its own outside of
+    them."""
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])  # as in a process of its own
-    top = "import logging\nlogging.basicConfig(level=logging.INFO, format='%(levelname)s of it: %(message)s')\n"
+    top = (
+        "import logging\nlogging.basicConfig(level=logging.INFO, format='%(levelname)s of it:"
+        " %(message)s')\n"
+    )
     body = forward("logging.debug('not this')\nlogging.info(self.environment.get_tick())")
     logged: list[str] = []
     running = runner(written(tmp_path, body, top=top), log=logged.append)
@@ -492,11 +562,15 @@ def test_logging_is_as_the_agent_file_sets_it_up(tmp_path: Path, monkeypatch: py
             await asyncio.sleep(0)
 
     asyncio.run(both())
-    assert [line.partition(": ")[2] for line in logged] == [f"INFO of it: {1 + 900 * step}" for step in range(100)]
+    assert [line.partition(": ")[2] for line in logged] == [
+        f"INFO of it: {1 + 900 * step}" for step in range(100)
+    ]
     assert all(seen == (logging.WARNING, []) for seen in outside)
 
 
-def test_what_a_thread_of_an_agent_prints_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_thread_of_an_agent_prints_is_logged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Whether a slice runs meanwhile or not; nothing of it is shown."""
     logged: list[str] = []
     body = forward("await asyncio.to_thread(print, 'in a thread')")
@@ -509,7 +583,8 @@ def test_what_a_thread_of_an_agent_prints_is_logged(tmp_path: Path, capsys: pyte
 def test_a_coroutine_that_was_never_awaited_is_told_with_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], filters: Any
 ) -> None:
-    """Once, whoever forgets it and however often; not on the terminal, and whatever the process warns of else."""
+    """Once, whoever forgets it and however often; not on the terminal, and whatever the process
+    warns of else."""
     told: list[str] = []
     running = runner(written(tmp_path, forward("self.go_to_aoi(5)")), told.append)
     with warnings.catch_warnings():
@@ -518,13 +593,17 @@ def test_a_coroutine_that_was_never_awaited_is_told_with_its_line(
         asyncio.run(all_of(running, range(3)))
         assert warnings.showwarning is shown and warnings.filters == before
     name = "DailyMobilityAgent.go_to_aoi"
-    assert told == [f"agent.py: RuntimeWarning: coroutine '{name}' was never awaited (agent.py, line 6)"]
+    assert told == [
+        f"agent.py: RuntimeWarning: coroutine '{name}' was never awaited (agent.py, line 6)"
+    ]
     assert capsys.readouterr() == ("", "")
 
 
 def test_warnings_of_an_agent_s_are_told_and_others_shown(tmp_path: Path) -> None:
     """Once for a line; those of the harness and its packages go where they went."""
-    body = forward("warnings.warn(f'时间 {self.environment.get_tick()}')\nawait self.llm.atext_request([])")
+    body = forward(
+        "warnings.warn(f'时间 {self.environment.get_tick()}')\nawait self.llm.atext_request([])"
+    )
     told: list[str] = []
 
     async def ask(request: Request) -> Completion:

@@ -28,14 +28,27 @@ class Ends(DailyMobilityAgent):
 
 @pytest.mark.slow
 def test_run_that_its_agent_has_ended_is_resumed(tmp_path: Path) -> None:
-    """`os._exit` ends the run with its exit code; what was saved is not asked again, and `resume` completes it."""
+    """`os._exit` ends the run with its exit code; what was saved is not asked again, and `resume`
+    completes it."""
     synthesise(tmp_path / "tasks", "dailymobility", "--users", "3")
     (tmp_path / "ends.py").write_text(ENDS)
     where = ("--tasks-dir", "tasks", "--results-dir", "results", "--no-html")
-    run = [*HARNESS, "run", "dailymobility", "--model", "baseline/commuter", "--name", "ended", "--agent", "ends.py"]
+    run = [
+        *HARNESS,
+        "run",
+        "dailymobility",
+        "--model",
+        "baseline/commuter",
+        "--name",
+        "ended",
+        "--agent",
+        "ends.py",
+    ]
     folder = tmp_path / "results" / "ended"
     responses = folder / "responses_beijing.jsonl"
-    ended = subprocess.run([*run, *where], cwd=tmp_path, env=os.environ | {"ENDS": "yes"}, capture_output=True)
+    ended = subprocess.run(
+        [*run, *where], cwd=tmp_path, env=os.environ | {"ENDS": "yes"}, capture_output=True
+    )
     saved = responses.read_bytes()
     assert (ended.returncode, saved.count(b"\n") > 0) == (7, True)
     resumed = subprocess.run([*HARNESS, "resume", *where], cwd=tmp_path, capture_output=True)

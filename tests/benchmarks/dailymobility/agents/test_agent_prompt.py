@@ -1,4 +1,5 @@
-"""Templates of prompts and dicts with dots. Expected values are what agentsociety 1.5.7's own classes give."""
+"""Templates of prompts and dicts with dots. Expected values are what agentsociety 1.5.7's own
+classes give."""
 
 from __future__ import annotations
 
@@ -9,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from harness.benchmarks.dailymobility.agents.prompt import DotDict, FormatPrompt, auto_deepcopy_dotdict
+from harness.benchmarks.dailymobility.agents.prompt import (
+    DotDict,
+    FormatPrompt,
+    auto_deepcopy_dotdict,
+)
 
 HELD = {"age": 5, "home": {"aoi": {"id": 7}}, "list": [1, [2, 3]], "none": None}
 
@@ -33,7 +38,10 @@ def formatted(template: str, context: Any = None, memory: bool = True) -> str:
         ("${profile.home['aoi'][\"id\"]} ${status.list[1][0]}", "7 2"),
         ("${status.home.aoi} ${status.list[9]} ${status.gone}", "Don't know Don't know Don't know"),
         ("${status.none}|${status.age + 1}", "|${status.age + 1}"),
-        ("${context.a} ${context.a.b} ${context['a']['b']} ${context.gone}", "{'b': 1} Don't know 1 Don't know"),
+        (
+            "${context.a} ${context.a.b} ${context['a']['b']} ${context.gone}",
+            "{'b': 1} Don't know 1 Don't know",
+        ),
         ("__EXPR_0__ ${status.age}", "5 5"),
     ],
 )
@@ -48,7 +56,8 @@ def test_without_a_memory_an_expression_is_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "error"), [("{gone}", KeyError), ("{name!r}", KeyError), ("{", ValueError), ("{0}", ValueError)]
+    ("template", "error"),
+    [("{gone}", KeyError), ("{name!r}", KeyError), ("{", ValueError), ("{0}", ValueError)],
 )
 def test_a_template_that_cannot_be_filled_raises(template: str, error: type[Exception]) -> None:
     """A name without a value is a `KeyError`; only bare names have one."""

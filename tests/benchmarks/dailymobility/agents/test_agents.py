@@ -20,7 +20,19 @@ from harness.client.request_body import Sampling
 from harness.errors import AgentFailed
 from harness.model import Ask, Completion, Message, Request
 from tests.support import DATA, first_quick
-from tests.support.agent_town import AOI, HOME, POI, WORK, city, played, resident, runner, saying, silence, written
+from tests.support.agent_town import (
+    AOI,
+    HOME,
+    POI,
+    WORK,
+    city,
+    played,
+    resident,
+    runner,
+    saying,
+    silence,
+    written,
+)
 
 STAY = "async def forward(self): pass"
 
@@ -35,14 +47,25 @@ def test_the_shape_that_asbench_hands_out_plays_a_day() -> None:
     """A hundred rows, from home on, with the intentions that it logs."""
     rows = played(runner("random_walk.py"))
     assert len(rows) == 100 and rows[0].aoi == HOME
-    assert {row.intention for row in rows} <= {"sleep", "home activity", "other", "work", "shopping", "eating out"}
+    assert {row.intention for row in rows} <= {
+        "sleep",
+        "home activity",
+        "other",
+        "work",
+        "shopping",
+        "eating out",
+    }
     assert len({row.aoi for row in rows}) > 5
 
 
 def test_every_member_is_there_in_its_shape() -> None:
     """The agent insists on each by itself; here only that its day is the one that it means."""
     rows = played(runner("every_member.py"))
-    assert rows[0] == Row(HOME, "sleep") and rows[40] == Row(WORK, "work") and rows[99] == Row(HOME, "sleep")
+    assert (
+        rows[0] == Row(HOME, "sleep")
+        and rows[40] == Row(WORK, "work")
+        and rows[99] == Row(HOME, "sleep")
+    )
     assert {row.intention for row in rows[48:52]} == {"eating out"}
 
 
@@ -53,7 +76,9 @@ def test_one_request_a_step_makes_the_day() -> None:
     async def ask(request: Request) -> Completion:
         asked.append(request)
         step = len(asked)
-        return Completion(f'```json\n{{"aoi": {WORK if 30 <= step < 70 else HOME}, "intention": "work"}}\n```')
+        return Completion(
+            f'```json\n{{"aoi": {WORK if 30 <= step < 70 else HOME}, "intention": "work"}}\n```'
+        )
 
     rows = played(runner("asks_each_step.py"), ask)
     assert len(asked) == 100 and all(request.json_object for request in asked)
@@ -63,7 +88,8 @@ def test_one_request_a_step_makes_the_day() -> None:
 
 
 def test_a_row_has_the_place_at_its_start_and_the_intention_of_its_step(tmp_path: Path) -> None:
-    """On foot 1.3 times the diagonal of 3,535.5 m takes 3,430 s: the resident is on the way as three steps start."""
+    """On foot 1.3 times the diagonal of 3,535.5 m takes 3,430 s: the resident is on the way as
+    three steps start."""
     file = written(
         tmp_path,
         f"""
@@ -82,7 +108,14 @@ def test_a_row_has_the_place_at_its_start_and_the_intention_of_its_step(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("said", "row"), [("None", None), ("'Sleep '", "Sleep "), ("Kind.SLEEP", "sleep"), ("''", ""), ("['x'][0]", "x")]
+    ("said", "row"),
+    [
+        ("None", None),
+        ("'Sleep '", "Sleep "),
+        ("Kind.SLEEP", "sleep"),
+        ("''", ""),
+        ("['x'][0]", "x"),
+    ],
 )
 def test_intentions_are_kept_as_they_are_said(tmp_path: Path, said: str, row: str | None) -> None:
     """They are compared with the benchmark's words later."""
@@ -93,7 +126,12 @@ def test_intentions_are_kept_as_they_are_said(tmp_path: Path, said: str, row: st
 
 @pytest.mark.parametrize(
     "plan",
-    ["{'steps': []}", "{'index': 2, 'steps': [{'intention': 'work'}]}", "'work'", "{'steps': [{'intention': 5}]}"],
+    [
+        "{'steps': []}",
+        "{'index': 2, 'steps': [{'intention': 'work'}]}",
+        "'work'",
+        "{'steps': [{'intention': 5}]}",
+    ],
 )
 def test_a_plan_that_nobody_can_read_fails_its_resident(tmp_path: Path, plan: str) -> None:
     """Upstream's writer of results would end the whole simulation."""
@@ -116,7 +154,12 @@ def test_the_clock_starts_a_second_after_midnight_and_ends_on_the_next_day(tmp_p
         """,
     )
     said = [row.intention for row in played(runner(file))]
-    assert (said[0], said[1], said[95], said[96]) == ("0 00.00.01", "0 00.15.01", "0 23.45.01", "1 00.00.01")
+    assert (said[0], said[1], said[95], said[96]) == (
+        "0 00.00.01",
+        "0 00.15.01",
+        "0 23.45.01",
+        "1 00.00.01",
+    )
 
 
 def test_hooks_run_around_each_step(tmp_path: Path) -> None:
@@ -188,7 +231,8 @@ def test_memory_merges_and_replaces(tmp_path: Path) -> None:
 
 
 def test_the_stream_finds_what_shares_words(tmp_path: Path) -> None:
-    """Most shared words first, written down latest first; thoughts stand with what they are about."""
+    """Most shared words first, written down latest first; thoughts stand with what they are
+    about."""
     file = written(
         tmp_path,
         """
@@ -268,7 +312,8 @@ def test_a_search_of_the_status_looks_at_what_upstream_embeds(tmp_path: Path) ->
 
 
 def test_places_are_found_in_squares(tmp_path: Path) -> None:
-    """Half the side is the radius; kinds stand for their words, and the last level of a category counts."""
+    """Half the side is the radius; kinds stand for their words, and the last level of a category
+    counts."""
     top = "from shapely.geometry import Point\n"
     file = written(
         tmp_path,
@@ -295,9 +340,14 @@ def test_places_are_found_in_squares(tmp_path: Path) -> None:
 
 
 def test_places_come_in_the_order_of_upstream_s_tree(tmp_path: Path) -> None:
-    """Whoever takes the first five sees the five that it sees there; the tree is shapely's, of all POIs of the map."""
+    """Whoever takes the first five sees the five that it sees there; the tree is shapely's, of all
+    POIs of the map."""
     points = [(poi.x, poi.y) for poi in city().pois.values()]
-    rows = shapely.STRtree(shapely.points(points)).query(shapely.Point(1200, 900).buffer(1100)).tolist()
+    rows = (
+        shapely.STRtree(shapely.points(points))
+        .query(shapely.Point(1200, 900).buffer(1100))
+        .tolist()
+    )
     assert rows != sorted(rows)
     file = written(
         tmp_path,
@@ -314,7 +364,8 @@ def test_places_come_in_the_order_of_upstream_s_tree(tmp_path: Path) -> None:
 
 
 def test_lists_of_places_are_each_call_s_own(tmp_path: Path) -> None:
-    """Who shuffles one changes nobody else's; a place that is kept in memory does not drag the map along."""
+    """Who shuffles one changes nobody else's; a place that is kept in memory does not drag the map
+    along."""
     file = written(
         tmp_path,
         """
@@ -349,10 +400,19 @@ def test_lists_of_places_are_each_call_s_own(tmp_path: Path) -> None:
     ],
 )
 def test_places_to_go_to_have_many_forms(tmp_path: Path, target: str) -> None:
-    """An AOI, a POI, a pair with a mode, a POI or nothing, a list of such; of a mode alone there is a warning."""
-    body = f"async def init(self):\n    await super().init()\n    await self.go_to_aoi({target})\n{STAY}"
+    """An AOI, a POI, a pair with a mode, a POI or nothing, a list of such; of a mode alone there is
+    a warning."""
+    body = (
+        "async def init(self):\n    await super().init()\n    await"
+        f" self.go_to_aoi({target})\n{STAY}"
+    )
     warnings: list[str] = []
-    rows = played(runner(written(tmp_path, body, top="import numpy as np\nclass Id(int): pass\n"), warnings.append))
+    rows = played(
+        runner(
+            written(tmp_path, body, top="import numpy as np\nclass Id(int): pass\n"),
+            warnings.append,
+        )
+    )
     assert len(warnings) == target.endswith(" 2)")
     assert rows[0].aoi == HOME  # an order is taken up two seconds after it was given
     assert rows[1].aoi == AOI + 9 and type(rows[1].aoi) is int
@@ -382,19 +442,43 @@ def test_a_list_of_places_is_gone_to_one_after_another(tmp_path: Path) -> None:
         ("self.go_to_aoi(5)", "unknown_place", "the city has no AOI 5"),
         (f"self.go_to_aoi(({AOI + 99}, 2))", "unknown_place", f"the city has no AOI {AOI + 99}"),
         (f"self.go_to_aoi({POI + 99})", "unknown_place", f"the city has no AOI {POI + 99}"),
-        ("self.environment.set_aoi_schedules(99, 500000001)", "agent_api", "moving another person (99) is not"),
-        ("self.environment.sense('weather')", "agent_api", "Environment.sense is not available here"),
-        ("self.environment.map.get_projector()", "agent_api", "MapData.get_projector is not available here"),
-        ("self.environment.map.get_aoi(500000000)['external']", "agent_api", "the field external of a"),
+        (
+            "self.environment.set_aoi_schedules(99, 500000001)",
+            "agent_api",
+            "moving another person (99) is not",
+        ),
+        (
+            "self.environment.sense('weather')",
+            "agent_api",
+            "Environment.sense is not available here",
+        ),
+        (
+            "self.environment.map.get_projector()",
+            "agent_api",
+            "MapData.get_projector is not available here",
+        ),
+        (
+            "self.environment.map.get_aoi(500000000)['external']",
+            "agent_api",
+            "the field external of a",
+        ),
         (
             "self.environment.map.get_aoi(500000000).get('shapely_lnglat')",
             "agent_api",
             "shapely_lnglat of a place is not available with this map",
         ),
         ("self.messager", "agent_api", "Own.messager is not available here"),
-        ("hasattr(self, 'database_writer')", "agent_api", "Own.database_writer is not available here"),
+        (
+            "hasattr(self, 'database_writer')",
+            "agent_api",
+            "Own.database_writer is not available here",
+        ),
         ("self.toolbox.embedding", "agent_api", "AgentToolbox.embedding is not available here"),
-        ("self.llm.atext_request([], tools=[{}])", "agent_api", "atext_request(tools=...) is not available here"),
+        (
+            "self.llm.atext_request([], tools=[{}])",
+            "agent_api",
+            "atext_request(tools=...) is not available here",
+        ),
     ],
 )
 @pytest.mark.parametrize("caught", ["Exception", "BaseException"])
@@ -417,7 +501,11 @@ def test_what_is_not_here_fails_the_resident_whatever_it_catches(
         """,
     )
     failed = failure(runner(file))
-    assert failed.kind == kind and failed.detail.startswith("agent.py, step 1, line ") and told in failed.detail
+    assert (
+        failed.kind == kind
+        and failed.detail.startswith("agent.py, step 1, line ")
+        and told in failed.detail
+    )
 
 
 def test_what_upstream_has_not_either_is_an_attribute_error(tmp_path: Path) -> None:
@@ -433,7 +521,10 @@ def test_what_upstream_has_not_either_is_an_attribute_error(tmp_path: Path) -> N
     )
     failed = failure(runner(file))
     assert failed.kind == "agent_error"
-    assert failed.detail == "agent.py, step 1, line 8: AttributeError: 'Own' object has no attribute 'aoi_mode_cache'"
+    assert (
+        failed.detail == "agent.py, step 1, line 8: AttributeError: 'Own' object has no attribute"
+        " 'aoi_mode_cache'"
+    )
 
 
 @pytest.mark.parametrize(
@@ -446,7 +537,9 @@ def test_what_upstream_has_not_either_is_an_attribute_error(tmp_path: Path) -> N
         (Completion("", "stop", refusal="不"), "refusal"),
     ],
 )
-def test_a_completion_without_text_is_a_value_error(tmp_path: Path, completion: Completion, kind: str) -> None:
+def test_a_completion_without_text_is_a_value_error(
+    tmp_path: Path, completion: Completion, kind: str
+) -> None:
     """An agent may go on after it, as upstream; who does not fails under the name of the reason."""
 
     async def ask(request: Request) -> Completion:
@@ -464,7 +557,9 @@ def test_a_completion_without_text_is_a_value_error(tmp_path: Path, completion: 
     )
     assert played(runner(caught), ask)[0].intention == "sleep"
     let_be = written(
-        tmp_path, "async def forward(self):\n    await self.llm.atext_request([{'role': 'a', 'content': '?'}])"
+        tmp_path,
+        "async def forward(self):\n    await self.llm.atext_request([{'role': 'a', 'content':"
+        " '?'}])",
     )
     assert failure(runner(let_be), ask).kind == kind
 
@@ -472,7 +567,10 @@ def test_a_completion_without_text_is_a_value_error(tmp_path: Path, completion: 
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_an_empty_text_is_a_reply(tmp_path: Path, text: str) -> None:
     """Upstream returns it."""
-    body = "async def forward(self):\n    assert await self.llm.atext_request([{'role': 'user', 'content': '?'}])"
+    body = (
+        "async def forward(self):\n    assert await self.llm.atext_request([{'role': 'user',"
+        " 'content': '?'}])"
+    )
     played(runner(written(tmp_path, f"{body} == {text!r}")), saying(text))
 
 
@@ -499,11 +597,16 @@ def test_a_message_keeps_its_name_and_its_parts(tmp_path: Path) -> None:
 
 
 def test_an_agent_s_request_is_that_of_upstream_field_by_field(tmp_path: Path) -> None:
-    """The golden bodies are what the client of `agentsociety` 1.5.7 sends (see its README). A member that is null is
-    the same to an endpoint as one that is absent, and `stream` is the transport's."""
+    """The golden bodies are what the client of `agentsociety` 1.5.7 sends (see its README). A
+    member that is null is the same to an endpoint as one that is absent, and `stream` is the
+    transport's."""
     lines = (DATA / "agentsociety" / "wire-1.5.7.jsonl").read_text(encoding="utf-8").splitlines()
     golden = [
-        {name: value for name, value in json.loads(line).items() if value is not None and name != "stream"}
+        {
+            name: value
+            for name, value in json.loads(line).items()
+            if value is not None and name != "stream"
+        }
         for line in lines
     ]
     asked: list[Request] = []
@@ -570,13 +673,18 @@ def test_times_of_a_request_are_the_run_s_and_said_once(tmp_path: Path) -> None:
     assert [request.json_object for request in asked] == [False, True, False] * 2
     assert asked[1].parameters == {"temperature": 1, "response_format": {"type": "json_schema"}}
     names = ["timeout=...", "retries=..."]
-    assert [warning.partition(" is ")[0] for warning in warnings] == [f"agent.py: atext_request({n})" for n in names]
+    assert [warning.partition(" is ")[0] for warning in warnings] == [
+        f"agent.py: atext_request({n})" for n in names
+    ]
 
 
 @pytest.mark.parametrize(
-    "message", ["{'role': 'user', 'content': 3}", "{'role': 'user', 'content': '\\ud83d'}", "'user'"]
+    "message",
+    ["{'role': 'user', 'content': 3}", "{'role': 'user', 'content': '\\ud83d'}", "'user'"],
 )
-def test_a_dialog_that_no_request_can_carry_is_the_agent_s_error(tmp_path: Path, message: str) -> None:
+def test_a_dialog_that_no_request_can_carry_is_the_agent_s_error(
+    tmp_path: Path, message: str
+) -> None:
     """It is found where the agent stands, not where the request is encoded."""
     body = f"async def forward(self):\n    await self.llm.atext_request([{message}])"
     assert failure(runner(written(tmp_path, body))).detail.startswith("agent.py, step 1, line 6: ")
@@ -584,7 +692,10 @@ def test_a_dialog_that_no_request_can_carry_is_the_agent_s_error(tmp_path: Path,
 
 def test_a_request_holds_nothing_of_the_agent_s(tmp_path: Path) -> None:
     """Text of a class of its own is text to the harness, which encodes it outside of slices."""
-    body = "async def forward(self):\n    await self.llm.atext_request([{'role': Text('user'), 'content': Text('在')}])"
+    body = (
+        "async def forward(self):\n    await self.llm.atext_request([{'role': Text('user'),"
+        " 'content': Text('在')}])"
+    )
     asked: list[Request] = []
 
     async def ask(request: Request) -> Completion:
@@ -609,7 +720,10 @@ def test_other_trip_modes_are_taken_as_driving_and_said(tmp_path: Path, mode: in
 
 def test_residents_share_the_module_alone(tmp_path: Path) -> None:
     """As upstream, where all run in one process: what a file keeps at its top is everybody's."""
-    body = "async def init(self):\n    await super().init()\n    SEEN.append(self.id)\n    self.own = [self.id]\n"
+    body = (
+        "async def init(self):\n    await super().init()\n    SEEN.append(self.id)\n    self.own ="
+        " [self.id]\n"
+    )
     running = runner(written(tmp_path, body, top="SEEN = []"))
 
     async def both() -> None:
@@ -620,13 +734,16 @@ def test_residents_share_the_module_alone(tmp_path: Path) -> None:
 
 
 def test_draws_depend_on_nobody_else() -> None:
-    """A resident plays the same day alone, among twenty, and whatever the process itself has drawn."""
+    """A resident plays the same day alone, among twenty, and whatever the process itself has
+    drawn."""
     running = Runner(runner("asks_at_once.py").agent, city(), seed=5)
     alone = {number: played(running, saying("好"), number) for number in (1, 7)}
 
     async def all_of_them() -> list[list[Row]]:
         random.seed(99)
-        return await asyncio.gather(*(play(running, resident(number), saying("好")) for number in range(20)))
+        return await asyncio.gather(
+            *(play(running, resident(number), saying("好")) for number in range(20))
+        )
 
     together = asyncio.run(all_of_them())
     assert together[1] == alone[1] and together[7] == alone[7] and together[1] != together[7]
@@ -639,11 +756,13 @@ def test_draws_of_tasks_at_once_depend_on_no_reply_s_order(tmp_path: Path, how: 
     ways = {
         "gather": "said = await asyncio.gather(*map(self.say, '012'))",
         "nested": "said = sum(await asyncio.gather(self.both('01'), self.both('23')), [])",
-        "groups": """
+        "groups": (
+            """
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self.say(each)) for each in "012"]
             said = [task.result() for task in tasks]
-        """,
+        """
+        ),
     }
     head = """
         async def say(self, what):
@@ -687,23 +806,31 @@ def test_the_process_keeps_its_own_random_states(tmp_path: Path) -> None:
     before = random.getstate(), np.random.get_state()[1].tolist()
     rows = played(runner(file))
     assert before == (random.getstate(), np.random.get_state()[1].tolist())
-    assert {row.intention for row in rows} == {f"{random.Random(3).random()} {np.random.RandomState(3).normal()}"}
+    assert {row.intention for row in rows} == {
+        f"{random.Random(3).random()} {np.random.RandomState(3).normal()}"
+    }
 
 
 def test_numpy_draws_are_each_resident_s_too(tmp_path: Path) -> None:
     """Alone or together, the same; one resident and another, not."""
-    body = "async def forward(self):\n    await asyncio.sleep(0)\n    await self.log_intention(str(np.random.rand()))"
+    body = (
+        "async def forward(self):\n    await asyncio.sleep(0)\n    await"
+        " self.log_intention(str(np.random.rand()))"
+    )
     running = runner(written(tmp_path, body, top="import numpy as np\n"))
 
     async def both() -> list[list[Row]]:
-        return await asyncio.gather(*(play(running, resident(number), silence) for number in (1, 2)))
+        return await asyncio.gather(
+            *(play(running, resident(number), silence) for number in (1, 2))
+        )
 
     first, second = asyncio.run(both())
     assert first == played(running) and first != second and json.loads(first[0].intention or "") < 1
 
 
 def test_an_order_on_the_way_turns_the_resident_round(tmp_path: Path) -> None:
-    """Two seconds after it was given, as every order; who is already on the way need not arrive first."""
+    """Two seconds after it was given, as every order; who is already on the way need not arrive
+    first."""
     body = f"""
     async def forward(self):
         if self.environment.get_tick() == 1:
@@ -727,6 +854,8 @@ def test_a_field_of_the_profile_that_upstream_leaves_out_is_not_there(tmp_path: 
             return
         raise AssertionError("an agent may not know this")
     """
-    running = runner(written(tmp_path, body, top="from agentsociety.agent import MemoryAttribute\n"))
+    running = runner(
+        written(tmp_path, body, top="from agentsociety.agent import MemoryAttribute\n")
+    )
     one = replace(resident(), profile={**resident().profile, "hobby": "下棋", "truth": [1, 4]})
     assert len(asyncio.run(play(running, one, silence))) == 100

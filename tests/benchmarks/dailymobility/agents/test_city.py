@@ -1,4 +1,5 @@
-"""The map file as a city, and finding places in it (harness/benchmarks/dailymobility/{city,spatial}.py)."""
+"""The map file as a city, and finding places in it
+(harness/benchmarks/dailymobility/{city,spatial}.py)."""
 
 from __future__ import annotations
 
@@ -43,7 +44,12 @@ def a_map() -> Any:
 
 
 def an_aoi(
-    made: Any, number: int, outline: list[tuple[float, float]], area: float | None = None, use: str = "", pois: Any = ()
+    made: Any,
+    number: int,
+    outline: list[tuple[float, float]],
+    area: float | None = None,
+    use: str = "",
+    pois: Any = (),
 ) -> Any:
     aoi = made.aois.add(id=number, area=area, poi_ids=pois)
     if use:
@@ -70,7 +76,10 @@ def city_of(made: Any) -> City:
 
 
 def with_pois(places: list[tuple[float, float, str]]) -> City:
-    pois = {number: Poi(number, f"店{number}", kind, x, y, 1) for number, (x, y, kind) in enumerate(places)}
+    pois = {
+        number: Poi(number, f"店{number}", kind, x, y, 1)
+        for number, (x, y, kind) in enumerate(places)
+    }
     aois = {1: city_of(a_map()).aois[500_000_000]}
     return City(aois, pois, lanes_of({}), "", "")
 
@@ -80,7 +89,8 @@ def ids(pois: list[Poi]) -> list[int]:
 
 
 def test_a_city_is_what_its_map_file_says(tmp_path: Path) -> None:
-    """Areas, points of interest, lanes, projection and the file's own hash are all there; roads are not needed."""
+    """Areas, points of interest, lanes, projection and the file's own hash are all there; roads are
+    not needed."""
     data = a_map().SerializeToString()
     (tmp_path / "beijing.pb").write_bytes(data)
     city = load_city(tmp_path / "beijing.pb")
@@ -88,8 +98,13 @@ def test_a_city_is_what_its_map_file_says(tmp_path: Path) -> None:
     assert (home.x, home.y, home.area, home.land_use) == (2.0, 2.0, 16.0, "R2")
     assert (home.outline, home.poi_ids) == (tuple(SQUARE), (700_000_000, 700_000_001))
     assert list(city.aois) == [500_000_000, 500_000_001, 500_000_002]
-    assert city.pois[700_000_001] == Poi(700_000_001, "店700000001", "leisure|park", 3.0, 1.0, 500_000_000)
-    assert dict(city.lanes) == {7: ((0.0, -2.0), (10.0, -2.0)), 3: ((0.0, 8.0), (10.0, 8.0), (10.0, 18.0))}
+    assert city.pois[700_000_001] == Poi(
+        700_000_001, "店700000001", "leisure|park", 3.0, 1.0, 500_000_000
+    )
+    assert dict(city.lanes) == {
+        7: ((0.0, -2.0), (10.0, -2.0)),
+        3: ((0.0, 8.0), (10.0, 8.0), (10.0, 18.0)),
+    }
     assert (city.projection, city.sha256) == (PROJECTION, hashlib.sha256(data).hexdigest())
 
 
@@ -112,7 +127,8 @@ corners = st.tuples(st.floats(-1e5, 1e5), st.floats(-1e5, 1e5))
 
 @given(st.lists(st.lists(corners, min_size=3, max_size=8), min_size=1, max_size=4))
 def test_centroids_are_those_of_shapely_polygons(outlines: list[list[tuple[float, float]]]) -> None:
-    """To the last bit, for any outline, crossing itself and flat ones too: the benchmark measures with those."""
+    """To the last bit, for any outline, crossing itself and flat ones too: the benchmark measures
+    with those."""
     made = map_pb2.Map()
     for number, outline in enumerate(outlines):
         an_aoi(made, 2 * number, [(1.0, 2.0)])
@@ -177,7 +193,10 @@ def with_lane(x: float) -> Any:
             with_aoi([(0.0, 0.0), (1.0, 0.0), (1.0, float("nan"))], 1.0),
             r"Aoi 500000009: expected coordinates .* got 1.0, nan",
         ),
-        (with_aoi([(float("inf"), 0.0)], None), r"Aoi 500000009: expected coordinates .* got inf, 0.0"),
+        (
+            with_aoi([(float("inf"), 0.0)], None),
+            r"Aoi 500000009: expected coordinates .* got inf, 0.0",
+        ),
         (with_poi(float("-inf")), r"Poi 700000009: expected coordinates .* got -inf, 0.0"),
         (without_position(), "Poi 700000009: it has no position"),
         (with_lane(float("nan")), r"Lane 9: expected coordinates .* got nan, 0.0"),
@@ -190,7 +209,8 @@ def test_a_map_that_cannot_be_used_is_refused_by_name(made: Any, said: str) -> N
 
 
 def test_bytes_that_are_no_map_are_refused(tmp_path: Path) -> None:
-    """A text file in its place, a folder, and no file at all are each said in a sentence with the file's name."""
+    """A text file in its place, a folder, and no file at all are each said in a sentence with the
+    file's name."""
     (tmp_path / "text.pb").write_bytes(b'{"city": "beijing"}')
     (tmp_path / "empty.pb").write_bytes(b"")
     with pytest.raises(BadInput, match=r"text\.pb: expected a map of a city"):
@@ -212,23 +232,33 @@ def test_the_pickle_beside_a_map_is_never_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["pycityproto.city.map.v2", "shapely"])
-def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+def test_a_missing_package_is_named_with_its_remedy(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
     """Both belong to the extra `mobility`."""
     data = a_map().SerializeToString()
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(BadInput, match=rf"{missing.partition('.')[0]}: .* -m pip install .*harness\[mobility\]"):
+    with pytest.raises(
+        BadInput, match=rf"{missing.partition('.')[0]}: .* -m pip install .*harness\[mobility\]"
+    ):
         read_city(data, "some.pb")
 
 
 def test_nearby_is_a_square_with_its_edge() -> None:
-    """|dx| <= radius and |dy| <= radius: a corner counts, whose distance is 1.4 radii, and a step further does not."""
-    city = with_pois([(100.0, 100.0, "a"), (100.01, 0.0, "a"), (0.0, -100.01, "a"), (-100.0, 0.0, "a")])
+    """|dx| <= radius and |dy| <= radius: a corner counts, whose distance is 1.4 radii, and a step
+    further does not."""
+    city = with_pois(
+        [(100.0, 100.0, "a"), (100.01, 0.0, "a"), (0.0, -100.01, "a"), (-100.0, 0.0, "a")]
+    )
     assert sorted(ids(city.nearby(0.0, 0.0, 100.0))) == [0, 3]
 
 
 def test_nearby_asks_for_the_last_level_of_a_category() -> None:
-    """A first level alone does not match; a category of one level is its own last; several may be asked for."""
-    city = with_pois([(0, 0, "amenity|cafe"), (0, 0, "cafe|wifi"), (0, 0, "cafe"), (0, 0, "leisure|park")])
+    """A first level alone does not match; a category of one level is its own last; several may be
+    asked for."""
+    city = with_pois(
+        [(0, 0, "amenity|cafe"), (0, 0, "cafe|wifi"), (0, 0, "cafe"), (0, 0, "leisure|park")]
+    )
     assert sorted(ids(city.nearby(0, 0, 1, "cafe"))) == [0, 2]
     assert sorted(ids(city.nearby(0, 0, 1, ["park", "cafe", "unheard of"]))) == [0, 2, 3]
     assert ids(city.nearby(0, 0, 1, "amenity")) == []
@@ -237,7 +267,9 @@ def test_nearby_asks_for_the_last_level_of_a_category() -> None:
 
 def test_nearest_asks_for_any_level_and_goes_by_distance() -> None:
     """Nearest first, no more than asked for, fewer where there are no more."""
-    city = with_pois([(9, 0, "amenity|cafe"), (5, 5, "cafe"), (1, 0, "leisure|park"), (6, 0, "amenity|bank")])
+    city = with_pois(
+        [(9, 0, "amenity|cafe"), (5, 5, "cafe"), (1, 0, "leisure|park"), (6, 0, "amenity|bank")]
+    )
     assert ids(city.nearest(0, 0, ["amenity", "cafe"], 2)) == [3, 1]
     assert ids(city.nearest(0, 0, ["cafe"], 9)) == [1, 0]
     assert city.nearest(0, 0, ["cafe"], 0) == []
@@ -254,11 +286,15 @@ places = st.lists(st.tuples(st.integers(-20, 20), st.integers(-20, 20)), min_siz
 
 
 @given(places, st.integers(-25, 25), st.integers(-25, 25), st.integers(1, 30))
-def test_indexed_searches_find_what_a_plain_search_finds(xy: list[tuple[int, int]], x: int, y: int, far: int) -> None:
+def test_indexed_searches_find_what_a_plain_search_finds(
+    xy: list[tuple[int, int]], x: int, y: int, far: int
+) -> None:
     """Against comparing every point; whole numbers make many equal distances."""
     points = Points(np.array(xy, np.float64))
     inside = [row for row, (px, py) in enumerate(xy) if abs(px - x) <= far and abs(py - y) <= far]
-    by_distance = sorted(range(len(xy)), key=lambda row: ((xy[row][0] - x) ** 2 + (xy[row][1] - y) ** 2, row))
+    by_distance = sorted(
+        range(len(xy)), key=lambda row: ((xy[row][0] - x) ** 2 + (xy[row][1] - y) ** 2, row)
+    )
     assert sorted(points.in_square(x, y, far).tolist()) == inside
     assert points.nearest(x, y, far).tolist() == by_distance[:far]
 
@@ -291,7 +327,9 @@ def test_nearest_lanes_agree_with_measuring_every_lane() -> None:
     """200 places among 40 crooked lanes, against shapely's distance to each."""
     rng = Random(1)
     lines = {
-        number: tuple((rng.uniform(0, 100), rng.uniform(0, 100)) for _ in range(rng.randrange(2, 5)))
+        number: tuple(
+            (rng.uniform(0, 100), rng.uniform(0, 100)) for _ in range(rng.randrange(2, 5))
+        )
         for number in range(40)
     }
     city = City({}, {}, lanes_of(lines), "", "")
@@ -303,7 +341,8 @@ def test_nearest_lanes_agree_with_measuring_every_lane() -> None:
 
 
 def test_lines_are_a_mapping_like_a_dict() -> None:
-    """Kept as one array, they still are equal to a dict of tuples, and know what they do not have."""
+    """Kept as one array, they still are equal to a dict of tuples, and know what they do not
+    have."""
     plain = {5: ((0.0, 1.0), (2.0, 3.0)), 2: (), 9: ((4.0, 5.0),)}
     lines = lanes_of(plain)
     assert (lines == plain, list(lines), len(lines), 7 in lines) == (True, [5, 2, 9], 3, False)

@@ -26,8 +26,11 @@ class Draws(DailyMobilityAgent):
 """
 
 
-def replacements(line: str, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """Return the environments of the processes in place of this one, of which the last one goes on."""
+def replacements(
+    line: str, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> list[dict[str, str]]:
+    """Return the environments of the processes in place of this one, of which the last one goes
+    on."""
     calls: list[dict[str, str]] = []
 
     def execve(path: str, words: list[str], into: dict[str, str]) -> None:
@@ -62,7 +65,11 @@ def replacements(line: str, environment: Mapping[str, str], monkeypatch: pytest.
     ],
 )
 def test_process_is_replaced_once_and_only_where_it_plays_an_agent_file(
-    line: str, environment: Mapping[str, str], replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str,
+    environment: Mapping[str, str],
+    replaced: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the same words, and an environment in which it goes on."""
     monkeypatch.chdir(tmp_path)
@@ -74,8 +81,11 @@ def test_process_is_replaced_once_and_only_where_it_plays_an_agent_file(
 
 
 @pytest.mark.usefixtures("as_a_program")
-def test_agent_of_the_settings_file_is_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line alone does not name it; the same process started again reads the same file."""
+def test_agent_of_the_settings_file_is_one_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command line alone does not name it; the same process started again reads the same
+    file."""
     file = tmp_path / "own.toml"
     file.write_text('[run.dailymobility]\nagent = "agent.py"\n', encoding="utf-8")
     calls: list[str] = []
@@ -86,7 +96,9 @@ def test_agent_of_the_settings_file_is_one_too(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "execve", replaced)
     monkeypatch.delenv(hash_seed.VARIABLE, raising=False)
-    monkeypatch.setattr(sys, "argv", ["harness", "run", "dailymobility", "--model", "m", f"--settings={file}"])
+    monkeypatch.setattr(
+        sys, "argv", ["harness", "run", "dailymobility", "--model", "m", f"--settings={file}"]
+    )
     assert main() == 0 and calls == ["0"]
 
 
@@ -98,11 +110,21 @@ def test_an_agent_that_draws_from_a_set_has_the_same_bytes_each_time(tmp_path: P
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
     for name in ("a", "b", "c"):
         words = (
-            f"run dailymobility --demo --ratio 0.05 --model baseline/commuter --name {name} --agent {agent} --no-html"
+            f"run dailymobility --demo --ratio 0.05 --model baseline/commuter --name {name} --agent"
+            f" {agent} --no-html"
         )
-        command = [sys.executable, "-m", "harness", *words.split(), "--results-dir", str(tmp_path / "out")]
+        command = [
+            sys.executable,
+            "-m",
+            "harness",
+            *words.split(),
+            "--results-dir",
+            str(tmp_path / "out"),
+        ]
         subprocess.run(command, env=environment, check=True, capture_output=True)
         folder = tmp_path / "out" / name
         found.append((folder / "inference_results_beijing.jsonl").read_bytes())
-        assert json.loads((folder / "run_beijing.json").read_bytes())["provenance"]["hash_seed"] == "0"
+        assert (
+            json.loads((folder / "run_beijing.json").read_bytes())["provenance"]["hash_seed"] == "0"
+        )
     assert found[0] == found[1] == found[2]

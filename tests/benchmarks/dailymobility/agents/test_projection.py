@@ -1,4 +1,5 @@
-"""Longitude and latitude: against PROJ, and as agents find them, with all other fields of places."""
+"""Longitude and latitude: against PROJ, and as agents find them, with all other fields of
+places."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ SHIFTED = "+proj=tmerc +lat_0=39.90611 +lon_0=116.3911 +k=0.9996 +x_0=500000 +y_
         (BEIJING, (-5447.7, -4976.46), (116.33633931288877, 39.855162593729865)),
         (BEIJING, (60000.0, 80000.0), (117.10906036248882, 40.61828681898434)),
         (BEIJING, (-300000.0, -500000.0), (113.10019588896462, 35.35000900506308)),
-        ("+proj=utm +zone=50", (448802.148620172, 4412128.118718166), (116.40145360133278, 39.85763895092657)),
+        (
+            "+proj=utm +zone=50",
+            (448802.148620172, 4412128.118718166),
+            (116.40145360133278, 39.85763895092657),
+        ),
         (SHIFTED, (448802.148620172, 2128.118718166), (115.79205694373796, 39.91472695158099)),
     ],
 )
@@ -39,7 +44,9 @@ def test_points_are_where_proj_has_them(
     np.testing.assert_allclose(lnglat(projection, np.array([xy])), [expected], rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("projection", ["", "+proj=merc", "+proj=utm", "EPSG:4326", "+proj=tmerc +lat_0=north"])
+@pytest.mark.parametrize(
+    "projection", ["", "+proj=merc", "+proj=utm", "EPSG:4326", "+proj=tmerc +lat_0=north"]
+)
 def test_another_projection_is_refused(projection: str) -> None:
     with pytest.raises((ValueError, KeyError)):
         lnglat(projection, np.zeros((1, 2)))
@@ -60,7 +67,8 @@ def upstream(message: Any) -> dict[str, Any]:
 
 
 def test_a_place_has_all_fields_that_it_has_upstream() -> None:
-    """Those that asbench documents and those that it does not; whatever an agent reads them with."""
+    """Those that asbench documents and those that it does not; whatever an agent reads them
+    with."""
     read = map_pb2.Map.FromString(sample())
     read.pois[3].capacity = 7
     read.pois[4].functions.append("eat")
@@ -70,7 +78,9 @@ def test_a_place_has_all_fields_that_it_has_upstream() -> None:
     shapes = {"shapely_xy", "shapely_lnglat"}
     messages, made = [*read.aois, *read.pois], [*found.get_all_aois(), *found.get_all_pois()]
     for message, place in zip(messages, made, strict=True):
-        assert {name: value for name, value in place.items() if name not in shapes} == upstream(message)
+        assert {name: value for name, value in place.items() if name not in shapes} == upstream(
+            message
+        )
         assert set(place) == shapes | set(upstream(message))
         assert type(place["shapely_lnglat"]) is type(place["shapely_xy"])
         assert shapely.Point(116.4, 39.9).distance(place["shapely_lnglat"]) < 0.1

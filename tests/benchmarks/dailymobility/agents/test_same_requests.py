@@ -1,4 +1,5 @@
-"""Agent files send here what they send under asbench, against recordings of its own run on the demo city."""
+"""Agent files send here what they send under asbench, against recordings of its own run on the demo
+city."""
 
 from __future__ import annotations
 
@@ -22,11 +23,16 @@ AGENTS = os.environ.get("HARNESS_DM_AGENTS")
 
 
 def test_an_agent_that_uses_every_api_sends_what_it_sends_there() -> None:
-    """Request by request, with what each call returned in the prompts; and it lives the same days."""
+    """Request by request, with what each call returned in the prompts; and it lives the same
+    days."""
     run = played(FILES / "every_api.py")
     lines = (RECORDED / "every_api-0.1.4.jsonl").read_text(encoding="utf-8").splitlines()
     there = [(line["resident"], line["body"]) for line in map(json.loads, lines)]
-    here = [(resident, compared(body)) for resident, bodies in run["requests"].items() for body in bodies]
+    here = [
+        (resident, compared(body))
+        for resident, bodies in run["requests"].items()
+        for body in bodies
+    ]
     assert here == there
     assert digests(run) == DIGESTS["every_api"]
     texts = [[json.dumps(body["messages"]) for _, body in bodies] for bodies in (here, there)]
@@ -36,7 +42,10 @@ def test_an_agent_that_uses_every_api_sends_what_it_sends_there() -> None:
 def test_asbench_s_template_lives_the_same_days(tmp_path: Path) -> None:
     """It asks nothing; where it goes and what it means to do are drawn."""
     file = tmp_path / "agent.py"
-    file.write_text("from agentsociety_benchmark.benchmarks import DailyMobilityAgent as B\nclass Own(B): pass\n")
+    file.write_text(
+        "from agentsociety_benchmark.benchmarks import DailyMobilityAgent as B\nclass Own(B):"
+        " pass\n"
+    )
     assert digests(played(file)) == DIGESTS["template_agent"]
 
 
@@ -47,6 +56,11 @@ def test_a_public_agent_sends_what_it_sends_there(name: str) -> None:
     file = Path(AGENTS or "", f"{name}.py")
     command = [sys.executable, "-m", "tests.support.asbench", str(file)]
     run = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": "0"}, stdout=subprocess.PIPE, check=True, timeout=120
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": "0"},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=120,
     )
     assert json.loads(run.stdout) == DIGESTS[name]

@@ -11,14 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.benchmarks.dailymobility.agents.city import Aoi, City
-from harness.benchmarks.dailymobility.agents.day import Row, gyration_radius, intention_sequence, proportions, visited
+from harness.benchmarks.dailymobility.agents.day import (
+    Row,
+    gyration_radius,
+    intention_sequence,
+    proportions,
+    visited,
+)
 from harness.benchmarks.dailymobility.agents.simulator import Walker
 from tests.support.agent_town import lanes_of
 
 CENTROIDS = {1: (0.0, 0.0), 2: (3000.0, 4000.0), 3: (3000.0, 0.0), 4: (0.0, 3000.0), 5: (0.0, 0.0)}
 AOIS = {number: Aoi(number, x, y, ((x, y),), 0.0, "", ()) for number, (x, y) in CENTROIDS.items()}
 CITY = City(AOIS, {}, lanes_of({}), "", "")
-STREETS = City(AOIS, {}, lanes_of({10: ((0.0, 50.0), (3000.0, 50.0)), 11: ((0.0, -60.0), (3000.0, -60.0))}), "", "")
+STREETS = City(
+    AOIS,
+    {},
+    lanes_of({10: ((0.0, 50.0), (3000.0, 50.0)), 11: ((0.0, -60.0), (3000.0, -60.0))}),
+    "",
+    "",
+)
 
 DRIVE_3000 = 3000 * 1.3 / 8
 """Seconds from 1 to 3 by car: 487.5."""
@@ -29,7 +41,10 @@ def test_a_resident_starts_at_home() -> None:
     walker = Walker(CITY, 2)
     walker.advance(86_400)
     assert (walker.aoi, walker.moving, walker.mode) == (2, False, None)
-    assert walker.position == {"xy_position": {"x": 3000.0, "y": 4000.0, "z": 0.0}, "aoi_position": {"aoi_id": 2}}
+    assert walker.position == {
+        "xy_position": {"x": 3000.0, "y": 4000.0, "z": 0.0},
+        "aoi_position": {"aoi_id": 2},
+    }
 
 
 def test_driving_takes_the_line_times_1_3_at_8_metres_a_second() -> None:
@@ -128,7 +143,9 @@ def test_how_time_is_cut_does_not_matter(steps: list[float], to: int) -> None:
     for seconds in steps:
         cut.advance(seconds)
     whole.advance(sum(steps))
-    assert all(isclose(one, other, abs_tol=1e-6) for one, other in zip(cut.xy, whole.xy, strict=True))
+    assert all(
+        isclose(one, other, abs_tol=1e-6) for one, other in zip(cut.xy, whole.xy, strict=True)
+    )
 
 
 def on_the_way(city: City) -> dict[str, Any]:
@@ -158,9 +175,13 @@ def test_a_position_is_a_copy() -> None:
     assert walker.position["xy_position"]["x"] == 0.0
 
 
-def rows(*spans: tuple[int | None, int], intentions: tuple[tuple[str | None, int], ...] = ()) -> list[Row]:
+def rows(
+    *spans: tuple[int | None, int], intentions: tuple[tuple[str | None, int], ...] = ()
+) -> list[Row]:
     places = [place for place, count in spans for _ in range(count)]
-    said = [intention for intention, count in intentions for _ in range(count)] or ["sleep"] * len(places)
+    said = [intention for intention, count in intentions for _ in range(count)] or ["sleep"] * len(
+        places
+    )
     return [Row(place, intention) for place, intention in zip(places, said, strict=True)]
 
 
@@ -176,7 +197,13 @@ def test_a_day_at_home_has_one_place_and_no_radius() -> None:
 
 def test_a_working_day_has_two_places_half_their_distance_and_its_intentions() -> None:
     """AOI 1 for 30 rows, a lane for 5, AOI 2 for 40, AOI 1 for 25."""
-    day = rows((1, 30), (None, 5), (2, 40), (1, 25), intentions=(("sleep", 30), ("work", 45), ("home activity", 25)))
+    day = rows(
+        (1, 30),
+        (None, 5),
+        (2, 40),
+        (1, 25),
+        intentions=(("sleep", 30), ("work", 45), ("home activity", 25)),
+    )
     assert (visited(day), radius(day)) == ((1, 2), 2500.0)
     assert intention_sequence(day) == (1,) * 15 + (4,) * 23 + (2,) * 10
     assert proportions(intention_sequence(day)) == (15 / 48, 10 / 48, 0.0, 23 / 48, 0.0, 0.0, 0.0)
@@ -194,7 +221,9 @@ def test_places_of_the_next_day_count() -> None:
 
 def test_intentions_of_the_next_day_do_not_count() -> None:
     """48 of them, from rows 0, 2, ..., 94."""
-    day = rows((1, 100), intentions=(("sleep", 94), ("work", 1), ("shopping", 1), ("eating out", 4)))
+    day = rows(
+        (1, 100), intentions=(("sleep", 94), ("work", 1), ("shopping", 1), ("eating out", 4))
+    )
     assert intention_sequence(day) == (1,) * 47 + (4,)
 
 
@@ -213,8 +242,11 @@ points = st.lists(st.tuples(st.floats(-1e5, 1e5), st.floats(4e6, 5e6)), min_size
 
 
 @given(points, st.randoms())
-def test_the_radius_is_the_benchmarks_and_knows_no_order(at: list[tuple[float, float]], random: Any) -> None:
-    """Within rounding the mean of distances as numpy has it, and to the last bit the same for any order of visits."""
+def test_the_radius_is_the_benchmarks_and_knows_no_order(
+    at: list[tuple[float, float]], random: Any
+) -> None:
+    """Within rounding the mean of distances as numpy has it, and to the last bit the same for any
+    order of visits."""
     xy = np.array(at)
     expected = np.mean(np.sqrt(((xy - np.mean(xy, axis=0)) ** 2).sum(axis=1)))
     assert gyration_radius(at) == pytest.approx(float(expected), abs=1e-6)
