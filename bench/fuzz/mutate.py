@@ -13,8 +13,8 @@ from typing import Any
 
 ODD: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 7, 2**31, 2**63, 2**64, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308,
-    float("nan"), float("inf"), "", "0", "NaN", "\x00", "\n", "../x", "\ud800", "猫", "a" * 300, [], [[]],
-    {}, [None], {"": None}, [0] * 60, ["猫", "猫"], "{", "24:00", "home",
+    float("nan"), float("inf"), "", "0", "NaN", "\x00", "\n", "../x", "\ud800", "猫",
+    "a" * 300, [], [[]], {}, [None], {"": None}, [0] * 60, ["猫", "猫"], "{", "24:00", "home",
 )  # fmt: skip
 """Values that stand where others are expected."""
 
