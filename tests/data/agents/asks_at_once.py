@@ -15,9 +15,7 @@ class AtOnce(DailyMobilityAgent):
         await super().init()
         first, second = await asyncio.gather(self.say(1), self.say(2))
         task = asyncio.create_task(self.say(3))
-        await asyncio.sleep(
-            0
-        )  # the task begins; from Python 3.12 on wait_for starts its own coroutine at once
+        await asyncio.sleep(0)  # the task begins; from Python 3.12 on wait_for starts its own coroutine at once
         fourth = await asyncio.wait_for(self.say(4), timeout=60)
         async with asyncio.TaskGroup() as group:
             fifth = group.create_task(self.say(5))

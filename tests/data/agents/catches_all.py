@@ -9,9 +9,7 @@ class Fallback(DailyMobilityAgent):
         intention = "home activity"
         for attempt in range(3):
             try:
-                intention = await self.llm.atext_request(
-                    [{"role": "user", "content": "接下来做什么？"}]
-                )
+                intention = await self.llm.atext_request([{"role": "user", "content": "接下来做什么？"}])
                 break
             except Exception as error:
                 get_logger().warning("attempt %s: %s", attempt, error)

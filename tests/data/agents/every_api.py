@@ -1,17 +1,8 @@
-"""A resident whose prompts hold what each part of upstream's interface returns, in the order of its
-return."""
+"""A resident whose prompts hold what each part of upstream's interface returns, in the order of its return."""
 
 import json
 
-from agentsociety.agent import (
-    AgentContext,
-    AgentParams,
-    Block,
-    BlockContext,
-    BlockParams,
-    DotDict,
-    FormatPrompt,
-)
+from agentsociety.agent import AgentContext, AgentParams, Block, BlockContext, BlockParams, DotDict, FormatPrompt
 from agentsociety.agent.context import context_to_dot_dict
 from agentsociety.agent.prompt import FormatPrompt as SamePrompt
 from agentsociety.message import Message, MessageKind
@@ -53,9 +44,7 @@ class EveryApi(DailyMobilityAgent):
     async def init(self):
         await super().init()
         assert SamePrompt is FormatPrompt and self.default_params().radius == self.params.radius
-        assert context_to_dot_dict(self.default_context()) == self.context and isinstance(
-            self.context, DotDict
-        )
+        assert context_to_dot_dict(self.default_context()) == self.context and isinstance(self.context, DotDict)
         self.errands = Errands(self.toolbox, self.memory)
         assert Errands.default_params().most == 5 and Errands.default_context().done == 0
         self.steps = 0
@@ -78,24 +67,12 @@ class EveryApi(DailyMobilityAgent):
         map, around = self.environment.map, self.environment.get_around_poi
         area, poi = map.get_aoi(here), map.query_pois(centre, 3000, limit=1)[0][0]
         return {
-            "near": [
-                each["name"]
-                for each in around(centre, 1000, ["restaurant", "shopping", "park"])[:5]
-            ],
+            "near": [each["name"] for each in around(centre, 1000, ["restaurant", "shopping", "park"])[:5]],
             "far": [each["name"] for each in around(centre, self.params.radius, "restaurant")[:5]],
-            "unsorted": [
-                each["id"] for each in map.query_pois(centre, 2500, return_distance=False)
-            ],
-            "shops": [
-                each["id"]
-                for each in map.query_pois(centre, 9000, "shop", 4, return_distance=False)
-            ],
-            "sorted": [
-                [each["id"], round(away, 3)] for each, away in map.query_pois(centre, 4000, limit=5)
-            ],
-            "areas": [
-                [each["id"], round(away, 3)] for each, away in map.query_aois(centre, 3000, limit=5)
-            ],
+            "unsorted": [each["id"] for each in map.query_pois(centre, 2500, return_distance=False)],
+            "shops": [each["id"] for each in map.query_pois(centre, 9000, "shop", 4, return_distance=False)],
+            "sorted": [[each["id"], round(away, 3)] for each, away in map.query_pois(centre, 4000, limit=5)],
+            "areas": [[each["id"], round(away, 3)] for each, away in map.query_aois(centre, 3000, limit=5)],
             "fields": [list(area), list(poi)],
             "area": {name: value for name, value in area.items() if not name.startswith("shapely")},
             "poi": {name: value for name, value in poi.items() if not name.startswith("shapely")},
@@ -103,32 +80,20 @@ class EveryApi(DailyMobilityAgent):
 
     async def ask(self, places, position):
         prompt = FormatPrompt(
-            "I am {name}, ${profile.age} years old, ${status.occupation}, ${context.mood},"
-            " ${context.missing}. Home: ${status.home['aoi_position']['aoi_id']}. {places}",
+            "I am {name}, ${profile.age} years old, ${status.occupation}, ${context.mood}, ${context.missing}. "
+            "Home: ${status.home['aoi_position']['aoi_id']}. {places}",
             format_prompt="AOI_ID, intention?",
             system_prompt="You live in Beijing.",
             memory=self.memory,
         )
         self.context.mood = f"{self.context.mood}, then {self.steps}"
         motion = [
-            [key, await self.status.get(key)]
-            for key in ("v", "direction", "activity", "l", "a", "num_passengers")
+            [key, await self.status.get(key)] for key in ("v", "direction", "activity", "l", "a", "num_passengers")
         ]
-        told = {
-            "motion": motion,
-            "position": position,
-            **places,
-            "shops first": await self.errands.forward((0, 0)),
-        }
-        await prompt.format(
-            context=self.context,
-            name=type(self).__name__,
-            places=json.dumps(told, ensure_ascii=False),
-        )
+        told = {"motion": motion, "position": position, **places, "shops first": await self.errands.forward((0, 0))}
+        await prompt.format(context=self.context, name=type(self).__name__, places=json.dumps(told, ensure_ascii=False))
         dialog = [*prompt.to_dialog(), {"role": "assistant", "content": "Well.", "name": "me"}]
-        dialog.append(
-            {"role": "user", "name": f"resident_{self.id}", "content": str(prompt.variables)}
-        )
+        dialog.append({"role": "user", "name": f"resident_{self.id}", "content": str(prompt.variables)})
         return await self.llm.atext_request(dialog, temperature=0.5, max_tokens=100)
 
     async def remember(self, reply):
@@ -141,23 +106,14 @@ class EveryApi(DailyMobilityAgent):
             "status": await self.status.search("occupation", filter={"key": "occupation"}),
             "unembedded": await self.status.search("current_plan", filter={"key": "current_plan"}),
             "all": (await self.stream.get_all())[-2:],
-            "kinds": [
-                MessageKind.AGENT_CHAT.value,
-                Message(day=0, t=1, kind="user-chat", payload={"a": 1}).payload,
-            ],
+            "kinds": [MessageKind.AGENT_CHAT.value, Message(day=0, t=1, kind="user-chat", payload={"a": 1}).payload],
         }
         parts = [{"type": "text", "text": text} for text in found["by id"].splitlines()]
-        parts.append(
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
-        )
+        parts.append({"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}})
         await self.llm.atext_request([{"role": "user", "content": parts}])
-        await self.llm.atext_request(
-            [{"role": "user", "content": json.dumps(found, ensure_ascii=False)}]
-        )
+        await self.llm.atext_request([{"role": "user", "content": json.dumps(found, ensure_ascii=False)}])
 
     async def shapes(self, reply):
-        silence = await self.llm.atext_request(
-            [{"role": "user", "content": f"Say nothing. {reply}"}]
-        )
+        silence = await self.llm.atext_request([{"role": "user", "content": f"Say nothing. {reply}"}])
         said = {"role": "user", "content": f"You said {silence!r} for {reply}"}
         await self.llm.atext_request([said], response_format={"type": "json_object"}, top_p=0.9)

@@ -1,5 +1,4 @@
-"""A rule-based resident that uses everything that an agent file may use, and insists on the shape
-of it."""
+"""A rule-based resident that uses everything that an agent file may use, and insists on the shape of it."""
 
 import random
 
@@ -33,17 +32,8 @@ class Thorough(DailyMobilityAgent):
         MemoryAttribute(name="mood", type=str, default_or_value="calm", description="心情"),
     ]
 
-    def __init__(
-        self, id, name, toolbox: AgentToolbox, memory: Memory, agent_params=None, blocks=None
-    ):
-        super().__init__(
-            id=id,
-            name=name,
-            toolbox=toolbox,
-            memory=memory,
-            agent_params=agent_params,
-            blocks=blocks,
-        )
+    def __init__(self, id, name, toolbox: AgentToolbox, memory: Memory, agent_params=None, blocks=None):
+        super().__init__(id=id, name=name, toolbox=toolbox, memory=memory, agent_params=agent_params, blocks=blocks)
         self.errands = Errands(toolbox, memory)
         self.started = self.ended = self.walks = 0
 
@@ -54,10 +44,7 @@ class Thorough(DailyMobilityAgent):
         self.home = (await self.status.get("home"))["aoi_position"]["aoi_id"]
         self.work = (await self.memory.status.get("work"))["aoi_position"]["aoi_id"]
         assert self.name == f"Thorough_{self.id}" and self.params.patience == 3
-        assert (
-            await self.status.get("mood") == "calm"
-            and await self.status.get("occupation") == "教师"
-        )
+        assert await self.status.get("mood") == "calm" and await self.status.get("occupation") == "教师"
         assert await self.status.get("nothing", "else") == "else"
         try:
             await self.status.get("nothing")
@@ -108,13 +95,8 @@ class Thorough(DailyMobilityAgent):
         aois, pois = map.get_all_aois(), map.get_all_pois()
         assert isinstance(aois, list) and isinstance(pois, list)
         assert [aoi["id"] for aoi in aois] == self.environment.get_aoi_ids()
-        assert (
-            map.get_aoi(here)["id"] == here
-            and map.aois[here]["poi_ids"] == map.get_aoi(here)["poi_ids"]
-        )
-        assert (
-            map.get_poi(pois[0]["id"]) == pois[0] and map.pois[pois[0]["id"]]["aoi_id"] in map.aois
-        )
+        assert map.get_aoi(here)["id"] == here and map.aois[here]["poi_ids"] == map.get_aoi(here)["poi_ids"]
+        assert map.get_poi(pois[0]["id"]) == pois[0] and map.pois[pois[0]["id"]]["aoi_id"] in map.aois
         assert {"name", "category", "position"} <= set(pois[0])
         assert aois[0].get("center") is None and aois[0]["positions"][0].keys() == {"x", "y"}
         assert map.query_aois((x, y), 10)[0][1] == 0
@@ -133,12 +115,8 @@ class Thorough(DailyMobilityAgent):
             await self.go_to_aoi((self.work, TripMode.TRIP_MODE_DRIVE_ONLY))
             await self.log_intention("work")
         elif hour == 12:
-            food = self.environment.get_around_poi(
-                center=(x, y), radius=2000, poi_type="restaurant"
-            )
-            await self.environment.set_aoi_schedules(
-                self.id, [(random.choice(food)["aoi_id"], None), self.work]
-            )
+            food = self.environment.get_around_poi(center=(x, y), radius=2000, poi_type="restaurant")
+            await self.environment.set_aoi_schedules(self.id, [(random.choice(food)["aoi_id"], None), self.work])
             await self.log_intention(clean_json_response("```json\neating out```"))
         else:
             self.walks += 1

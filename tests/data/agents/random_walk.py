@@ -1,5 +1,4 @@
-"""The shape of the agent that `asbench` hands out to start from: a class of its own name from the
-citizen's base."""
+"""The shape of the agent that `asbench` hands out to start from: a class of its own name from the citizen's base."""
 
 import random
 
@@ -9,9 +8,7 @@ from pycityproto.city.person.v2.motion_pb2 import Status
 
 class DailyMobilityAgent(CitizenAgentBase):
     StatusAttributes = [  # noqa: RUF012
-        MemoryAttribute(
-            name="current_plan", type=dict, default_or_value={}, description="what is being done"
-        ),
+        MemoryAttribute(name="current_plan", type=dict, default_or_value={}, description="what is being done"),
     ]
 
     def __init__(self, *args, **kwargs):

@@ -1,9 +1,8 @@
-"""Record what an agent file sends in asbench's own run on the demo city: `python record.py AGENT.py
-OUT.json`.
+"""Record what an agent file sends in asbench's own run on the demo city: `python record.py AGENT.py OUT.json`.
 
-For an environment of its own with agentsociety-benchmark 0.1.4, agentsociety 1.5.7, qdrant-client
-1.14.3, scipy, msgspec, orjson and anyio, a working directory that may be written to, this checkout
-in PYTHONPATH, PYTHONHASHSEED=0. README.md says what is replaced, and why.
+For an environment of its own with agentsociety-benchmark 0.1.4, agentsociety 1.5.7, qdrant-client 1.14.3, scipy,
+msgspec, orjson and anyio, a working directory that may be written to, this checkout in PYTHONPATH, PYTHONHASHSEED=0.
+README.md says what is replaced, and why.
 """
 
 import asyncio
@@ -32,10 +31,7 @@ from harness.benchmarks.dailymobility.agents.simulator import SPEEDS, Route, Wal
 from harness.benchmarks.dailymobility.agents.watchdog import Dice
 from tests.support.asbench import DEMO, RESIDENTS, reply
 
-STOP_WORDS = (
-    "i me my we our you your he him his she her it its they them what which who this that am is are"
-    " was were"
-)
+STOP_WORDS = "i me my we our you your he him his she her it its they them what which who this that am is are was were"
 CITY = load_city(DEMO / "beijing.pb")
 routes, dice, days, requests = {}, {}, {}, {}
 now, one_at_a_time = [None], asyncio.Lock()
@@ -53,14 +49,7 @@ class Endpoint(BaseHTTPRequestHandler):
         message = {"role": "assistant", "content": reply(body["messages"])}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-        made = {
-            "id": "1",
-            "object": "chat.completion",
-            "created": 0,
-            "model": "m",
-            "choices": [choice],
-            "usage": usage,
-        }
+        made = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": usage}
         data = json.dumps(made).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -77,10 +66,7 @@ class Persons:
 
     async def GetPerson(self, req):
         walker = routes[req["person_id"]].walker
-        status, speed = (
-            {None: 1, "driving": 2, "walking": 3}[walker.mode],
-            SPEEDS.get(walker.mode, 0.0),
-        )
+        status, speed = {None: 1, "driving": 2, "walking": 3}[walker.mode], SPEEDS.get(walker.mode, 0.0)
         motion = motion_pb2.PersonMotion(id=req["person_id"], status=status, v=speed)
         ParseDict(walker.position, motion.position)
         response = service.GetPersonResponse()
@@ -91,18 +77,11 @@ class Persons:
         request = ParseDict(req, service.SetScheduleRequest())
         trips = [trip for schedule in request.schedules for trip in schedule.trips]
         modes = {1: "walking"}
-        plan = [
-            (trip.end.aoi_position.aoi_id, modes.get(trip.mode, "driving"), trip.departure_time)
-            for trip in trips
-        ]
+        plan = [(trip.end.aoi_position.aoi_id, modes.get(trip.mode, "driving"), trip.departure_time) for trip in trips]
         routes[request.person_id].replace(plan)
 
     async def GetGlobalStatistics(self, *_):
-        names = (
-            "num_completed_trips",
-            "running_total_travel_time",
-            "running_total_travel_distance",
-        )
+        names = ("num_completed_trips", "running_total_travel_time", "running_total_travel_distance")
         return dict.fromkeys(names, 0)
 
 
@@ -144,10 +123,7 @@ class Drawn:
 def replace_downloads(folder):
     async def start(self):
         self._server_addr, self._syncer = "in this process", None
-        self._city_client, self._economy_client = (
-            types.SimpleNamespace(person_service=Persons()),
-            Economy(),
-        )
+        self._city_client, self._economy_client = types.SimpleNamespace(person_service=Persons()), Economy()
 
     async def step(self, ticks):
         self._tick += ticks
@@ -158,18 +134,13 @@ def replace_downloads(folder):
         from fastembed import SparseTextEmbedding
 
         (folder / "english.txt").write_text("\n".join(STOP_WORDS.split()))
-        self._embedding = SparseTextEmbedding(
-            "Qdrant/bm25", threads=1, specific_model_path=str(folder)
-        )
+        self._embedding = SparseTextEmbedding("Qdrant/bm25", threads=1, specific_model_path=str(folder))
 
     environment.download_binary = lambda home: "none"
     environment.EnvironmentStarter.init, environment.EnvironmentStarter.step = start, step
     SimulationEngine._init_embedding_task = embed
     agentsociety.configs.AdvancedConfig = lambda **_: None
-    sys.modules["mobisimbench"], sys.modules["mobisimbench.benchmarks"] = (
-        types.ModuleType("mobisimbench"),
-        benchmarks,
-    )
+    sys.modules["mobisimbench"], sys.modules["mobisimbench.benchmarks"] = types.ModuleType("mobisimbench"), benchmarks
 
 
 def watch_agents():
@@ -196,19 +167,12 @@ async def play(agent, folder, port):
     from agentsociety_benchmark.cli.config import BenchmarkConfig
     from agentsociety_benchmark.runner import BenchmarkRunner
 
-    model = {
-        "provider": "vllm",
-        "base_url": f"http://127.0.0.1:{port}/v1",
-        "api_key": "none",
-        "model": "m",
-    }
+    model = {"provider": "vllm", "base_url": f"http://127.0.0.1:{port}/v1", "api_key": "none", "model": "m"}
     place = {"db": {"enabled": True, "db_type": "sqlite"}, "home_dir": str(folder / "home")}
     (folder / "home").mkdir(parents=True, exist_ok=True)
     copy(DEMO / "beijing.pb", folder)
     copy(DEMO / "profiles.json", folder)
-    runner = BenchmarkRunner(
-        BenchmarkConfig.model_validate({"llm": [model], "env": place, "mode": "inference"})
-    )
+    runner = BenchmarkRunner(BenchmarkConfig.model_validate({"llm": [model], "env": place, "mode": "inference"}))
     config = runner._load_agent_config(agent)
     await runner.run("tenant", "DailyMobility", config, datasets_path=folder, mode="inference")
 
@@ -225,8 +189,6 @@ if __name__ == "__main__":
         asyncio.run(play(Path(sys.argv[1]), folder, server.server_port))
     except Exception as raised:
         error = str(raised)
-    Path(sys.argv[2]).write_text(
-        json.dumps({"requests": requests, "days": days, "error": error}), encoding="utf-8"
-    )
+    Path(sys.argv[2]).write_text(json.dumps({"requests": requests, "days": days, "error": error}), encoding="utf-8")
     ray.shutdown()
     os._exit(0)  # threads of the packages would go on

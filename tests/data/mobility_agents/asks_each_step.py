@@ -1,5 +1,4 @@
-"""At each step asks the model for the resident's day as it sees it now, and does what that says of
-this half hour."""
+"""At each step asks the model for the resident's day as it sees it now, and does what that says of this half hour."""
 
 import json
 
@@ -16,8 +15,7 @@ class AskingAgent(DailyMobilityAgent):
     async def forward(self):
         day, time = self.environment.get_datetime(format_time=True)
         answer = await self.llm.atext_request(
-            [{"role": "user", "content": await self.prompt(day, time)}],
-            response_format={"type": "json_object"},
+            [{"role": "user", "content": await self.prompt(day, time)}], response_format={"type": "json_object"}
         )
         now = self.now(json.loads(clean_json_response(answer))["segments"], time[:5])
         await self.log_intention(now["intention"])

@@ -8,12 +8,7 @@ class Fallback(DailyMobilityAgent):
         if self.environment.get_tick() % 3600 != 1:
             return
         try:
-            dialog = [
-                {
-                    "role": "user",
-                    "content": f"居民 {self.id}，{self.environment.get_tick()} 秒：做什么？",
-                }
-            ]
+            dialog = [{"role": "user", "content": f"居民 {self.id}，{self.environment.get_tick()} 秒：做什么？"}]
             intention = await self.llm.atext_request(dialog)
         except BaseException:
             intention = "home activity"

@@ -1,5 +1,4 @@
-"""Asks the model what to do at each step, and forgets that resident 3 may get no plan at its step
-40."""
+"""Asks the model what to do at each step, and forgets that resident 3 may get no plan at its step 40."""
 
 from agentsociety_benchmark.benchmarks import DailyMobilityAgent
 

@@ -1,5 +1,4 @@
-"""A benchmark for tests: which of some places a user visits, with everything that a benchmark may
-declare."""
+"""A benchmark for tests: which of some places a user visits, with everything that a benchmark may declare."""
 
 import json
 from dataclasses import dataclass, field
@@ -34,14 +33,8 @@ class Hits(Scoring):
     def statistics(self, records):
         rows = []
         for record in records:
-            rate, detour, visited = (
-                record["metrics"]["Hit rate"],
-                record["metrics"]["Detour"],
-                record["visited"],
-            )
-            rows.append(
-                [(rate or 0.0) * visited, visited, detour or 0.0, float(detour is not None)]
-            )
+            rate, detour, visited = record["metrics"]["Hit rate"], record["metrics"]["Detour"], record["visited"]
+            rows.append([(rate or 0.0) * visited, visited, detour or 0.0, float(detour is not None)])
         return rows
 
     def figures(self, totals):
@@ -50,17 +43,14 @@ class Hits(Scoring):
 
     def sections(self, scored):
         yield Heading("Visits")
-        yield Paragraph(
-            f"{scored.totals[1]:.0f} visits of {scored.users} visitors in the {scored.subset}."
-        )
+        yield Paragraph(f"{scored.totals[1]:.0f} visits of {scored.users} visitors in the {scored.subset}.")
         yield Table(("what", "number"), (("hits", f"{scored.totals[0]:.0f}"),))
 
 
 class VisitorCards(Cards):
     def card(self, record, task, replies):
         yield Paragraph(
-            f"Card of {record['user_id']}:"
-            f" {'no tasks' if task is None else ', '.join(task.truth) or 'nowhere'}"
+            f"Card of {record['user_id']}: {'no tasks' if task is None else ', '.join(task.truth) or 'nowhere'}"
         )
         for reply in replies:
             yield Quote("Reply", reply.text)
@@ -70,7 +60,10 @@ class Visits(Benchmark):
     name = "visits"
     version = "2"
     subsets = {"north": "visits/north.jsonl", "south": "visits/south.jsonl"}
-    metrics = (Metric("Hit rate"), Metric("Detour", better="lower", unit="km", bounds=(0, None)))
+    metrics = (
+        Metric("Hit rate"),
+        Metric("Detour", better="lower", unit="km", bounds=(0, None)),
+    )
     about = About(user="visitor")
     task_files = TaskFiles(key_field="id", data_files=("visits/distances.json",))
     baselines = {"everywhere": everywhere, "refuses": refuses}
@@ -80,9 +73,7 @@ class Visits(Benchmark):
 
     @dataclass(frozen=True)
     class Settings:
-        history_length: int = field(
-            default=3, metadata={"help": "visits that the prompt has, 100% of them at most"}
-        )
+        history_length: int = field(default=3, metadata={"help": "visits that the prompt has, 100% of them at most"})
         hints: bool = True
         style: Literal["short", "long"] = "short"
         scale: float = 1.0
@@ -97,9 +88,7 @@ class Visits(Benchmark):
     def parse(self, line, subset):
         for name in ("history", "places", "visits"):
             found = line[name]
-            if not isinstance(found, list) or not all(
-                isinstance(one, str) and one in self.km for one in found
-            ):
+            if not isinstance(found, list) or not all(isinstance(one, str) and one in self.km for one in found):
                 raise ValueError("expected a list of known places")
         if not line["places"]:
             raise ValueError("expected one place or more")
@@ -108,13 +97,8 @@ class Visits(Benchmark):
 
     async def play(self, given, chat):
         past = given["history"][-self.settings.history_length :] if self.settings.hints else []
-        prompt = (
-            f"{self.examples}{self.settings.style} {self.settings.note} Past: {', '.join(past)}\n"
-        )
-        prompt += (
-            f"Places: {', '.join(given['places'])}\nWhich ones? Answer as JSON: "
-            + '{"visits": [...]}'
-        )
+        prompt = f"{self.examples}{self.settings.style} {self.settings.note} Past: {', '.join(past)}\n"
+        prompt += f"Places: {', '.join(given['places'])}\nWhich ones? Answer as JSON: " + '{"visits": [...]}'
 
         def read(reply):
             if not set(reply["visits"]) <= set(given["places"]):

@@ -16,9 +16,7 @@ class ByTheClock(DailyMobilityAgent):
         elif 9 <= hour < 18:
             await self.settle(work, "work")
         elif hour >= 19 and random.random() < 0.1:
-            await self.settle(
-                random.choice(self.environment.get_aoi_ids()), "leisure and entertainment"
-            )
+            await self.settle(random.choice(self.environment.get_aoi_ids()), "leisure and entertainment")
         elif hour < 19:
             await self.settle(home, "home activity")
 
