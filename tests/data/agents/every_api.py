@@ -2,15 +2,7 @@
 
 import json
 
-from agentsociety.agent import (
-    AgentContext,
-    AgentParams,
-    Block,
-    BlockContext,
-    BlockParams,
-    DotDict,
-    FormatPrompt,
-)
+from agentsociety.agent import AgentContext, AgentParams, Block, BlockContext, BlockParams, DotDict, FormatPrompt
 from agentsociety.agent.context import context_to_dot_dict
 from agentsociety.agent.prompt import FormatPrompt as SamePrompt
 from agentsociety.message import Message, MessageKind
