@@ -43,6 +43,8 @@ SIGNIFICANT = 4
 DEFERRED = "batch"
 """In files: the factor of the price of requests that may be answered within a day, and the mark of
 lines on such."""
+PRICE_OPTION = "--price"
+"""The source of a price that the command names."""
 SAFE_COMPLETION = 8192
 """Tokens that a completion takes at most where neither its request nor a longer one shows more."""
 
@@ -126,7 +128,7 @@ def price_in(text: str) -> Price:
             currency=currency or "USD",
             prompt=Decimal(prompt),
             completion=Decimal(completion),
-            source="--price",
+            source=PRICE_OPTION,
         )
     except (InvalidOperation, ValueError):
         raise ValueError(

@@ -13,7 +13,6 @@ from harness import defaults
 from harness.analysis.reporting import opened
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.records import read_of
-from harness.cost import DEFERRED
 from harness.engine.files import now, stamp, write_report
 from harness.engine.finish import ReportScores, facts
 from harness.engine.play import play, recorded, rescored
@@ -106,18 +105,12 @@ def _price_again(job: Run, providers_file: Path | None, label: str) -> None:
     """Give all replies of a run the price of today where they came from, or say that there is
     none."""
     manifest = job.manifest
-    prices, known_today = manifest.prices, prices_again(manifest, providers_file)
+    known_today = prices_again(manifest, providers_file)
     if manifest.provenance["endpoint"] != defaults.EMBEDDED and not any(known_today):
         tell(
             f"{label}: no price is known for {manifest.identity['model']}: its cost stays as it is"
         )
-    for place, price in enumerate(known_today):
-        if price and manifest.tuning.get(DEFERRED) and not job.store.tally.bill.has_deferred:
-            price = (
-                price.when_deferred
-            )  # an earlier version's run, whose lines do not say that they were deferred
-        prices[place] = price or prices[place]
-    manifest.set_prices(prices, manifest.price_endpoints)
+    job.price_again(known_today)
 
 
 def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Iterator[JSON]:

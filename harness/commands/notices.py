@@ -294,22 +294,22 @@ def _hint(plan: Plan, ending: HarnessError) -> str:
 
 
 def resume_commands(plans: Sequence[Plan], hooks: Sequence[Hooks]) -> Iterator[str]:
-    """Yield the commands that go on with plans: one for those whose endpoint needs the same flags.
+    """Yield the commands that go on with plans: one for those that need the same flags.
 
     Where an option named address, key or header, the command names its runs; else one for several
     plans takes all unfinished runs of the results folder.
     """
     groups: dict[tuple[str, ...], list[Plan]] = {}
     for plan in plans:
-        groups.setdefault(tuple(plan.way.flags), []).append(plan)
-    more = [word for one in hooks for word in one.resume_words]
+        of_extensions = [word for one in hooks for word in one.options_to_resume(plan)]
+        groups.setdefault((*plan.way.flags, *of_extensions), []).append(plan)
     for flags, group in groups.items():
         way = group[0].way
         is_bare = len(plans) > 1 == len(groups) and not (
             way.headers or (way.found and way.found.flags)
         )
         names = [] if is_bare else [plan.name for plan in group]
-        yield shlex.join([*resume_words(group[0].results, names), *flags, *more])
+        yield shlex.join([*resume_words(group[0].results, names), *flags])
 
 
 def resume_words(results: Path, names: Sequence[str]) -> list[str]:

@@ -30,8 +30,9 @@ class Hooks:
     instead of it.
     """
 
-    resume_words: Sequence[str] = ()
-    """Options with which `resume` goes on in the same way."""
+    def options_to_resume(self, plan: Plan) -> Sequence[str]:
+        """Return the words of options that `resume` needs to go on with a plan."""
+        return ()
 
     def check(self, plans: Sequence[Plan]) -> None:
         """Raise `BadInput` for plans that cannot be played. Called before `prepare`, and where

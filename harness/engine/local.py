@@ -158,7 +158,12 @@ class LocalEngine:
             while run.scores.is_behind and not lane.ending:
                 await lane.guarded(run.scores.advance)
         if self._ended and any(not other.over for other in self._lanes):
-            await self._ended(lane, self.schedule(lane), lambda: self._signalled)
+            before = self._signalled  # its grace period is also for the last pass
+
+            def signalled() -> RunStopped | None:
+                return None if self._signalled is before else self._signalled
+
+            await self._ended(lane, self.schedule(lane), signalled)
             self._stop_others(lane)
 
     def _stop_others(self, ended: Lane) -> None:

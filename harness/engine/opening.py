@@ -12,7 +12,7 @@ from typing import cast
 from harness import defaults
 from harness.benchmarks import tasks
 from harness.client.quirks import QUIRKS, unwanted
-from harness.cost import DEFERRED, Rate
+from harness.cost import DEFERRED, PRICE_OPTION, Price, Rate
 from harness.engine.events import Changed, Emit, Failed, Opened, Replaced
 from harness.engine.files import index_file, now, stamp
 from harness.engine.hooks import Hooks
@@ -180,7 +180,7 @@ def _open_run(
         one.update_manifest(plan, run.manifest, old)
     if run.is_new:
         run.save()  # before any results: results without a manifest are another program's
-    _open_files(run, old, emit)
+    _open_files(plan, run, old, emit)
     if len(run.remaining):
         try:
             _begin(run, plan.terms.allowed)
@@ -233,7 +233,7 @@ def _set_price(plan: Plan, run: Run, old: Manifest | None) -> None:
     run.store.rate = Rate(run.manifest.take_price(plan.price))
 
 
-def _open_files(run: Run, old: Manifest | None, emit: Emit) -> None:
+def _open_files(plan: Plan, run: Run, old: Manifest | None, emit: Emit) -> None:
     """Repair and open a run's files, expect the users too who are done, and report what the files
     hold."""
     store, index, selected = run.store, run.index, run.expected
@@ -248,6 +248,11 @@ def _open_files(run: Run, old: Manifest | None, emit: Emit) -> None:
         price = run.manifest.price_at(run.manifest.provenance["endpoint"])
         if before and (price is None or before not in (price, price.when_deferred)):
             prices = before, price
+        if not len(run.remaining):
+            if plan.price and plan.price.source == PRICE_OPTION:
+                prices = None
+                _price_replies(run, old, plan.price)
+            run.changed |= run.manifest.prices[: len(old.prices)] != old.prices
     resumed = not run.is_new and len(run.remaining) and run.users_done
     emit(
         Opened(
@@ -259,6 +264,15 @@ def _open_files(run: Run, old: Manifest | None, emit: Emit) -> None:
             resumed=(run.users_done, run.users) if resumed else None,
         )
     )
+
+
+def _price_replies(run: Run, old: Manifest, price: Price) -> None:
+    """Give all saved replies from this endpoint a price, which no later request has."""
+    manifest, store = run.manifest, run.store
+    manifest.set_prices(old.prices, old.price_endpoints)
+    endpoint = manifest.provenance["endpoint"]
+    run.price_again([price if at == endpoint else None for at in manifest.price_endpoints])
+    store.rate = store.rate._replace(price=manifest.take_price(price))
 
 
 def _begin(run: Run, allowed: frozenset[str]) -> None:

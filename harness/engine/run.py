@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from harness import defaults
 from harness.benchmark import Benchmark, Task, kept_files
 from harness.client.request_body import Sampling
-from harness.cost import Bill, Cost, Price
+from harness.cost import DEFERRED, Bill, Cost, Price
 from harness.engine.files import now
 from harness.engine.running_scores import RunningScores
 from harness.model import JSON, SubsetProgress
@@ -127,6 +127,17 @@ class Run:
     def price(self) -> Price | None:
         """Return the price of the requests of now, None if it is not known."""
         return self.store.rate.among(self.manifest.prices)
+
+    def price_again(self, prices: Sequence[Price | None]) -> None:
+        """Give saved replies these prices, by the places of the manifest's; None leaves one as it
+        is."""
+        manifest, priced = self.manifest, self.manifest.prices
+        # Lines of an earlier version's run do not say that they were deferred.
+        is_deferred = manifest.tuning.get(DEFERRED) and not self.store.tally.bill.has_deferred
+        for place, price in enumerate(prices):
+            if price:
+                priced[place] = price.when_deferred if is_deferred else price
+        manifest.set_prices(priced, manifest.price_endpoints)
 
     def sampling_at(self, position: int) -> Sampling:
         """Return the parameters of the requests of a user's repeat."""

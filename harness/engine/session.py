@@ -51,9 +51,11 @@ class Session:
         self._emit = emit
 
     def finish(self, signalled: Signalled = lambda: None) -> None:
-        """Finish each run and report what remains. After a signal, or once `signalled` returns one,
-        no record is read. Runs stay as they are, without a report."""
+        """Finish each run and report what remains. A signal leaves runs with users left as they
+        are, without a report; once `signalled` returns one, no record is read."""
         ending, code = self.lane.ending if self.lane else None, COMPLETE_EXIT
+        if isinstance(ending, RunStopped) and not self.remaining:
+            ending = None  # the grace period was enough for all users
         received = any(run.store.received for run in self.runs)
         if ending is not None and ending.exit_code not in BROKEN and not received and self._is_free:
             self.code = self._drop(ending)
@@ -67,7 +69,7 @@ class Session:
             ):  # a full disk has no room for a report; saved data is intact
                 run.played(self.schedule, self._learned_limit)
                 try:
-                    if isinstance(ending, RunStopped):
+                    if isinstance(ending, RunStopped) and len(run.remaining):
                         self._leave(run)
                     else:
                         self._finish(run, nothing, signalled)

@@ -334,3 +334,39 @@ def test_second_signal_in_the_last_pass_of_a_model_decides_and_no_record_is_read
         assert files.results.read_bytes() == grown[name] and not any(
             path.exists() for path in files.reports
         )
+
+
+@pytest.mark.parametrize("models", [["first"], ["first", "second"]])
+def test_run_whose_users_are_all_done_within_the_grace_period_is_complete(
+    models: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing is left to resume of it; a model that has users left is stopped all the same."""
+    tasks, results, ended = tmp_path / "tasks", tmp_path / "results", threading.Event()
+    synth = ["--users", "3", "--platform", "weibo", "--steps", "1"]
+    assert not main(["synth", "--out", str(tasks), *synth])
+    all_sent, end = threading.Barrier(3 * len(models)), RunningScores.end
+
+    def reply(request: JSON) -> tuple[int, bytes]:
+        if all_sent.wait(30) == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert ended.wait(30)
+        return baseline(request) if request["model"] == "first" else (503, b"{}")
+
+    def ending(self: RunningScores) -> None:
+        end(self)
+        ended.set()
+
+    named = [word for model in models for word in ("--model", model)]
+    words = ["run", *named, "--platform", "weibo", "--no-html", "--tasks-dir", str(tasks)]
+    with serving(reply) as server:
+        monkeypatch.setattr(RunningScores, "end", ending)
+        code = main([*words, "--results-dir", str(results), "--api-url", server.url])
+    assert code == (0 if len(models) == 1 else 143)
+    assert "interrupted" not in capsys.readouterr().out.replace("second: interrupted", "")
+    manifests = [load(RunFiles(results / model, "weibo").manifest) for model in models]
+    states = [manifest and manifest.state for manifest in manifests]
+    assert states == ["complete", "stopped"][: len(models)]
+    assert RunFiles(results / "first", "weibo").report("json").exists()

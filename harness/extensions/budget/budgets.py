@@ -105,6 +105,14 @@ class Budgets(Hooks):
                 " the budget: give --max-tokens"
             )
 
+    def options_to_resume(self, plan: Plan) -> Sequence[str]:
+        """Return a budget of twice as much for a plan that would end at once with the same one."""
+        meters = [meter for run, meter in self._meters.items() if meter.run == plan.name]
+        if not any(meter.budget.is_used_up for meter in meters):
+            return ()
+        cap = Cap.parse(str(self._words[plan.name]))
+        return ["--budget", str(cap._replace(amount=2 * cap.amount))]
+
     def wrap_attempt(self, lane: Lane, attempt: Trying) -> Trying:
         meter = self._meters.get(lane.runs[0])
         return (

@@ -52,6 +52,6 @@ class MeterLoan:
 
     def reached(self, error: HarnessError) -> HarnessError:
         """Return the error of a borrower as one about the whole budget."""
-        return (
-            self._meter.budget.reached(error.amount) if isinstance(error, BudgetReached) else error
-        )
+        if not isinstance(error, BudgetReached):
+            return error
+        return self._meter.budget.reached(error.amount, self._meter.run)

@@ -50,6 +50,8 @@ class Budget:
     def __init__(self, cap: Cap, ledger: Ledger, part: str = "", run: str | None = None) -> None:
         self.cap = cap
         self.reserved = NOTHING
+        self.is_used_up = False
+        """Whether a run has ended since this budget is reached, today and on later days."""
         self._ledger = ledger
         self._name = " ".join(filter(None, [cap.unit, part, "each" if cap.each else ""]))
         self._run = run
@@ -129,20 +131,20 @@ class Budget:
         with anyio.move_on_after(LOOK_SECONDS if self.totals()[1] else None):
             await self._changed.wait()
 
-    def room(self, amount: Decimal) -> Decimal:
-        """Return what is left. Raise `BudgetReached` for a request that may take an amount, if that
-        will not fit whatever reservations give back."""
+    def room(self, amount: Decimal, run: str = "") -> Decimal:
+        """Return what is left. Raise `BudgetReached` for a request of a run that may take an
+        amount, if that will not fit whatever reservations give back."""
         total, elsewhere = self.totals()
         if (
             total + amount > self.cap.amount
             and not self.reserved
             and (amount > self.cap.amount or not elsewhere)
         ):
-            raise self.reached(amount)
+            raise self.reached(amount, run)
         return self.cap.amount - total
 
-    def reached(self, amount: Decimal) -> BudgetReached:
-        """Return the error for a request that may take an amount, and never fits."""
+    def reached(self, amount: Decimal, run: str = "") -> BudgetReached:
+        """Return the error for a request of a run that may take an amount, and never fits."""
         cap = self.cap
         whole, next_one = (
             f"{cap.shown(cap.amount)}{' a day' if cap.daily else ''}",
@@ -155,13 +157,22 @@ class Budget:
                 " --max-tokens"
             )
         else:
+            self.is_used_up = not cap.daily
             why = (
-                f"is reached ({cap.shown(self.spent)} spent, the next request may take {next_one}):"
-                f" resume {later}with a larger --budget"
+                f"is reached ({cap.shown(self.spent)} spent{self._of_others(run)}, the next request"
+                f" may take {next_one}): resume {later}with a larger --budget"
             )
         error = BudgetReached(f"the budget of {whole} {why}")
         error.amount = amount
         return error
+
+    def _of_others(self, run: str) -> str:
+        """Return how much of this budget other runs than this one have spent; empty if none has."""
+        others = [entry for entry in self._sums() if entry.run != run]
+        spent = sum([entry.amount - entry.reserved for entry in others], NOTHING)
+        if spent <= 0:
+            return ""
+        return f", {self.cap.shown(spent)} of it by other runs of this results folder"
 
 
 def _total(entries: Iterable[DaySum]) -> Decimal:
@@ -217,7 +228,7 @@ class Meter(Allowance):
         if not sizes:
             return []
         budget, amounts, whole = self.budget, list[Decimal](), NOTHING
-        room = budget.room(self.estimate(sizes[0]))
+        room = budget.room(self.estimate(sizes[0]), self.run)
         for size in sizes:
             if whole + (amount := self.estimate(size)) > room:
                 break
@@ -270,7 +281,7 @@ class Meter(Allowance):
     async def room(self, size: int) -> None:
         """Wait until a request of so many bytes fits. Raise `BudgetReached` if it never will."""
         budget = self.budget
-        while budget.room(amount := self.estimate(size)) < amount:
+        while budget.room(amount := self.estimate(size), self.run) < amount:
             await budget.changed()
 
     def found(self) -> None:

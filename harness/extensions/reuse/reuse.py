@@ -28,7 +28,9 @@ class Reusing(Hooks):
         self._estimating = command.option("estimate", False)
         self._replies: dict[Path, SavedReplies] = {}
         """By the path of the manifest of the run that uses them."""
-        self.resume_words = ["--reuse", str(self._folder)]
+
+    def options_to_resume(self, plan: Plan) -> Sequence[str]:
+        return ["--reuse", str(self._folder)]
 
     def check(self, plans: Sequence[Plan]) -> None:
         if self._estimating:

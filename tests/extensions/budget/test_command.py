@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import orjson
 import pytest
 
 from harness.cli import main
+from harness.cost import rounded
 from tests.support import SHIPPED
 from tests.support.allowed import allow
 from tests.support.scripted import Server, baseline, serving
@@ -213,3 +215,36 @@ def test_run_of_an_earlier_version_without_a_budget_is_resumed_without_one(tmp_p
         path, made = tmp_path / "r" / "a" / "run_weibo.json", manifest(tmp_path, "a")
         path.write_bytes(orjson.dumps({**made, "tuning": {**made["tuning"], "budget": None}}))
         assert main(["resume", "--results-dir", str(tmp_path / "r"), "--no-html", *found]) == 0
+
+
+def test_used_up_budget_names_what_other_runs_took_and_the_command_with_a_larger_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reader of one run's sums would look for the difference in vain; the same budget would end
+    the resumed run at once."""
+    with serving(script) as server:
+        found = providers(tmp_path, server)
+        assert run(tmp_path, "--model", "p:a", "--budget", "0.004usd", *found) == 5
+        alone = capsys.readouterr().out
+        assert "other runs" not in alone and "--budget '0.008 USD'" in alone
+        assert run(tmp_path, "--model", "p:b", "--budget", "0.008usd", *found) == 5
+        output = capsys.readouterr().out
+        assert f"{rounded(spent(tmp_path, 'a'))} USD of it by other runs" in output
+        [command] = [line for line in output.splitlines() if line.startswith("resume with: ")]
+        words = shlex.split(command.partition(" resume ")[2])
+        sent = len(server.bodies)
+        main(["resume", *words, "--no-html"])
+        assert len(server.bodies) > sent
+
+
+def test_used_up_budgets_of_a_queue_are_raised_one_by_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each run has its own, so no command names several."""
+    with serving(script) as server:
+        queue = '[{model = "p:a", budget = "0.004usd"}, {model = "p:b", budget = "0.006usd"}]'
+        assert run(tmp_path, "--queue", "q", *providers(tmp_path, server, queue)) == 5
+    lines = capsys.readouterr().out.splitlines()
+    of_a, of_b = (line for line in lines if line.startswith("resume with: "))
+    assert "--name a " in of_a and "--budget '0.008 USD each'" in of_a
+    assert "--name b " in of_b and "--budget '0.012 USD each'" in of_b

@@ -97,6 +97,24 @@ def test_changed_price_is_for_new_replies(bench: Bench) -> None:
     assert {orjson.loads(line).get("price") for line in lines} == {None, 1, 2, 3}
 
 
+def test_price_that_a_command_names_is_that_of_a_complete_run(bench: Bench) -> None:
+    """No request is sent; replies of before any price was known, or at another price, have it."""
+    file = bench.folder / "providers.toml"
+    file.write_text(file.read_text().partition("[providers.p.prices")[0])
+    assert bench.run(limit=2) == 0 and bench.cost()["amount"] is None
+    arrived, saved = bench.account.arrived, bench.cost()
+    results = (bench.results / "a" / "inference_results_weibo.jsonl").read_bytes()
+    for price in ("1/2", "5/6"):
+        prompt, completion = map(int, price.split("/"))
+        assert bench.run("--price", price, limit=2) == 0
+        tokens = saved["prompt_tokens"] * prompt + saved["completion_tokens"] * completion
+        assert bench.exact() == Fraction(tokens, 10**6)
+        assert "new-prices" not in bench.output
+    assert bench.account.arrived == arrived
+    assert (bench.results / "a" / "inference_results_weibo.jsonl").read_bytes() == results
+    assert bench.run(limit=2) == 0 and bench.exact() == Fraction(tokens, 10**6)
+
+
 def test_estimate_counts_earlier_replies_at_the_price_that_they_had(bench: Bench) -> None:
     """What is paid is paid: a price that is ten times higher is for those who are left."""
     assert bench.run(limit=12) == 0
