@@ -1,5 +1,4 @@
-"""StarRating: a taste profile from a user's past reviews, then the stars that the user gives
-next."""
+"""StarRating: a taste profile from a user's past reviews, then the stars of the next one."""
 
 from harness import Benchmark, Chat, InvalidReply, Metric, Task
 

@@ -34,7 +34,8 @@ class Options(options.OneBenchmark):
 def execute(args: Options) -> int:
     cls = registry.find(args.benchmark)
     chosen = options.subsets(cls, args.platform)
-    _free(args.out / file for subset in chosen for file in files_needed(cls, subset))
+    files = (file for subset in chosen for file in files_needed(cls, subset))
+    _free(cls.task_files.file_in(args.out, file) for file in files)
     make_folder(args.out)
     made = _made(cls, args, chosen)
     _free(args.out / name for name in made)
@@ -44,12 +45,10 @@ def execute(args: Options) -> int:
         with replacing(path, shared=True) as file:
             file.writelines(_pieces(cls, name, lines))
     for subset in chosen:
-        if not (args.out / cls.subsets[subset]).is_file():
+        path = cls.task_files.file_in(args.out, cls.subsets[subset])
+        if not path.is_file():
             raise _wrong(cls, f"{cls.subsets[subset]} was not made")
-        console().print(
-            f"{args.out / cls.subsets[subset]}: {args.users} synthetic {cls.about.user}s",
-            soft_wrap=True,
-        )
+        console().print(f"{path}: {args.users} synthetic {cls.about.user}s", soft_wrap=True)
     return 0
 
 

@@ -3,7 +3,6 @@ command."""
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import signal
@@ -74,17 +73,6 @@ def edited(folder: Path, members: str) -> Path:
 
 def cells_of(book: Path) -> list[Any]:
     return [cell for cells in sheets(book).values() for cell in cells]
-
-
-def test_the_example_is_short_and_imports_nothing_but_the_public_names() -> None:
-    source = STARS.read_text()
-    assert len(source.splitlines()) <= 60
-    for node in ast.walk(ast.parse(source)):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        assert all(
-            name == "harness" or name.split(".")[0] in sys.stdlib_module_names for name in names
-        )
 
 
 def test_a_run_has_its_units_its_copy_of_the_file_and_a_page(floor: Commands) -> None:
