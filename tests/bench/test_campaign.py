@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import Counter, deque
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,13 @@ import pytest
 
 from bench.blows import (
     BLOWS,
-    INTERRUPT,
-    KILL,
-    NONE,
     ORPHANED,
-    STOPPED,
-    TERM,
-    TWICE,
-    USR1,
-    Blow,
-    Life,
     Manner,
     Moment,
-    awaited,
     live,
 )
 from bench.campaign import SUBJECTS, conduct, planned
-from bench.tally import Seen, look, losses, told, traced, wrong_end
+from bench.tally import Seen, look, losses, told
 from harness.model import JSON
 from harness.store.log import seal
 
@@ -130,87 +119,6 @@ def test_cost_is_counted_of_the_run_s_own_replies(tmp_path: Path) -> None:
     assert (seen.costs, seen.reused) == ({("run", "weibo"): Fraction(3, 2)}, 1)
 
 
-@pytest.mark.parametrize(
-    ("blow", "life"),
-    [
-        (TERM, Life(130, True, False, "")),
-        (KILL, Life(1, True, False, "")),
-        (NONE, Life(137, False, False, "")),
-        (ORPHANED, Life(None, True, True, "")),
-    ],
-)
-def test_wrong_ends_are_noticed(blow: Blow, life: Life) -> None:
-    """Another exit code than promised, or a process that never ends."""
-    assert wrong_end(blow, life)
-
-
-@pytest.mark.parametrize(
-    ("blow", "code"),
-    [
-        (TERM, 143),
-        (USR1, 143),
-        (INTERRUPT, 130),
-        (TWICE, 130),
-        (KILL, 137),
-        (STOPPED, 0),
-        (TERM, 0),
-    ],
-)
-def test_promised_ends_are_none_to_tell_of(blow: Blow, code: int) -> None:
-    """The exit codes of docs/design.md, section 6; a process that was done already ends with 0."""
-    life = Life(code, True, False, "interrupted")
-    assert not wrong_end(blow, life)
-    assert not traced(life)
-
-
-def test_traceback_is_noticed() -> None:
-    """Whatever the exit code."""
-    assert traced(Life(130, True, False, "interrupted\nTraceback (most recent call last)\n"))
-
-
-def test_torn_line_is_no_record(tmp_path: Path) -> None:
-    """Half a line at the end of a killed writer's file counts neither as a user nor as an error."""
-    seen = look(folder_of(tmp_path, [{"user_id": "a"}], [], torn=b'{"user_id":"b"'))
-    assert list(seen.users) == [("run", "weibo", "a", 1)]
-
-
-def test_moment_at_a_write_comes_with_the_change_and_not_before(tmp_path: Path) -> None:
-    """Growth is counted of files with the target in their names only; a replaced file is a change
-    of name."""
-    file, other = tmp_path / "responses_x", tmp_path / "log"
-    steps = deque([(other, "a"), (file, "a"), (file, "ab")])
-
-    def ended() -> bool:
-        if steps:
-            path, text = steps.popleft()
-            path.write_text(text)
-        return False
-
-    other.write_text("")
-    assert awaited(Moment(60.0, "responses_", 1, grown=True), tmp_path, ended)
-    assert not steps
-
-    def replaced() -> bool:
-        fresh = tmp_path / "fresh"
-        fresh.write_text("abc")
-        fresh.replace(file)
-        return False
-
-    assert awaited(Moment(60.0, "responses_", 1), tmp_path, replaced)
-
-
-def test_process_that_ends_by_itself_was_not_struck(tmp_path: Path) -> None:
-    """Its own exit code is reported, with what it said on both streams."""
-    command = [sys.executable, "-c", "import sys; print('a'); sys.exit('b')"]
-    life = live(command, KILL, Moment(60.0), Manner(0.0), tmp_path, tmp_path / "said")
-    assert (life.code, life.struck, life.hung, sorted(life.said.split())) == (
-        1,
-        False,
-        False,
-        ["a", "b"],
-    )
-
-
 @on_linux
 @pytest.mark.parametrize(
     "unread", [False, True], ids=["to a file", "to a pipe that nobody reads any more"]
@@ -233,11 +141,3 @@ def test_orphan_outlives_its_parent(tmp_path: Path, unread: bool) -> None:
     )
     assert not life.hung
     assert file.read_text() == "b"
-
-
-def test_half_of_the_kills_are_at_writes() -> None:
-    """A hundred kills come with all other blows in proportion, in an order drawn from the seed."""
-    blows = planned(100, random.Random(1))
-    counts = Counter(blow.name for blow in blows)
-    assert [counts[blow.name] for blow in BLOWS] == [50, 50, 6, 6, 8, 6, 2, 5]
-    assert planned(100, random.Random(1)) == blows != planned(100, random.Random(2))

@@ -22,7 +22,6 @@ from bench.faults import (
     Case,
     Outcome,
     conduct,
-    judged,
     planned,
     subjects,
     told,
@@ -81,19 +80,6 @@ KINDS = dataclasses.replace(
 
 
 @pytest.mark.parametrize(
-    ("case", "seen"),
-    [
-        (FAULTY, SOUND),
-        (CONTENTS, KINDS),
-        (STRUCK, dataclasses.replace(SOUND, struck=True, most_tries=9)),
-    ],
-)
-def test_what_is_as_promised_is_no_finding(case: Case, seen: Outcome) -> None:
-    """Of faults, content and outages."""
-    assert wrong(case, seen, b"results") == []
-
-
-@pytest.mark.parametrize(
     ("case", "seen", "found"),
     [
         (FAULTY, dataclasses.replace(SOUND, code=1), "exit code 1"),
@@ -127,36 +113,6 @@ def test_each_breach_is_a_finding(case: Case, seen: Outcome, found: str) -> None
     """What is counted wrongly, differs, or shows that nothing was tried."""
     (words,) = wrong(case, seen, b"results")
     assert re.fullmatch(found, words)
-
-
-def test_no_results_at_all_are_no_results_alike() -> None:
-    """Two runs without a file do not prove each other."""
-    assert "the results file differs" in wrong(FAULTY, dataclasses.replace(SOUND, results=b""), b"")
-
-
-def test_repeat_that_differs_is_counted_and_told() -> None:
-    """Runs that should be alike are compared with the first of them, and the table shows how many
-    are not."""
-    other = dataclasses.replace(KINDS, results=b"other")
-    campaign = judged([(CONTENTS, KINDS), (CONTENTS, other), (FAULTY, SOUND)])
-    assert campaign.not_identical == Counter({"content": 1})
-    assert len(campaign.findings) == 1
-    assert "FOUND: content" in told(campaign, 1.0)
-
-
-def test_unusable_replies_are_invalid_or_asked_again() -> None:
-    """With asking again a kind cannot be counted alone; the sum over all tells what is lost."""
-    again = dataclasses.replace(
-        CONTENTS, row="content, asked again", alike="content 2", parse_retries=2
-    )
-    once = dataclasses.replace(CONTENTS, alike="content 0")
-    asked = dataclasses.replace(KINDS, faults=Counter({"empty": 3}), replies=12, requests=14)
-    assert not judged([(once, KINDS), (again, asked)]).findings
-    lost = dataclasses.replace(asked, diagnostics={"invalid": {}})
-    assert (
-        "3 served, 0 invalid at the end, 2 asked again"
-        in judged([(once, KINDS), (again, lost)]).findings[0]
-    )
 
 
 def test_plan_has_every_kind_at_every_rate_in_both_forms_of_both_benchmarks() -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.scale import (
-    BUSY,
     Costs,
-    driver_most,
-    local_most,
     needed,
     ray_most,
     solved,
-    workers_to_saturate,
 )
 
 COSTS = Costs(
@@ -30,7 +24,6 @@ COSTS = Costs(
     driver_user=20e3,
     worker_user=50e3,
 )
-AGENT = replace(COSTS, own=0.002, replies=0.1)
 SECONDS = st.floats(0.001, 0.2)
 
 
@@ -47,33 +40,6 @@ def test_costs_of_exact_sums_are_found_again(
         [((1.0, replies, turns), once + 3e-4 * replies + turn * turns) for replies, turns in every]
     )
     assert found == pytest.approx([once, 3e-4, turn], abs=1e-6)
-
-
-def test_rates_are_as_by_hand() -> None:
-    """0.9 of a core over 0.9 ms a reply is 1,000 a second; ten workers at 50 ms take 0.3 of the
-    driver's core, which takes 0.3 ms for a reply and its share of a user with two."""
-    assert local_most(COSTS) == pytest.approx(1000.0)
-    assert driver_most(COSTS, 10, 0.05) == pytest.approx((BUSY - 0.3) / 0.3e-3)
-    assert ray_most(COSTS, 2, 0.05) == pytest.approx(2 * BUSY / 1.2e-3)
-    assert local_most(AGENT) == pytest.approx(BUSY / 2.09e-3)
-
-
-@given(st.integers(1, 500), SECONDS)
-def test_more_workers_leave_a_driver_fewer_replies(workers: int, turn: float) -> None:
-    """Each worker costs its turns, and a driver that has only turns has no reply left, never
-    fewer."""
-    assert 0.0 <= driver_most(COSTS, workers + 1, turn) <= driver_most(COSTS, workers, turn)
-    assert ray_most(COSTS, workers, turn) <= driver_most(COSTS, workers, turn)
-
-
-@pytest.mark.parametrize("costs", [COSTS, AGENT])
-def test_one_worker_before_saturation_the_workers_limit(costs: Costs) -> None:
-    """Up to the worker before, the rate grows by a worker's; from there on it does not grow."""
-    last = workers_to_saturate(costs, 0.05)
-    rates = [ray_most(costs, workers, 0.05) for workers in range(1, last + 2)]
-    each = BUSY / (costs.worker * costs.replies + costs.own)
-    assert rates[: last - 1] == pytest.approx([each * workers for workers in range(1, last)])
-    assert rates[last] < rates[last - 1] + 1e-9
 
 
 def test_needs_grow_with_steps_and_parts_share_the_time() -> None:
