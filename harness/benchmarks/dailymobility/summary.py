@@ -105,7 +105,14 @@ class DayScoring(Scoring):
         return {NAMES[name]: bias for name in FIGURES if (bias := estimates[name].bias) is not None}
 
     def details(self, scored: Scored) -> JSON:
-        """Return the benchmark's own part of the JSON report."""
+        """Return the benchmark's own part of the JSON report.
+
+        `protocols` by name: the divergences, `final_score` (0 to 100), and `reason` where something
+        is null. `ci95_truth` by metric; `without_bias` (`value, ci95`); `per_slot`; `histograms`
+        (shares by bin of `aligned`, of both sides, and `reach_m`); `day` (48 x 7 shares, of both
+        sides); `ceiling`; `valid_days`; `beside_truth`; `lists`; `ground_truth` (`residents,
+        sha256`); `modes`, `repaired_users`, `warned_users`, `warnings`.
+        """
         tally: Tally = scored.tally
         truth, counts, estimates = tally.truth, tally.counts, tally.estimates
         corrected = estimates[FINAL].corrected

@@ -139,7 +139,15 @@ class StepScoring(Means):
         return levels
 
     def details(self, scored: Scored) -> JSON:
-        """Return the benchmark's own part of the JSON report."""
+        """Return the benchmark's own part of the JSON report.
+
+        `scored_steps`, `unscored_steps`, `users_without_scored_step`; `cold_start` and
+        `persona_augmented` (by metric `value, ci95, users`); `delta` (`value, ci95, users_cold,
+        users_augmented`); `chance` (`fwt` and `delta` of random answers); `learning_curve`;
+        `cohort` (`reaches, users`) and `cohort_curve`; `ceiling`; `repaired_steps`,
+        `release_code_left_out`, `out_of_pool`, `wrong_number`, `at_asked`, `errors_over_valid`.
+        Answers are steps.
+        """
         cold, augmented = (_part(scored, name, (0.0, 1.0)) for name in ("cold", "augmented"))
         tally, (reaches, cohort_users) = scored.tally, _cohort(scored.tally.reached)
         of = tally.counts
