@@ -40,11 +40,9 @@ class Imported:
         written again."""
         first = next((line.text for line in lines(self.files.results)), b"")
         try:
-            return (
-                report_files.read(content(self.files.report("json"), DOCUMENT_MOST))
-                if sound(first)
-                else None
-            )
+            if sound(first):
+                return report_files.read(content(self.files.report("json"), DOCUMENT_MOST))
+            return None
         except (OSError, BadInput):
             return None
 
@@ -68,8 +66,13 @@ class Imported:
     def row(self, usage: JSON) -> JSON:
         """Return the row of `status`; how many users there should be is unknown until they are
         scored."""
-        report, results = self.report if self.is_current else None, self.files.results
-        coverage = report.coverage if report else None
+        report = None
+        if self.is_current:
+            report = self.report
+        results = self.files.results
+        coverage = None
+        if report:
+            coverage = report.coverage
         return {
             "name": self.name,
             "subset": self.files.subset,

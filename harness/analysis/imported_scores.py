@@ -55,7 +55,8 @@ def scored_again(found: Imported, chosen: RescoreOptions) -> Rescored:
         with closing(index_file(benchmark, files.subset, tasks, chosen.results)) as index:
             theirs = _Theirs(files, benchmark, importer, index)
             replace_results(files.results, theirs.records(lock.beat), stamp(), shown_by=files.pages)
-            name, notes = files.folder.name, theirs.notes()
+            name = files.folder.name
+            notes = theirs.notes()
             about = RunFacts(files.subset, name, name, AUTHORS, len(index), theirs.failed, notes)
             report, more = theirs.scores.report(about)
             if theirs.failed:
@@ -155,10 +156,12 @@ class _Theirs:
 def with_failures(report: Report, of_all: Report) -> Report:
     """Return a report of another program's results with the figures `of_all`, in which failures
     count as empty."""
-    user, units = report.user, report.units
+    user = report.user
+    units = report.units
     rows = []
     for name, value in overview.shown(report).items():
-        metric, value_of_all = units[name], of_all.values[name]
+        metric = units[name]
+        value_of_all = of_all.values[name]
         cells = [(metric.text(side.value), str(side.users)) for side in (value, value_of_all)]
         rows.append((name, metric.shown_unit, *cells[0], *cells[1]))
     table = Table(("metric", "unit", "without", f"{user}s", "with", f"{user}s"), tuple(rows))

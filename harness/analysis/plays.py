@@ -70,7 +70,9 @@ class Plays:
     ) -> None:
         self.benchmark = benchmark
         self.diverged = 0
-        self._run, self._index, self._loop = run, index, loop
+        self._run = run
+        self._index = index
+        self._loop = loop
         self._sampling = sampling_again(run.manifest)
         self._replies = Replies(run.files.responses, index.of, lambda: None)
         deque(
@@ -108,10 +110,8 @@ async def transcript(
         for line in lines
         if (completion := completion_of(line))
     }
-    of_completion, exchanges = (
-        {id(completion): line for completion, line in saved.values()},
-        list[Exchange](),
-    )
+    of_completion = {id(completion): line for completion, line in saved.values()}
+    exchanges = list[Exchange]()
     replayed = replaying(
         sampling.of_repeat(repeat), {key: completion for key, (completion, _) in saved.items()}
     )
@@ -125,11 +125,9 @@ async def transcript(
         chat = (await play(benchmark, task, ask, repeat)).chat
     except (ReplayMiss, AgentFailed):
         return None
-    return (
-        Transcript(tuple(exchanges), tuple(chat.reads))
-        if chat.usage.data == record.get("usage")
-        else None
-    )
+    if chat.usage.data == record.get("usage"):
+        return Transcript(tuple(exchanges), tuple(chat.reads))
+    return None
 
 
 def conversation(exchanges: Sequence[Exchange]) -> Iterator[list[Block]]:
@@ -154,7 +152,8 @@ def opened(run: SavedRun, tasks: Path | None, results: Path) -> Iterator[Plays]:
     """Open a run's plays; at the end report on stderr how many users diverged. Raise `BadInput` if
     the run cannot be played: without its tasks, or trust in its code."""
     benchmark = run.as_it_was(tasks, play=True)
-    path, chosen = run.tasks(tasks), run.manifest.selection
+    path = run.tasks(tasks)
+    chosen = run.manifest.selection
     with (
         closing(index_file(benchmark, run.files.subset, path, results, chosen)) as index,
         asyncio.Runner() as loop,
@@ -174,11 +173,10 @@ def cost(exchanges: tuple[Exchange, ...]) -> JSON:
     any."""
 
     def total(counts: list[int | None]) -> int | None:
-        return (
-            sum(known)
-            if (known := [count for count in counts if count is not None]) or not counts
-            else None
-        )
+        known = [count for count in counts if count is not None]
+        if known or not counts:
+            return sum(known)
+        return None
 
     return {
         "requests": len(exchanges),
@@ -191,4 +189,6 @@ def cost(exchanges: tuple[Exchange, ...]) -> JSON:
 def seconds(exchange: Exchange) -> float:
     """Return the seconds of the try that succeeded; 0 where the line has none."""
     found: object = exchange.line.get("seconds")
-    return float(found) if isinstance(found, (int, float)) else 0.0
+    if isinstance(found, (int, float)):
+        return float(found)
+    return 0.0

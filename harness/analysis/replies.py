@@ -45,11 +45,15 @@ class Replies:
         self._path = path
         self._find = find
         self._beat = beat
-        self._positions, self._offsets = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._positions = np.empty(0, np.int64)
+        self._offsets = np.empty(0, np.int64)
 
     def findings(self) -> Iterator[str]:
         """Read them all, and yield what is wrong with single lines."""
-        numbers, positions, offsets, keys = array("q"), array("q"), array("q"), array("Q")
+        numbers = array("q")
+        positions = array("q")
+        offsets = array("q")
+        keys = array("Q")
         for at, number, line, data in opened(self._path, self._beat):
             if data is None:
                 yield f"{at}: {TORN}"

@@ -28,7 +28,8 @@ def report_of(run: SavedRun, results: Path, tasks: Path | None) -> None:
 @contextmanager
 def opened(run: SavedRun, benchmark: Benchmark, results: Path, tasks: Path | None) -> Iterator[Run]:
     """Lock a run and open its files. Its manifest is read again. Raise `BadInput` if it is gone."""
-    files, path = run.files, run.tasks(tasks)
+    files = run.files
+    path = run.tasks(tasks)
     with (
         closing(
             index_file(benchmark, files.subset, path, results, run.manifest.selection)

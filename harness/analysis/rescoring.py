@@ -60,7 +60,8 @@ def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
     are then unchanged."""
     benchmark = run.as_it_was(chosen.tasks, play=chosen.reparse)
     with opened(run, benchmark, chosen.results, chosen.tasks) as job, asyncio.Runner() as loop:
-        scores, diverged = ReportScores(benchmark, job.subset, job.index), list[str]()
+        scores = ReportScores(benchmark, job.subset, job.index)
+        diverged = list[str]()
         if chosen.reparse:
             job.store.load_responses(job.index)
         _replace(job, _scored(_measured(job, loop if chosen.reparse else None, diverged), scores))
@@ -74,7 +75,8 @@ def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
             f"{len(diverged)} users could not be played again from their saved responses and keep"
             " their records."
         )
-        about, notes = facts(job, run.name), (many,) if diverged else ()
+        about = facts(job, run.name)
+        notes = (many,) if diverged else ()
         report, more = scores.report(replace(about, notes=(*about.notes, *notes)))
         write_report(run.files, report, more)
         chosen.reported(
@@ -86,8 +88,10 @@ def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
 def _replace(job: Run, records: Iterator[JSON]) -> None:
     """Replace the results of a run. Raise `BadInput` for a record that cannot be scored: the old
     results remain."""
-    manifest, files = job.manifest, job.store.files
-    named, manifest.results_sha256 = manifest.results_sha256, None
+    manifest = job.manifest
+    files = job.store.files
+    named = manifest.results_sha256
+    manifest.results_sha256 = None
     job.save()  # if the process dies from here on, no outdated hash remains
     try:
         sha256 = replace_results(files.results, records, stamp(), shown_by=files.pages)

@@ -61,7 +61,8 @@ def responses(run: SavedRun) -> Iterator[JSON]:
         plain = {
             name: value for name, value in line.items() if name not in ("completion", "format")
         }
-        if completion := completion_of(line):
+        completion = completion_of(line)
+        if completion:
             plain |= {**completion.data, "response_model": completion.model}
         yield plain
 
@@ -79,7 +80,9 @@ def steps_of(cls: type[Benchmark], record: JSON, plays: Plays | None) -> list[JS
         made = [dict(row) for row in cls.records.rows(record)]
         if cls.origin:  # its author's numbers may be numpy's
             made = orjson.loads(orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY))
-    played = plays.of(record) if plays else None
+    played = None
+    if plays:
+        played = plays.of(record)
     if played is None:
         return [{**dict.fromkeys(COST), **row} for row in made]
     return [
@@ -90,7 +93,8 @@ def steps_of(cls: type[Benchmark], record: JSON, plays: Plays | None) -> list[JS
 @contextmanager
 def reading(cls: type[Benchmark], record: JSON, what: str) -> Iterator[None]:
     """Name the user and what is read where a record, or a benchmark's own code, is odd."""
-    key, through = str(record.get("user_id")), () if cls.origin else ODD_SHAPE
+    key = str(record.get("user_id"))
+    through = () if cls.origin else ODD_SHAPE
     with read_of(key), guarded(cls, f"user {key}, {what}", *through):
         yield
 
@@ -100,7 +104,9 @@ def users(run: SavedRun, plays: Plays | None, benchmark: Benchmark) -> Iterator[
     found = records(run)
     while chunk := list(islice(found, CHUNK)):
         for record, own in zip(chunk, values_of(benchmark, chunk), strict=True):
-            played = plays.of(record) if plays else None
+            played = None
+            if plays:
+                played = plays.of(record)
             with read_of(str(record.get("user_id"))):
                 spent = (
                     cost(played.exchanges) if played else {**dict.fromkeys(COST), **record["usage"]}

@@ -132,7 +132,8 @@ class SavedRun:
 
         The latter is taken of a known run alone, if there is no copy, or what changed is `allowed`.
         """
-        if not (named := self.manifest.provenance.get("source")):
+        named = self.manifest.provenance.get("source")
+        if not named:
             return None
         copies = [copy for copy in self._kept if _is_copy(copy, Path(named))]
         if self.is_known and (not copies or allowed.issuperset(self.changed)):
@@ -181,7 +182,8 @@ class SavedRun:
     def changed_benchmark(self) -> list[str]:
         """Return the benchmark's file, as identity names it, if it has changed since the run was
         made."""
-        named, copy = self.manifest.provenance.get("benchmark"), self._benchmark_copy
+        named = self.manifest.provenance.get("benchmark")
+        copy = self._benchmark_copy
         if (
             not named
             or ":" in named
@@ -208,7 +210,8 @@ class SavedRun:
         """Return the tasks folder: the named one, else the original one."""
         if folder is not None:
             return folder
-        path, depth = Path(self.manifest.tasks["path"]), len(Path(self._tasks_file).parts)
+        path = Path(self.manifest.tasks["path"])
+        depth = len(Path(self._tasks_file).parts)
         above = [*path.parents][:depth]
         if len(above) < depth:
             raise BadInput(
@@ -238,7 +241,8 @@ class SavedRun:
         named, or the folder's copy, which runs only if it is known or trusted. Raise `BadInput`."""
         name = self.manifest.identity["benchmark"]
         if self.named is not None:
-            found, what = registry.find(self.named), self.named
+            found = registry.find(self.named)
+            what = self.named
         elif registry.is_shipped(name):
             return registry.find(name)
         elif (copy := self._benchmark_copy) is None:
@@ -248,10 +252,8 @@ class SavedRun:
             )
         else:
             self._check_trust()
-            spec, what = (
-                self.manifest.provenance.get("benchmark") or copy.name,
-                f"its copy {copy.name}",
-            )
+            spec = self.manifest.provenance.get("benchmark") or copy.name
+            what = f"its copy {copy.name}"
             if ":" in spec and self.is_known:
                 found = registry.find(spec)
             else:
@@ -271,7 +273,8 @@ class SavedRun:
         Without `play` it only measures saved answers, and runs no code of a prompt or agent. With
         it, code that is not known needs trust.
         """
-        cls, identity = self.benchmark_class, self.manifest.identity["settings"]
+        cls = self.benchmark_class
+        identity = self.manifest.identity["settings"]
         if allowed.intersection(self.changed_benchmark):
             cls = registry.find(self.manifest.provenance["benchmark"])
         self.tasks(folder)
@@ -291,7 +294,8 @@ class SavedRun:
     def measuring(self, folder: Path | None) -> Benchmark:
         """Return the benchmark for saved answers alone; it needs no tasks, unless it measures with
         other files."""
-        cls, identity = self.benchmark_class, self.manifest.identity["settings"]
+        cls = self.benchmark_class
+        identity = self.manifest.identity["settings"]
         if cls.task_files.data_files:
             return self.benchmark(folder, play=False)
         files = self._named_files(cls, frozenset(), play=False)
@@ -302,16 +306,20 @@ class SavedRun:
     def as_it_was(self, folder: Path | None, *, play: bool) -> Benchmark:
         """Return the benchmark on the run's own data. Raise `BadInput` if the data has changed."""
         made = self.benchmark(folder, play=play)
-        if found := differences(self.manifest.identity["settings"], made.configuration.identity):
+        found = differences(self.manifest.identity["settings"], made.configuration.identity)
+        if found:
             words = "; ".join(changes(found))
             raise BadInput(
                 f"the run was made with other data ({words}): restore it, or name it with"
                 " --tasks-dir"
             )
-        if (of := made.origin) is not None:
+        of = made.origin
+        if of is not None:
             for name, data in kept_files(made).items():
                 if self._digests.get(name) != sha256(data).hexdigest():
-                    what = of.spec if name == of.kept else name
+                    what = name
+                    if name == of.kept:
+                        what = of.spec
                     raise BadInput(f"{what} has changed since the run was made")
         return made
 
@@ -341,7 +349,8 @@ class SavedRun:
     def _setting_file(self, field: str, kept: str, allowed: frozenset[str]) -> Path:
         """Return the folder's copy, or the original of a known run if that is `allowed` or there is
         no copy."""
-        copy, original = self.files.folder / kept, self._sources.get(field)
+        copy = self.files.folder / kept
+        original = self._sources.get(field)
         if self.is_known and original and (f"files.{kept}" in allowed or not copy.is_file()):
             return Path(original)
         if not copy.is_file():

@@ -44,8 +44,10 @@ def find(args: Selected) -> tuple[list[SavedRun], int]:
     """
     for name in args.runs:
         _there(args.results_dir / name, name, args.results_dir)
-    trust, named = getattr(args, "trust", False), getattr(args, "benchmark", None)
-    found, code = [], 0
+    trust = getattr(args, "trust", False)
+    named = getattr(args, "benchmark", None)
+    found = []
+    code = 0
     for files in runs(args.results_dir):
         if not _is_selected(files, args.runs, args):
             continue
@@ -81,7 +83,8 @@ def without_merged(found: Sequence[SavedRun]) -> list[SavedRun]:
 def find_imported(args: Selected) -> tuple[list[Imported], int]:
     """Return the results of another program that the options select, and an exit code as `find`
     does."""
-    found, code = list[Imported](), 0
+    found = list[Imported]()
+    code = 0
     try:
         named = args.runs or ([run_name(None, args.model)] if args.model else [])
     except BadInput:  # a model's name that is no folder's
@@ -108,11 +111,9 @@ def _is_selected(files: RunFiles, names: Sequence[str], args: Selected) -> bool:
 def folder(name: str, results: Path) -> Path:
     """Return the folder of a run of the results folder, or else the folder of that path. Raise
     `BadInput`."""
-    return (
-        Path(name)
-        if os.path.isdir(name) and not os.path.isdir(results / name)
-        else _there(results / name, name, results)
-    )
+    if os.path.isdir(name) and not os.path.isdir(results / name):
+        return Path(name)
+    return _there(results / name, name, results)
 
 
 def _there(path: Path, name: str, results: Path) -> Path:
@@ -153,12 +154,15 @@ def check_subsets(wanted: Sequence[str] | None, found: Iterable[str]) -> None:
 
 def nothing_found(args: Selected) -> BadInput:
     """Return the error that no run is selected; it names results of another program that are."""
-    if unscored := [one for one in find_imported(args)[0] if one.report is None]:
+    unscored = [one for one in find_imported(args)[0] if one.report is None]
+    if unscored:
         return BadInput(f"{unscored[0].label}: {unscored[0].remedy}")
     named = [f"--name {name}" for name in args.runs]
     named += [f"--model {args.model}"] if args.model else []
     named += [f"--subset {platform}" for platform in args.platform or ()]
-    for_these = f" for {' '.join(named)}" if named else ""
+    for_these = ""
+    if named:
+        for_these = f" for {' '.join(named)}"
     return BadInput(
         f"no run under {args.results_dir.resolve()}{for_these}: name the folder of the runs with"
         " --results-dir"
@@ -173,7 +177,8 @@ def each(
 
     An error of one is reported under its name, and the others go on.
     """
-    results, code = [], 0
+    results = []
+    code = 0
     for item in items:
         try:
             results.append(work(item))

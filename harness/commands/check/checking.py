@@ -34,10 +34,10 @@ from harness.scoring.compared import Figures
 from harness.scoring.rows import figures_of
 from harness.scoring.scorer import Scorer
 
-FEW = 3
+MAX_FINDINGS = 3
 """Lines that are changed field by field, and findings reported for one check."""
 
-GARBAGE = (
+GARBAGE_REPLIES = (
     "",
     "I cannot help with that.",
     "[]",
@@ -90,7 +90,9 @@ class Subject:
 
     @cached_property
     def records(self) -> list[Record]:
-        return [Record(one.task.key, orjson.loads(orjson.dumps(one.data))) for one in self.trials]
+        return [
+            Record(trial.task.key, orjson.loads(orjson.dumps(trial.data))) for trial in self.trials
+        ]
 
     def play(self, task: Task, model: Model) -> Trial:
         saved: dict[tuple[Request, int], Completion] = {}
@@ -107,51 +109,53 @@ class Subject:
     def at_once(self, model: Model) -> list[JSON]:
         """Return the records of all users, played at the same time, then measured."""
 
-        async def every() -> list[Any]:
+        async def play_all() -> list[Any]:
             plays = (play.play(self.benchmark, task, _answering(model, {})) for task in self.tasks)
             return await asyncio.gather(*plays)
 
-        users = zip(self.tasks, asyncio.run(every()), strict=True)
+        users = zip(self.tasks, asyncio.run(play_all()), strict=True)
         return [play.recorded(self.benchmark, task, played) for task, played in users]
 
     def replay(self, trial: Trial) -> JSON:
         """Return the record of the saved completions. Raise `BenchmarkError` if another request is
         made."""
-        times = Counter[Request]()
+        sent = Counter[Request]()
 
         async def ask(request: Request) -> Completion:
-            made = trial.saved.get((request, times[request]))
-            if made is None:
+            completion = trial.saved.get((request, sent[request]))
+            if completion is None:
                 raise BenchmarkError("asks something else when its saved replies are read again")
-            times[request] += 1
-            return made
+            sent[request] += 1
+            return completion
 
-        again = asyncio.run(play.play(self.benchmark, trial.task, ask))
-        data = play.recorded(self.benchmark, trial.task, again)
-        if times.total() < len(trial.saved):
+        played = asyncio.run(play.play(self.benchmark, trial.task, ask))
+        data = play.recorded(self.benchmark, trial.task, played)
+        if sent.total() < len(trial.saved):
             raise BenchmarkError("asks less when its saved replies are read again")
         return data
 
 
 def _answering(model: Model, saved: dict[tuple[Request, int], Completion]) -> Ask:
     """Return the `ask` of one user; it adds to `saved`."""
-    reply, times = model(), Counter[Request]()
+    reply = model()
+    sent = Counter[Request]()
 
     async def ask(request: Request) -> Completion:
         await asyncio.sleep(0)  # as over a network, others run meanwhile
         text = reply(request)
-        tokens = sum(len(one.text) for one in request.messages) // 2, len(text) // 2
-        made = saved[request, times[request]] = Completion(
-            text, prompt_tokens=tokens[0], completion_tokens=tokens[1]
+        characters = sum(len(message.text) for message in request.messages)
+        completion = Completion(
+            text, prompt_tokens=characters // 2, completion_tokens=len(text) // 2
         )
-        times[request] += 1
-        return made
+        saved[request, sent[request]] = completion
+        sent[request] += 1
+        return completion
 
     return ask
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CheckResult:
     """What a check has found, None for nothing. `waived` is the reason why its findings are no
     breach: an exception is one all the same."""
 
@@ -160,36 +164,41 @@ class Result:
     waived: str | None = None
 
 
-def results(subject: Subject, seen: dict[str, str] | None = None) -> Iterator[Result]:
+def results(subject: Subject, seen: dict[str, str] | None = None) -> Iterator[CheckResult]:
     """Yield the result of each check. An exception is a finding.
 
     A finding is shown once: `seen` has those of earlier checks, and where they were.
     """
     seen = {} if seen is None else seen
     for name, check in CHECKS.items():
-        found, waived = list[str](), subject.benchmark.about.waived.get(name)
+        findings = list[str]()
+        waived = subject.benchmark.about.waived.get(name)
         try:
-            found += islice(check(subject), FEW)
-        except (
-            Exception
-        ) as error:  # the author's code where nothing guards it, or an assumption of a check
-            found.append(str(error) if isinstance(error, HarnessError) else described(error))
+            findings += islice(check(subject), MAX_FINDINGS)
+        except Exception as error:
+            # The author's code where nothing guards it, or an assumption of a check.
+            findings.append(str(error) if isinstance(error, HarnessError) else described(error))
             waived = None
-        earlier = {one: place for one in found for text, place in seen.items() if text in one}
-        new = [one for one in found if one not in earlier]
-        again = [f"fails as {place} does" for place in dict.fromkeys(earlier.values())]
+        new = list[str]()
+        repeated = list[str]()
+        for finding in findings:
+            places = [place for text, place in seen.items() if text in finding]
+            if places:
+                repeated.append(f"fails as {places[-1]} does")
+            else:
+                new.append(finding)
+        shown = new or dict.fromkeys(repeated)
         seen |= dict.fromkeys(new, f"{subject.subset}, {name}")
-        yield Result(name, "; ".join(new or again) or None, waived)
-        if found and name in FIRST:
+        yield CheckResult(name, "; ".join(shown) or None, waived)
+        if findings and name in REQUIRED_CHECKS:
             return
 
 
-def unmade(subject: Subject) -> str | None:
+def without_valid_answer(subject: Subject) -> str | None:
     """Return which checks prove little because no model gave a valid answer, None if one did."""
+    outcomes = subject.benchmark.records.outcomes
     try:
-        if any(
-            VALID in subject.benchmark.records.outcomes(record.data) for record in subject.records
-        ):
+        if any(VALID in outcomes(record.data) for record in subject.records):
             return None
     except Exception:  # the author's code or the harness's, which the checks have reported
         return None
@@ -204,18 +213,17 @@ def unmade(subject: Subject) -> str | None:
 
 def declaration(subject: Subject) -> Iterator[str]:
     """A class declares all that is required, and a report can save it."""
-    if wrong := registry.undeclared(type(subject.benchmark)):
-        yield wrong
+    undeclared = registry.undeclared(type(subject.benchmark))
+    if undeclared:
+        yield undeclared
     waived = subject.benchmark.about.waived
-    if unknown := [name for name in waived if name not in CHECKS.keys() - FIRST]:
-        yield (
-            f"waived: {unknown[0]} is no check that can be waived: these are"
-            f" {', '.join(CHECKS.keys() - FIRST)}"
-        )
-    if bare := [
-        name for name, reason in waived.items() if type(reason) is not str or not reason.strip()
-    ]:
-        yield f"waived: {bare[0]}: expected the reason"
+    waivable = CHECKS.keys() - REQUIRED_CHECKS
+    for name in [name for name in waived if name not in waivable][:1]:
+        yield (f"waived: {name} is no check that can be waived: these are {', '.join(waivable)}")
+    for name, reason in waived.items():
+        if type(reason) is not str or not reason.strip():
+            yield f"waived: {name}: expected the reason"
+            break
     orjson.dumps(typed.declared(type(subject.benchmark)))
 
 
@@ -227,32 +235,38 @@ def readable(subject: Subject) -> Iterator[str]:
 
 def settings_again(subject: Subject) -> Iterator[str]:
     """Settings that are read back from a run's identity are those that it was made of."""
-    benchmark, now = subject.benchmark, subject.benchmark.settings
+    benchmark = subject.benchmark
+    settings = benchmark.settings
     cls = type(benchmark)
     for name, kind in own_settings.kinds(cls.Settings).items():
-        for value in _other_values(getattr(now, name), kind):
+        for value in _other_values(getattr(settings, name), kind):
             try:
-                made = cls(
-                    replace(now, **{name: value}), asking=benchmark.asking, folder=benchmark.folder
+                other = cls(
+                    replace(settings, **{name: value}),
+                    asking=benchmark.asking,
+                    folder=benchmark.folder,
                 )
             except (BadInput, ValueError):  # values that the benchmark itself refuses
                 continue
-            identity = orjson.loads(orjson.dumps(made.configuration.identity))
+            identity = orjson.loads(orjson.dumps(other.configuration.identity))
             if identity == benchmark.configuration.identity:
                 yield f"{name}: {value!r} leaves the identity of a run as it was"
-            if (
-                own_settings.of_run(cls, identity, own_settings.files(made.settings))
-                != made.settings
-            ):
+            files = own_settings.files(other.settings)
+            if own_settings.of_run(cls, identity, files) != other.settings:
                 yield f"{name}: {value!r} is not read back from the identity of a run"
 
 
-def _other_values(now: Any, kind: object) -> list[Any]:
+def _other_values(current: Any, kind: object) -> list[Any]:
+    """Return values of a setting other than the current one: none of a type that is not known."""
     if isinstance(kind, tuple):
-        return [text for text in kind if text != now]
+        return [text for text in kind if text != current]
     if kind is bool:
-        return [not now]
-    return [(now or 0) + 1] if kind in (int, float) else [f"{now or ''}x"] if kind is str else []
+        return [not current]
+    if kind in (int, float):
+        return [(current or 0) + 1]
+    if kind is str:
+        return [f"{current or ''}x"]
+    return []
 
 
 def no_answer(subject: Subject) -> Iterator[str]:
@@ -265,14 +279,17 @@ def no_answer(subject: Subject) -> Iterator[str]:
 def bad_lines(subject: Subject) -> Iterator[str]:
     """A field that is read and missing is refused under its name; of another type it is refused, or
     can be played."""
-    told = set()
-    for number, line in enumerate(subject.decoded[:FEW], 1):
-        subject.benchmark.parse(watched := tasks.Line(line), subject.subset)
+    reported = set()
+    for number, line in enumerate(subject.decoded[:MAX_FINDINGS], 1):
+        watched = tasks.Line(line)
+        subject.benchmark.parse(watched, subject.subset)
         for path in line_changes.paths(line):
-            if path not in told and (wrong := _bad_field(subject, number, path, watched.read)):
-                told.add(
-                    path
-                )  # a field's other values, and other lines, most likely have the same mistake
+            # A field's other values, and other lines, most likely have the same mistake.
+            if path in reported:
+                continue
+            wrong = _bad_field(subject, number, path, watched.read)
+            if wrong:
+                reported.add(path)
                 yield wrong
 
 
@@ -281,11 +298,13 @@ def _bad_field(
 ) -> str | None:
     """Return what is wrong once a field of a line is missing, or of another type; None for
     nothing."""
-    line, name = subject.decoded[number - 1], path[0]
+    line = subject.decoded[number - 1]
+    name = path[0]
     try:
-        wrong = _refusal(subject, number, line_changes.without(line, path))
-        if len(path) == 1 and name in read and wrong is not None and f"field {name}" not in wrong:
-            return f"line {number} without {name}: the error does not name the field: {wrong}"
+        refusal = _refusal(subject, number, line_changes.without(line, path))
+        is_named = refusal is None or f"field {name}" in refusal
+        if len(path) == 1 and name in read and not is_named:
+            return f"line {number} without {name}: the error does not name the field: {refusal}"
         for value in line_changes.OTHER_TYPES:
             _refusal(subject, number, line_changes.replaced(line, path, value))
     except HarnessError as error:
@@ -314,19 +333,22 @@ def _refusal(subject: Subject, number: int, line: JSON) -> str | None:
 def unreachable_truth(subject: Subject) -> Iterator[str]:
     """A field that changes the truth of a user changes no request."""
     pools = line_changes.pools(subject.decoded)
-    for number, line in enumerate(subject.decoded[:FEW], 1):
-        task, text = subject.tasks[number - 1], subject.lines[number - 1]
+    for number, line in enumerate(subject.decoded[:MAX_FINDINGS], 1):
+        task = subject.tasks[number - 1]
+        text = subject.lines[number - 1]
         if subject.parse(text, number).truth != task.truth:
             yield "the truth of one line, parsed twice, is not equal: give its class an __eq__"
             return
-        before = subject.requests(text, number)
+        expected = subject.requests(text, number)
         for path, copies in line_changes.others(line, pools):
             other = _other_truth(subject, task, number, copies)
-            after = subject.requests(other, number) if other else before
-            if leaks := [name for name in before if after[name] != before[name]]:
+            if other is None:
+                continue
+            requests = subject.requests(other, number)
+            for model in [model for model in expected if requests[model] != expected[model]][:1]:
                 yield (
                     f"line {number}: {line_changes.path_text(path)} changes the truth and, with"
-                    f" {leaks[0]}, a request"
+                    f" {model}, a request"
                 )
 
 
@@ -347,20 +369,20 @@ def values(subject: Subject) -> Iterator[str]:
     bounds.)"""
     data = [record.data for record in subject.records]
     for metric in subject.benchmark.metrics if subject.benchmark.scoring.is_measured else ():
-        if data and all(one["metrics"][metric.name] is None for one in data):
+        if data and all(record_data["metrics"][metric.name] is None for record_data in data):
             yield f"{metric.name} is None for every user"
 
 
 def deterministic_replay(subject: Subject) -> Iterator[str]:
     """The saved replies of a user give the same record again, without another request."""
-    for one in subject.trials:
+    for trial in subject.trials:
         try:
-            again = subject.replay(one)
+            replayed = subject.replay(trial)
         except HarnessError as error:
-            yield f"user {one.task.key}: {error}"
+            yield f"user {trial.task.key}: {error}"
             continue
-        if orjson.dumps(again) != orjson.dumps(one.data):
-            yield f"user {one.task.key}: the saved replies give another record than the live ones"
+        if orjson.dumps(replayed) != orjson.dumps(trial.data):
+            yield f"user {trial.task.key}: the saved replies give another record than the live ones"
 
 
 def shared_state(subject: Subject) -> Iterator[str]:
@@ -384,58 +406,68 @@ def shared_state(subject: Subject) -> Iterator[str]:
 
 def saved_answers(subject: Subject) -> Iterator[str]:
     """The saved answer of a user, measured again, has the same values."""
-    for one, record in zip(subject.trials, subject.records, strict=True):
-        again = play.rescored(subject.benchmark, one.task, record.data)
-        if orjson.loads(orjson.dumps(again)) != record.data:
-            yield f"user {one.task.key}: the saved answer, measured again, gives other values"
+    for trial, record in zip(subject.trials, subject.records, strict=True):
+        rescored = play.rescored(subject.benchmark, trial.task, record.data)
+        if orjson.loads(orjson.dumps(rescored)) != record.data:
+            yield f"user {trial.task.key}: the saved answer, measured again, gives other values"
 
 
 def additive_statistics(subject: Subject) -> Iterator[str]:
     """Neither shards nor order change a figure, and the row of a user does not depend on the
     others."""
-    benchmark, records = subject.benchmark, subject.records
+    benchmark = subject.benchmark
+    records = subject.records
     compared = Figures(benchmark)
 
     def rows_of(records: Sequence[Record]) -> Any:
         return compared.contributions(compared.raw(records), range(len(records)))[0]
 
-    whole = rows_of(records)
-    if not _close(whole, np.vstack([rows_of([record]) for record in records])).all():
+    rows = rows_of(records)
+    if not _close(rows, np.vstack([rows_of([record]) for record in records])).all():
         yield "statistics: the row of a user depends on the other users that it is computed with"
-    totals = np.vstack([whole.sum(axis=0), whole[::-1].sum(axis=0), 2 * whole.sum(axis=0)])
+    totals = np.vstack([rows.sum(axis=0), rows[::-1].sum(axis=0), 2 * rows.sum(axis=0)])
     figures = figures_of(benchmark, totals)
-    if not _close(figures, np.vstack([figures_of(benchmark, one[None]) for one in totals])).all():
+    alone = np.vstack([figures_of(benchmark, total[None]) for total in totals])
+    if not _close(figures, alone).all():
         yield "figures: a row of the result depends on the other rows of totals"
     if benchmark.scoring.is_mean:
         with np.errstate(invalid="ignore"):
             means = Means().figures(totals)[:, : figures.shape[1]]
         if not _close(figures, means).all():
             yield "figures: other than means: for these extend `Scoring`"
-    compared.uses(whole.shape[1])
-    made = Scorer(benchmark, subject.subset)
-    expected = made.running(made.score(records))
+    compared.uses(rows.shape[1])
+    yield from _unlike_in_shards(Scorer(benchmark, subject.subset), records)
+
+
+def _unlike_in_shards(scorer: Scorer, records: Sequence[Record]) -> Iterator[str]:
+    """Yield a figure that is another one when the records are scored in shards, for each way."""
+    expected = scorer.running(scorer.score(records))
     for size, order in ((1, records), (2, records), (7, records), (3, records[::-1])):
-        shards = [made.score(order[start : start + size]) for start in range(0, len(order), size)]
-        for how, score in {
-            "merged": reduce(made.merge, shards),
-            "condensed": reduce(made.merge, map(made.condense, shards)),
-        }.items():
-            found = made.running(score)
-            if wrong := [name for name in expected if not _close(found[name], expected[name])]:
+        starts = range(0, len(order), size)
+        shards = [scorer.score(order[start : start + size]) for start in starts]
+        scores = {
+            "merged": reduce(scorer.merge, shards),
+            "condensed": reduce(scorer.merge, map(scorer.condense, shards)),
+        }
+        for how, score in scores.items():
+            figures = scorer.running(score)
+            wrong = [name for name in expected if not _close(figures[name], expected[name])]
+            if wrong:
                 yield f"{wrong[0]} is another in shards of {size} users, {how}"
 
 
 def _close(a: object, b: object) -> Any:
     """Return whether numbers or arrays are equal but for rounding; None is NaN, and equals NaN."""
-    a, b = (np.asarray(one, dtype=np.float64) for one in (a, b))
-    return np.isclose(a, b, rtol=1e-9, atol=1e-9, equal_nan=True)
+    left = np.asarray(a, dtype=np.float64)
+    right = np.asarray(b, dtype=np.float64)
+    return np.isclose(left, right, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
 def reports(subject: Subject) -> Iterator[str]:
     """Report and page can be made of no user, one and all, complete or not; cards can be made."""
     benchmark = subject.benchmark
     notes = tuple(filter(None, dict.fromkeys(remark(benchmark, task) for task in subject.tasks)))
-    made = Scorer(benchmark, subject.subset)
+    scorer = Scorer(benchmark, subject.subset)
     for records in ([], subject.records[:1], subject.records):
         for missing in (0, 1):
             facts = RunFacts(
@@ -446,13 +478,13 @@ def reports(subject: Subject) -> Iterator[str]:
                 len(records) + missing,
                 missing,
             )
-            written, _ = made.report(made.score(records), replace(facts, notes=notes))
-            report = report_files.read(typed.encoded(written))
+            saved, _ = scorer.report(scorer.score(records), replace(facts, notes=notes))
+            report = report_files.read(typed.encoded(saved))
             page(report)
     cards = ReportCards.of(report, benchmark, posts=False)
-    for one, record in zip(subject.trials, subject.records, strict=True):
-        for task in (one.task, None):
-            cards.card(record.data, task, list(one.saved.values()))
+    for trial, record in zip(subject.trials, subject.records, strict=True):
+        for task in (trial.task, None):
+            cards.card(record.data, task, list(trial.saved.values()))
     yield from ()  # what fails raises
 
 
@@ -470,7 +502,7 @@ CHECKS: Mapping[str, Callable[[Subject], Iterator[str]]] = {
     "statistics": additive_statistics,
     "reports": reports,
 }
-FIRST = frozenset({"declaration", "tasks"})
+REQUIRED_CHECKS = frozenset({"declaration", "tasks"})
 """Checks without which no other makes sense."""
 
 
@@ -479,18 +511,18 @@ FIRST = frozenset({"declaration", "tasks"})
 
 def garbage() -> Callable[[Request], str]:
     """Return a model without a usable reply."""
-    return lambda request: GARBAGE[crc32(repr(request).encode()) % len(GARBAGE)]
+    return lambda request: GARBAGE_REPLIES[crc32(repr(request).encode()) % len(GARBAGE_REPLIES)]
 
 
-def of_baseline(answer: Baseline) -> Model:
-    return lambda: lambda request: answer([asdict(one) for one in request.messages], 0)
+def baseline_model(answer: Baseline) -> Model:
+    return lambda: lambda request: answer([asdict(message) for message in request.messages], 0)
 
 
-def of_replies(texts: Sequence[str]) -> Model:
+def replies_model(texts: Sequence[str]) -> Model:
     """Return a model that gives these replies to each user in turn."""
 
-    def begun() -> Callable[[Request], str]:
-        left = cycle(texts)
-        return lambda request: next(left)
+    def new_user() -> Callable[[Request], str]:
+        replies = cycle(texts)
+        return lambda request: next(replies)
 
-    return begun
+    return new_user

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
+from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -16,14 +17,14 @@ from harness.benchmarks import registry
 from harness.benchmarks.files import DOCUMENT_MOST, input_file
 from harness.benchmarks.tasks import how_to_get
 from harness.commands.check import checking
-from harness.commands.check.checking import Model, Result, Subject
+from harness.commands.check.checking import CheckResult, Model, Subject
 from harness.engine.files import index_file
 from harness.errors import BadInput
 from harness.option import option
 from harness.options import options
 from harness.ui.console import console
 
-USERS = 20
+CHECKED_USERS = 20
 """Of each subset; the first ones."""
 
 
@@ -39,94 +40,102 @@ class Options(options.TasksFolder, options.OneBenchmark):
 def execute(args: Options) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("once")  # not again for each user and subset
-        warnings.filterwarnings(
-            "ignore", "coroutine .* was never awaited", RuntimeWarning
-        )  # the checks report it
+        # The checks report a coroutine that was never awaited.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         return _checked(args)
 
 
 def _checked(args: Options) -> int:
-    cls, folder = registry.find(args.benchmark), args.tasks_dir
+    cls = registry.find(args.benchmark)
+    folder = args.tasks_dir
     models = models_of(cls, _replies(args.replies) if args.replies else [])
-    find = cls.task_files.file_in
-    needed = {
-        subset: [find(folder, name) for name in files_needed(cls, subset)] for subset in cls.subsets
-    }
-    absent = {
-        subset: next((path for path in paths if not path.exists()), None)
-        for subset, paths in needed.items()
-    }
-    if all(absent.values()):
-        first = next(iter(absent.values()))
+    missing = {subset: _missing_file(cls, subset, folder) for subset in cls.subsets}
+    if all(missing.values()):
         raise BadInput(
-            f"no tasks: missing {first}; {how_to_get(cls)}, or name their folder with --tasks-dir"
+            f"no tasks: missing {next(iter(missing.values()))}; {how_to_get(cls)}, or name their"
+            " folder with --tasks-dir"
         )
-    say, code = partial(console().print, highlight=False, soft_wrap=True, markup=False), 0
-    seen, notes = dict[str, str](), dict[str, list[str]]()
-    for subset, missing in absent.items():
+    say = partial(console().print, highlight=False, soft_wrap=True, markup=False)
+    code = 0
+    seen = dict[str, str]()
+    notes = defaultdict[str, list[str]](list)
+    for subset, path in missing.items():
         label = f"{cls.name}, {subset}"
-        if missing:
-            say(f"{label}: {missing} does not exist: {how_to_get(cls)}")
+        if path:
+            say(f"{label}: {path} does not exist: {how_to_get(cls)}")
             code = 1
             continue
         subject = subject_of(cls, subset, folder, models)
-        for one in checking.results(subject, seen):
-            say(f"{label}: {one.check}: {_verdict(one)}")
-            code = 1 if one.wrong and not one.waived else code
-        if unmade := checking.unmade(subject):
-            notes.setdefault(unmade, []).append(subset)
+        for result in checking.results(subject, seen):
+            say(f"{label}: {result.check}: {_verdict(result)}")
+            if result.wrong and not result.waived:
+                code = 1
+        note = checking.without_valid_answer(subject)
+        if note:
+            notes[note].append(subset)
     for note, subsets in notes.items():
         say(f"{cls.name}, {', '.join(subsets)}: note: {note}")
     return code
 
 
-def _verdict(one: Result) -> str:
-    if one.waived:
-        return (
-            f"waived ({one.waived}): {one.wrong}"
-            if one.wrong
-            else f"OK (the waiver is not needed: {one.waived})"
-        )
-    return one.wrong or "OK"
+def _missing_file(cls: type[Benchmark], subset: str, folder: Path) -> Path | None:
+    """Return the first file that a subset needs and that does not exist, None if all do."""
+    for name in files_needed(cls, subset):
+        path = cls.task_files.file_in(folder, name)
+        if not path.exists():
+            return path
+    return None
+
+
+def _verdict(result: CheckResult) -> str:
+    if not result.waived:
+        return result.wrong or "OK"
+    if not result.wrong:
+        return f"OK (the waiver is not needed: {result.waived})"
+    return f"waived ({result.waived}): {result.wrong}"
 
 
 def _replies(path: Path) -> list[str]:
     """Return the reply of each line: the text of a JSON string, and any other JSON as it is
     written."""
-    found = []
+    replies = list[str]()
     for number, line in enumerate(input_file(path, "the replies ", DOCUMENT_MOST).splitlines(), 1):
-        if line.strip():
-            try:
-                reply = orjson.loads(line)
-            except ValueError as error:
-                expected = "expected a reply in JSON, or any other reply as a JSON string"
-                raise BadInput(f"{path}, line {number}: {expected} ({error})") from None
-            found.append(reply if isinstance(reply, str) else line.decode())
-    if not found:
+        if not line.strip():
+            continue
+        try:
+            reply = orjson.loads(line)
+        except ValueError as error:
+            expected = "expected a reply in JSON, or any other reply as a JSON string"
+            raise BadInput(f"{path}, line {number}: {expected} ({error})") from None
+        replies.append(reply if isinstance(reply, str) else line.decode())
+    if not replies:
         raise BadInput(f"{path}: expected one reply or more, each in a line")
-    return found
+    return replies
 
 
 def models_of(cls: type[Benchmark], replies: list[str]) -> dict[str, Model]:
     """Return the models: the benchmark's baselines (all baselines for a shipped one), replies,
     garbage."""
-    found: dict[str, Model] = {"garbage": checking.garbage}
-    found |= {name: checking.of_baseline(answer) for name, answer in cls.baselines.items()}
+    models: dict[str, Model] = {"garbage": checking.garbage}
+    baselines = dict(cls.baselines)
     if registry.is_shipped(cls.name):
-        found |= {
-            name: checking.of_baseline(answer) for name, answer in registry.baselines().items()
-        }
-    return found | ({"replies": checking.of_replies(replies)} if replies else {})
+        baselines |= registry.baselines()
+    for name, answer in baselines.items():
+        models[name] = checking.baseline_model(answer)
+    if replies:
+        models["replies"] = checking.replies_model(replies)
+    return models
 
 
 def subject_of(
     cls: type[Benchmark], subset: str, folder: Path, models: dict[str, Model]
 ) -> Subject:
     """Return a subset with its first users. Raise `BadInput` for unusable tasks."""
-    benchmark, path = cls(folder=folder), cls.task_files.file_in(folder, cls.subsets[subset])
+    benchmark = cls(folder=folder)
+    path = cls.task_files.file_in(folder, cls.subsets[subset])
     with (
         tempfile.TemporaryDirectory() as cache,
         closing(index_file(benchmark, subset, path, Path(cache))) as index,
     ):
-        lines = [index.read(position) for position in range(min(USERS, len(index)))]
+        lines = [index.read(position) for position in range(min(CHECKED_USERS, len(index)))]
     return Subject(benchmark, subset, path.name, lines, models)

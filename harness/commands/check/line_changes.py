@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import getitem
 from typing import Any
@@ -14,25 +14,29 @@ Path = tuple[str | int, ...]
 """Steps into a decoded line: names of fields and places in lists."""
 
 OTHER_TYPES: tuple[Any, ...] = (None, 7, -1.5, True, "x", "", [], [None], {}, {"x": 1})
-VALUES_MOST = 8
+MAX_VALUES = 8
 """Values of a field, from all lines, that replace that of one line."""
 
 
 def paths(value: object, above: Path = ()) -> Iterator[Path]:
     """Yield the path of every field of a line; of the entries of a list, the first and the last."""
-    entries = list(enumerate(value)) if isinstance(value, list) else []
-    for step, member in (
-        value.items() if isinstance(value, dict) else [*entries[:1], *entries[1:][-1:]]
-    ):
+    members: Iterable[tuple[str | int, object]] = ()
+    if isinstance(value, dict):
+        members = value.items()
+    elif isinstance(value, list):
+        entries = list(enumerate(value))
+        members = entries[:1] + entries[1:][-1:]
+    for step, member in members:
         yield (*above, step)
         yield from paths(member, (*above, step))
 
 
 def path_text(path: Path) -> str:
     """Return a path in the form of error messages: `steps[2].pool`."""
-    return "".join(
-        f"[{step}]" if isinstance(step, int) else f".{step}" for step in path
-    ).removeprefix(".")
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return text.removeprefix(".")
 
 
 def kinds(path: Path) -> Path:
@@ -46,38 +50,37 @@ def at(line: Any, path: Path) -> Any:
 
 def without(line: JSON, path: Path) -> JSON:
     """Return the line without a field or an entry."""
-    made = copy.deepcopy(line)
-    del at(made, path[:-1])[path[-1]]
-    return made
+    changed = copy.deepcopy(line)
+    del at(changed, path[:-1])[path[-1]]
+    return changed
 
 
 def replaced(line: JSON, path: Path, value: object) -> JSON:
-    made = copy.deepcopy(line)
-    at(made, path[:-1])[path[-1]] = value
-    return made
+    changed = copy.deepcopy(line)
+    at(changed, path[:-1])[path[-1]] = value
+    return changed
 
 
 def pools(lines: Sequence[JSON]) -> Mapping[Path, list[Any]]:
     """Return some values of each field in these lines, by `kinds`."""
-    found: dict[Path, list[Any]] = {}
+    values_by_kind: dict[Path, list[Any]] = {}
     for line in lines:
         for path in paths(line):
-            values, value = found.setdefault(kinds(path), []), at(line, path)
-            if len(values) < VALUES_MOST and value not in values:
+            values = values_by_kind.setdefault(kinds(path), [])
+            value = at(line, path)
+            if len(values) < MAX_VALUES and value not in values:
                 values.append(value)
-    return found
+    return values_by_kind
 
 
 def others(line: JSON, pools: Mapping[Path, list[Any]]) -> Iterator[tuple[Path, list[JSON]]]:
     """Yield the path of each text or number, with copies of the line that have another fitting
     value there."""
     for path in paths(line):
-        now = at(line, path)
-        if not isinstance(now, list | dict):
-            values = [value for value in pools.get(kinds(path), ()) if value != now]
-            values += (
-                [now + 1, now - 1]
-                if isinstance(now, int | float) and not isinstance(now, bool)
-                else []
-            )
-            yield path, [replaced(line, path, value) for value in values]
+        value = at(line, path)
+        if isinstance(value, list | dict):
+            continue
+        other_values = [other for other in pools.get(kinds(path), ()) if other != value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            other_values += [value + 1, value - 1]
+        yield path, [replaced(line, path, other) for other in other_values]

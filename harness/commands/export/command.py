@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -56,69 +57,72 @@ class Options(options.Forced, options.Earlier):
 
 
 def execute(args: Options) -> int:
-    found, code = selection.find(args)
-    found = found if args.runs else selection.without_merged(found)
-    left = replace(
-        args, runs=[name for name in args.runs if name not in {run.name for run in found}]
-    )
-    if not code and (left.runs or not found):
-        raise selection.nothing_found(left)
+    runs, code = selection.find(args)
+    if not args.runs:
+        runs = selection.without_merged(runs)
+    names_found = {run.name for run in runs}
+    unfound = replace(args, runs=[name for name in args.runs if name not in names_found])
+    if not code and (unfound.runs or not runs):
+        raise selection.nothing_found(unfound)
     out = Path(args.out) if args.out else None
-    ending = FORMATS.get(out.suffix.lower()) if out else None
-    form = args.format or ending or "csv"
+    out_format = FORMATS.get(out.suffix.lower()) if out else None
+    form = args.format or out_format or "csv"
+    _check_options(args, form, out_format)
     if form in TRACKERS:
-        if out or args.rows:
-            raise BadInput(
-                f"--out and --rows are for files: --format {form} sends the folders of runs"
-            )
         trackers.check(form)
-        return max(
-            code,
-            selection.each(found, lambda run: trackers.send(run, form), lambda run: run.label)[1],
-        )
-    if ending not in (None, form):
+        sent = selection.each(runs, lambda run: trackers.send(run, form), lambda run: run.label)
+        return max(code, sent[1])
+    formats.check(form)
+    if out and out_format:
+        return max(code, _write_together(runs, out, form, args))
+    written = selection.each(
+        runs, lambda run: _write_run(run, out, form, args), lambda run: run.label
+    )
+    return max(code, written[1])
+
+
+def _check_options(args: Options, form: str, out_format: str | None) -> None:
+    """Raise `BadInput` for options that a format does not have. `out_format` is that of the ending
+    of --out."""
+    if form in TRACKERS and (args.out or args.rows):
+        raise BadInput(f"--out and --rows are for files: --format {form} sends the folders of runs")
+    if out_format not in (None, form):
         raise BadInput(
-            f"--out {out} is not a file of --format {form}, whose ending is {ENDINGS[form]}"
+            f"--out {args.out} is not a file of --format {form}, whose ending is {ENDINGS[form]}"
         )
     if form in LOGS and args.rows:
         raise BadInput(f"--rows is for tables: a file of --format {form} has a sample a user")
-    formats.check(form)
-    if out and ending:
-        return max(code, _together(found, out, form, args))
-    return max(
-        code,
-        selection.each(found, lambda run: _apart(run, out, form, args), lambda run: run.label)[1],
-    )
 
 
-def _together(found: Sequence[SavedRun], path: Path, form: str, args: Options) -> int:
-    """Write the rows of all runs into one file."""
-    if (
-        path.suffix.lower() == ".jsonl" and path.exists()
-    ):  # as the files of tasks, records and replies end
+def _write_together(runs: Sequence[SavedRun], path: Path, form: str, args: Options) -> int:
+    """Write the rows of all runs into one file; return an exit code."""
+    # The files of tasks, records and replies have this ending: none is replaced, even by --force.
+    if path.suffix.lower() == ".jsonl" and path.exists():
         raise BadInput(f"{path} is there already: give --out another name, or remove the file")
     check_free(path, force=args.force)
     atomic.make_folder(path.parent)
     if form not in LOGS:
-        count = formats.write(path, form, (row for run in found for row in _rows(run, args)))
-        tell(f"{plural(count, 'row')} of {plural(len(found), 'run')}: {path}")
+        all_rows = chain.from_iterable(_rows(run, args) for run in runs)
+        count = formats.write(path, form, all_rows)
+        tell(f"{plural(count, 'row')} of {plural(len(runs), 'run')}: {path}")
         return 0
-    if len(found) > 1:
+    if len(runs) > 1:
         raise BadInput(
-            f"--out {path} is for one log, and these are {len(found)}: name one run with its"
+            f"--out {path} is for one log, and these are {len(runs)}: name one run with its"
             " --subset"
         )
-    return selection.each(found, lambda run: _log(run, path, form, args), lambda run: run.label)[1]
+    return selection.each(runs, lambda run: _log(run, path, form, args), lambda run: run.label)[1]
 
 
-def _apart(run: SavedRun, out: Path | None, form: str, args: Options) -> None:
+def _write_run(run: SavedRun, out: Path | None, form: str, args: Options) -> None:
     """Write a run's own file into its folder, or into one of its name below `out`."""
-    folder = out / run.name if out else run.files.folder
+    folder = run.files.folder
     if out:
+        folder = out / run.name
         atomic.make_folder(folder)
     atomic.check_folder(folder)
-    what = "" if form in LOGS else f"{args.rows or 'steps'}_"
-    path = folder / f"export_{what}{run.files.subset}{ENDINGS[form]}"
+    rows_name = "" if form in LOGS else f"{args.rows or 'steps'}_"
+    path = folder / f"export_{rows_name}{run.files.subset}{ENDINGS[form]}"
     if out:
         check_free(path, force=args.force)
     if form in LOGS:
@@ -133,10 +137,10 @@ def _rows(run: SavedRun, args: Options) -> Iterator[JSON]:
 
 
 def _log(run: SavedRun, path: Path, form: str, args: Options) -> None:
-    report = run.files.report("json")
+    report_path = run.files.report("json")
+    report = loaded(report_path) if report_path.exists() else None
     with plays.opened(run, args.tasks_dir, args.results_dir) as played:
-        of = loaded(report) if report.exists() else None
-        count = LOGS[form](path, run, played, of)
+        count = LOGS[form](path, run, played, report)
     tell(f"{run.label}: {plural(count, 'sample')}: {path}")
 
 
@@ -160,7 +164,7 @@ def export(  # noqa: PLR0913
     `format` is CSV, or what the ending of `out` says; each of the `rows` is a step, a user or a
     response. Raise `BadInput`, or the error of a run that cannot be written.
     """
-    more = {"name": runs or None, "out": out and str(out)}
-    code = execute(called("export", {**locals(), **more}).args)
+    replaced = {"name": runs or None, "out": out and str(out)}
+    code = execute(called("export", {**locals(), **replaced}).args)
     if isinstance(code, ExitCode):
         raise code.error

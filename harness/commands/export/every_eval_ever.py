@@ -41,9 +41,11 @@ def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int
         raise BadInput(
             f"{run.label} has no report yet: `harness report --name {run.name}` makes it"
         )
-    aggregate, samples = _aggregate(run, report), _samples(run, plays, report)
+    aggregate = _aggregate(run, report)
+    samples = _samples(run, plays, report)
     count = 0
-    if first := next(samples, None):
+    first = next(samples, None)
+    if first:
         target = path.with_name(f"{path.stem}_samples.jsonl")
         count, checksum = _write_samples(target, chain([first], samples))
         aggregate["detailed_evaluation_results"] = {
@@ -59,7 +61,8 @@ def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int
 
 def _write_samples(path: Path, samples: Iterable[JSON]) -> tuple[int, str]:
     """Write a line for each sample; return their number and the file's SHA-256."""
-    checksum, count = sha256(), 0
+    checksum = sha256()
+    count = 0
     with atomic.replacing(path, shared=True) as file:
         for sample in samples:
             line = as_json(sample) + b"\n"
@@ -171,12 +174,12 @@ def _generation(run: SavedRun) -> JSON:
     sampling = run.manifest.identity["sampling"]
     names = ("temperature", "top_p", "max_tokens")
     arguments = {name: sampling[name] for name in names if sampling.get(name) is not None}
-    more = {
+    details = {
         name: value
         for name, value in sampling.items()
         if name not in names and value not in (None, {})
     }
-    return {"generation_args": arguments, "additional_details": _as_strings(more)}
+    return {"generation_args": arguments, "additional_details": _as_strings(details)}
 
 
 # Users
@@ -262,9 +265,9 @@ def _model_id(run: SavedRun) -> str:
     """Return the model as `developer/name`, by the provider's name where the model has no
     developer's."""
     model = run.manifest.identity["model"]
-    return (
-        model if "/" in model else f"{run.manifest.provenance.get('provider') or 'unknown'}/{model}"
-    )
+    if "/" in model:
+        return model
+    return f"{run.manifest.provenance.get('provider') or 'unknown'}/{model}"
 
 
 def _evaluation_id(run: SavedRun) -> str:
@@ -287,7 +290,7 @@ def _epoch(moment: str) -> str:
 
 
 def _as_strings(values: JSON) -> dict[str, str]:
-    return {
-        name: value if isinstance(value, str) else orjson.dumps(value).decode()
-        for name, value in values.items()
-    }
+    texts = dict[str, str]()
+    for name, value in values.items():
+        texts[name] = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return texts

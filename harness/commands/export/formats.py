@@ -20,9 +20,9 @@ from harness.store import atomic
 
 Scalar = bool | int | float | str | None
 SCALARS = (bool, int, float, str)
-MOST = 2**63
+INT64_LIMIT = 2**63
 """Whole numbers from here on are no 64-bit integers: their column is one of fractions."""
-GROUP = 20_000
+GROUP_ROWS = 20_000
 """Rows that Parquet files keep together, and that are in memory at once."""
 
 
@@ -36,9 +36,8 @@ class Spool:
 
     def add(self, row: JSON) -> int:
         """Add a row; return 1, for counting."""
-        self.columns.update(
-            {name: _wider(self.columns.get(name), value) for name, value in row.items()}
-        )
+        for name, value in row.items():
+            self.columns[name] = _wider(self.columns.get(name), value)
         self.file.write(as_json(row) + b"\n")
         return 1
 
@@ -52,10 +51,10 @@ class Spool:
 def write(path: Path, form: str, rows: Iterable[JSON]) -> int:
     """Write rows as `csv`, `jsonl` or `parquet`; return their number."""
     writing = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[form]
-    with atomic.replacing(path, shared=True) as whole, TemporaryFile() as file:
+    with atomic.replacing(path, shared=True) as target, TemporaryFile() as file:
         spool = Spool(file, {})
         count = sum(map(spool.add, rows))
-        writing(spool, whole)
+        writing(spool, target)
     return count
 
 
@@ -74,59 +73,65 @@ def check(form: str) -> None:
         _pyarrow()
 
 
-def _wider(known: type | None, value: object) -> type:
+def _wider(current: type | None, value: object) -> type:
     """Return the type of a column that has had values of a type, and now has this one; `NoneType`
     for none yet."""
     kind = type(value)
     if value is None:
-        return known or type(None)
+        return current or type(None)
     if kind not in SCALARS:
         return str
-    kind = float if type(value) is int and not -MOST <= value < MOST else kind
-    if known in (None, type(None), kind):
+    if type(value) is int and not -INT64_LIMIT <= value < INT64_LIMIT:
+        kind = float
+    if current in (None, type(None), kind):
         return kind
-    return float if {known, kind} == {int, float} else str
+    if {current, kind} == {int, float}:
+        return float
+    return str
 
 
 def _as(kind: type, value: Any) -> Scalar:
     """Return a value in the type of its column; lists and objects are JSON."""
+    scalar: Scalar = value
     if kind is float and value is not None:
-        return float(value)
-    as_json = kind is str and value is not None and type(value) is not str
-    made: Scalar = orjson.dumps(value).decode() if as_json else value
-    return made
+        scalar = float(value)
+    elif kind is str and not isinstance(value, str | None):
+        scalar = orjson.dumps(value).decode()
+    return scalar
 
 
-def _jsonl(spool: Spool, whole: BinaryIO) -> None:
+def _jsonl(spool: Spool, target: BinaryIO) -> None:
     for row in spool.rows():
-        whole.write(orjson.dumps(row) + b"\n")
+        target.write(orjson.dumps(row) + b"\n")
 
 
-def _csv(spool: Spool, whole: BinaryIO) -> None:
+def _csv(spool: Spool, target: BinaryIO) -> None:
     """UTF-8 without a byte order mark, as `stats` writes it. Missing values are empty, and texts on
     one line."""
-    lines = csv.writer(codecs.getwriter("utf-8")(whole), lineterminator="\n")
+    lines = csv.writer(codecs.getwriter("utf-8")(target), lineterminator="\n")
     lines.writerow(map(in_cell, spool.columns))
     for row in spool.rows():
         lines.writerow(map(_cell, row.values()))
 
 
 def _cell(value: Scalar) -> str:
+    if value is None:
+        return ""
     if isinstance(value, bool):
-        return "true" if value else "false"
-    return "" if value is None else in_cell(value) if isinstance(value, str) else repr(value)
+        return str(value).lower()
+    return in_cell(value) if isinstance(value, str) else repr(value)
 
 
-def _parquet(spool: Spool, whole: BinaryIO) -> None:
+def _parquet(spool: Spool, target: BinaryIO) -> None:
     arrow, parquet = _pyarrow()
     types = {bool: arrow.bool_(), int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
     schema = arrow.schema(
         [(name, types.get(kind, arrow.null())) for name, kind in spool.columns.items()]
     )
-    with parquet.ParquetWriter(whole, schema) as made:
-        found = spool.rows()
-        while group := list(islice(found, GROUP)):
-            made.write_table(arrow.Table.from_pylist(group, schema))
+    with parquet.ParquetWriter(target, schema) as writer:
+        rows = spool.rows()
+        while group := list(islice(rows, GROUP_ROWS)):
+            writer.write_table(arrow.Table.from_pylist(group, schema))
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -31,15 +31,15 @@ from harness.store.manifest import COMPLETE, INCOMPLETE
 VERSION = 2
 STATUS = {COMPLETE: "success", INCOMPLETE: "error"}
 """By the state of a run; `cancelled` for the others, whose users are not all played."""
-STOPS = {
+STOP_REASONS = {
     "stop": "stop",
     "length": "max_tokens",
     "content_filter": "content_filter",
     "context_length": "model_length",
 }
-STOPS |= {"tool_call": "tool_calls", "unclosed": "stop"}
+STOP_REASONS |= {"tool_call": "tool_calls", "unclosed": "stop"}
 """By finish reason; `unknown` for the others."""
-SUMMARY = (
+SUMMARY_FIELDS = (
     "id",
     "epoch",
     "target",
@@ -49,15 +49,16 @@ SUMMARY = (
     "working_time",
     "completed",
 )
-SHORT = 1000
+MAX_INPUT_CHARACTERS = 1000
 """Characters of the first message in the list of samples."""
 
 
 def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int:
     """Write the log of a run; return the number of its samples. A user that cannot be played again
     has no messages."""
-    summaries, usage = list[JSON](), Counter[str]()
-    with atomic.replacing(path, shared=True) as whole, TemporaryFile() as file:
+    summaries = list[JSON]()
+    usage = Counter[str]()
+    with atomic.replacing(path, shared=True) as target, TemporaryFile() as file:
         with ZipFile(file, "w", ZIP_DEFLATED) as archive:
             _add(
                 archive,
@@ -71,7 +72,7 @@ def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int
             _add(archive, "summaries.json", summaries)
             _add(archive, "header.json", _header(run, report, len(summaries), dict(usage)))
         file.seek(0)
-        shutil.copyfileobj(file, whole)
+        shutil.copyfileobj(file, target)
     return len(summaries)
 
 
@@ -90,14 +91,15 @@ def _model(run: SavedRun) -> str:
     return run.manifest.identity["model"]
 
 
-def _id(run: SavedRun, of: str) -> str:
+def _id(run: SavedRun, kind: str) -> str:
     """Return an identifier that another export of the same run has too."""
-    seed = f"{of} {run.name} {run.files.subset} {run.manifest.times['created']}"
+    seed = f"{kind} {run.name} {run.files.subset} {run.manifest.times['created']}"
     return sha256(seed.encode()).hexdigest()[:22]
 
 
 def _eval(run: SavedRun) -> JSON:
-    manifest, identity = run.manifest, run.manifest.identity
+    manifest = run.manifest
+    identity = run.manifest.identity
     sampling = {name: value for name, value in identity["sampling"].items() if value is not None}
     return {
         "eval_id": _id(run, "eval"),
@@ -149,12 +151,12 @@ def _header(run: SavedRun, report: Report | None, samples: int, usage: JSON) -> 
 
 def _figures(report: Report) -> Iterator[JSON]:
     """Yield the figures of a report that are defined, each as a score with one value."""
-    for name, of in report.values.items():
-        if of.value is not None:
+    for name, figure in report.values.items():
+        if figure.value is not None:
             value = {
                 "name": "value",
-                "value": of.value,
-                "metadata": {"ci95": of.ci95, "users": of.users},
+                "value": figure.value,
+                "metadata": {"ci95": figure.ci95, "users": figure.users},
             }
             yield {"name": name, "scorer": report.benchmark, "metrics": {"value": value}}
 
@@ -164,7 +166,8 @@ def _figures(report: Report) -> Iterator[JSON]:
 
 def _samples(run: SavedRun, plays: Plays) -> Iterator[JSON]:
     for record in records(run):
-        steps, played = steps_of(type(plays.benchmark), record, None), plays.of(record)
+        steps = steps_of(type(plays.benchmark), record, None)
+        played = plays.of(record)
         [values] = values_of(plays.benchmark, [record])
         with read_of(str(record.get("user_id"))):
             sample = _sample(run, record, steps, values, played)
@@ -174,35 +177,39 @@ def _samples(run: SavedRun, plays: Plays) -> Iterator[JSON]:
 def _sample(
     run: SavedRun, record: JSON, steps: Sequence[JSON], values: JSON, played: Transcript | None
 ) -> JSON:
-    exchanges = played.exchanges if played else ()
-    groups = played.groups(len(steps)) if played else [() for _ in steps]
-    spent = cost(exchanges)
+    """Return the sample of a user; without `played`, messages and costs are empty."""
+    exchanges: tuple[Exchange, ...] = ()
+    groups: Sequence[tuple[Exchange, ...]] = [()] * len(steps)
+    if played:
+        exchanges = played.exchanges
+        groups = played.groups(len(steps))
+    seconds = cost(exchanges)["seconds"]
+    first_messages = exchanges[0].request.messages if exchanges else ()
     return {
         "id": record["user_id"],
         "epoch": record.get("repeat", 1),
-        "input": [_message(message) for each in exchanges[:1] for message in each.request.messages]
-        or "",
+        "input": [*map(_message, first_messages)] or "",
         "target": "",
         "messages": list(_messages(steps, groups)),
         "output": _output(exchanges[-1]) if exchanges else {},
         "scores": {run.manifest.identity["benchmark"]: {"value": values}},
         "metadata": {
-            "steps": [{**step, **cost(of)} for step, of in zip(steps, groups, strict=True)]
+            "steps": [{**step, **cost(group)} for step, group in zip(steps, groups, strict=True)]
         },
         "model_usage": {_model(run): _usage(exchanges)},
-        "total_time": spent["seconds"],
-        "working_time": spent["seconds"],
+        "total_time": seconds,
+        "working_time": seconds,
         "completed": True,
     }
 
 
 def _summary(sample: JSON) -> JSON:
-    asked = sample["input"][-1]["content"][:SHORT] if sample["input"] else ""
-    return {
-        **{name: sample[name] for name in SUMMARY},
-        "input": asked,
-        "message_count": len(sample["messages"]),
-    }
+    """Return what a list of samples shows of one: its last message of the first request, cut."""
+    summary = {name: sample[name] for name in SUMMARY_FIELDS}
+    messages = sample["input"]
+    summary["input"] = messages[-1]["content"][:MAX_INPUT_CHARACTERS] if messages else ""
+    summary["message_count"] = len(sample["messages"])
+    return summary
 
 
 def _messages(steps: Sequence[JSON], groups: Sequence[Sequence[Exchange]]) -> Iterator[JSON]:
@@ -211,15 +218,20 @@ def _messages(steps: Sequence[JSON], groups: Sequence[Sequence[Exchange]]) -> It
 
     A reply has its seconds and tokens; the last one of a step has that step's row, too.
     """
-    system, known = None, all(groups)
+    system: Message | None = None
+    is_grouped = all(groups)
     for step, group in zip(steps, groups, strict=True):
-        for each in group:
-            for message in each.request.messages:
-                if message.role != "system" or message != system:
-                    yield _message(message)
-                system = message if message.role == "system" else system
-            own = step if known and each is group[-1] else {}
-            yield _reply(each) | {"metadata": {**own, **cost((each,))}}
+        for exchange in group:
+            for message in exchange.request.messages:
+                if message == system:
+                    continue
+                yield _message(message)
+                if message.role == "system":
+                    system = message
+            metadata = cost((exchange,))
+            if is_grouped and exchange is group[-1]:
+                metadata = {**step, **metadata}
+            yield _reply(exchange) | {"metadata": metadata}
 
 
 def _message(message: Message) -> JSON:
@@ -242,7 +254,7 @@ def _output(exchange: Exchange) -> JSON:
     completion = exchange.completion
     choice = {
         "message": _reply(exchange),
-        "stop_reason": STOPS.get(completion.finish_reason or "", "unknown"),
+        "stop_reason": STOP_REASONS.get(completion.finish_reason or "", "unknown"),
     }
     usage = _usage((exchange,))
     return {
@@ -256,18 +268,16 @@ def _output(exchange: Exchange) -> JSON:
 def _usage(exchanges: Sequence[Exchange]) -> JSON:
     """Return the tokens of replies by Inspect's names; those that an endpoint does not count are 0
     or left out."""
-    of = [each.completion for each in exchanges]
-    sent, received = (
-        sum(one.prompt_tokens or 0 for one in of),
-        sum(one.completion_tokens or 0 for one in of),
-    )
-    parts = {
-        "input_tokens_cache_read": [
-            one.cached_tokens for one in of if one.cached_tokens is not None
-        ],
-        "reasoning_tokens": [
-            one.reasoning_tokens for one in of if one.reasoning_tokens is not None
-        ],
-    }
-    made = {"input_tokens": sent, "output_tokens": received, "total_tokens": sent + received}
-    return made | {name: sum(counts) for name, counts in parts.items() if counts}
+    completions = [exchange.completion for exchange in exchanges]
+    sent = sum(completion.prompt_tokens or 0 for completion in completions)
+    received = sum(completion.completion_tokens or 0 for completion in completions)
+    usage = {"input_tokens": sent, "output_tokens": received, "total_tokens": sent + received}
+    for name, field in (
+        ("input_tokens_cache_read", "cached_tokens"),
+        ("reasoning_tokens", "reasoning_tokens"),
+    ):
+        counts = [getattr(completion, field) for completion in completions]
+        counts = [count for count in counts if count is not None]
+        if counts:
+            usage[name] = sum(counts)
+    return usage

@@ -32,7 +32,7 @@ T = TypeVar("T")
 Scalar = bool | int | float | str
 TAG = "harness.run"
 """MLflow finds the entry of a run by this tag."""
-LONGEST = 500
+MAX_ERROR_CHARACTERS = 500
 """Characters of a library's error that are shown."""
 
 
@@ -55,7 +55,7 @@ class Entry:
     files: tuple[Path, ...]
 
 
-WORKSPACE = Path("wandb", "settings"), Path(".wandb", "settings")
+WANDB_FILES = Path("wandb", "settings"), Path(".wandb", "settings")
 """Of W&B, in the current folder; they override those in the user's home, and no argument leaves
 them out."""
 
@@ -69,9 +69,11 @@ def check(tracker: str) -> None:
         raise BadInput(
             f"{tracker} is not installed here: {to_install(f'behavior-harness[{tracker}]')}"
         ) from None
-    if tracker == "wandb" and (found := next(filter(os.path.lexists, WORKSPACE), None)):
+    if tracker != "wandb":
+        return
+    for path in filter(os.path.lexists, WANDB_FILES):
         raise BadInput(
-            f"{found} in the current folder could decide where W&B sends the run and your key: set"
+            f"{path} in the current folder could decide where W&B sends the run and your key: set"
             " the variables WANDB_MODE, WANDB_BASE_URL, WANDB_PROJECT or ~/.config/wandb/settings"
             " instead, and remove the file"
         )
@@ -91,22 +93,23 @@ def send(run: SavedRun, tracker: str) -> None:
     """Send a run to a tracker, and say where it is. Raise `BadInput` without a report,
     `EndpointStopped` for a tracker that fails, whatever it is: the folder has everything, so it can
     be sent again."""
-    made = entry(run)
+    sent = entry(run)
     try:
-        where = SENDERS[tracker](made)
+        place = SENDERS[tracker](sent)
     except HarnessError:
         raise
     except Exception as error:  # other people's code
-        words = re.sub(r"//[^/\s]*@", "//", " ".join(str(error).split()))
+        message = re.sub(r"//[^/\s]*@", "//", " ".join(str(error).split()))
         raise EndpointStopped(
-            f"{tracker} has not taken it: {type(error).__name__}: {words[:LONGEST]}"
+            f"{tracker} has not taken it: {type(error).__name__}: {message[:MAX_ERROR_CHARACTERS]}"
         ) from None
-    tell(f"{run.label}: {tracker}: {where}")
+    tell(f"{run.label}: {tracker}: {place}")
 
 
 def entry(run: SavedRun) -> Entry:
     """Return what a tracker gets of a run. Raise `BadInput` if it has no report."""
-    report, manifest = run.files.report("json"), run.manifest
+    report = run.files.report("json")
+    manifest = run.manifest
     if not report.is_file():
         raise BadInput(f"no report yet: `report --name {run.name}` makes it")
     named = [run.name, run.files.subset, manifest.times["created"], manifest.identity]
@@ -136,27 +139,28 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Scal
     for name, value in data.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, Scalar):
+            yield prefix + name, value
         elif value is not None:
-            yield (
-                prefix + name,
-                value if isinstance(value, Scalar) else orjson.dumps(value).decode(),
-            )
+            yield prefix + name, orjson.dumps(value).decode()
 
 
 def _summary(report: Report) -> dict[str, float | None]:
     """Return the figures of a report with their intervals, then coverage, answers, tokens and
     cost."""
-    made: dict[str, float | None] = {}
-    for name, of in report.values.items():
-        low, high = of.ci95 or (None, None)
-        made |= {name: of.value, f"{name}/ci95_low": low, f"{name}/ci95_high": high}
-    covered, answers = report.coverage, report.diagnostics
-    made |= {f"coverage/{name}": getattr(covered, name) for name in covered.__struct_fields__}
-    made |= {"answers/all": answers.answers, "answers/valid": answers.valid_answers}
-    made |= {f"usage/{name}": count for name, count in report.usage.items()}
+    summary: dict[str, float | None] = {}
+    for name, figure in report.values.items():
+        low, high = figure.ci95 or (None, None)
+        summary |= {name: figure.value, f"{name}/ci95_low": low, f"{name}/ci95_high": high}
+    coverage = report.coverage
+    for name in coverage.__struct_fields__:
+        summary[f"coverage/{name}"] = getattr(coverage, name)
+    summary["answers/all"] = report.diagnostics.answers
+    summary["answers/valid"] = report.diagnostics.valid_answers
+    summary |= {f"usage/{name}": count for name, count in report.usage.items()}
     if report.cost and report.cost.money:
-        made[f"cost/{report.cost.money.currency}"] = float(report.cost.money.amount)
-    return {name: value if value is None else float(value) for name, value in made.items()}
+        summary[f"cost/{report.cost.money.currency}"] = float(report.cost.money.amount)
+    return {name: None if value is None else float(value) for name, value in summary.items()}
 
 
 def _files(run: SavedRun) -> Iterator[Path]:
@@ -165,18 +169,26 @@ def _files(run: SavedRun) -> Iterator[Path]:
 
     Pages and exports can be made again at any time, and may have users' posts in them.
     """
-    of = run.files
-    named = of.manifest, of.report("txt"), of.report("json")
-    logs = of.results, of.responses, of.failures, of.batches, of.events
-    for path in (*named, *logs, *map(of.folder.joinpath, run.manifest.identity["files"])):
+    files = run.files
+    for path in (
+        files.manifest,
+        files.report("txt"),
+        files.report("json"),
+        files.results,
+        files.responses,
+        files.failures,
+        files.batches,
+        files.events,
+        *map(files.folder.joinpath, run.manifest.identity["files"]),
+    ):
         if path.is_file() and not path.is_symlink():
             yield path
 
 
-SETUP: JSON = {"silent": True, "disable_git": True, "sagemaker_disable": True}
+WANDB_SETUP: JSON = {"silent": True, "disable_git": True, "sagemaker_disable": True}
 """Without a key W&B would ask on a terminal, and wait. It would start git in the current folder,
 and on SageMaker take its settings from a file in there."""
-QUIET: JSON = {
+WANDB_SETTINGS: JSON = {
     "console": "off",
     "save_code": False,
     "disable_code": True,
@@ -189,18 +201,18 @@ QUIET: JSON = {
 this machine."""
 
 
-def _wandb(made: Entry) -> str:
+def _wandb(sent: Entry) -> str:
     library = _library("wandb")
-    library.setup(library.Settings(**SETUP))
+    library.setup(library.Settings(**WANDB_SETUP))
     settings = library.Settings(
-        **QUIET, reinit="create_new"
+        **WANDB_SETTINGS, reinit="create_new"
     )  # a notebook may have a run of its own
-    of = {"id": made.id, "name": made.label, "group": made.run, "job_type": made.subset}
-    with _finished(library.init(**of, resume="allow", settings=settings)) as run:
-        run.config.update({**made.config, **made.facts}, allow_val_change=True)
-        run.summary.update(made.summary)
-        artifact = library.Artifact(f"run-{made.id}", type="run", description=made.label)
-        for path in made.files:
+    identity = {"id": sent.id, "name": sent.label, "group": sent.run, "job_type": sent.subset}
+    with _finished(library.init(**identity, resume="allow", settings=settings)) as run:
+        run.config.update({**sent.config, **sent.facts}, allow_val_change=True)
+        run.summary.update(sent.summary)
+        artifact = library.Artifact(f"run-{sent.id}", type="run", description=sent.label)
+        for path in sent.files:
             artifact.add_file(str(path), name=path.name)
         logged = run.log_artifact(artifact)
         if not run.offline:
@@ -220,34 +232,41 @@ def _finished(run: Any) -> Iterator[Any]:
     run.finish()
 
 
-UNPRINTED = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
+MLFLOW_SUPPRESS_ADDRESS = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
 """MLflow would print its server's address, with the password that may be in it."""
 
 
-def _mlflow(made: Entry) -> str:
+def _mlflow(sent: Entry) -> str:
     library = _library("mlflow")
-    os.environ[UNPRINTED] = "true"  # stdout is not ours to replace: other threads print there
-    found = library.search_runs(
-        filter_string=f"tags.`{TAG}` = '{made.id}'", output_format="list", max_results=1
+    # stdout is not ours to replace: other threads print there.
+    os.environ[MLFLOW_SUPPRESS_ADDRESS] = "true"
+    known_runs = library.search_runs(
+        filter_string=f"tags.`{TAG}` = '{sent.id}'", output_format="list", max_results=1
     )
-    known: JSON = (
-        {"run_id": found[0].info.run_id}
-        if found
-        else {"run_name": made.label, "tags": {TAG: made.id}}
-    )
-    had = found[0].data.metrics if found else {}
-    now = _allowed(made.summary)
-    gone = {name: math.nan for name, value in now.items() if value is None and name in had}
-    with library.start_run(**known, nested=True) as run:  # a notebook may have a run of its own
+    about: JSON = {"run_name": sent.label, "tags": {TAG: sent.id}}
+    old_metrics: Mapping[str, float] = {}
+    for known in known_runs:
+        about = {"run_id": known.info.run_id}
+        old_metrics = known.data.metrics
+
+    # A metric cannot be removed: one that is no longer defined becomes NaN.
+    metrics = dict[str, float]()
+    for name, value in _allowed(sent.summary).items():
+        old = old_metrics.get(name)
+        if value is None:
+            if name in old_metrics:
+                metrics[name] = math.nan
+        elif value != old:
+            metrics[name] = value
+
+    # A notebook may have a run of its own open: this one is below it.
+    with library.start_run(**about, nested=True) as run:
         if not library.is_tracking_uri_set():
             _check_artifacts(run.info.artifact_uri)
-        library.set_tags(_allowed(made.facts))
-        library.log_params(_allowed(made.config))
-        library.log_metrics(
-            gone
-            | {name: value for name, value in now.items() if value not in (None, had.get(name))}
-        )
-        for path in made.files:
+        library.set_tags(_allowed(sent.facts))
+        library.log_params(_allowed(sent.config))
+        library.log_metrics(metrics)
+        for path in sent.files:
             library.log_artifact(str(path))
         return f"experiment {run.info.experiment_id}, run {run.info.run_id}"
 
@@ -255,10 +274,9 @@ def _mlflow(made: Entry) -> str:
 def _check_artifacts(uri: str) -> None:
     """Raise `BadInput` if MLflow's database in the current folder sends files elsewhere, with
     MLflow's key."""
-    place = urlsplit(uri)
-    if place.scheme in ("", "file") and Path(unquote(place.path)).resolve().is_relative_to(
-        Path.cwd().resolve()
-    ):
+    address = urlsplit(uri)
+    path = Path(unquote(address.path)).resolve()
+    if address.scheme in ("", "file") and path.is_relative_to(Path.cwd().resolve()):
         return
     raise BadInput(
         "MLflow's database in the current folder keeps files outside of this folder: set"
@@ -269,13 +287,13 @@ def _check_artifacts(uri: str) -> None:
 def _allowed(values: Mapping[str, T]) -> dict[str, T]:
     """Return values by names that MLflow takes: `A^2 (b)` is `A_2 b`. Raise `ValueError` if two
     would have one name."""
-    made = {
-        re.sub(r"[^\w.\-/ ]", "_", re.sub("[()]", "", name)): value
-        for name, value in values.items()
-    }
-    if len(made) < len(values):
+    allowed = dict[str, T]()
+    for name, value in values.items():
+        without_brackets = re.sub("[()]", "", name)
+        allowed[re.sub(r"[^\w.\-/ ]", "_", without_brackets)] = value
+    if len(allowed) < len(values):
         raise ValueError("two names differ only in characters that MLflow does not take")
-    return made
+    return allowed
 
 
 SENDERS: dict[str, Callable[[Entry], str]] = {"wandb": _wandb, "mlflow": _mlflow}

@@ -14,7 +14,7 @@ from typing import ClassVar
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.commands.merge import merge
-from harness.commands.merge.merge import Part
+from harness.commands.merge.merge import LockedPart
 from harness.commands.report import write_new_page
 from harness.engine.files import index_file
 from harness.errors import BadInput
@@ -49,68 +49,62 @@ class Options(options.Pages, options.Earlier):
 
 
 def execute(args: Options) -> int:
-    folders = [
-        folder
-        for word in options.named_runs(args.runs)
-        for folder in _folders(word, args.results_dir)
-    ]
-    name, screen = options.new_run_name(args.out or _name(folders), ""), console()
+    folders = list[Path]()
+    for name_or_folder in options.named_runs(args.runs):
+        folders += _folders(name_or_folder, args.results_dir)
+    name = options.new_run_name(args.out or _name(folders), "")
+    screen = console()
     subsets = sorted({files.subset for folder in folders for files in runs_in(folder)})
-    with merge.locked(folders, subsets) as found, ExitStack() as held:
-        made = []
+    with merge.locked(folders, subsets) as parts_by_subset, ExitStack() as stack:
+        merged = []
         with merge.placed(args.results_dir, name) as folder:
-            for parts in found:
-                for words in merge.notes(parts):
-                    screen.print(words, **PLAIN)
-                made.append(_merged(parts, folder, args, held))
-        for files, report in made:
+            for parts in parts_by_subset:
+                for note in merge.notes(parts):
+                    screen.print(note, **PLAIN)
+                merged.append(_merged(parts, folder, args, stack))
+        for files, report in merged:
             summary = f"{files.subset}: {covered(report)}: {headline(report)}"
             screen.print(f"{summary}; report: {files.report('txt')}", **PLAIN)
-    if all(report.coverage.complete for _, report in made):
+    if all(report.coverage.complete for _, report in merged):
         return 0
     screen.print(f"{name} is incomplete: `resume --name {name}` continues it", **PLAIN)
     return 1
 
 
 def _merged(
-    parts: Sequence[Part], folder: Path, args: Options, held: ExitStack
+    parts: Sequence[LockedPart], folder: Path, args: Options, stack: ExitStack
 ) -> tuple[RunFiles, Report]:
     """Merge the parts of one subset, and make its page; return the files of the run to be, and its
     report."""
     first = parts[0]
-    saved = SavedRun(first.files, first.manifest, args.trust, args.benchmark)
-    benchmark, tasks = saved.as_it_was(args.tasks_dir, play=False), saved.tasks(args.tasks_dir)
-    index = index_file(
-        benchmark,
-        first.files.subset,
-        tasks,
-        args.results_dir,
-        merge.whole(first.manifest.selection),
-    )
-    held.callback(index.close)
+    subset = first.files.subset
+    run = SavedRun(first.files, first.manifest, args.trust, args.benchmark)
+    benchmark = run.as_it_was(args.tasks_dir, play=False)
+    tasks = run.tasks(args.tasks_dir)
+    selected = merge.whole_selection(first.manifest.selection)
+    index = index_file(benchmark, subset, tasks, args.results_dir, selected)
+    stack.callback(index.close)
     manifest, report = merge.merge(parts, benchmark, index, folder)
-    files = RunFiles(folder, first.files.subset)
-    write_new_page(
-        args,
-        Reported(files, report, manifest.selection["sample_seed"], benchmark, index),
-        lambda words: None,
-    )
-    return RunFiles(args.results_dir / folder.name, files.subset), report
+    seed = manifest.selection["sample_seed"]
+    reported = Reported(RunFiles(folder, subset), report, seed, benchmark, index)
+    write_new_page(args, reported, lambda line: None)
+    return RunFiles(args.results_dir / folder.name, subset), report
 
 
-def _folders(word: str, results: Path) -> list[Path]:
-    """Return the folders of parts that a word names. Raise `BadInput` if there is none."""
-    named = Path(word) if os.sep in word else results / word
-    several = () if os.sep in word else sorted(results.glob(f"{escape(word)}.part*of*"))
-    found = [folder for folder in (named, *several) if any(runs_in(folder))]
-    if not found:
+def _folders(name: str, results: Path) -> list[Path]:
+    """Return the folders of parts that a name or path means. Raise `BadInput` if there is none."""
+    candidates = [Path(name)]
+    if os.sep not in name:
+        candidates = [results / name, *sorted(results.glob(f"{escape(name)}.part*of*"))]
+    folders = [folder for folder in candidates if any(runs_in(folder))]
+    if not folders:
         raise BadInput(
-            f"{named} holds no run, and has no parts {named.name}.part1of...: `status` lists the"
-            " runs"
+            f"{candidates[0]} holds no run, and has no parts {candidates[0].name}.part1of...:"
+            " `status` lists the runs"
         )
-    for folder in found:
+    for folder in folders:
         selection.check_name(folder)
-    return found
+    return folders
 
 
 def _name(folders: Sequence[Path]) -> str:

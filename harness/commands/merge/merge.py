@@ -60,12 +60,12 @@ from harness.store.run import RunFiles, RunStore
 from harness.store.submissions import pending
 from harness.store.tasks import TaskIndex
 
-FOLDER = ".merging"
+MERGE_FOLDER = ".merging"
 """In the results folder: the runs that are being merged, and a lock."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LockedPart:
     """One part of a run on one subset, whose lock is held. `number` is its place among the parts,
     from 1."""
 
@@ -82,22 +82,26 @@ class Part:
 
 
 @contextmanager
-def locked(folders: Sequence[Path], subsets: Sequence[str]) -> Iterator[list[list[Part]]]:
+def locked(folders: Sequence[Path], subsets: Sequence[str]) -> Iterator[list[list[LockedPart]]]:
     """Lock runs; yield the parts of each subset in order. Raise `BadInput` if they do not make one
     run, `InUse`."""
-    runs = [[RunFiles(folder, subset) for folder in folders] for subset in subsets]
-    for files in (files for one in runs for files in one):
-        if not files.manifest.exists():
-            raise BadInput(
-                f"{files.folder} has no run of {files.subset}, and other parts have: play it"
-                " there too"
-            )
-    with ExitStack() as held:
-        yield [_fitting([_locked(files, held) for files in one]) for one in runs]
+    # All are looked for before the first is locked.
+    for subset in subsets:
+        for folder in folders:
+            if not RunFiles(folder, subset).manifest.exists():
+                raise BadInput(
+                    f"{folder} has no run of {subset}, and other parts have: play it there too"
+                )
+    with ExitStack() as stack:
+        parts_by_subset = list[list[LockedPart]]()
+        for subset in subsets:
+            parts = [_locked(RunFiles(folder, subset), stack) for folder in folders]
+            parts_by_subset.append(_fitting(parts))
+        yield parts_by_subset
 
 
-def _locked(files: RunFiles, held: ExitStack) -> Part:
-    held.callback(RunLock(files.lock, time.time).release)
+def _locked(files: RunFiles, stack: ExitStack) -> LockedPart:
+    stack.callback(RunLock(files.lock, time.time).release)
     manifest = load(files.manifest)
     if manifest is None:
         raise BadInput(f"{files.manifest} no longer exists")
@@ -105,10 +109,10 @@ def _locked(files: RunFiles, held: ExitStack) -> Part:
         raise BadInput(
             f"{files.folder}: requests of it may be at the provider: resume this part first"
         )
-    return Part(files, manifest)
+    return LockedPart(files, manifest)
 
 
-def _fitting(parts: Sequence[Part]) -> list[Part]:
+def _fitting(parts: Sequence[LockedPart]) -> list[LockedPart]:
     """Return the parts in order. Raise `BadInput` for one of another run, a doubled or a missing
     one."""
     first = parts[0]
@@ -118,27 +122,25 @@ def _fitting(parts: Sequence[Part]) -> list[Part]:
                 f"{part.label}: this is a whole run; `merge` joins the parts of one, which `run"
                 " --part I/N` plays"
             )
-        if found := differences(_common(first.manifest), _common(part.manifest)):
-            name, (a, b) = next(iter(found.items()))
+        for name, (expected, value) in differences(
+            _common(first.manifest), _common(part.manifest)
+        ).items():
             raise BadInput(
-                f"{part.label}: not of one run with {first.label}: {name} is {value_text(b)}, not"
-                f" {value_text(a)}"
+                f"{part.label}: not of one run with {first.label}: {name} is {value_text(value)},"
+                f" not {value_text(expected)}"
             )
     ordered = sorted(parts, key=lambda part: part.number)
-    for one, other in pairwise(ordered):
-        if one.number == other.number:
+    for previous, part in pairwise(ordered):
+        if previous.number == part.number:
             raise BadInput(
-                f"{other.label}: part {other.number} is given twice, by {one.files.folder} too"
+                f"{part.label}: part {part.number} is given twice, by {previous.files.folder} too"
             )
     count = part_of(first.manifest.selection)[1]
-    if missing := [
-        str(number)
-        for number in range(1, count + 1)
-        if number not in {part.number for part in parts}
-    ]:
+    missing = sorted({*range(1, count + 1)} - {part.number for part in parts})
+    if missing:
         raise BadInput(
-            f"{first.files.subset}: missing of {count} parts: {', '.join(missing)}: name all of"
-            " them"
+            f"{first.files.subset}: missing of {count} parts: {', '.join(map(str, missing))}: name"
+            " all of them"
         )
     return ordered
 
@@ -150,15 +152,15 @@ def _common(manifest: Manifest) -> JSON:
     return {"identity": manifest.identity, "tasks": tasks, "selection": selection}
 
 
-def notes(parts: Sequence[Part]) -> Iterator[str]:
+def notes(parts: Sequence[LockedPart]) -> Iterator[str]:
     """Yield in what the parts were played differently; the run has what the first part has."""
-    first = parts[0].manifest.provenance
+    provenance = parts[0].manifest.provenance
     for part in parts[1:]:
-        for name, (a, b) in differences(first, part.manifest.provenance).items():
+        for name, (first, value) in differences(provenance, part.manifest.provenance).items():
             if name not in NOT_REPORTED:
                 yield (
-                    f"{part.label}: note: {name} is {value_text(b)}, and {value_text(a)} in the"
-                    " first part"
+                    f"{part.label}: note: {name} is {value_text(value)}, and {value_text(first)} in"
+                    " the first part"
                 )
 
 
@@ -166,14 +168,15 @@ def notes(parts: Sequence[Part]) -> Iterator[str]:
 def placed(results: Path, name: str, disk: Disk = DISK) -> Iterator[Path]:
     """Yield an empty folder that becomes the run `name` when the block ends without error. Raise
     `BadInput` if the name is taken, `InUse` while another process merges here."""
-    final, aside = results / name, results / FOLDER
+    final = results / name
+    aside = results / MERGE_FOLDER
     if os.path.lexists(final):
         raise BadInput(
             f"{final} exists: give the run another name with --out, or move this folder away"
         )
     make_folder(aside, disk)
-    with ExitStack() as held:
-        held.callback(RunLock(aside / "lock", time.time, disk=disk).release)
+    with ExitStack() as stack:
+        stack.callback(RunLock(aside / "lock", time.time, disk=disk).release)
         folder = aside / name
         _clear(folder, disk)
         make_folder(folder, disk)
@@ -204,174 +207,180 @@ def _clear(folder: Path, disk: Disk) -> None:
 
 
 def merge(
-    parts: Sequence[Part], benchmark: Benchmark, index: TaskIndex, folder: Path, disk: Disk = DISK
+    parts: Sequence[LockedPart],
+    benchmark: Benchmark,
+    index: TaskIndex,
+    folder: Path,
+    disk: Disk = DISK,
 ) -> tuple[Manifest, Report]:
     """Write the run of a subset's parts into a folder of its name. Raise `BadInput` for records
     that do not fit."""
     if index.sha256 != parts[0].manifest.tasks["sha256"]:
         raise BadInput(f"{index.path} is not the tasks file that {parts[0].label} was made with")
-    kept, files = _kept(parts), RunFiles(folder, parts[0].files.subset)
+    copies = _copies(parts)
+    files = RunFiles(folder, parts[0].files.subset)
     with closing(RunStore(files, time.time, stamp(), disk)) as store:
-        store.keep_files(kept)
+        store.keep_files(copies)
         manifest = _manifest(parts)
-        places = _take_prices(parts, manifest)
-        _copy(parts, places, index, files, disk)
+        price_places = _take_prices(parts, manifest)
+        _write_lines(parts, price_places, index, files, disk)
         done = store.open_logs(index)
-        for part, of_part in zip(parts, places, strict=True):
-            for one in pending(part.files):  # given up, and perhaps billed
-                line = _at_price(
-                    {"requests": one.requests, "sent": one.sent, **one.rate.data}, of_part
-                )
-                store.event("unanswered", **line)
-        run = Run(
-            benchmark,
-            files.subset,
-            index,
-            store,
-            manifest,
-            index.selected(manifest.selection) | done,
-        )
-        report, more = finish(
-            run, folder.name, any(part.manifest.state in (RUNNING, STOPPED) for part in parts)
-        )
-        write_report(files, report, more, disk)
+        for part, places in zip(parts, price_places, strict=True):
+            for submission in pending(part.files):  # given up, and perhaps billed
+                line = {"requests": submission.requests, "sent": submission.sent}
+                line |= submission.rate.data
+                store.event("unanswered", **_at_price(line, places))
+        expected = index.selected(manifest.selection) | done
+        run = Run(benchmark, files.subset, index, store, manifest, expected)
+        is_stopped = any(part.manifest.state in (RUNNING, STOPPED) for part in parts)
+        report, text_blocks = finish(run, folder.name, is_stopped)
+        write_report(files, report, text_blocks, disk)
         run.save()
     return manifest, report
 
 
-def _take_prices(parts: Sequence[Part], merged: Manifest) -> list[list[int]]:
+def _take_prices(parts: Sequence[LockedPart], merged: Manifest) -> list[list[int]]:
     """Give the merged run the prices of all parts, each at its endpoint; return for each part the
     places of its prices there. Raise `BadInput` for prices in two currencies."""
-    known: dict[tuple[Price | None, str], int] = {}
+    merged_prices: dict[tuple[Price | None, str], int] = {}
     places = []
     for part in parts:
         priced = zip(part.manifest.prices, part.manifest.price_endpoints, strict=True)
-        places.append([known.setdefault(price, len(known)) for price in priced])
-    if len(currencies := {price.currency for price, _ in known if price}) > 1:
+        places.append([merged_prices.setdefault(price, len(merged_prices)) for price in priced])
+    if len(currencies := {price.currency for price, _ in merged_prices if price}) > 1:
         raise BadInput(
             f"{parts[0].label}: its parts are priced in {' and '.join(sorted(currencies))}: give"
             " all parts prices in one currency with `reeval --new-prices`"
         )
-    merged.set_prices([price for price, _ in known], [endpoint for _, endpoint in known])
+    merged.set_prices(
+        [price for price, _ in merged_prices], [endpoint for _, endpoint in merged_prices]
+    )
     return places
 
 
 def _at_price(line: JSON, places: Sequence[int]) -> JSON:
-    """Return a line with the place that its price has in the merged run."""
+    """Return a line with the place that its price has in the merged run; the first is left out."""
     place = places[min(Rate.of(line).price, len(places) - 1)]
-    others = {name: value for name, value in line.items() if name != "price"}
-    return {**others, "price": place} if place else others
+    line = {name: value for name, value in line.items() if name != "price"}
+    if place:
+        line["price"] = place
+    return line
 
 
-def _copy(
-    parts: Sequence[Part],
-    places: Sequence[Sequence[int]],
+def _write_lines(
+    parts: Sequence[LockedPart],
+    price_places: Sequence[Sequence[int]],
     index: TaskIndex,
     files: RunFiles,
     disk: Disk,
 ) -> None:
     """Write the parts' lines, each part's after those of the one before it."""
     with replacing(files.results, disk=disk) as file:
-        owners = _records(parts, index, file)
+        owners = _write_records(parts, index, file)
     for name in ("responses", "failures", "events"):
         with replacing(getattr(files, name), disk=disk) as file:
-            for part, of_part in zip(parts, places, strict=True):
-                has_user = np.where(
-                    owners == 0, index.selected(part.manifest.selection), owners == part.number
-                )
-                moves = of_part != list(range(len(of_part)))
+            for part, places in zip(parts, price_places, strict=True):
+                # Users without a record are of the part that has selected them.
+                selected = index.selected(part.manifest.selection)
+                has_user = np.where(owners == 0, selected, owners == part.number)
+                is_moved = places != list(range(len(places)))
                 for line, data in objects(getattr(part.files, name)):
                     position = index.of(data)
                     if position is not None and not has_user[position]:
                         continue
-                    file.write(
-                        seal(_at_price(data, of_part))
-                        if moves and "sent" in data
-                        else line.text + b"\n"
-                    )
+                    if is_moved and "sent" in data:
+                        file.write(seal(_at_price(data, places)))
+                    else:
+                        file.write(line.text + b"\n")
 
 
-def _records(parts: Sequence[Part], index: TaskIndex, file: BinaryIO) -> NDArray[np.int64]:
+def _write_records(
+    parts: Sequence[LockedPart], index: TaskIndex, file: BinaryIO
+) -> NDArray[np.int64]:
     """Write the records of current tasks; return the number of the part that has each task's, 0 for
     none."""
     owners = np.zeros(len(index), np.int64)
     for part in parts:
-        whole, path = sha256(), part.files.results
+        checksum = sha256()
+        path = part.files.results
         for line, data in objects(path):
-            whole.update(line.text + b"\n")
-            if (position := index.current(data)) is None:
+            checksum.update(line.text + b"\n")
+            position = index.current(data)
+            if position is None:
                 continue  # superseded: the task had another content then
-            if other := int(owners[position]):
+            if owners[position]:
                 raise BadInput(
-                    f"{path}: user {value_text(data.get('user_id'))} overlaps: part {other} has a"
-                    " record, too"
+                    f"{path}: user {value_text(data.get('user_id'))} overlaps: part"
+                    f" {owners[position]} has a record, too"
                 )
             owners[position] = part.number
             file.write(line.text + b"\n")
-        if part.manifest.results_sha256 not in (None, whole.hexdigest()):
+        if part.manifest.results_sha256 not in (None, checksum.hexdigest()):
             raise BadInput(f"{path} has changed since its run was complete: `verify` finds where")
     return owners
 
 
-def _kept(parts: Sequence[Part]) -> dict[str, bytes]:
+def _copies(parts: Sequence[LockedPart]) -> dict[str, bytes]:
     """Return the kept files of prompt, agent or plug-in. Raise `BadInput` for one that no part has
     unchanged."""
-    return {
-        name: _kept_file(parts, name, digest)
-        for name, digest in parts[0].manifest.identity["files"].items()
-    }
+    digests = parts[0].manifest.identity["files"]
+    return {name: _unchanged_copy(parts, name, digest) for name, digest in digests.items()}
 
 
-def _kept_file(parts: Sequence[Part], name: str, digest: str) -> bytes:
+def _unchanged_copy(parts: Sequence[LockedPart], name: str, digest: str) -> bytes:
     for part in parts:
         with suppress(OSError):
-            if (
-                sha256(found := content(part.files.folder / name, DOCUMENT_MOST)).hexdigest()
-                == digest
-            ):
-                return found
+            data = content(part.files.folder / name, DOCUMENT_MOST)
+            if sha256(data).hexdigest() == digest:
+                return data
     raise BadInput(f"{parts[0].files.folder} has no {name} as the run was made with: add it")
 
 
-def _manifest(parts: Sequence[Part]) -> Manifest:
+def _manifest(parts: Sequence[LockedPart]) -> Manifest:
     """Return the manifest of the whole run, as it is before its results are counted."""
-    first, manifests = parts[0].manifest, [part.manifest for part in parts]
+    manifests = [part.manifest for part in parts]
+    first = manifests[0]
     tuning = first.tuning.copy()
     tuning |= cast(Tuning, dict(sum(map(counts, manifests), Counter())))
-    if learned := [limit for of in manifests if (limit := of.tuning.get("learned_limit"))]:
+    limits = [manifest.tuning.get("learned_limit") for manifest in manifests]
+    learned = [limit for limit in limits if limit]
+    if learned:
         tuning["learned_limit"] = min(learned)
+    all_times = [manifest.times for manifest in manifests]
     times: Times = {
-        "created": min(of.times["created"] for of in manifests),
-        "seconds": round(sum(of.times.get("seconds", 0.0) for of in manifests), 3),
-        "updated": max(of.times.get("updated", of.times["created"]) for of in manifests),
+        "created": min(times["created"] for times in all_times),
+        "seconds": round(sum(times.get("seconds", 0.0) for times in all_times), 3),
+        "updated": max(times.get("updated", times["created"]) for times in all_times),
         "schedule": None,
     }
-    of_first_part = {name: getattr(first, name) for name in OF_SESSION}
-    whole_run = {
-        "selection": whole(first.selection),
-        "tuning": tuning,
-        "provenance": _provenance(manifests),
-    }
-    return Manifest(**(of_first_part | whole_run), state=RUNNING, counts={}, times=times)
+    fields = {name: getattr(first, name) for name in OF_SESSION}
+    fields["selection"] = whole_selection(first.selection)
+    fields["tuning"] = tuning
+    fields["provenance"] = _provenance(manifests)
+    return Manifest(**fields, state=RUNNING, counts={}, times=times)
 
 
-def whole(selection: Selection) -> Selection:
+def whole_selection(selection: Selection) -> Selection:
     """Return the selection that the parts of it make."""
-    made = selection.copy()
-    made.pop("part", None)
-    made.pop("by", None)
-    return made
+    merged = selection.copy()
+    merged.pop("part", None)
+    merged.pop("by", None)
+    return merged
 
 
 def _provenance(manifests: Sequence[Manifest]) -> Provenance:
     """Return the first part's provenance, with the quirks and allowed differences of all."""
-    made = manifests[0].provenance.copy()
-    made["quirks"] = sorted({name for of in manifests for name in of.provenance.get("quirks", ())})
-    made["quirks_used"] = sorted(
-        {name for of in manifests for name in of.provenance.get("quirks_used", ())}
-    )
-    if allowed := list(
-        dict.fromkeys(words for of in manifests for words in of.provenance.get("allowed", ()))
-    ):
-        made["allowed"] = allowed
-    return made
+    quirks = set[str]()
+    quirks_used = set[str]()
+    allowed = dict[str, None]()  # in the order of the parts
+    for manifest in manifests:
+        provenance = manifest.provenance
+        quirks.update(provenance.get("quirks", ()))
+        quirks_used.update(provenance.get("quirks_used", ()))
+        allowed |= dict.fromkeys(provenance.get("allowed", ()))
+    merged = manifests[0].provenance.copy()
+    merged["quirks"] = sorted(quirks)
+    merged["quirks_used"] = sorted(quirks_used)
+    if allowed:
+        merged["allowed"] = list(allowed)
+    return merged

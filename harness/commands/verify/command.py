@@ -19,7 +19,7 @@ from harness.ui import streams
 from harness.ui.console import console
 from harness.ui.words import plural
 
-SHOWN = 5
+MAX_SHOWN_FINDINGS = 5
 """Most findings printed for a run; the JSON has all."""
 
 
@@ -45,14 +45,18 @@ def execute(args: Options) -> int:
 
 def _proofs(args: Options) -> tuple[list[JSON], int]:
     """Return what is proven of the selected runs, and an exit code."""
-    found, skipped = selection.find(args)
-    theirs, unnamed = selection.find_imported(args)
-    if not found and not theirs:
+    runs, skipped = selection.find(args)
+    imported, unnamed = selection.find_imported(args)
+    if not runs and not imported:
         raise selection.nothing_found(args)
-    made, failed = selection.each(found, lambda run: _prove_free(run, args), lambda run: run.label)
-    others, unread = selection.each(theirs, proving.imported, lambda of: of.label)
-    proofs = [proof for proof in (*made, *others) if proof]
-    unchecked = InUse.exit_code if made and not proofs else 0
+    run_proofs, failed = selection.each(
+        runs, lambda run: _prove_free(run, args), lambda run: run.label
+    )
+    imported_proofs, unread = selection.each(
+        imported, proving.imported, lambda results: results.label
+    )
+    proofs = [proof for proof in (*run_proofs, *imported_proofs) if proof]
+    unchecked = InUse.exit_code if run_proofs and not proofs else 0
     return proofs, max(skipped, unnamed, failed, unread, unchecked)
 
 
@@ -90,23 +94,28 @@ def _prove_free(run: SavedRun, args: Options) -> JSON | None:
 
 def _show(proofs: list[JSON]) -> None:
     screen = console()
-    for made in proofs:
-        findings, users = made["findings"], made["users"]
-        verdict = (
-            plural(len(findings), "finding")
-            if findings
-            else "sound lines"
-            if users is None
-            else "sound"
-        )
-        state = (
-            "died" if made["state"] == RUNNING else made["state"]
-        )  # nobody plays it while it is locked
-        of = "" if users is None else f" of {users}"
-        lines = [
-            f"{made['name']}, {made['subset']}: {made['records']}{of} users, {state}: {verdict}"
-        ]
-        lines += [f"  {finding}" for finding in findings[:SHOWN]]
-        lines += [f"  and {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
-        for line in (*lines, *(f"  note: {note}" for note in made["notes"])):
+    for proof in proofs:
+        for line in _lines(proof):
             screen.print(line, soft_wrap=True)
+
+
+def _lines(proof: JSON) -> list[str]:
+    """Return what is printed of a run: a line of state and verdict, findings and notes."""
+    findings = proof["findings"]
+    users = f"{proof['records']} users"
+    verdict = "sound lines"  # without its tasks no more is known
+    if proof["users"] is not None:
+        users = f"{proof['records']} of {proof['users']} users"
+        verdict = "sound"
+    if findings:
+        verdict = plural(len(findings), "finding")
+    state = proof["state"]
+    if state == RUNNING:
+        state = "died"  # nobody plays it while it is locked
+    lines = [f"{proof['name']}, {proof['subset']}: {users}, {state}: {verdict}"]
+    lines += [f"  {finding}" for finding in findings[:MAX_SHOWN_FINDINGS]]
+    hidden = len(findings) - MAX_SHOWN_FINDINGS
+    if hidden > 0:
+        lines.append(f"  and {hidden} more")
+    lines += [f"  note: {note}" for note in proof["notes"]]
+    return lines

@@ -24,7 +24,7 @@ from harness.benchmark import Benchmark, Task
 from harness.benchmarks.files import open_regular
 from harness.benchmarks.records import ODD_SHAPE, in_form_of
 from harness.client.request_body import Sampling
-from harness.commands.verify.checksums import logs, unlike_manifest
+from harness.commands.verify.checksums import check_logs, unlike_manifest
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
 from harness.engine.run import user_counts
@@ -49,32 +49,36 @@ class Replayer:
     sampling: Sampling
     loop: asyncio.Runner
 
-    def wrong(
+    def difference(
         self, task: Task, data: JSON, saved: Mapping[tuple[str, int], Completion], repeat: int
     ) -> str | None:
         """Return how a record differs from what the responses give, None if it does not."""
-        conversation = replaying(self.sampling.of_repeat(repeat), saved)
+        replies = replaying(self.sampling.of_repeat(repeat), saved)
         try:
-            made = recorded(
-                self.benchmark,
-                task,
-                self.loop.run(play(self.benchmark, task, conversation.ask, repeat)),
-            )
+            played = self.loop.run(play(self.benchmark, task, replies.ask, repeat))
+            measured = recorded(self.benchmark, task, played)
         except (ReplayMiss, AgentFailed):
             return "was made of a missing response"
-        ours = {name: data[name] for name in ("task", "format")}
-        expected = as_saved(self.benchmark, data, {**ours, **numbered(repeat), **made})
-        names = [
-            name for name in {**expected, **data} if data.get(name, ...) != expected.get(name, ...)
-        ]
-        return f"is not what the saved responses give: {', '.join(names)}" if names else None
+        measured = {
+            "task": data["task"],
+            "format": data["format"],
+            **numbered(repeat),
+            **measured,
+        }
+        expected = as_saved(self.benchmark, data, measured)
+        names = [name for name in expected | data if data.get(name, ...) != expected.get(name, ...)]
+        if names:
+            return f"is not what the saved responses give: {', '.join(names)}"
+        return None
 
 
 def as_saved(benchmark: Benchmark, data: JSON, measured: JSON) -> JSON:
     """Return what was measured now as a file has it; without the values that were not measured when
     `data` was saved."""
-    made: JSON = orjson.loads(orjson.dumps(measured))
-    return made if benchmark.records.completed(data) == data else in_form_of(data, made)
+    saved: JSON = orjson.loads(orjson.dumps(measured))
+    if benchmark.records.completed(data) != data:
+        saved = in_form_of(data, saved)
+    return saved
 
 
 class Check:
@@ -91,8 +95,13 @@ class Check:
         selection = run.manifest.selection
         self.expected = index.selected(selection)
         self.notes: list[str] = []
-        self._run, self._files, self._manifest = run, run.files, run.manifest
-        self._benchmark, self._index, self._player, self._beat = benchmark, index, player, beat
+        self._run = run
+        self._files = run.files
+        self._manifest = run.manifest
+        self._benchmark = benchmark
+        self._index = index
+        self._player = player
+        self._beat = beat
         self._tally = RunTally()
         self._replies = Replies(run.files.responses, self._counted, beat)
         self._offsets = np.full(len(index), -1, np.int64)
@@ -106,7 +115,7 @@ class Check:
 
     def findings(self) -> Iterator[str]:
         yield from self._tasks()
-        yield from logs(self._run, self._replies, self._beat, self._saw_failure)
+        yield from check_logs(self._run, self._replies, self._beat, self._saw_failure)
         yield from self._results()
         yield from self._records()
         yield from self._users()
@@ -114,17 +123,19 @@ class Check:
             yield from self._counts()
 
     def _tasks(self) -> Iterator[str]:
-        manifest, index = self._manifest, self._index
+        manifest = self._manifest
+        index = self._index
         if manifest.subset != self._files.subset:
             yield f"{self._files.manifest.name} is of {manifest.subset}"
-        if manifest.tasks["sha256"] != index.sha256:
+        tasks = manifest.tasks
+        users = index.users_in_file
+        if tasks["sha256"] != index.sha256:
             yield f"{index.path} is not the tasks file that this run was made with"
-        elif manifest.tasks["users"] != (users := index.users_in_file):
+        elif tasks["users"] != users:
             yield (
-                f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are"
-                f" {users}"
+                f"{self._files.manifest.name}: tasks.users is {tasks['users']}, there are {users}"
             )
-        if manifest.tasks.get("truth", "") != self._benchmark.task_files.truth_sha256:
+        if tasks.get("truth", "") != self._benchmark.task_files.truth_sha256:
             yield (
                 "the ground truth is not the one that this run was scored with: score it again with"
                 " `reeval`"
@@ -143,31 +154,34 @@ class Check:
 
     def _results(self) -> Iterator[str]:
         """Yield torn, duplicate, foreign and misplaced lines; note where each user's record is."""
-        whole, outside, last, complete = hashlib.sha256(), 0, -1, self._manifest.state == COMPLETE
-        for at, number, line, data in opened(self._files.results, self._beat):
-            whole.update(line.text + b"\n")
-            position = None if data is None else self._index.current(data)
+        checksum = hashlib.sha256()
+        without_task = 0
+        last_position = -1
+        is_complete = self._manifest.state == COMPLETE
+        for place, number, line, data in opened(self._files.results, self._beat):
+            checksum.update(line.text + b"\n")
             if data is None:
-                yield f"{at}: {TORN}"
-            elif position is not None:
-                if self._offsets[position] >= 0:
-                    yield f"{at}: user {data['user_id']} has a duplicate record"
-                elif complete and position <= last:
-                    yield f"{at}: user {data['user_id']} is not in the order of the tasks file"
-                self._offsets[position], self._numbers[position], last = (
-                    line.offset,
-                    number,
-                    position,
-                )
-            elif complete:
-                yield f"{at}: user {data.get('user_id')} has no such task"
-            else:
-                outside += 1
-        if outside:
+                yield f"{place}: {TORN}"
+                continue
+            position = self._index.current(data)
+            if position is None:
+                if is_complete:
+                    yield f"{place}: user {data.get('user_id')} has no such task"
+                else:
+                    without_task += 1
+                continue
+            if self._offsets[position] >= 0:
+                yield f"{place}: user {data['user_id']} has a duplicate record"
+            elif is_complete and position <= last_position:
+                yield f"{place}: user {data['user_id']} is not in the order of the tasks file"
+            self._offsets[position] = line.offset
+            self._numbers[position] = number
+            last_position = position
+        if without_task:
             self.notes.append(
-                f"{outside} records are of users or tasks that are not in the tasks file"
+                f"{without_task} records are of users or tasks that are not in the tasks file"
             )
-        yield from unlike_manifest(self._run, whole.hexdigest())
+        yield from unlike_manifest(self._run, checksum.hexdigest())
 
     def _records(self) -> Iterator[str]:
         """Yield records that differ from what their answers or responses give."""
@@ -175,46 +189,45 @@ class Check:
         if not self.done.any():
             return  # there may be no file
         with open_regular(path) as file:
-            for position in map(int, np.flatnonzero(self.done)):
+            for position in np.flatnonzero(self.done).tolist():
                 self._beat()
                 data = unseal(line_at(file, int(self._offsets[position])))
-                if wrong := self._record(position, data):
-                    yield f"{path.name}, line {self._numbers[position]}: {wrong}"
+                problem = self._record(position, data)
+                if problem:
+                    yield f"{path.name}, line {self._numbers[position]}: {problem}"
 
     def _record(self, position: int, data: JSON) -> str | None:
         """Return what is wrong with a record, None for nothing."""
-        who = f"user {data['user_id']}"
+        user = f"user {data['user_id']}"
         task = self._index.task(self._benchmark, position, self._files.subset)
         try:
-            again = as_saved(self._benchmark, data, rescored(self._benchmark, task, data))
+            measured = as_saved(self._benchmark, data, rescored(self._benchmark, task, data))
             if data.get("format") != RECORD_FORMAT:
                 return (
-                    f"the record of {who} is of format {in_brief(data.get('format'))}, not"
+                    f"the record of {user} is of format {in_brief(data.get('format'))}, not"
                     f" {RECORD_FORMAT}"
                 )
-            if again != data:
-                return f"the metrics of {who} differ from a re-score"
+            if measured != data:
+                return f"the metrics of {user} differ from a re-score"
             if data.get("reparse") == "diverged":  # `reeval` marked it, and kept it
                 return None
-            if wrong := self._unlike_responses(task, position, data):
-                return f"the record of {who} {wrong}"
+            problem = self._unlike_responses(task, position, data)
         except MISSHAPEN as error:
-            return f"the record of {who} cannot be scored again ({error})"
-        return None
+            return f"the record of {user} cannot be scored again ({error})"
+        return problem and f"the record of {user} {problem}"
 
     def _unlike_responses(self, task: Task, position: int, data: JSON) -> str | None:
+        """Return how a record differs from its responses: by their count alone without a player."""
         try:
             saved = self._replies.of(position)
         except MISSHAPEN:
             return "has a malformed saved response"
         if self._player is not None:
-            return self._player.wrong(task, data, saved, self._index.repeat(position))
+            return self._player.difference(task, data, saved, self._index.repeat(position))
         requests = data["usage"]["requests"]
-        return (
-            None
-            if len(saved) >= requests
-            else f"was made of {requests} responses, and {len(saved)} are there"
-        )
+        if len(saved) < requests:
+            return f"was made of {requests} responses, and {len(saved)} are there"
+        return None
 
     def _users(self) -> Iterator[str]:
         """Yield input users that are neither recorded nor failed, if the manifest says that all
@@ -230,17 +243,15 @@ class Check:
 
     def _counts(self) -> Iterator[str]:
         """Yield numbers of the manifest that do not match the files."""
-        real = user_counts(self._index, self.expected | self.done, self.done, self._failed)
-        for name, count in real.items():
-            if (saved := self._manifest.counts.get(name)) != count:
-                yield (
-                    f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
-                )
-        saved_facts, facts = self._manifest.reply_facts, self._tally.replies.facts
-        for name in self._manifest.replies.keys() & set(
-            ReplyFacts.__struct_fields__
-        ):  # others were not counted
-            if getattr(saved_facts, name) != getattr(facts, name):
-                yield (
-                    f"{self._files.manifest.name}: replies.{name} is not what the saved replies say"
-                )
+        manifest = self._manifest
+        file = self._files.manifest.name
+        counts = user_counts(self._index, self.expected | self.done, self.done, self._failed)
+        for name, count in counts.items():
+            saved = manifest.counts.get(name)
+            if saved != count:
+                yield f"{file}: counts.{name} is {saved}, and there are {count}"
+        facts = self._tally.replies.facts
+        # Others were not counted.
+        for name in manifest.replies.keys() & set(ReplyFacts.__struct_fields__):
+            if getattr(manifest.reply_facts, name) != getattr(facts, name):
+                yield f"{file}: replies.{name} is not what the saved replies say"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -41,69 +41,86 @@ def prove(run: SavedRun, results: Path, folder: Path | None, without_tasks: bool
         manifest = load(run.files.manifest)  # read again under the lock
         if manifest is None:
             raise BadInput(f"{run.files.manifest} no longer exists")
-        now = replace(run, manifest=manifest)
-        made = (
-            _whole(now, tasks, folder, results, beat)
+        current = replace(run, manifest=manifest)
+        outcome = (
+            _check_run(current, tasks, folder, results, beat)
             if tasks
-            else checksums.without_tasks(now, beat)
+            else checksums.without_tasks(current, beat)
         )
-    return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **made}
+    return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **outcome}
 
 
-def imported(of: Imported) -> JSON:
+def imported(scores: Imported) -> JSON:
     """Check the lines of another program's results, which `reeval` scored."""
-    about = {"name": of.name, "subset": of.files.subset, "users": None}
-    if of.report is None:
-        return {**about, "state": "not scored", "records": 0, "findings": [of.remedy], "notes": []}
+    about = {"name": scores.name, "subset": scores.files.subset, "users": None}
+    if scores.report is None:
+        return {
+            **about,
+            "state": "not scored",
+            "records": 0,
+            "findings": [scores.remedy],
+            "notes": [],
+        }
     findings = list[str]()
-    with _locked(of) as beat:
-        recorded, _ = checksums.records(of.files.results, beat, findings)
+    with _locked(scores) as beat:
+        recorded, _ = checksums.check_records(scores.files.results, beat, findings)
     scored = sum([task != "None" for _, task, _ in recorded])
-    notes = [f"{checksums.ALONE}; `reeval` scores them again"]
+    notes = [f"{checksums.LINES_ONLY}; `reeval` scores them again"]
     return {**about, "state": "scored", "records": scored, "findings": findings, "notes": notes}
 
 
-def _whole(run: SavedRun, tasks: Path, folder: Path | None, results: Path, beat: Beat) -> JSON:
+def _check_run(run: SavedRun, tasks: Path, folder: Path | None, results: Path, beat: Beat) -> JSON:
+    """Check a run against its tasks file; return the counts, findings and notes."""
     manifest = run.manifest
     try:
-        benchmark, unplayed = _benchmark_of(run, folder)
+        benchmark, not_played = _benchmark_of(run, folder)
     except ODD_SHAPE as error:
         raise BadInput(
             f"{run.files.manifest}: field identity: cannot be used ({error!r})"
         ) from None
     opened = _index(benchmark, run.files.subset, tasks, results, manifest.selection)
     with closing(opened) as index, asyncio.Runner() as loop:
-        player = (
-            proof.Replayer(benchmark, sampling_again(manifest), loop) if unplayed is None else None
-        )
+        player = None
+        if not_played is None:
+            player = proof.Replayer(benchmark, sampling_again(manifest), loop)
         check = proof.Check(run, benchmark, index, player, beat)
         findings = list(check.findings())
-    users, records = index.users(check.expected), index.users(check.done)
-    notes = [*filter(None, [unplayed]), *check.notes]
-    return {"users": users, "records": records, "findings": findings, "notes": notes}
+    return {
+        "users": index.users(check.expected),
+        "records": index.users(check.done),
+        "findings": findings,
+        "notes": [*filter(None, [not_played]), *check.notes],
+    }
 
 
 def _benchmark_of(run: SavedRun, folder: Path | None) -> tuple[Benchmark, str | None]:
     """Return the benchmark of a run, and why its records cannot be replayed from the saved
     responses, if so."""
-    was, why = run.manifest.identity, None
+    copies = checksums.kept_copies(run)
+    why = None
     if run.has_code and not run.trust:
         why = "playing them again would run the run's own code (--trust)"
-    elif any(path != run.files.folder / name for name, path in checksums.kept(run).items()):
+    elif any(path != run.files.folder / name for name, path in copies.items()):
         why = "its prompt is not in the folder"
-    made = run.as_it_was(folder, play=why is None)
+    benchmark = run.as_it_was(folder, play=why is None)
     if why is None:
-        now = {name: hashlib.sha256(data).hexdigest() for name, data in kept_files(made).items()}
-        if was.get("prompt_version") != made.version or was["files"] != now:
-            why = "its prompt has changed"
-        elif run.manifest.provenance.get("parser_version") != made.about.parser_version:
-            why = "the parser has changed"
-        elif run.manifest.provenance.get("allowed"):
-            why = "it was resumed with other settings"
-    return (
-        made,
-        why and f"records were compared with the saved responses by their counts alone: {why}",
-    )
+        why = _changed_since(run, benchmark)
+    if why:
+        why = f"records were compared with the saved responses by their counts alone: {why}"
+    return benchmark, why
+
+
+def _changed_since(run: SavedRun, benchmark: Benchmark) -> str | None:
+    """Return what would make other records of the saved responses now, None for nothing."""
+    identity = run.manifest.identity
+    digests = {name: sha256(data).hexdigest() for name, data in kept_files(benchmark).items()}
+    if identity.get("prompt_version") != benchmark.version or identity["files"] != digests:
+        return "its prompt has changed"
+    if run.manifest.provenance.get("parser_version") != benchmark.about.parser_version:
+        return "the parser has changed"
+    if run.manifest.provenance.get("allowed"):
+        return "it was resumed with other settings"
+    return None
 
 
 @contextmanager

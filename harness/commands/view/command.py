@@ -17,8 +17,8 @@ from harness.options import options
 from harness.ui.streams import show
 from harness.ui.words import plural
 
-PORT_MOST = 65535
-EXPORTED = 200
+MAX_PORT = 65535
+EXPORTED_USERS = 200
 """Users of each run that are written, by default."""
 
 
@@ -44,7 +44,7 @@ class Options(options.ResultsFolder, options.Forced):
     port: int = option(
         0,
         "port on this machine, 0 for any free one (default: 0)",
-        check=whole(0, PORT_MOST),
+        check=whole(0, MAX_PORT),
         own=True,
         everyday=True,
     )
@@ -56,8 +56,8 @@ class Options(options.ResultsFolder, options.Forced):
         everyday=True,
     )
     users: int = option(
-        EXPORTED,
-        f"users of each run that --export writes (default: {EXPORTED})",
+        EXPORTED_USERS,
+        f"users of each run that --export writes (default: {EXPORTED_USERS})",
         check=whole(0, 1_000_000),
         own=True,
     )

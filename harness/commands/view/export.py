@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,11 +24,14 @@ PAGE["user"] = {"name", "subset", "user", "part"}
 
 
 class _Files:
-    """The files that links lead to, in the order in which they were met. `most` users of each run
-    are among them."""
+    """The files that links lead to, in the order in which they were met.
 
-    def __init__(self, folder: Folder, most: int) -> None:
-        self._folder, self._most = folder, most
+    Of each run the pages of the first `max_users` users are among them.
+    """
+
+    def __init__(self, folder: Folder, max_users: int) -> None:
+        self._folder = folder
+        self._max_users = max_users
         self._known = set[str]()
         self.left = deque[tuple[str, str, dict[str, str]]]()
 
@@ -36,12 +39,11 @@ class _Files:
         """Return the file of a view, empty for one that is not written."""
         if view in ASSETS:
             return view
-        about = {key: str(value) for key, value in arguments.items() if key in PAGE.get(view, ())}
-        about = {
-            key: value
-            for key, value in about.items()
-            if (key, value) not in (("page", "1"), ("part", "1"))
-        }
+        about = dict[str, str]()
+        for key, value in arguments.items():
+            is_first = key in ("page", "part") and str(value) == "1"  # as without a number
+            if key in PAGE.get(view, ()) and not is_first:
+                about[key] = str(value)
         if view not in PAGE or not self._is_within(view, about):
             return ""
         content = repr((view, sorted(about.items()))).encode("utf-8", "replace")
@@ -53,16 +55,20 @@ class _Files:
         return name
 
     def _is_within(self, view: str, about: Mapping[str, str]) -> bool:
+        """Return whether a page is about the first users, or about none."""
         if view == "users":
-            return (int(about.get("page", "1")) - 1) * USERS < max(1, self._most)
+            first_row = (int(about.get("page", "1")) - 1) * USERS
+            return first_row < max(1, self._max_users)
         if view == "user":
             run = self._folder.run(about["name"], about["subset"])
-            numbers: Sequence[int] = run.users.numbers_of(about["user"]) if run else ()
-            return bool(run) and (numbers[0] if numbers else 0) < self._most
+            if run is None:
+                return False
+            numbers = [*run.users.numbers_of(about["user"]), 0]  # 0: a user that only failed
+            return numbers[0] < self._max_users
         return True
 
 
-def write(chosen: Chosen, target: Path, most: int, *, force: bool) -> int:
+def write(chosen: Chosen, target: Path, max_users: int, *, force: bool) -> int:
     """Write the pages of a folder; return their number. Raise `BadInput` for a folder that has
     files."""
     if not force and target.is_dir() and any(target.iterdir()):
@@ -71,16 +77,16 @@ def write(chosen: Chosen, target: Path, most: int, *, force: bool) -> int:
         )
     atomic.make_folder(target)
     written = 0
-    for name, content in pages(chosen, most):
+    for name, content in pages(chosen, max_users):
         atomic.write(target / name, content)
         written += name.endswith(".html")
     return written
 
 
-def pages(chosen: Chosen, most: int) -> Iterator[tuple[str, bytes]]:
+def pages(chosen: Chosen, max_users: int) -> Iterator[tuple[str, bytes]]:
     """Yield files with their content."""
     folder = Folder(chosen)
-    to = _Files(folder, most)
+    to = _Files(folder, max_users)
     site = Site(folder, to.link, is_static=True)
     yield from ((name, asset(name)) for name in ASSETS)
     to.link("")

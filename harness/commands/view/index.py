@@ -26,15 +26,15 @@ from harness.store import log
 
 BLOCK = 1 << 20
 """Bytes read at once."""
-LONGEST = 1 << 23
+MAX_LINE_BYTES = 1 << 23
 """Longest line that is decoded, in bytes."""
-KEY_MOST = 512
+MAX_KEY_BYTES = 512
 """Bytes of a line in which its user's key is looked for."""
-ABOUT = re.compile(rb'\{"user_id":(?:"((?:[^"\\]|\\.)*)"|([^",][^,]*),)')
+LINE_START = re.compile(rb'\{"user_id":(?:"((?:[^"\\]|\\.)*)"|([^",][^,]*),)')
 """How lines begin that name a user: by a text as JSON writes it, or by a number."""
 
 
-class Described(NamedTuple):
+class UserSummary(NamedTuple):
     """What a line says: the outcome (of several the first that is not valid), and figures, NaN for
     none."""
 
@@ -58,7 +58,8 @@ class LineIndex:
         self._identity = identity
         self._end = 0
         self.stopped: int | None = None
-        self._starts, self._keys = array("q"), list[str]()
+        self._starts = array("q")
+        self._keys = list[str]()
         self.generation = object()
         """Another object after the file was replaced."""
 
@@ -69,8 +70,12 @@ class LineIndex:
         """Read what was appended since the last call, for about so many seconds of this thread;
         return whether that was all."""
         with self.lock, opened(self.path) as file:
-            state = os.fstat(file.fileno()) if file else None
-            identity = (state.st_dev, state.st_ino) if state else None
+            state = None
+            if file:
+                state = os.fstat(file.fileno())
+            identity = None
+            if state:
+                identity = (state.st_dev, state.st_ino)
             if identity != self._identity or (state and state.st_size < self._end):
                 self._forget(identity)
             if file and state and self.stopped is None and state.st_size > self._end:
@@ -78,6 +83,7 @@ class LineIndex:
             return True
 
     def _read(self, file: BinaryIO, until: float) -> bool:
+        """Read lines up to a time of this thread; return whether that was all."""
         file.seek(self._end)
         while block := file.read(BLOCK):
             if thread_time() > until:
@@ -85,14 +91,16 @@ class LineIndex:
             size = block.rfind(b"\n") + 1
             if size:
                 self._add(block[:size])
-            elif (rest := _to_line_end(file)) is None:
-                return True
-            elif rest > LINE_MOST:
-                self.stopped = self._end
-                return True
             else:
-                size = len(block) + rest
-                self._add(block[:KEY_MOST] + b"\n")
+                # A line longer than a block: only its beginning is looked at.
+                rest_bytes = _to_line_end(file)
+                if rest_bytes is None:
+                    return True
+                if rest_bytes > LINE_MOST:
+                    self.stopped = self._end
+                    return True
+                size = len(block) + rest_bytes
+                self._add(block[:MAX_KEY_BYTES] + b"\n")
             self._end += size
             file.seek(self._end)
         return True
@@ -102,17 +110,17 @@ class LineIndex:
         start = 0
         while (line_end := lines.find(b"\n", start)) >= 0:
             self._starts.append(self._end + start)
-            self._keys.append(_key(ABOUT.match(lines, start, min(start + KEY_MOST, line_end))))
+            self._keys.append(
+                _key(LINE_START.match(lines, start, min(start + MAX_KEY_BYTES, line_end)))
+            )
             start = line_end + 1
 
     def searched(self, text: str) -> Sequence[int]:
         """Return the numbers of the lines whose user's key contains a text; of all lines for an
         empty one."""
-        return (
-            [number for number, key in enumerate(self._keys) if text in key]
-            if text
-            else range(len(self))
-        )
+        if not text:
+            return range(len(self))
+        return [number for number, key in enumerate(self._keys) if text in key]
 
     def numbers_of(self, key: str) -> list[int]:
         """Return the numbers of the lines about a user."""
@@ -120,7 +128,9 @@ class LineIndex:
 
     def key(self, number: int) -> str:
         """Return the key of a line's user; empty without one, or without such a line."""
-        return self._keys[number] if 0 <= number < len(self._keys) else ""
+        if 0 <= number < len(self._keys):
+            return self._keys[number]
+        return ""
 
     def objects(self, numbers: Iterable[int]) -> Iterator[tuple[int, JSON | None]]:
         """Yield the objects of lines; None for one that is not as it was written, or too long to be
@@ -130,20 +140,23 @@ class LineIndex:
                 yield number, _object(file, self._starts[number]) if file else None
 
 
-class Facts:
+class SummaryCache:
     """What users are selected and sorted by, of each line of an index: read once, in steps."""
 
     def __init__(self, index: LineIndex) -> None:
         self._index = index
         self._generation = index.generation
-        self._lines = list[Described]()
+        self._lines = list[UserSummary]()
 
-    def now(self, describe: Callable[[JSON | None], Described], seconds: float) -> list[Described]:
+    def current(
+        self, describe: Callable[[JSON | None], UserSummary], seconds: float
+    ) -> list[UserSummary]:
         """Read further lines for about so many seconds of this thread; return what all lines so far
         say."""
         with self._index.lock:
             if self._generation is not self._index.generation:
-                self._generation, self._lines = self._index.generation, []
+                self._generation = self._index.generation
+                self._lines = []
             until = thread_time() + seconds
             for _, data in self._index.objects(range(len(self._lines), len(self._index))):
                 self._lines.append(describe(data))
@@ -164,43 +177,55 @@ def opened(path: Path) -> Iterator[BinaryIO | None]:
         yield file
 
 
-def last_lines(path: Path, most: int) -> list[bytes]:
+def last_lines(path: Path, max_bytes: int) -> list[bytes]:
     """Return the whole lines within the last so many bytes of a file."""
     with opened(path) as file:
         if file is None:
             return []
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - most))
-        lines = file.read(most).split(b"\n")[:-1]
-    return lines if size <= most else lines[1:]
+        file.seek(max(0, size - max_bytes))
+        lines = file.read(max_bytes).split(b"\n")[:-1]
+    if size > max_bytes:
+        del lines[:1]  # its beginning is not there
+    return lines
 
 
 def lines_beginning(
-    path: Path, start: bytes, most: int, within: float = math.inf
+    path: Path, start: bytes, max_lines: int, within: float = math.inf
 ) -> Iterator[bytes]:
     """Yield the lines that begin so, at most so many, without decoding any; they begin `within` the
     first bytes."""
-    wanted, tail, base = b"\n" + start, b"\n", 0
+    wanted = b"\n" + start
+    # The end of the block before, as `wanted` may begin there; the file's first line has no newline
+    # before it.
+    tail = b"\n"
+    base = 0
     with opened(path) as file:
-        while file and most and base < within and (block := file.read(BLOCK)):
-            looked, at = tail + block, -1
-            places = list[int]()
-            while len(places) < most and (at := looked.find(wanted, at + 1)) >= 0:
-                places.append(base - len(tail) + at + 1)
+        while file and max_lines and base < within:
+            block = file.read(BLOCK)
+            if not block:
+                return
+            searched = tail + block
+            offsets = list[int]()
+            position = searched.find(wanted)
+            while len(offsets) < max_lines and position >= 0:
+                offsets.append(base - len(tail) + position + 1)
+                position = searched.find(wanted, position + 1)
             base += len(block)
-            tail = looked[-len(wanted) + 1 :]
-            for place in places:
-                file.seek(max(0, place))
-                if len(line := file.readline(LONGEST)) < LONGEST:
+            tail = searched[-len(wanted) + 1 :]
+            for offset in offsets:
+                file.seek(max(0, offset))
+                line = file.readline(MAX_LINE_BYTES)
+                if len(line) < MAX_LINE_BYTES:
                     yield line.rstrip()
-            most -= len(places)
+            max_lines -= len(offsets)
             file.seek(base)
 
 
 def _object(file: BinaryIO, offset: int) -> JSON | None:
     file.seek(offset)
-    line = file.readline(LONGEST)
-    if len(line) == LONGEST:
+    line = file.readline(MAX_LINE_BYTES)
+    if len(line) == MAX_LINE_BYTES:
         return None
     try:
         data = orjson.loads(line)
@@ -228,9 +253,11 @@ def _to_line_end(file: BinaryIO) -> int | None:
     None if the file ends before it does."""
     size = 0
     while size <= LINE_MOST:
-        if not (block := file.read(BLOCK)):
+        block = file.read(BLOCK)
+        if not block:
             return None
-        if (end := block.find(b"\n")) >= 0:
-            return size + end + 1
+        line_end = block.find(b"\n")
+        if line_end >= 0:
+            return size + line_end + 1
         size += len(block)
     return size

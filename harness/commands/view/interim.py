@@ -2,7 +2,7 @@
 and never written.
 
 Only benchmarks that ship are scored, since no code of a run is executed, and no more users than
-`MOST`.
+`MAX_USERS`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from harness.scoring.reports import Report
 from harness.scoring.scorer import Scorer
 from harness.scoring.totals import Totals
 
-MOST = 20_000
-SECONDS = 5.0
+MAX_USERS = 20_000
+REPORT_SECONDS = 5.0
 """Between two reports."""
 CPU_SECONDS = 0.1
 """In which records are scored; the next look goes on."""
@@ -34,33 +34,37 @@ class Interim:
     """The report of the records of an index. `benchmark` has the run's settings."""
 
     def __init__(self, run: SavedRun, benchmark: Benchmark, index: LineIndex) -> None:
-        self._run, self._index = run, index
+        self._run = run
+        self._index = index
         self.generation = index.generation
         self._scorer = Scorer(benchmark, run.files.subset)
         self._totals: Totals | None = None
         self._scored = self._read = 0
-        self._made = -SECONDS
+        self._reported_at = -REPORT_SECONDS
         self._report: Report | None = None
 
     def report(self) -> Report | None:
         """Return the report of now, None if there is nothing to score. Raise `HarnessError` for odd
         records."""
-        if monotonic() - self._made < SECONDS or len(self._index) > MOST:
+        if monotonic() - self._reported_at < REPORT_SECONDS or len(self._index) > MAX_USERS:
             return self._report
         self._add()
         if self._totals is not None:
             self._report, _ = self._scorer.report(self._totals, self._facts())
-        self._made = monotonic()
+        self._reported_at = monotonic()
         return self._report
 
     def _add(self) -> None:
         until = thread_time() + CPU_SECONDS
-        while thread_time() < until and (shard := [*islice(self._new(), SHARD_USERS)]):
+        while thread_time() < until:
+            shard = [*islice(self._new(), SHARD_USERS)]
+            if not shard:
+                return
             with read_of(shard[0].key):
                 scores = self._scorer.score(shard)
-            self._totals = (
-                scores if self._totals is None else self._scorer.merge(self._totals, scores)
-            )
+            if self._totals is not None:
+                scores = self._scorer.merge(self._totals, scores)
+            self._totals = scores
             self._scored += len(shard)
 
     def _new(self) -> Iterator[Record]:
@@ -70,7 +74,8 @@ class Interim:
                 yield Record(str(data["user_id"]), data)
 
     def _facts(self) -> RunFacts:
-        run, manifest = self._run, self._run.manifest
+        run = self._run
+        manifest = self._run.manifest
         return RunFacts(
             subset=run.files.subset,
             model=manifest.identity["model"],

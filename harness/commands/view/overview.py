@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from harness.benchmarks.records import ODD_SHAPE
 from harness.benchmarks.rendering import spanned
-from harness.commands.view.reading import Viewed
+from harness.commands.view.reading import ViewedRun
 from harness.cost import money_text
 from harness.document import CHANCE, Cell, Table
 from harness.model import Snapshot, SubsetProgress
@@ -36,7 +36,7 @@ ALWAYS = ("run", "score", "users")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RunRow:
     """A run in the list. `rank` orders a table: playing runs first, then complete ones, the best
     first.
 
@@ -56,21 +56,21 @@ class Row:
     is_synthetic: bool = False
 
 
-def listed(run: Viewed) -> Row:
+def listed(run: ViewedRun) -> RunRow:
     """Return a run's row."""
-    state = "unreadable" if run.problem and not (run.manifest or run.report) else run.state
+    state = run.state
+    if run.problem and not (run.manifest or run.report):
+        state = "unreadable"
     cells = {"state": Cell(state, faint=state == "complete"), "model": Cell(run.model)}
-    row = Row(run.name, run.benchmark, run.subset, state, cells)
+    row = RunRow(run.name, run.benchmark, run.subset, state, cells)
     if run.snapshot:
-        return replace(
-            row, cells=cells | _playing(run.snapshot, run.subset), rank=(False, True, 0.0)
-        )
+        cells |= _playing(run.snapshot, run.subset)
+        return replace(row, rank=(False, True, 0.0))
     if run.report is None:
         run.users.advance(READ_SECONDS)
         counts = run.manifest.counts if run.manifest else {}
-        return replace(
-            row, cells=cells | _counted(len(run.users), counts.get("users"), counts.get("failed"))
-        )
+        cells |= _counted(len(run.users), counts.get("users"), counts.get("failed"))
+        return row
     try:
         return _reported(row, run.report)
     except ODD_SHAPE:
@@ -78,55 +78,65 @@ def listed(run: Viewed) -> Row:
 
 
 def _counted(done: int, users: object, failed: object) -> dict[str, Cell]:
-    text = f"{done:,}/{users:,}" if isinstance(users, int) else f"{done:,}"
+    """Return the cells of users: how many are done of how many, and the failed ones, if any."""
+    text = f"{done:,}"
+    if isinstance(users, int):
+        text += f"/{users:,}"
     cells = {"users": Cell(text, done)}
-    return (
-        cells | {"failed": Cell(str(failed), failed)}
-        if isinstance(failed, int) and failed
-        else cells
-    )
+    if isinstance(failed, int) and failed:
+        cells["failed"] = Cell(str(failed), failed)
+    return cells
 
 
-def _reported(row: Row, report: Report) -> Row:
-    metric, coverage, run = report.units[report.headline[0]], report.coverage, report.run
-    figure, answers = report.ranking(metric), report.diagnostics.answers
-    invalid = sum(report.diagnostics.invalid.values())
-    in_tasks = max(run.get("users_in_tasks", 0), coverage.expected_users)
+def _reported(row: RunRow, report: Report) -> RunRow:
+    """Return a row with what a report has: the headline figure, coverage, cost and speed."""
+    metric = report.units[report.headline[0]]
+    figure = report.ranking(metric)
+    coverage = report.coverage
+    in_tasks = max(report.run.get("users_in_tasks", 0), coverage.expected_users)
     is_partial = not coverage.complete or coverage.scored_users < in_tasks
-    interval = spanned(metric, figure) if figure.ci95 else ""
     cells = {
         **row.cells,
         **_counted(coverage.scored_users, coverage.expected_users, coverage.failed_users),
         "score": Cell(
-            metric.text(figure.value), figure.value, partial=is_partial, interval=interval
+            metric.text(figure.value),
+            figure.value,
+            partial=is_partial,
+            interval=spanned(metric, figure) if figure.ci95 else "",
         ),
     }
-    if (chance := report.chance.get(metric.name)) is not None:
+    if metric.name in report.chance:
+        chance = report.chance[metric.name]
         cells[CHANCE] = Cell(level(metric, chance, report.chance_error.get(metric.name)), chance)
+    answers = report.diagnostics.answers
+    invalid = sum(report.diagnostics.invalid.values())
     if invalid:
         cells["invalid"] = Cell(f"{100 * invalid / answers:.1f} %", invalid / answers)
     if report.cost and report.cost.money:
         cells["cost"] = Cell(money_text([report.cost.money]), float(report.cost.money.amount))
     seconds = (report.schedule or {}).get("seconds")
     if isinstance(seconds, int | float) and seconds > 0:
-        rate = answers / seconds
-        cells["speed"] = Cell(
-            f"{rate:,.0f} a second" if rate >= 10 else f"{rate:.2g} a second", rate
-        )
-    value = 0.0 if figure.value is None else figure.value
+        cells["speed"] = _speed(answers / seconds)
+
+    # Tables rank the smallest first, and figures that are not defined last.
+    value = figure.value or 0.0
+    if not metric.lower_is_better:
+        value = -value
     return replace(
         row,
         cells=cells,
         metric=metric.title,
-        rank=(
-            True,
-            is_partial or figure.value is None,
-            value if metric.lower_is_better else -value,
-        ),
-        whole=whole_of(row.name, run.get("part")),
+        rank=(True, is_partial or figure.value is None, value),
+        whole=whole_of(row.name, report.run.get("part")),
         partial=f"{coverage.scored_users} of {in_tasks}" if is_partial else "",
         is_synthetic=any("synthetic" in note for note in report.notes),
     )
+
+
+def _speed(rate: float) -> Cell:
+    """Return a rate of answers a second, with two digits where it is small."""
+    text = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+    return Cell(f"{text} a second", rate)
 
 
 def progress_of(snapshot: Snapshot, subset: str) -> SubsetProgress:
@@ -138,54 +148,59 @@ def _playing(snapshot: Snapshot, subset: str) -> dict[str, Cell]:
     cells = _counted(progress.done, progress.users, progress.failed)
     cells["speed"] = Cell(words.pace(snapshot.rate), snapshot.rate)
     cells["to go"] = Cell(words.state(snapshot), snapshot.eta)
-    for name, value in list(progress.scores.items())[:1]:
-        cells["score"] = Cell(
-            words.figure(value, progress.units.get(name)), value, note=f"{name} so far"
-        )
+    if progress.scores:
+        name, value = next(iter(progress.scores.items()))
+        text = words.figure(value, progress.units.get(name))
+        cells["score"] = Cell(text, value, note=f"{name} so far")
     if snapshot.cost:
-        cells["cost"] = Cell(
-            money_text(snapshot.cost), float(sum(money.amount for money in snapshot.cost))
-        )
-    if unusable := sum(number for _, number in snapshot.unusable):
+        amount = sum(money.amount for money in snapshot.cost)
+        cells["cost"] = Cell(money_text(snapshot.cost), float(amount))
+    unusable = sum(number for _, number in snapshot.unusable)
+    if unusable:
         cells["invalid"] = Cell(plural(unusable, "reply", "replies"), unusable)
-    if refused := sum(number for _, number in snapshot.faults):
-        cells["failed"] = Cell(
-            str(progress.failed), progress.failed, note=f"{plural(refused, 'try', 'tries')} failed"
-        )
+    faults = sum(number for _, number in snapshot.faults)
+    if faults:
+        note = f"{plural(faults, 'try', 'tries')} failed"
+        cells["failed"] = Cell(str(progress.failed), progress.failed, note=note)
     return cells
 
 
-def group(row: Row) -> tuple[str, str]:
+def group(row: RunRow) -> tuple[str, str]:
     """Return what runs of one table have in common."""
     return row.benchmark, row.subset
 
 
-def ordered(rows: Sequence[Row], by: str, is_down: bool) -> list[Row]:
+def ordered(rows: Sequence[RunRow], by: str, is_down: bool) -> list[RunRow]:
     """Return runs table by table, those with playing runs first. In a table parts follow their
     whole run, or runs are sorted by a column, those without a value last."""
     playing = {group(row) for row in rows if not row.rank[0]}
     anchors = {(group(row), row.name): (row.rank, row.name) for row in rows}
 
-    def nested(row: Row) -> tuple[object, ...]:
-        own = row.rank, row.name
-        return anchors.get((group(row), row.whole or ""), own), bool(row.whole), own
+    def nested(row: RunRow) -> tuple[object, ...]:
+        place = row.rank, row.name
+        return anchors.get((group(row), row.whole or ""), place), bool(row.whole), place
 
     rows = sorted(rows, key=nested)
     if by in HEADS:
-        known = [row for row in rows if _value(row, by) is not None]
-        known.sort(key=lambda row: _value(row, by), reverse=is_down)  # type: ignore[arg-type, return-value]
-        rows = [*known, *[row for row in rows if _value(row, by) is None]]
+        with_value = list[RunRow]()
+        without_value = list[RunRow]()
+        for row in rows:
+            (without_value if _value(row, by) is None else with_value).append(row)
+        with_value.sort(key=lambda row: _value(row, by), reverse=is_down)  # type: ignore[arg-type, return-value]
+        rows = with_value + without_value
     return sorted(rows, key=lambda row: (group(row) not in playing, group(row)))
 
 
-def _value(row: Row, column: str) -> float | str | None:
+def _value(row: RunRow, column: str) -> float | str | None:
     if column == "run":
         return row.name
     cell = row.cells.get(column, Cell(""))
-    return cell.text if column in ("state", "model") else cell.value
+    if column in ("state", "model"):
+        return cell.text
+    return cell.value
 
 
-def table(rows: Sequence[Row]) -> tuple[Table, dict[str, str]]:
+def table(rows: Sequence[RunRow]) -> tuple[Table, dict[str, str]]:
     """Return a table of runs of one benchmark and subset, and the heads of its columns by name."""
     shown = [name for name in HEADS if name in ALWAYS or any(name in row.cells for row in rows)]
     if all(row.state in ("complete", "scored") for row in rows):
@@ -197,13 +212,15 @@ def table(rows: Sequence[Row]) -> tuple[Table, dict[str, str]]:
     return Table(tuple(heads.values()), tuple(map(tuple, cells)), title, tuple(_notes(rows))), heads
 
 
-def _first(row: Row) -> Cell:
+def _first(row: RunRow) -> Cell:
     return Cell(row.name, note=f"part of {row.whole}" if row.whole else "")
 
 
-def _notes(rows: Sequence[Row]) -> Iterator[str]:
-    if partial := [f"{row.name} {row.partial}" for row in rows if row.partial]:
+def _notes(rows: Sequence[RunRow]) -> Iterator[str]:
+    partial = [f"{row.name} {row.partial}" for row in rows if row.partial]
+    if partial:
         yield f"*: not all users of the tasks file are scored: {', '.join(partial)}."
-    if synthetic := [row.name for row in rows if row.is_synthetic]:
+    synthetic = [row.name for row in rows if row.is_synthetic]
+    if synthetic:
         which = "All runs" if len(synthetic) == len(rows) else ", ".join(synthetic)
         yield f"{which}: synthetic tasks, which say nothing about real users."

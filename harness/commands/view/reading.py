@@ -12,11 +12,12 @@ import hashlib
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -30,9 +31,9 @@ from harness.benchmark import VALID, Benchmark, Task
 from harness.benchmarks import registry, tasks
 from harness.benchmarks.records import ODD_SHAPE, read_of
 from harness.commands.view.index import (
-    Described,
-    Facts,
     LineIndex,
+    SummaryCache,
+    UserSummary,
     last_lines,
     lines_beginning,
     opened,
@@ -65,11 +66,12 @@ NOT_ALL_READ = (
     "The responses file is very large, and only its beginning is looked at here: `harness show`"
     " reads all of it."
 )
+TASK_MISSING = "The task of this user is not in the tasks file any more, so no prompt is shown."
 DAMAGED = "A line about this user is damaged, or too long to be shown."
 PAUSE_SECONDS = 60.0
 """Between two lines of a log, which come every ten seconds: nothing ran meanwhile."""
-TIMES = (("hours", 3600), ("minutes", 60), ("seconds", 1))
-HISTORY = 1 << 22
+TIME_UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
+LOG_BYTES = 1 << 22
 """Bytes of the end of a run's log that curves are drawn from."""
 
 SNAPSHOT_SECONDS = 1.0
@@ -94,7 +96,7 @@ def stamp(path: Path) -> object:
     return state.st_ino, state.st_mtime_ns, state.st_size
 
 
-class Progress(Struct, frozen=True):
+class LoggedProgress(Struct, frozen=True):
     """What curves show of a line that a playing run adds to its log (`control`); None where it is
     unknown."""
 
@@ -113,30 +115,37 @@ class Cached(Generic[T]):
     a `problem`."""
 
     def __init__(self, path: Path, make: Callable[[Path], T | None]) -> None:
-        self._path, self._make = path, make
+        self._path = path
+        self._make = make
         self._stamp: object = ()
         self.value: T | None = None
         self.problem = ""
 
-    def now(self) -> T | None:
-        if (now := stamp(self._path)) != self._stamp:
-            self._stamp, self.value, self.problem = now, None, ""
+    def current(self) -> T | None:
+        file_stamp = stamp(self._path)
+        if file_stamp != self._stamp:
+            self._stamp = file_stamp
+            self.value = None
+            self.problem = ""
             try:
-                self.value = self._make(self._path) if now else None
+                if file_stamp:
+                    self.value = self._make(self._path)
             except HarnessError as error:
                 self.problem = str(error)
         return self.value
 
 
-class Viewed:
+class ViewedRun:
     """One run on one subset, or results of another program."""
 
     def __init__(self, files: RunFiles, chosen: Chosen) -> None:
-        self.files, self.chosen = files, chosen
-        self.users, self.failures = LineIndex(files.results), LineIndex(files.failures)
+        self.files = files
+        self.chosen = chosen
+        self.users = LineIndex(files.results)
+        self.failures = LineIndex(files.failures)
         self._manifest = Cached[Manifest](files.manifest, load)
         self._report = Cached[Report](files.report("json"), report_files.loaded)
-        self._facts = Facts(self.users)
+        self._facts = SummaryCache(self.users)
         self._interim: Interim | None = None
         self._asked = -math.inf
         self._snapshot: Snapshot | None = None
@@ -151,24 +160,27 @@ class Viewed:
 
     @property
     def manifest(self) -> Manifest | None:
-        return self._manifest.now()
+        return self._manifest.current()
 
     @property
     def report(self) -> Report | None:
-        return self._report.now()
+        return self._report.current()
 
     @property
     def report_so_far(self) -> Report | None:
         """Return the report, of a run without one that of its records so far; None if these cannot
         be scored."""
         manifest = self.manifest
-        if (report := self.report) or manifest is None or self.shipped is None:
+        report = self.report
+        if report or manifest is None or self.shipped is None:
             return report
         self.users.advance()
         if self._interim is None or self._interim.generation is not self.users.generation:
             self._interim = interim(SavedRun(self.files, manifest), self.users)
         try:
-            return self._interim.report() if self._interim else None
+            if self._interim:
+                return self._interim.report()
+            return None
         except HarnessError:
             return None
 
@@ -180,22 +192,28 @@ class Viewed:
 
     @property
     def benchmark(self) -> str:
-        manifest, report = self.manifest, self.report
-        return manifest.identity["benchmark"] if manifest else report.benchmark if report else ""
+        """Return the benchmark's name, empty without manifest and report."""
+        manifest = self.manifest
+        if manifest:
+            return manifest.identity["benchmark"]
+        return self.report.benchmark if self.report else ""
 
     @property
     def model(self) -> str:
-        manifest, report = self.manifest, self.report
-        return manifest.identity["model"] if manifest else report.model if report else ""
+        """Return the model's name, empty without manifest and report."""
+        manifest = self.manifest
+        if manifest:
+            return manifest.identity["model"]
+        return self.report.model if self.report else ""
 
     @property
     def state(self) -> str:
         manifest = self.manifest
         if manifest is None:
             return "scored" if self.report else "not scored"
-        if manifest.state != RUNNING:
-            return manifest.state
-        return RUNNING if held(self.files.lock, time.time) else "died"
+        if manifest.state == RUNNING and not held(self.files.lock, time.time):
+            return "died"
+        return manifest.state
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -206,23 +224,25 @@ class Viewed:
         return self._snapshot
 
     def _current(self) -> Snapshot | None:
+        """Ask the process that plays the run; None if it does not answer."""
         try:
             with calls.connected(self.files, SNAPSHOT_SECONDS) as call:
                 snapshots = call.snapshots()[1]
         except HarnessError:
             return None
-        mine = [one for one in snapshots if any(of.subset == self.subset for of in one.subsets)]
-        return next((one for one in mine if one.name == self.name), None)
+        for snapshot in snapshots:
+            subsets = [progress.subset for progress in snapshot.subsets]
+            if snapshot.name == self.name and self.subset in subsets:
+                return snapshot
+        return None
 
     @cached_property
     def shipped(self) -> Benchmark | None:
         """Return the benchmark without its data, None for one that does not ship."""
         try:
-            return (
-                registry.find(self.benchmark)(folder=None)
-                if registry.is_shipped(self.benchmark)
-                else None
-            )
+            if registry.is_shipped(self.benchmark):
+                return registry.find(self.benchmark)(folder=None)
+            return None
         except HarnessError:
             return None
 
@@ -235,7 +255,9 @@ class Viewed:
     @property
     def repeats(self) -> int:
         manifest = self.manifest
-        return manifest.repeats if manifest else 1
+        if manifest:
+            return manifest.repeats
+        return 1
 
     # Users
 
@@ -243,35 +265,38 @@ class Viewed:
     def cards(self) -> ReportCards:
         return ReportCards(self.report, self.shipped, self.chosen.posts, self.repeats)
 
-    def facts(self, seconds: float) -> Sequence[Described]:
+    def facts(self, seconds: float) -> Sequence[UserSummary]:
         """Return what users can be selected by, of those that are read so far."""
-        return self._facts.now(partial(_described, self.cards), seconds)
+        return self._facts.current(partial(_described, self.cards), seconds)
 
     @property
     def outcomes(self) -> list[str]:
         """Return the outcomes that users have, as far as they are known."""
+        known = [VALID]
         report = self.report
-        known = list(report.diagnostics.invalid) if report else []
-        return list(
-            dict.fromkeys([VALID, *known, *[described.outcome for described in self.facts(0.0)]])
-        )
+        if report:
+            known += report.diagnostics.invalid
+        known += [user.outcome for user in self.facts(0.0)]
+        return list(dict.fromkeys(known))
 
     def row(self, number: int, data: JSON | None) -> tuple[str, ...]:
         """Return a user's name, outcome and figures."""
-        described = _described(self.cards, data)
-        repaired = ", repaired" if described.is_repaired else ""
-        return (
-            self._name(number, data),
-            f"{described.outcome}{repaired}",
-            *_figures(self.cards, data),
-        )
+        user = _described(self.cards, data)
+        outcome = user.outcome
+        if user.is_repaired:
+            outcome += ", repaired"
+        return self._name(number, data), outcome, *_figures(self.cards, data)
 
     def failed_row(self, number: int, data: JSON | None) -> tuple[str, ...]:
-        why = f"{data.get('boundary')}: {data.get('kind')}" if data else UNREADABLE
+        why = UNREADABLE
+        if data:
+            why = f"{data.get('boundary')}: {data.get('kind')}"
         return self._name(number, data), why
 
     def _name(self, number: int, data: JSON | None) -> str:
-        return self.cards.name(data) if data and "user_id" in data else f"line {number + 1}"
+        if data and "user_id" in data:
+            return self.cards.name(data)
+        return f"line {number + 1}"
 
     def blocks_of(self, key: str) -> list[Block]:
         """Return the blocks of all records and failures of a user."""
@@ -279,28 +304,41 @@ class Viewed:
         self.failures.advance()
         blocks = list[Block]()
         for _, data in self.users.objects(self.users.numbers_of(key)):
-            blocks += self._blocks(data) if data else [Paragraph(DAMAGED)]
+            if data:
+                blocks += self._blocks(data)
+            else:
+                blocks.append(Paragraph(DAMAGED))
         for _, data in self.failures.objects(self.failures.numbers_of(key)):
-            blocks += [Heading("Failure"), *failure(data)] if data else []
+            if data:
+                blocks += [Heading("Failure"), *failure(data)]
         return [cut(block, "`harness show --full` shows them") for block in blocks]
 
     def _blocks(self, data: JSON) -> list[Block]:
         """Return what is shown of a record: requests if posts are, then the card."""
-        cards, blocks = self.cards, list[Block]()
-        task, exchanges, why = self._private(data) if self.chosen.posts else (None, (), "")
-        blocks += [Paragraph(why)] if why else []
+        cards = self.cards
+        blocks = list[Block]()
+        task: Task | None = None
+        exchanges: Sequence[Exchange] = ()
+        if self.chosen.posts:
+            task, exchanges, problem = self._private(data)
+            if problem:
+                blocks.append(Paragraph(problem))
         with opened(self.files.responses) as responses:
             if responses and os.fstat(responses.fileno()).st_size > REPLIES_READ:
                 blocks.append(Paragraph(NOT_ALL_READ))
-        blocks += [block for request in conversation(exchanges) for block in request]
-        completions = () if exchanges else map(completion_of, self._reply_lines(data))
-        replies = [completion for completion in completions if completion]
+        blocks += chain.from_iterable(conversation(exchanges))
+
+        # The conversation has the replies already.
+        reply_lines = () if exchanges else self._reply_lines(data)
+        replies = [*filter(None, map(completion_of, reply_lines))]
         try:
             with read_of(str(data["user_id"])):
                 card = cards.card(data, task, replies)
         except HarnessError as error:
-            shown = () if cards.left_out else numbered(replies)
-            return [Heading(cards.name(data)), *blocks, Paragraph(str(error)), *shown]
+            blocks = [Heading(cards.name(data)), *blocks, Paragraph(str(error))]
+            if not cards.left_out:
+                blocks += numbered(replies)
+            return blocks
         return [*cards.heading(card), *blocks, *card.blocks]
 
     def _reply_lines(self, data: JSON) -> list[JSON]:
@@ -317,25 +355,16 @@ class Viewed:
             benchmark = self._playable
             task = self._task(benchmark, data)
             if task is None:
-                return (
-                    None,
-                    (),
-                    (
-                        "The task of this user is not in the tasks file any more, so no prompt is"
-                        " shown."
-                    ),
-                )
-            sampling, lines = sampling_again(self._saved.manifest), self._reply_lines(data)
-            played = asyncio.run(
-                transcript(benchmark, sampling, task, self.cards.repeat(data), lines, data)
-            )
+                return None, (), TASK_MISSING
+            sampling = sampling_again(self._saved.manifest)
+            lines = self._reply_lines(data)
+            repeat = self.cards.repeat(data)
+            played = asyncio.run(transcript(benchmark, sampling, task, repeat, lines, data))
         except HarnessError as error:
             return None, (), f"No prompts: {error}"
-        return (
-            task,
-            played.exchanges if played else (),
-            "" if played else "The saved replies do not give this record.",
-        )
+        if played is None:
+            return task, (), "The saved replies do not give this record."
+        return task, played.exchanges, ""
 
     @cached_property
     def _saved(self) -> SavedRun:
@@ -354,14 +383,16 @@ class Viewed:
         return saved.as_it_was(self.chosen.tasks, play=True)
 
     def _task(self, benchmark: Benchmark, data: JSON) -> Task | None:
-        path, key = self._saved.tasks(self.chosen.tasks), str(data["user_id"])
-        mark, read = (
-            key.encode("utf-8", "replace"),
-            elements if path.suffix == ".json" else plain_lines,
-        )
+        """Return the task that a record was made of, None if the tasks file has it no more."""
+        path = self._saved.tasks(self.chosen.tasks)
+        user = str(data["user_id"]).encode("utf-8", "replace")
+        read = elements if path.suffix == ".json" else plain_lines
         with opened(path) as file:
-            for line, _, number in read(file, hashlib.sha256()) if file else ():
-                if mark in line and line_digest(line) == data.get("task"):
+            if file is None:
+                return None
+            for line, _, number in read(file, hashlib.sha256()):
+                # Most lines are passed over without a hash.
+                if user in line and line_digest(line) == data.get("task"):
                     return tasks.parse(benchmark, line, Where(str(path), number), self.subset)
         return None
 
@@ -369,77 +400,95 @@ class Viewed:
 
     def curves(self) -> list[Chart]:
         """Return scores, speed, latency, limit and cost over the time of the log, in minutes."""
-        lines = list(_progress(last_lines(self.files.events, HISTORY)))
-        return list(_charts(list(_with_pauses(lines)))) if len(lines) > 1 else []
+        lines = list(_progress(last_lines(self.files.events, LOG_BYTES)))
+        if len(lines) < 2:
+            return []
+        return list(_charts(list(_with_pauses(lines))))
 
 
-def _progress(lines: Iterable[bytes]) -> Iterator[Progress]:
+def _progress(lines: Iterable[bytes]) -> Iterator[LoggedProgress]:
     """Yield the lines of a log that curves are drawn from."""
     for line in lines:
         if b'"what":"%b"' % calls.PROGRESS.encode() in line and log.sound(line):
             with suppress(msgspec.MsgspecError):
-                yield msgspec.json.decode(line, type=Progress, strict=False)  # amounts are text
+                yield msgspec.json.decode(
+                    line, type=LoggedProgress, strict=False
+                )  # amounts are text
 
 
-def _with_pauses(lines: Sequence[Progress]) -> Iterator[Progress]:
+def _with_pauses(lines: Sequence[LoggedProgress]) -> Iterator[LoggedProgress]:
     """Yield lines with an empty one wherever nothing ran, so that curves stop there."""
-    for before, line in pairwise([lines[0], *lines]):
-        if line.time - before.time > PAUSE_SECONDS:
-            yield Progress(before.time + 1.0)
+    yield lines[0]
+    for previous, line in pairwise(lines):
+        if line.time - previous.time > PAUSE_SECONDS:
+            yield LoggedProgress(previous.time + 1.0)
         yield line
 
 
-def _charts(lines: Sequence[Progress]) -> Iterator[Chart]:
+def _charts(lines: Sequence[LoggedProgress]) -> Iterator[Chart]:
     """Yield a chart of each figure that is known."""
-    last, span = lines[-1], lines[-1].time - lines[0].time
-    unit, size = next((unit, size) for unit, size in TIMES if span >= 2 * size or size == 1)
-    times = tuple(round((line.time - lines[0].time) / size, 3) for line in lines)
+    last = lines[-1]
+    start = lines[0].time
+    unit, size = _time_unit(last.time - start)
+    times = tuple([round((line.time - start) / size, 3) for line in lines])
 
     def chart(
         title: str, label: str, values: Mapping[str, Sequence[float | None]]
     ) -> Iterator[Chart]:
-        known = {name: of for name, of in values.items() if any(value is not None for value in of)}
-        series = tuple(Series(name, tuple(of)) for name, of in known.items())
+        series = list[Series]()
+        for name, figures in values.items():
+            if any(figure is not None for figure in figures):
+                series.append(Series(name, tuple(figures)))
         if series:
-            yield Chart("curve", title, times, unit, label, series, percent=not label)
+            yield Chart("curve", title, times, unit, label, tuple(series), percent=not label)
 
-    for label in dict.fromkeys(last.units.get(name) for name in last.scores):
-        names = [name for name in last.scores if last.units.get(name) == label]
-        yield from chart(
-            "Running scores",
-            label or "",
-            {name: [line.scores.get(name) for line in lines] for name in names},
-        )
+    # Figures of one unit share a chart.
+    scores = defaultdict[str, dict[str, list[float | None]]](dict)
+    for name in last.scores:
+        label = last.units.get(name) or ""
+        scores[label][name] = [line.scores.get(name) for line in lines]
+    for label, values in scores.items():
+        yield from chart("Running scores", label, values)
+
     yield from chart("Speed", "steps a second", {"steps": [line.rate for line in lines]})
-    latency = zip(*(line.latency or (None, None) for line in lines), strict=True)
+    latency = zip(*[line.latency or (None, None) for line in lines], strict=True)
     yield from chart("Latency", "seconds", dict(zip(("median", "95 %"), latency, strict=True)))
-    flight = {
+    requests = {
         "limit": [line.limit for line in lines],
         "in flight": [line.in_flight for line in lines],
     }
-    yield from chart("Requests in flight", "requests", flight)
+    yield from chart("Requests in flight", "requests", requests)
     for currency in last.cost:
         yield from chart("Cost", currency, {"cost": [line.cost.get(currency) for line in lines]})
 
 
+def _time_unit(seconds: float) -> tuple[str, int]:
+    """Return the largest unit of which a span has two, and the unit's seconds."""
+    for unit, size in TIME_UNITS:
+        if seconds >= 2 * size:
+            return unit, size
+    return TIME_UNITS[-1]
+
+
 def _figures(cards: ReportCards, data: JSON | None) -> tuple[str, ...]:
     """Return a user's figures as text; empty ones of a record of another shape."""
+    empty = ("",) * len(cards.columns)
     try:
-        return cards.figures(data) if data else ("",) * len(cards.columns)
+        return cards.figures(data) if data else empty
     except (HarnessError, *ODD_SHAPE):
-        return ("",) * len(cards.columns)
+        return empty
 
 
-def _described(cards: ReportCards, data: JSON | None) -> Described:
+def _described(cards: ReportCards, data: JSON | None) -> UserSummary:
     """Return a user's outcome, whether a reply was repaired, and its figures as numbers."""
     figures = tuple(map(_number, _figures(cards, data)))
     if data is None:
-        return Described(UNREADABLE, False, figures)
+        return UserSummary(UNREADABLE, False, figures)
     try:
         invalid = [outcome for outcome in cards.outcomes(data) if outcome != VALID]
-        return Described(invalid[0] if invalid else VALID, cards.repaired(data), figures)
+        return UserSummary([*invalid, VALID][0], cards.repaired(data), figures)
     except ODD_SHAPE:
-        return Described("another shape", False, figures)
+        return UserSummary("another shape", False, figures)
 
 
 class Folder:
@@ -447,21 +496,20 @@ class Folder:
 
     def __init__(self, chosen: Chosen) -> None:
         self.chosen = chosen
-        self._runs: dict[tuple[str, str], Viewed] = {}
+        self._runs: dict[tuple[str, str], ViewedRun] = {}
 
-    def runs(self) -> list[Viewed]:
+    def runs(self) -> list[ViewedRun]:
         """Return the runs that there are now, and results of other programs, by name and subset."""
-        there = [*runs(self.chosen.results), *[one.files for one in imported(self.chosen.results)]]
-        found = {(files.folder.name, files.subset): files for files in there}
-        known = self._runs
-        self._runs = {
-            key: known.get(key) or Viewed(files, self.chosen)
-            for key, files in found.items()
-            if _is_text("".join(key))
-        }
-        return [run for _, run in sorted(self._runs.items())]
+        results = self.chosen.results
+        current = dict[tuple[str, str], ViewedRun]()
+        for files in (*runs(results), *[scores.files for scores in imported(results)]):
+            key = files.folder.name, files.subset
+            if _is_text("".join(key)):
+                current[key] = self._runs.get(key) or ViewedRun(files, self.chosen)
+        self._runs = current
+        return [run for _, run in sorted(current.items())]
 
-    def run(self, name: str, subset: str) -> Viewed | None:
+    def run(self, name: str, subset: str) -> ViewedRun | None:
         """Return a run, None for one that is not there: its name is looked up among those, never
         followed."""
         if (name, subset) not in self._runs:
@@ -477,9 +525,8 @@ def _is_text(name: str) -> bool:
     return True
 
 
-@lru_cache(
-    maxsize=10_000
-)  # figures of many users are the same ones, and need no room of their own then
+# Figures of many users are equal: with this cache they share one object.
+@lru_cache(maxsize=10_000)
 def _number(text: str) -> float:
     try:
         return float(text)

@@ -55,9 +55,11 @@ HEADERS = {
 HTML = "text/html; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 COOKIE = "harness-view"
-QUERY_MOST = 4096
+MAX_QUERY_CHARACTERS = 4096
 """Characters of a query."""
-ENTERED = '<!doctype html><meta http-equiv="refresh" content="0;url=./"><a href="./">The runs</a>'
+ENTRY_PAGE = (
+    '<!doctype html><meta http-equiv="refresh" content="0;url=./"><a href="./">The runs</a>'
+)
 """After the token: a redirect would be part of a navigation that another page may have begun,
 without the cookie."""
 MAX_STRANGERS = 64
@@ -95,7 +97,8 @@ class Pass:
 
     def refused(self, headers: Message, address: SplitResult) -> str:
         """Return why a request is refused, empty if it is not."""
-        host, origin = headers.get("Host", ""), headers.get("Origin")
+        host = headers.get("Host", "")
+        origin = headers.get("Origin")
         if _host_name(host) not in NAMES:
             return "another host"
         if origin is not None and origin != f"http://{host}":
@@ -109,9 +112,8 @@ class Pass:
         return ""
 
     def _has_cookie(self, headers: Message) -> bool:
-        cookies = headers.get("Cookie", "").split(
-            ";"
-        )  # other servers of this host may have set some of the same name
+        # Other servers of this host may have set some of the same name.
+        cookies = headers.get("Cookie", "").split(";")
         return any(_same(cookie.strip(), f"{COOKIE}={self.cookie}") for cookie in cookies)
 
     @property
@@ -126,10 +128,12 @@ class Pass:
 
 def link(view: str, **arguments: object) -> str:
     """Return the address of a view on the server, from any other."""
-    query = urlencode(
-        {key: value for key, value in arguments.items() if value not in (None, "")}, doseq=True
-    )
-    return f"{view or './'}{'?' if query else ''}{query}"
+    set_arguments = [(key, value) for key, value in arguments.items() if value not in (None, "")]
+    query = urlencode(set_arguments, doseq=True)
+    address = view or "./"
+    if query:
+        address += f"?{query}"
+    return address
 
 
 class _Server(ThreadingTCPServer):
@@ -140,8 +144,9 @@ class _Server(ThreadingTCPServer):
     request_queue_size = 128
 
     def __init__(self, site: Site, access: Pass, port: int) -> None:
-        super().__init__((HOST, port), _Request)
-        self.site, self.access = site, access
+        super().__init__((HOST, port), _PageRequest)
+        self.site = site
+        self.access = access
         self.turn = Lock()
         self.strangers: dict[Any, float] = {}
         """When each connection began that has shown no access."""
@@ -169,7 +174,7 @@ class _Server(ThreadingTCPServer):
             )
 
 
-class _Request(BaseHTTPRequestHandler):
+class _PageRequest(BaseHTTPRequestHandler):
     """Answers a request. Pages are made one at a time: what is read of a run is shared by all of
     them."""
 
@@ -187,7 +192,7 @@ class _Request(BaseHTTPRequestHandler):
             return
         self.server.strangers.pop(self.connection, None)
         if self.server.access.is_entering(address):
-            self._answer(200, HTML, ENTERED.encode(), entering=True)
+            self._answer(200, HTML, ENTRY_PAGE.encode(), entering=True)
             return
         view = address.path.removeprefix(self.server.access.root)
         if view in ASSETS:
@@ -198,11 +203,12 @@ class _Request(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _page(self, view: str, query: str) -> tuple[int, str, bytes]:
-        if len(query) > QUERY_MOST:
+        """Return status, type and body of a view."""
+        if len(query) > MAX_QUERY_CHARACTERS:
             return 414, TEXT, b"too long\n"
-        with (
-            nullcontext() if view == "compare" else self.server.turn
-        ):  # which may take long, and reads for itself
+        # A comparison may take long, and reads for itself.
+        turn = nullcontext() if view == "compare" else self.server.turn
+        with turn:
             try:
                 return 200, HTML, self.server.site.page(view, parse_qs(query, max_num_fields=50))
             except (NotThere, ValueError) as error:
@@ -231,17 +237,17 @@ class _Request(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        status = 405 if code == 501 else code
-        self._answer(
-            status, TEXT, b"only GET and HEAD\n" if status == 405 else b"no request of HTTP\n"
-        )
+        if code in (405, 501):
+            self._answer(405, TEXT, b"only GET and HEAD\n")
+        else:
+            self._answer(code, TEXT, b"no request of HTTP\n")
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
 
-def _message(title: str, more: str) -> bytes:
-    text = escape(f"{title} {more}")
+def _message(title: str, detail: str) -> bytes:
+    text = escape(f"{title} {detail}")
     page = f'<!doctype html><title>{escape(title)}</title><p>{text}</p><p><a href="./">Runs</a></p>'
     return page.encode("utf-8", "replace")
 
@@ -269,8 +275,10 @@ def serving(chosen: Chosen, port: int = 0, access: Pass | None = None) -> Iterat
 
 def _host_name(header: str) -> str:
     """Return the name in a Host header, empty for an odd one."""
-    return urlsplit(f"//{header}").hostname or "" if "@" not in header and "/" not in header else ""
+    if "@" in header or "/" in header:
+        return ""
+    return urlsplit(f"//{header}").hostname or ""
 
 
-def _same(given: str, right: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), right.encode())
+def _same(received: str, expected: str) -> bool:
+    return hmac.compare_digest(received.encode("utf-8", "replace"), expected.encode())

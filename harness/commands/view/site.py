@@ -11,7 +11,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, zip_longest
+from itertools import chain, groupby, zip_longest
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from markupsafe import Markup
 from harness.benchmarks import registry
 from harness.benchmarks.records import ODD_SHAPE
 from harness.commands.view import overview
-from harness.commands.view.reading import Folder, Viewed, stamp
+from harness.commands.view.reading import Folder, ViewedRun, stamp
 from harness.cost import money_text
 from harness.document import Block, Heading, Page, Paragraph, Quote, Table
 from harness.errors import HarnessError
@@ -62,7 +62,9 @@ class Site:
     and scripts."""
 
     def __init__(self, folder: Folder, link: Link, *, is_static: bool = False) -> None:
-        self.folder, self._link, self._is_static = folder, link, is_static
+        self.folder = folder
+        self._link = link
+        self._is_static = is_static
         self._last: tuple[tuple[object, ...], Sequence[Block]] = ((), ())
         self._views: Mapping[str, Callable[[Query], Content]] = {
             "": self._overview,
@@ -81,7 +83,7 @@ class Site:
         content |= {"words": words, "money": money_text}
         return template.render(content | self._views[view](query)).encode("utf-8", "replace")
 
-    def _selected(self, query: Query) -> tuple[Viewed, Content]:
+    def _selected(self, query: Query) -> tuple[ViewedRun, Content]:
         """Return the run that a query names, and what addresses about it have."""
         run = self.folder.run(value_of(query, "name"), value_of(query, "subset"))
         if run is None:
@@ -93,15 +95,14 @@ class Site:
     ) -> dict[tuple[str, str], str]:
         """Return the addresses that sort by a column, the largest first; a second time the smallest
         first."""
-        is_down = query.get("order") == "down"
-        orders = {
-            name: "up" if is_down and query.get("sort") == name else "down" for name in columns
-        }
-        sort = {name: {**query, "sort": name, "order": order} for name, order in orders.items()}
-        return {
-            ("", head): "" if self._is_static else self._link(view, **sort[name])
-            for name, head in columns.items()
-        }
+        if self._is_static:
+            return {("", head): "" for head in columns.values()}
+        sorted_down = query.get("sort") if query.get("order") == "down" else None
+        links = dict[tuple[str, str], str]()
+        for name, head in columns.items():
+            order = "up" if name == sorted_down else "down"
+            links["", head] = self._link(view, **{**query, "sort": name, "order": order})
+        return links
 
     def _overview(self, query: Query) -> Content:
         rows = [overview.listed(run) for run in self.folder.runs()]
@@ -109,29 +110,26 @@ class Site:
             name: sorted({getattr(row, name) for row in rows})
             for name in ("benchmark", "subset", "state")
         }
-        chosen = _given(query, *kinds, "sort", "order")
-        rows = [
-            row
-            for row in rows
-            if all(getattr(row, name) == chosen.get(name, getattr(row, name)) for name in kinds)
-        ]
+        chosen = _values(query, *kinds, "sort", "order")
+        for name in kinds:
+            if name in chosen:
+                rows = [row for row in rows if getattr(row, name) == chosen[name]]
         rows = overview.ordered(rows, chosen.get("sort", ""), chosen.get("order") == "down")
         paging, shown = _paged(query, rows, RUNS)
+        pick = "compare" if len(rows) > 1 and not self._is_static else ""
         tables = list[Markup]()
         for _, group in groupby(shown, key=overview.group):
-            table, heads = overview.table(mine := list(group))
+            table_rows = list(group)
+            table, heads = overview.table(table_rows)
             links = self._heads("", heads, chosen)
-            for row in mine:
-                links[row.name, "run"] = self._link("run", name=row.name, subset=row.subset)
-                links[row.name, heads["users"]] = self._link(
-                    "users", name=row.name, subset=row.subset
-                )
-            is_picked = len(rows) > 1 and not self._is_static
+            for row in table_rows:
+                about = {"name": row.name, "subset": row.subset}
+                links[row.name, "run"] = self._link("run", **about)
+                links[row.name, heads["users"]] = self._link("users", **about)
             sort = _sort(chosen, heads.get(chosen["sort"], ""))
-            tables.append(rendered([table], links, pick="compare" if is_picked else "", sort=sort))
-        title = f"{plural(len(rows), 'run')} in {self.folder.chosen.results}"
+            tables.append(rendered([table], links, pick=pick, sort=sort))
         return {
-            "title": title,
+            "title": f"{plural(len(rows), 'run')} in {self.folder.chosen.results}",
             "total": len(rows),
             "chosen": chosen,
             "kinds": kinds,
@@ -142,12 +140,13 @@ class Site:
 
     def _run(self, query: Query) -> Content:
         run, about = self._selected(query)
-        report, snapshot = run.report_so_far, run.snapshot
-        page = (
-            _page_of(report, self.folder.chosen.posts)
-            if report
-            else Page(f"{run.name}: {run.subset}", "", (), ())
-        )
+        report = run.report_so_far
+        snapshot = run.snapshot
+        page = Page(f"{run.name}: {run.subset}", "", (), ())
+        if report:
+            page = _page_of(report, self.folder.chosen.posts)
+
+        # What the report does not say of a run that has not ended.
         now: list[Block] = [Paragraph(f"{run.state} (model: {run.model or 'unknown'})")]
         if snapshot:
             page = replace(page, title=f"{run.name}: {run.subset}", warning="", tiles=())
@@ -156,11 +155,9 @@ class Site:
                 Paragraph("This run is being played, and its process gives no live figures here.")
             )
         elif not report:
-            now.append(
-                Paragraph(
-                    f"This run has no report yet. `harness report --name {run.name}` makes it."
-                )
-            )
+            command = f"harness report --name {run.name}"
+            now.append(Paragraph(f"This run has no report yet. `{command}` makes it."))
+
         others = [other.name for other in self.folder.runs() if other.benchmark == run.benchmark]
         return {
             "title": page.title,
@@ -174,110 +171,108 @@ class Site:
             "curves": rendered(run.curves()),
             "others": [name for name in dict.fromkeys(others) if name != run.name],
             "live": run.state == RUNNING,
-            **_part(query, [(block,) for block in page.blocks]),
+            **_content_part(query, [(block,) for block in page.blocks]),
         }
 
     def _users(self, query: Query) -> Content:
         run, about = self._selected(query)
         is_read = run.users.advance(math.inf if self._is_static else READ_SECONDS)
         run.failures.advance()
-        chosen = _given(query, "q", "only", "outcome", "value", "least", "most", "sort", "order")
-        is_failed, decoded = chosen.get("only") == "failed", None
-        index, columns = (run.failures, ()) if is_failed else (run.users, run.cards.columns)
+        chosen = _values(query, "q", "only", "outcome", "value", "least", "most", "sort", "order")
+        is_failed = chosen.get("only") == "failed"
+        index = run.failures if is_failed else run.users
+        columns = () if is_failed else run.cards.columns
         numbers: Sequence[int] = index.searched(chosen.get("q", ""))
+        decoded = None
         if not is_failed:
             numbers, decoded = _matching(run, numbers, chosen)
         paging, shown = _paged(query, numbers, USERS)
-        heads = {str(at): head for at, head in enumerate(columns)}
+        heads = {str(position): head for position, head in enumerate(columns)}
         links = self._heads("users", heads, about | chosen)
+        row_of = run.failed_row if is_failed else run.row
         rows = list[tuple[str, ...]]()
         for number, data in index.objects(shown):
-            row = run.failed_row(number, data) if is_failed else run.row(number, data)
+            row = row_of(number, data)
             rows.append(row)
             if data and "user_id" in data:
                 links[row[0], run.user] = self._link("user", **about, user=str(data["user_id"]))
-        notes = list[Block]()
-        if decoded is not None and decoded < len(index):
-            what = "ranked" if "sort" in chosen else "looked at"
-            notes.append(
-                Paragraph(
-                    f"Only the first {decoded:,} of {len(index):,} {run.user}s are {what} so far;"
-                    " more follow."
-                )
-            )
-        if not is_read:
-            notes.append(Paragraph(f"{len(index):,} {run.user}s are read so far; the list grows."))
+        notes = _reading_notes(run.user, len(index), decoded, is_read, "sort" in chosen)
+        table = Table((run.user, "outcome", *columns), tuple(rows))
+        sort = _sort(chosen, heads.get(chosen["sort"], ""))
         title = plural(len(numbers), "failure" if is_failed else run.user)
+        if chosen.keys() - {"sort", "order"}:
+            title += " selected"
         return {
-            "title": (
-                f"{title}{' selected' if chosen.keys() - {'sort', 'order'} else ''}: {run.name},"
-                f" {run.subset}"
-            ),
+            "title": f"{title}: {run.name}, {run.subset}",
             "run": run,
             "about": about,
             "chosen": chosen,
-            "body": rendered(
-                [*notes, Table((run.user, "outcome", *columns), tuple(rows))],
-                links,
-                sort=_sort(chosen, heads.get(chosen["sort"], "")),
-            ),
+            "body": rendered([*notes, table], links, sort=sort),
             "live": run.state == RUNNING or bool(notes),
             **paging,
         }
 
     def _user(self, query: Query) -> Content:
         run, about = self._selected(query)
-        key, other = value_of(query, "user"), value_of(query, "with")
-        sides = [run]
-        if other:
-            against = self.folder.run(other, run.subset)
-            if against is None or against.benchmark != run.benchmark:
+        key = value_of(query, "user")
+        other_name = value_of(query, "with")
+        runs = [run]
+        about["user"] = key
+        if other_name:
+            other = self.folder.run(other_name, run.subset)
+            if other is None or other.benchmark != run.benchmark:
                 raise NotThere("no such run to compare with")
-            sides.append(against)
-        rows = _side_by_side([side.blocks_of(key) for side in sides])
+            runs.append(other)
+            about["with"] = other_name
+        rows = _side_by_side([shown.blocks_of(key) for shown in runs])
         if not rows:
             raise NotThere("no such user")
-        numbers = run.users.numbers_of(key)
-        near = [run.users.key(numbers[0] + step) if numbers else "" for step in (-1, 1)]
-        same = [
-            each
-            for each in self.folder.runs()
-            if each.subset == run.subset and each.benchmark == run.benchmark
-        ]
+
+        near = ["", ""]  # the user before and the one after
+        page = 1
+        for number in run.users.numbers_of(key)[:1]:
+            near = [run.users.key(number - 1), run.users.key(number + 1)]
+            page = number // USERS + 1
+        others = list[str]()
+        for other in self.folder.runs():
+            is_same_task = other.subset == run.subset and other.benchmark == run.benchmark
+            if is_same_task and other.name != run.name:
+                others.append(other.name)
         return {
             "title": key,
             "run": run,
-            "about": {**about, "user": key, **({"with": other} if other else {})},
+            "about": about,
             "near": near,
-            "from_page": numbers[0] // USERS + 1 if numbers else 1,
-            "others": [each.name for each in same if each.name != run.name],
-            **_part(query, rows),
+            "from_page": page,
+            "others": others,
+            **_content_part(query, rows),
         }
 
     def _compare(self, query: Query) -> Content:
         names = list(dict.fromkeys(query.get("run", ())))[:COMPARED_RUNS]
-        compared = [run for run in self.folder.runs() if run.name in names]
-        missing = {*names} - {run.name for run in compared}
+        runs = [run for run in self.folder.runs() if run.name in names]
         blocks: Sequence[Block] = [Paragraph("Choose two or more runs in the overview.")]
-        if len(names) > 1 and missing:
-            raise NotThere(f"no run {missing.pop()}")
-        if len(names) > 1 and not all(registry.is_shipped(run.benchmark) for run in compared):
-            why = "These runs need their benchmark's own code, which is not executed here:"
-            blocks = [
-                Paragraph(why),
-                Quote("Command", f"harness compare {' '.join(names)}", open=True),
-            ]
-        elif len(names) > 1:
-            state = (*names, *[stamp(run.files.results) for run in compared])
-            if state != self._last[0]:
-                self._last = state, _compared(self.folder, names)
-            blocks = self._last[1]
-        rows = [(block,) for block in blocks]
+        if len(names) > 1:
+            missing = {*names} - {run.name for run in runs}
+            if missing:
+                raise NotThere(f"no run {missing.pop()}")
+            blocks = self._comparison(names, runs)
         return {
             "title": f"{', '.join(names)}: compared",
             "about": {"run": names},
-            **_part(query, rows),
+            **_content_part(query, [(block,) for block in blocks]),
         }
+
+    def _comparison(self, names: Sequence[str], runs: Sequence[ViewedRun]) -> Sequence[Block]:
+        """Return the comparison of runs; of unchanged results the one that was made last."""
+        if not all(registry.is_shipped(run.benchmark) for run in runs):
+            why = "These runs need their benchmark's own code, which is not executed here:"
+            command = Quote("Command", f"harness compare {' '.join(names)}", open=True)
+            return [Paragraph(why), command]
+        state = (*names, *[stamp(run.files.results) for run in runs])
+        if state != self._last[0]:
+            self._last = state, _compared(self.folder, names)
+        return self._last[1]
 
 
 def _compared(folder: Folder, names: Sequence[str]) -> list[Block]:
@@ -297,53 +292,77 @@ def _compared(folder: Folder, names: Sequence[str]) -> list[Block]:
 # Users
 
 
+def _reading_notes(
+    user: str, count: int, decoded: int | None, is_read: bool, is_ranked: bool
+) -> list[Block]:
+    """Return what a list of users says while it is not complete, nothing afterwards.
+
+    `count` lines are read, `decoded` of them for a selection (None: without one).
+    """
+    notes = list[Block]()
+    if decoded is not None and decoded < count:
+        done = "ranked" if is_ranked else "looked at"
+        text = f"Only the first {decoded:,} of {count:,} {user}s are {done} so far; more follow."
+        notes.append(Paragraph(text))
+    if not is_read:
+        notes.append(Paragraph(f"{count:,} {user}s are read so far; the list grows."))
+    return notes
+
+
 def _matching(
-    run: Viewed, numbers: Sequence[int], chosen: Mapping[str, str]
+    run: ViewedRun, numbers: Sequence[int], chosen: Mapping[str, str]
 ) -> tuple[Sequence[int], int | None]:
     """Return which lines of users are selected, in their order; and from how many lines, None for
     all."""
-    by, value, outcome = (
-        _whole(chosen, "sort", -1),
-        _whole(chosen, "value", -1),
-        chosen.get("outcome"),
-    )
+    sort_column = _integer(chosen, "sort", -1)
+    value_column = _integer(chosen, "value", -1)
+    outcome = chosen.get("outcome")
     is_repaired = chosen.get("only") == "repaired"
-    if by < 0 and value < 0 and not outcome and not is_repaired:
+    if sort_column < 0 and value_column < 0 and not outcome and not is_repaired:
         return numbers, None
-    facts, columns = run.facts(READ_SECONDS), range(len(run.cards.columns))
-    numbers = [number for number in numbers if number < len(facts)]
-    if outcome:
-        numbers = [number for number in numbers if facts[number].outcome == outcome]
-    if is_repaired:
-        numbers = [number for number in numbers if facts[number].is_repaired]
-    if value in columns:
-        low, high = _real(chosen, "least", -math.inf), _real(chosen, "most", math.inf)
-        numbers = [number for number in numbers if low <= facts[number].figures[value] <= high]
-    if by in columns:
-        figures = np.array([facts[number].figures[by] for number in numbers])
-        order = np.argsort(-figures if chosen.get("order") == "down" else figures, kind="stable")
-        numbers = [numbers[at] for at in order]
-    return numbers, len(facts)
+    users = run.facts(READ_SECONDS)
+    columns = range(len(run.cards.columns))
+    low = _number(chosen, "least", -math.inf)
+    high = _number(chosen, "most", math.inf)
+
+    def is_selected(number: int) -> bool:
+        if number >= len(users):
+            return False
+        user = users[number]
+        if outcome and user.outcome != outcome:
+            return False
+        if is_repaired and not user.is_repaired:
+            return False
+        return value_column not in columns or low <= user.figures[value_column] <= high
+
+    numbers = [*filter(is_selected, numbers)]
+    if sort_column in columns:
+        figures = np.array([users[number].figures[sort_column] for number in numbers])
+        if chosen.get("order") == "down":
+            figures = -figures
+        numbers = np.array(numbers, int)[np.argsort(figures, kind="stable")].tolist()
+    return numbers, len(users)
 
 
 def _side_by_side(sides: Sequence[Sequence[Block]]) -> list[Row]:
     """Return blocks in rows, one of each side. Those under headings of the same text are next to
     each other."""
     sections = [_sections(blocks) for blocks in sides]
-    names = dict.fromkeys(name for side in sections for name in side)
-    return [
-        row for name in names for row in zip_longest(*(side.get(name, ()) for side in sections))
-    ]
+    rows = list[Row]()
+    for name in dict.fromkeys(chain.from_iterable(sections)):
+        rows += zip_longest(*[side.get(name, ()) for side in sections])
+    return rows
 
 
 def _sections(blocks: Sequence[Block]) -> dict[tuple[str, int], list[Block]]:
     """Return the blocks below each heading, by its text and how many times that has come."""
-    times, name = Counter[str](), ("", 0)
+    headings = Counter[str]()
+    name = ("", 0)
     sections = dict[tuple[str, int], list[Block]]()
     for block in blocks:
         if isinstance(block, Heading):
-            times[block.text] += 1
-            name = block.text, times[block.text]
+            headings[block.text] += 1
+            name = block.text, headings[block.text]
         sections.setdefault(name, []).append(block)
     return sections
 
@@ -354,20 +373,23 @@ def divided(rows: Sequence[Row]) -> list[list[Row]]:
     What comes after `SHOWN_BYTES` of content and HTML together is left out, and a last block says
     so.
     """
-    parts, size, left = list[list[Row]]([[]]), 0, SHOWN_BYTES
+    pages = list[list[Row]]([[]])
+    page_bytes = 0
+    bytes_left = SHOWN_BYTES
     for row in rows:
-        left -= len(repr(row))  # before any time is spent on HTML
-        if left < 0:
-            parts[-1].append(tuple(MORE for _ in row))
+        bytes_left -= len(repr(row))  # before any time is spent on HTML
+        if bytes_left < 0:
+            pages[-1].append((MORE,) * len(row))
             break
-        needed = len(rendered([block for block in row if block]).encode("utf-8", "replace"))
-        if size + needed > PAGE_BYTES and parts[-1]:
-            parts.append([])
-            size = 0
-        parts[-1].append(row)
-        size += needed
-        left -= needed
-    return parts
+        html = rendered([block for block in row if block])
+        row_bytes = len(html.encode("utf-8", "replace"))
+        if page_bytes + row_bytes > PAGE_BYTES and pages[-1]:
+            pages.append([])
+            page_bytes = 0
+        pages[-1].append(row)
+        page_bytes += row_bytes
+        bytes_left -= row_bytes
+    return pages
 
 
 def _page_of(report: Report, posts: bool) -> Page:
@@ -385,41 +407,50 @@ def value_of(query: Query, key: str) -> str:
     return query.get(key, [""])[-1]
 
 
-def _given(query: Query, *keys: str) -> defaultdict[str, str]:
+def _values(query: Query, *keys: str) -> defaultdict[str, str]:
     """Return the values of a query by these keys; all others are empty."""
-    return defaultdict(str, {key: value for key in keys if (value := value_of(query, key))})
+    values = defaultdict[str, str](str)
+    for key in keys:
+        value = value_of(query, key)
+        if value:
+            values[key] = value
+    return values
 
 
 def _sort(chosen: Mapping[str, str], head: str) -> tuple[str, str]:
     return head, "descending" if chosen.get("order") == "down" else "ascending"
 
 
-def _whole(values: Mapping[str, str], key: str, default: int) -> int:
+def _integer(values: Mapping[str, str], key: str, default: int) -> int:
     text = values.get(key, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else default
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    return default
 
 
-def _real(values: Mapping[str, str], key: str, default: float) -> float:
+def _number(values: Mapping[str, str], key: str, default: float) -> float:
     try:
         return float(values.get(key) or default)
     except ValueError:
         return default
 
 
-def _number(query: Query, key: str, count: int) -> int:
+def _page_number(query: Query, key: str, count: int) -> int:
     """Return the requested one of so many pages or parts, the first one by default."""
-    return min(max(1, _whole({key: value_of(query, key)}, key, 1)), count)
+    number = _integer({key: value_of(query, key)}, key, 1)
+    return min(max(1, number), count)
 
 
-def _paged(query: Query, rows: Sequence[T], each: int) -> tuple[Content, Sequence[T]]:
+def _paged(query: Query, rows: Sequence[T], page_rows: int) -> tuple[Content, Sequence[T]]:
     """Return the number of the requested page and of all, and its rows."""
-    pages = max(1, -(-len(rows) // each))
-    page = _number(query, "page", pages)
-    return {"page": page, "pages": pages}, rows[(page - 1) * each : page * each]
+    pages = max(1, math.ceil(len(rows) / page_rows))
+    page = _page_number(query, "page", pages)
+    start = (page - 1) * page_rows
+    return {"page": page, "pages": pages}, rows[start : start + page_rows]
 
 
-def _part(query: Query, rows: Sequence[Row]) -> Content:
+def _content_part(query: Query, rows: Sequence[Row]) -> Content:
     """Return the requested part of rows of blocks, its number and that of all parts."""
-    parts = divided(rows)
-    number = _number(query, "part", len(parts))
-    return {"rows": parts[number - 1], "part": number, "parts": len(parts)}
+    divisions = divided(rows)
+    number = _page_number(query, "part", len(divisions))
+    return {"rows": divisions[number - 1], "part": number, "parts": len(divisions)}

@@ -32,9 +32,9 @@ def wrong_with(spec: Path | str, subset: str, folder: Path, users: int = 20) -> 
     cls = registry.find(str(spec))
     whole = subject_of(cls, subset, folder, models_of(cls, []))
     subject = replace(whole, lines=whole.lines[:users])
-    assert checking.unmade(subject) is None or cls.name == "nothing"
+    assert checking.without_valid_answer(subject) is None or cls.name == "nothing"
     found = {one.check: one.wrong for one in checking.results(subject)}
-    assert list(found) == list(checking.CHECKS) or list(found)[-1] in checking.FIRST
+    assert list(found) == list(checking.CHECKS) or list(found)[-1] in checking.REQUIRED_CHECKS
     return {name: words for name, words in found.items() if words}
 
 
@@ -198,7 +198,9 @@ def test_what_breaks_the_contract_is_found(
     """By its own check, whatever others say."""
     check, before, after, words = BROKEN[what]
     needed = {
-        name: checking.CHECKS[name] for name in checking.CHECKS if name in (*checking.FIRST, check)
+        name: checking.CHECKS[name]
+        for name in checking.CHECKS
+        if name in (*checking.REQUIRED_CHECKS, check)
     }
     monkeypatch.setattr(checking, "CHECKS", needed)
     file = Path(shutil.copy(STARS, tmp_path / "stars.py"))

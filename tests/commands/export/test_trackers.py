@@ -59,7 +59,7 @@ def library(name: str, monkeypatch: pytest.MonkeyPatch) -> Library:
     """One tracker's library in the place of the real one."""
     made: Library = {"wandb": Wandb, "mlflow": Mlflow}[name]()
     monkeypatch.setitem(sys.modules, name, cast(ModuleType, made))
-    monkeypatch.setenv(trackers.UNPRINTED, "")  # as it was, once the test has ended
+    monkeypatch.setenv(trackers.MLFLOW_SUPPRESS_ADDRESS, "")  # as it was, once the test has ended
     return made
 
 
@@ -229,7 +229,7 @@ def test_mlflow_prints_no_address_and_stdout_stays(
 ) -> None:
     """The address may have a password; whatever another thread prints meanwhile arrives."""
     monkeypatch.setitem(sys.modules, "mlflow", library := Mlflow())  # type: ignore[arg-type]
-    monkeypatch.setenv(trackers.UNPRINTED, "")
+    monkeypatch.setenv(trackers.MLFLOW_SUPPRESS_ADDRESS, "")
     trackers.send(saved(finished / "recency"), "mlflow")
     assert library.printed_to == [sys.stdout] and not capsys.readouterr().out
 
@@ -252,7 +252,7 @@ def test_entry_of_mlflow_that_got_nothing_else_is_found_again(
 ) -> None:
     """A server that is lost once it has made the entry does not lead to a second one."""
     monkeypatch.setitem(sys.modules, "mlflow", library := Mlflow())  # type: ignore[arg-type]
-    monkeypatch.setenv(trackers.UNPRINTED, "")
+    monkeypatch.setenv(trackers.MLFLOW_SUPPRESS_ADDRESS, "")
     library.error_of_tags = OSError("gone")
     export(finished, "recency", "--format", "mlflow", code=3)
     library.error_of_tags = None

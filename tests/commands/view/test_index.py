@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.commands.view import index as indexes
-from harness.commands.view.index import Described, Facts, LineIndex, lines_beginning
+from harness.commands.view.index import LineIndex, SummaryCache, UserSummary, lines_beginning
 from harness.model import JSON
 from harness.store.log import seal
 
@@ -125,7 +125,7 @@ def test_huge_line_is_passed_over_and_one_without_an_end_stops_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(indexes, "BLOCK", 1 << 12)
-    monkeypatch.setattr(indexes, "LONGEST", 1 << 13)
+    monkeypatch.setattr(indexes, "MAX_LINE_BYTES", 1 << 13)
     monkeypatch.setattr(indexes, "LINE_MOST", 1 << 15)
     path.write_bytes(line("huge", text="x" * (1 << 14)) + line("small"))
     index = advanced(path)
@@ -164,17 +164,17 @@ def test_what_lines_say_is_read_in_steps(path: Path) -> None:
     ]
     path.write_bytes(b"".join(map(seal, records)))
 
-    def describe(data: JSON | None) -> Described:
+    def describe(data: JSON | None) -> UserSummary:
         assert data is not None
-        return Described(data["outcome"], data["user_id"] == "4", (float(data["user_id"]),))
+        return UserSummary(data["outcome"], data["user_id"] == "4", (float(data["user_id"]),))
 
-    facts = Facts(index := advanced(path))
-    assert len(facts.now(describe, 0.0)) == 1
-    lines = facts.now(describe, 60.0)
+    facts = SummaryCache(index := advanced(path))
+    assert len(facts.current(describe, 0.0)) == 1
+    lines = facts.current(describe, 60.0)
     assert [line.outcome for line in lines] == [data["outcome"] for data in records]
     assert [line.is_repaired for line in lines].index(True) == 4 and lines[7].figures == (7.0,)
     fresh = path.with_suffix(".new")
     fresh.write_bytes(seal(records[5]))
     fresh.replace(path)
     index.advance()
-    assert [line.figures for line in facts.now(describe, 60.0)] == [(5.0,)]
+    assert [line.figures for line in facts.current(describe, 60.0)] == [(5.0,)]
