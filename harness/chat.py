@@ -213,6 +213,7 @@ class Chat:
                 raise error
             note = self._note.json if json else self._note.text
             note = note.format(why=error.why or self._note.reasons.get(error.kind, error.kind))
+            # A retry that equals the one before it would get the same reply at temperature 0.
             if number > 2 and not self._same_note:
                 note += self._note.again.format(number=number)
             request = replace(request, messages=(*messages[:-1], messages[-1].with_note(note)))

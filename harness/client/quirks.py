@@ -3,7 +3,9 @@
 A request's body has the form of harness/client/request_body.py, whichever endpoint it goes to. A
 quirk is one change of it. It is learned from a refusal that names a parameter, once per endpoint
 and model, and applies from then on to every request (docs/design.md, section 6). quirks.toml has
-the rules.
+the rules. Nothing is probed, since a probe costs a request and most endpoints need no quirk. A
+value out of range is no quirk: the user has to correct it. A quirk is adopted only after the
+changed request succeeded, since a refusal may name a parameter that is not the cause.
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ class Progress:
         allow (docs/design.md, section 4); `others` are those of the other runs.
 
         The bound is the larger of all requests' time divided by the slots, and the longest user's
-        chain.
+        chain. Only successful tries count in it, so pauses and failed tries show as a loss.
         """
         self.tick(self.lag)
         seconds = self._clock() - self._started

@@ -173,7 +173,11 @@ def _at_fallback(fallback: Fallback, args: Session, environment: Mapping[str, st
 
 def _at_variables(args: Session, environment: Mapping[str, str]) -> Iterator[Found]:
     """Yield the endpoints that the general variables name; the last is OpenAI itself, if its key is
-    there alone."""
+    there alone.
+
+    They move no run to another host: `resume` continues every run, and a stray variable must not
+    take them all.
+    """
     urls = {variable: environment.get(variable) for variable in BASES.values()}
     if environment.get("OPENAI_API_KEY") and not urls["OPENAI_BASE_URL"]:
         urls["OPENAI_API_KEY"] = OPENAI_URL

@@ -61,6 +61,7 @@ class PlainDisplay:
             if text not in self._warned
         }
         self._warned.update(new)
+        # Neither cut nor broken into lines, since people search a log for the words.
         lines += [f"warning {on_one_line(sentence)}" for sentence in new.values()]
         self._console.print(*lines, sep="\n", highlight=False, soft_wrap=True, markup=False)
 

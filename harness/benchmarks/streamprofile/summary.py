@@ -468,7 +468,8 @@ def _checks(report: Report) -> Iterator[Block]:
 
 
 def _for_stats(report: Report) -> str:
-    """Return what that script's patterns find; an undefined value has no line.
+    """Return what that script's patterns find; an undefined value has no line. It takes the first
+    match in the file, so no earlier part of the text report may fit its patterns.
 
     Unless all users are scored, every name has a mark, so that the script makes other files of
     these figures. Its pattern for F1^NS finds no mark: a marked one is among the other metrics,
