@@ -224,6 +224,15 @@ class About:
     waived: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Another model that a benchmark asks, such as a judge or a simulated user: what it does, in a
+    few words. A run must name the model of a `required` one."""
+
+    task: str
+    required: bool = True
+
+
 class Importer(Protocol):
     """Reads the results files of another program: one line per user, which `rescore` accepts as a
     saved record."""
@@ -580,6 +589,10 @@ class Benchmark:
     Settings: ClassVar[type[Any]] = NoSettings
     """A frozen dataclass. Its fields are flags of `run` and part of the identity; `resume` reads
     them back."""
+
+    roles: ClassVar[Mapping[str, Role]] = {}
+    """Other models that it asks, by name: `await chat.json(prompt, role="judge")`. Their requests
+    have an endpoint, parameters, limits and a price of their own."""
 
     about: ClassVar[About] = About()
     scoring: Scoring = Means()

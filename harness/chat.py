@@ -36,11 +36,12 @@ Prompt = str | Sequence[Message | Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Settings of every benchmark: the form in which requests ask the endpoint for JSON, and how
-    many times an unusable reply is asked for again."""
+    """Settings of every benchmark: the form in which requests ask the endpoint for JSON, how many
+    times an unusable reply is asked for again, and which of its `roles` have a model."""
 
     structured: Structured = "json_object"
     parse_retries: int = PARSE_RETRIES
+    roles: frozenset[str] = frozenset()
 
     @property
     def wants_json(self) -> bool:
@@ -87,14 +88,16 @@ NOTES = {language: Note(**words) for language, words in _LANGUAGES.items()}
 class Chat:
     """Send the requests of one user and read the replies.
 
-    `usage` counts requests and tokens so far, and `reads` the requests of each `read` that has
-    ended. `repairs` lists the kinds of repairs that replies needed. `failed` is the error of a
-    request without a reply: the user fails with it, even if the benchmark catches it. `odd`
-    describes other errors than `InvalidReply` that `read` raised: an odd reply, or a mistake in
-    `read`. `repeat` is which of the user's repeats is played, from 1; a benchmark that draws random
-    numbers makes them depend on it. `judged` is called for each reply that is read. With
-    `same_note` every retry after the same mistake is the same request, as in results that exist of
-    the benchmarks that ship.
+    `usage` counts requests and tokens so far, `usage_of_roles` those of each role among them, and
+    `reads` the requests of each `read` that has ended. `repairs` lists the kinds of repairs that
+    replies needed. `failed` is the error of a request without a reply: the user fails with it, even
+    if the benchmark catches it. `odd` describes other errors than `InvalidReply` that `read`
+    raised: an odd reply, or a mistake in `read`. `repeat` is which of the user's repeats is played,
+    from 1; a benchmark that draws random numbers makes them depend on it. `judged` is called for
+    each reply that is read. With `same_note` every retry after the same mistake is the same
+    request, as in results that exist of the benchmarks that ship.
+
+    A `role` is one of the benchmark's `roles`: its model is asked instead of the one under test.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class Chat:
     ) -> None:
         self.repeat = repeat
         self.usage = Usage()
+        self.usage_of_roles: dict[str, Usage] = {}
         self.reads: list[int] = []
         self.repairs: list[str] = []
         self.odd: list[str] = []
@@ -119,21 +123,39 @@ class Chat:
         self._judged = judged
         self._same_note = same_note
 
+    @property
+    def roles(self) -> frozenset[str]:
+        """Return the roles that have a model in this run."""
+        return self._asking.roles
+
+    @property
+    def usage_data(self) -> JSON:
+        """Return the usage as records have it, with a part for each role that was asked."""
+        roles = {role: used.data for role, used in self.usage_of_roles.items()}
+        return {**self.usage.data, "roles": roles} if roles else self.usage.data
+
     async def ask(self, request: Request) -> Completion:
         """Return the completion of one request, unchanged. Raise the error of a request that got no
         reply."""
         try:
             completion = await self._ask(request)
-            self.usage = self.usage.plus(
-                completion
-            )  # counts of a changed saved reply may be no numbers
+            # counts of a changed saved reply may be no numbers
+            self.usage = self.usage.plus(completion)
+            if role := request.role:
+                used = self.usage_of_roles.get(role, Usage())
+                self.usage_of_roles[role] = used.plus(completion)
         except BaseException as error:  # also a cancelled user must not become an answer
             self.failed = error
             raise
         return completion
 
     async def json(
-        self, prompt: Prompt, read: Callable[[JSON], T] | None = None, schema: JSON | None = None
+        self,
+        prompt: Prompt,
+        read: Callable[[JSON], T] | None = None,
+        schema: JSON | None = None,
+        *,
+        role: str = "",
     ) -> T:
         """Return the JSON object of the reply, or the result of `read(object)`.
 
@@ -142,13 +164,15 @@ class Chat:
         required, and `additionalProperties` is false. An endpoint may ignore it. Raise
         `InvalidReply` if the reply is still unusable after all retries.
         """
-        made: T = await self._read(prompt, _object, read, json=True, schema=schema)
+        made: T = await self._read(prompt, _object, read, json=True, schema=schema, role=role)
         return made
 
-    async def text(self, prompt: Prompt, read: Callable[[str], T] | None = None) -> T:
+    async def text(
+        self, prompt: Prompt, read: Callable[[str], T] | None = None, *, role: str = ""
+    ) -> T:
         """Return the text of the reply, or the result of `read(text)`. Raise the same errors as
         `json`."""
-        made: T = await self._read(prompt, answer_text, read, json=False)
+        made: T = await self._read(prompt, answer_text, read, json=False, role=role)
         return made
 
     async def _read(
@@ -159,13 +183,14 @@ class Chat:
         *,
         json: bool,
         schema: JSON | None = None,
+        role: str,
     ) -> Any:
         def reader(completion: Completion) -> tuple[Any, list[str]]:
             repairs: list[str] = []
             found = extract(completion, repairs)
             return (found if read is None else read(found)), repairs
 
-        made, repairs = await self.read(prompt, reader, json=json, schema=schema)
+        made, repairs = await self.read(prompt, reader, json=json, schema=schema, role=role)
         self.repairs += repairs
         return made
 
@@ -176,6 +201,7 @@ class Chat:
         *,
         json: bool = True,
         schema: JSON | None = None,
+        role: str = "",
     ) -> T:
         """Return the result of `read(completion)`; ask again while it raises `InvalidReply`.
 
@@ -185,9 +211,8 @@ class Chat:
         """
         before = self.usage.requests
         try:
-            return await self._read_in_tries(
-                self._request(_messages(prompt), json, schema), read, json=json
-            )
+            request = self._request(_messages(prompt), json, schema, role)
+            return await self._read_in_tries(request, read, json=json)
         finally:
             self.reads.append(self.usage.requests - before)
 
@@ -208,6 +233,7 @@ class Chat:
             else:
                 self._judged(completion, None)
                 return made
+            error.role = request.role
             self._judged(completion, error)
             if error.final or number > retries + 1:
                 raise error
@@ -219,7 +245,9 @@ class Chat:
             request = replace(request, messages=(*messages[:-1], messages[-1].with_note(note)))
         raise AssertionError("the last try returns or raises")
 
-    def _request(self, messages: tuple[Message, ...], json: bool, schema: JSON | None) -> Request:
+    def _request(
+        self, messages: tuple[Message, ...], json: bool, schema: JSON | None, role: str
+    ) -> Request:
         asking = self._asking
         if json and schema is None and asking.needs_schema:
             raise BadInput(
@@ -230,6 +258,7 @@ class Chat:
             messages,
             json and asking.wants_json,
             schema=schema if json and asking.wants_schema else None,
+            role=role,
         )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import date
 from decimal import Context, Decimal, Inexact, InvalidOperation, localcontext
 from typing import Annotated, NamedTuple
@@ -308,8 +308,7 @@ class Bill:
     def cost(self, prices: Sequence[Price | None], most: int | None) -> Cost:
         """Return what all cost at the prices of their rates; `most` as for `ceiling`.
 
-        What is not reported is estimated by the ratios of all. Raise `ValueError` for prices in two
-        currencies.
+        What is not reported is estimated by the ratios of all.
         """
         total = self.total
         by_price: dict[Price | None, list[Cost]] = {}
@@ -321,6 +320,14 @@ class Bill:
             return Cost().at(Rate().among(prices))
         shares = tuple(_sum(costs).at(price) for price, costs in by_price.items())
         return shares[0] if len(shares) == 1 else _of_shares(shares)
+
+    def at_places(self, places: Collection[int]) -> Bill:
+        """Return the part of the bill at the prices of some places."""
+        part = Bill()
+        for rate, usage in self._usages.items():
+            if rate.price in places:
+                part.at(rate).merge(usage)
+        return part
 
     def forgive(self) -> None:
         """Forget the requests without a reply."""
@@ -357,11 +364,13 @@ def _sum(costs: Sequence[Cost]) -> Cost:
 
 
 def _of_shares(shares: tuple[Cost, ...]) -> Cost:
-    """Return costs at several prices together; the amount is unknown where one of them is."""
+    """Return costs at several prices together; the amount is unknown where one of them is, and
+    where they are in two currencies."""
     made, amounts = _sum(shares), [share.money for share in shares]
-    if None in amounts:
+    sums = together(amounts)
+    if None in amounts or len(sums) > 1:
         return structs.replace(made, shares=shares)
-    (whole,) = together(amounts)
+    [whole] = sums
     low, high = (UNSET if of is None else of for of in (whole.low, whole.high))
     return structs.replace(
         made, price=shares[-1].price, amount=whole.amount, low=low, high=high, shares=shares

@@ -180,6 +180,10 @@ class AgentFailed(OfKind):
     """The code of an agent file that the user gave to a benchmark failed or was stopped."""
 
 
+class RoleFailed(AgentFailed):
+    """A role, such as a judge, gave no usable reply: no score follows for the model under test."""
+
+
 class CallError(OfKind):
     pass
 
@@ -255,7 +259,9 @@ class BenchmarkError(HarnessError):
 class InvalidReply(Exception):
     """A reply that cannot be used, raised by a benchmark that reads it. It is counted by `kind`;
     `why` is the reason in the note that asks the model again. With `final` the model is not asked
-    again."""
+    again. `role` is whose reply it is, empty for the model under test."""
+
+    role = ""
 
     def __init__(self, kind: str, why: str = "", *, final: bool = False) -> None:
         super().__init__(f"{kind}: {why}" if why else kind)

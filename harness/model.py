@@ -79,7 +79,8 @@ class Request:
     None for any object. `parameters` are further members of the body, plain JSON; each is used
     unless the run sets it. Those in `RESERVED` are the harness's: raise `ValueError` for one.
     `full_messages` are sent in place of `messages` where these lack something, such as the parts of
-    a content.
+    a content. `role` names the model that is asked, one of the benchmark's `roles`; empty for the
+    model under test.
     """
 
     messages: tuple[Message, ...]
@@ -87,6 +88,7 @@ class Request:
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
     schema: Mapping[str, Any] | None = field(default=None, hash=False)
     full_messages: Sequence[Mapping[str, Any]] | None = field(default=None, hash=False)
+    role: str = ""
 
     def __post_init__(self) -> None:
         if not RESERVED.isdisjoint(self.parameters):
@@ -94,6 +96,12 @@ class Request:
             raise ValueError(
                 f"Request.parameters cannot set {taken}: the run and `messages` decide that"
             )
+
+
+def role_of(digest: str) -> str:
+    """Return the role in the digest of a request, `judge:0123...`; empty for the model under
+    test."""
+    return digest.rpartition(":")[0]
 
 
 LARGEST_COUNT = 2**40

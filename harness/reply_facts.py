@@ -35,34 +35,18 @@ class Answerer(Struct, frozen=True, omit_defaults=True):
 
 
 class ReplyFacts(Struct, frozen=True, omit_defaults=True):
-    """`answered_by` is who answered, the most frequent first; empty where no reply says it."""
+    """`answered_by` is who answered as the model under test, the most frequent first, and `roles`
+    who answered in each role; empty where no reply says it."""
 
     answered_by: tuple[Answerer, ...] = ()
+    roles: dict[str, tuple[Answerer, ...]] = {}
 
     def sentences(self) -> Iterator[str]:
         """Yield the facts for people, as main clauses."""
         if self.answered_by:
-            total = sum(answerer.replies for answerer in self.answered_by)
-            shares = [
-                f"{name} {100 * replies / total:.0f} % ({replies})"
-                for name, replies in self._replies_by_name()
-            ]
-            yield f"answered by: {_listed(shares)} of {total} replies"
-
-    def _replies_by_name(self) -> list[tuple[str, int]]:
-        """Return the replies by who answered, with provider and fingerprint where these differ."""
-        providers = {answerer.provider for answerer in self.answered_by}
-        fingerprints = {answerer.system_fingerprint for answerer in self.answered_by}
-        replies: Counter[str] = Counter()
-        for answerer in self.answered_by:
-            details = []
-            if answerer.provider and len(providers) > 1:
-                details.append(f"provider {answerer.provider}")
-            if answerer.system_fingerprint and len(fingerprints) > 1:
-                details.append(f"fingerprint {answerer.system_fingerprint}")
-            in_brackets = f" ({', '.join(details)})" if details else ""
-            replies[f"{answerer.model or 'not known'}{in_brackets}"] += answerer.replies
-        return replies.most_common()
+            yield f"answered by: {_shares(self.answered_by)}"
+        for role, answerers in self.roles.items():
+            yield f"{role}: answered by {_shares(answerers)}"
 
     def warning(self, asked: str) -> str | None:
         """Return in what the models that answered differ from the one that was asked for, or from
@@ -83,6 +67,31 @@ class ReplyFacts(Struct, frozen=True, omit_defaults=True):
         return None
 
 
+def _shares(answerers: Sequence[Answerer]) -> str:
+    total = sum(answerer.replies for answerer in answerers)
+    shares = [
+        f"{name} {100 * replies / total:.0f} % ({replies})"
+        for name, replies in _replies_by_name(answerers)
+    ]
+    return f"{_listed(shares)} of {total} replies"
+
+
+def _replies_by_name(answerers: Sequence[Answerer]) -> list[tuple[str, int]]:
+    """Return the replies by who answered, with provider and fingerprint where these differ."""
+    providers = {answerer.provider for answerer in answerers}
+    fingerprints = {answerer.system_fingerprint for answerer in answerers}
+    replies: Counter[str] = Counter()
+    for answerer in answerers:
+        details = []
+        if answerer.provider and len(providers) > 1:
+            details.append(f"provider {answerer.provider}")
+        if answerer.system_fingerprint and len(fingerprints) > 1:
+            details.append(f"fingerprint {answerer.system_fingerprint}")
+        in_brackets = f" ({', '.join(details)})" if details else ""
+        replies[f"{answerer.model or 'not known'}{in_brackets}"] += answerer.replies
+    return replies.most_common()
+
+
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - SHOWN_ANSWERERS
     return ", ".join([*names[:SHOWN_ANSWERERS], *([f"{more} more"] if more > 0 else [])])
@@ -97,17 +106,43 @@ class ReplyCounts:
     """Count the facts of `ReplyFacts`."""
 
     def __init__(self) -> None:
+        self._of_model = AnswererCounts()
+        self._of_roles: dict[str, AnswererCounts] = {}
+
+    def add(self, completion: Completion, role: str = "") -> None:
+        """Count a saved reply of a role, empty for the model under test."""
+        self._of(role).add(completion)
+
+    def merge(self, facts: ReplyFacts) -> None:
+        """Count what another run has counted."""
+        self._of_model.merge(facts.answered_by)
+        for role, answerers in facts.roles.items():
+            self._of(role).merge(answerers)
+
+    def _of(self, role: str) -> AnswererCounts:
+        return self._of_roles.setdefault(role, AnswererCounts()) if role else self._of_model
+
+    @property
+    def facts(self) -> ReplyFacts:
+        roles = {role: counts.ranked for role, counts in sorted(self._of_roles.items())}
+        return ReplyFacts(
+            self._of_model.ranked, {role: ranked for role, ranked in roles.items() if ranked}
+        )
+
+
+class AnswererCounts:
+    """Count the replies of each answerer."""
+
+    def __init__(self) -> None:
         self._answerers: Counter[_Names] = Counter()
 
     def add(self, completion: Completion) -> None:
-        """Count a saved reply."""
         names = completion.model, completion.provider, completion.system_fingerprint
         if names != UNNAMED or completion.finish_reason not in NEVER_ANSWERED:
             self._count(names, 1)
 
-    def merge(self, facts: ReplyFacts) -> None:
-        """Count what another run has counted."""
-        for answerer in facts.answered_by:
+    def merge(self, answerers: Iterable[Answerer]) -> None:
+        for answerer in answerers:
             names = answerer.model, answerer.provider, answerer.system_fingerprint
             self._count(names, answerer.replies)
 
@@ -124,15 +159,15 @@ class ReplyCounts:
         return kept if has_room else UNNAMED
 
     @property
-    def facts(self) -> ReplyFacts:
-        if self._answerers.keys() <= {
-            UNNAMED
-        }:  # replies that do not say who answered count among others alone
-            return ReplyFacts()
+    def ranked(self) -> tuple[Answerer, ...]:
+        """Return who answered, the most frequent first. Replies that do not say it count among
+        others alone."""
+        if self._answerers.keys() <= {UNNAMED}:
+            return ()
         ranked = sorted(
             self._answerers.items(), key=lambda item: (-item[1], [name or "" for name in item[0]])
         )
-        return ReplyFacts(tuple(Answerer(replies, *names) for names, replies in ranked))
+        return tuple(Answerer(replies, *names) for names, replies in ranked)
 
 
 def together(runs: Iterable[ReplyFacts]) -> ReplyFacts:

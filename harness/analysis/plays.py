@@ -125,7 +125,7 @@ async def transcript(
         chat = (await play(benchmark, task, ask, repeat)).chat
     except (ReplayMiss, AgentFailed):
         return None
-    if chat.usage.data == record.get("usage"):
+    if chat.usage_data == record.get("usage"):
         return Transcript(tuple(exchanges), tuple(chat.reads))
     return None
 

@@ -39,6 +39,7 @@ def opened(run: SavedRun, benchmark: Benchmark, results: Path, tasks: Path | Non
         manifest = store.manifest()
         if manifest is None:
             raise BadInput(f"{files.manifest} no longer exists")
+        store.roles = manifest.role_models
         done = store.open_logs(index)
         expected = index.selected(manifest.selection) | done
         yield Run(benchmark, files.subset, index, store, manifest, expected)

@@ -25,7 +25,7 @@ from harness.reporting.reported import Reported
 from harness.scoring.reports import Report
 from harness.store.files import RunFiles
 from harness.store.manifest import COMPLETE, INCOMPLETE
-from harness.store.run import RECORD_FORMAT, numbered, replace_results
+from harness.store.run import record_line, replace_results
 from harness.ui.streams import tell
 
 
@@ -139,8 +139,8 @@ def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Ite
             diverged.append(task.key)
             yield {**rescored(job.benchmark, task, record.data), "reparse": "diverged"}
             continue
-        made = {**recorded(job.benchmark, task, played), **numbered(repeat)}
-        yield {**made, "task": record.data["task"], "format": RECORD_FORMAT}
+        made = recorded(job.benchmark, task, played)
+        yield record_line(made, repeat, record.data["task"], record.data.get("roles"))
 
 
 def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:

@@ -6,7 +6,7 @@ A request is identified by this body, before any change that one provider needs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b, sha256
 from typing import Any
 
@@ -14,13 +14,17 @@ import orjson
 
 from harness.model import JSON, Request
 
+PARAMETERS = ("temperature", "top_p", "seed", "max_tokens", "extra_body")
 SCHEMA_NAME = "answer"
 """The name of a benchmark's schema in a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Parameters that the run adds to every request. `None` leaves one out of the body."""
+    """Parameters that the run adds to every request. `None` leaves one out of the body.
+
+    `roles` are those of the requests to other models than the one under test, by role.
+    """
 
     model: str
     temperature: float | None = 0.0
@@ -28,6 +32,13 @@ class Sampling:
     seed: int | None = None
     max_tokens: int | None = None
     extra_body: JSON = field(default_factory=dict)
+    roles: Mapping[str, Sampling] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> JSON:
+        """Return the parameters as a manifest has them: without the model, and without roles."""
+        parameters = asdict(replace(self, roles={}))
+        return {name: parameters[name] for name in PARAMETERS}
 
     @property
     def most_completion(self) -> int | None:
@@ -42,7 +53,8 @@ class Sampling:
         if repeat == 1:
             return self
         drawn = blake2b(f"{self.seed or 0} {repeat}".encode(), digest_size=4).digest()
-        return replace(self, seed=int.from_bytes(drawn, "big") >> 1)
+        roles = {role: sampling.of_repeat(repeat) for role, sampling in self.roles.items()}
+        return replace(self, seed=int.from_bytes(drawn, "big") >> 1, roles=roles)
 
     def probe(self) -> bytes:
         """Return the smallest request, for one token; as the others where a user's own members of
@@ -61,7 +73,9 @@ class Sampling:
         return orjson.dumps(body)
 
     def encode(self, request: Request) -> bytes:
-        """Return the JSON body, UTF-8."""
+        """Return the JSON body, UTF-8. Raise `KeyError` for a role without a model."""
+        if request.role:
+            return self.roles[request.role].encode(replace(request, role=""))
         messages = request.full_messages or request.messages
         body: dict[str, Any] = {"model": self.model, "messages": messages, **request.parameters}
         for name in ("temperature", "top_p", "seed", "max_tokens"):
@@ -83,6 +97,8 @@ def _response_format(schema: Mapping[str, Any] | None) -> JSON:
     }
 
 
-def digest(body: bytes) -> str:
-    """Return 32 hexadecimal digits that identify a request."""
-    return sha256(body).hexdigest()[:32]
+def digest(body: bytes, role: str = "") -> str:
+    """Return what identifies a request: 32 hexadecimal digits, after its role and a colon if it has
+    one."""
+    hexadecimal = sha256(body).hexdigest()[:32]
+    return f"{role}:{hexadecimal}" if role else hexadecimal

@@ -38,6 +38,7 @@ from harness.errors import (
     InvalidReply,
     MachineError,
     Rejected,
+    RoleFailed,
     TransportFault,
 )
 from harness.model import JSON, Completion, Failure, Load, Reply, Snapshot
@@ -49,7 +50,11 @@ configuration; likewise users for whom the benchmark's code failed, before any h
 REFUSED = ("http_400", "http_413", "http_422", "denied")
 """Kinds of such refusals."""
 
-BOUNDARIES: dict[type[HarnessError], str] = {AgentFailed: "agent", BenchmarkError: "benchmark"}
+BOUNDARIES: dict[type[HarnessError], str] = {
+    AgentFailed: "agent",
+    BenchmarkError: "benchmark",
+    RoleFailed: "role",
+}
 """The boundary that an error of a failed user crossed, if not the endpoint's."""
 
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import cast
+from typing import Any, cast
 
 from harness import defaults
 from harness.benchmarks import tasks
@@ -25,7 +25,15 @@ from harness.options import trusted
 from harness.options.extension import counts
 from harness.options.plan import Plan
 from harness.store import fetched
-from harness.store.manifest import RUNNING, Identity, Manifest, Provenance, Tuning, slice_of
+from harness.store.manifest import (
+    RUNNING,
+    Identity,
+    Manifest,
+    Priced,
+    Provenance,
+    Tuning,
+    slice_of,
+)
 from harness.store.run import lock_runs, take_up
 from harness.store.submissions import INSTEAD_OF_BATCHES, outstanding
 from harness.store.submissions import NAME as BATCHES
@@ -129,6 +137,7 @@ def open_runs(
         label = subset if alone else f"{plan.name}, {subset}"
         manifest = _manifest(plan, identity, subset, index, old)
         selected = index.selected(plan.selection)
+        store.roles = manifest.role_models
         run = Run(
             plan.benchmark, subset, index, store, manifest, selected, label, is_new=old is None
         )
@@ -144,11 +153,12 @@ def _manifest(
 ) -> Manifest:
     """Return the manifest of this session by itself, with the quirks that are known of its
     endpoint, and the counts of extensions."""
-    known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
-    if old is not None and old.provenance.get("endpoint") == plan.endpoint:
-        known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
-    quirks = sorted(known - unwanted(plan.benchmark.asking.needs_schema))
+    before: JSON = {**old.provenance} if old else {}
+    quirks = _known_quirks(plan, before)
     provenance: JSON = {**plan.provenance(), "quirks": quirks, "quirks_used": quirks}
+    for role, role_plan in plan.roles.items():
+        role_before = before.get("roles", {}).get(role, {})
+        provenance["roles"][role]["quirks"] = _known_quirks(role_plan, role_before)
     if source := fetched.load(plan.benchmark.folder).last(index.sha256):
         provenance["data_set"] = {"name": source.data_set, "commit": source.commit}
     truth, path = plan.benchmark.task_files.truth_sha256, str(plan.tasks[subset])
@@ -163,6 +173,15 @@ def _manifest(
         counts={},
         times={"created": now(), "seconds": 0.0},
     )
+
+
+def _known_quirks(plan: Plan, before: Mapping[str, Any]) -> list[str]:
+    """Return the quirks that are known of a plan's endpoint: `before` is what was recorded of it in
+    the session before."""
+    known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
+    if before.get("endpoint") == plan.endpoint:
+        known |= QUIRKS.keys() & set(before.get("quirks", ()))
+    return sorted(known - unwanted(plan.benchmark.asking.needs_schema))
 
 
 def _open_run(
@@ -216,7 +235,7 @@ def _check_earlier(plan: Plan, run: Run, old: Manifest | None) -> None:
 def _go_on(run: Run, old: Manifest, emit: Emit) -> None:
     """Take up the manifest of the session before, and report what differs."""
     for name, (before, after) in run.manifest.go_on(old).items():
-        if name.partition(".")[0] not in NOT_REPORTED:
+        if NOT_REPORTED.isdisjoint(name.split(".")):
             emit(Changed(run.label, name, before, after))
 
 
@@ -227,10 +246,11 @@ def _set_price(plan: Plan, run: Run, old: Manifest | None) -> None:
         and old.provenance["endpoint"] != plan.endpoint
         and not tally_of(run.store.files).bill.has_requests
     ):
-        run.manifest.set_prices(
-            [None], [plan.endpoint]
-        )  # the price of an endpoint that never billed
+        # the price of an endpoint that never billed
+        run.manifest.set_prices([Priced(None, plan.endpoint)])
     run.store.rate = Rate(run.manifest.take_price(plan.price))
+    for role, role_plan in plan.roles.items():
+        run.store.rates[role] = Rate(run.manifest.take_price(role_plan.price, role))
 
 
 def _open_files(plan: Plan, run: Run, old: Manifest | None, emit: Emit) -> None:

@@ -13,7 +13,7 @@ from harness.benchmark import VALID, Benchmark, Metric, Task
 from harness.benchmarks.records import read_of, text
 from harness.benchmarks.user_code import guarded
 from harness.chat import Chat, Judged, unnoticed
-from harness.errors import BenchmarkError, InvalidReply, in_brief
+from harness.errors import BenchmarkError, InvalidReply, RoleFailed, in_brief
 from harness.model import JSON, Ask
 
 
@@ -29,7 +29,7 @@ async def play(
     benchmark: Benchmark, task: Task, ask: Ask, repeat: int = 1, judged: Judged = unnoticed
 ) -> Played:
     """Play one user; `judged` is as for `Chat`. Raise what `ask` raised, also where the benchmark
-    caught it, and `BenchmarkError`."""
+    caught it, `RoleFailed`, and `BenchmarkError`."""
     asking, note = benchmark.asking, benchmark.imports.same_note
     chat, answer = (
         Chat(ask, asking, benchmark.about.language, repeat, judged=judged, same_note=note),
@@ -39,6 +39,8 @@ async def play(
         with guarded(benchmark, f"user {task.key}, play", InvalidReply):
             answer, outcome = await benchmark.play(task.given, chat), VALID
     except InvalidReply as error:
+        if error.role:
+            raise RoleFailed(f"{error.role}_unusable", str(error)) from error
         outcome = _kind(benchmark, task, error)
     except BenchmarkError:
         if chat.failed is None:
@@ -79,7 +81,7 @@ def recorded(benchmark: Benchmark, task: Task, played: Played, repeats: int = 1)
         raise BenchmarkError(
             f"benchmark {benchmark.name}, record: a run with repeats needs the name repeat"
         )
-    return {**made, "usage": played.chat.usage.data}
+    return {**made, "usage": played.chat.usage_data}
 
 
 def rescored(benchmark: Benchmark, task: Task, data: JSON) -> JSON:

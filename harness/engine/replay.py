@@ -12,8 +12,8 @@ from typing import NamedTuple, NoReturn
 
 from harness.chat import Judged, unnoticed
 from harness.client.request_body import Sampling, digest
-from harness.errors import InvalidReply
-from harness.model import Completion, Request
+from harness.errors import BenchmarkError, InvalidReply
+from harness.model import Completion, Request, role_of
 
 Saved = Mapping[tuple[str, int], Completion]
 """Completions by digest of the request and how often that request was made before in this play."""
@@ -23,13 +23,15 @@ class Asked(NamedTuple):
     """A request to which no reply is saved.
 
     `body` is its JSON. `rank` is how many steps the user has left, `digest` that of the body, and
-    `nth` how often the same was sent before in this play.
+    `nth` how often the same was sent before in this play. `role` names the model that is asked,
+    empty for the one under test.
     """
 
     body: bytes
     rank: int
     digest: str
     nth: int
+    role: str = ""
 
 
 Settle = Callable[[Asked], Awaitable[Completion]]
@@ -54,6 +56,7 @@ class Conversation:
     ) -> None:
         self.replayed = 0
         self.requests = 0
+        self._replayed_of_model = 0
         self._sampling = sampling
         self._saved = saved
         self._steps = steps
@@ -64,22 +67,27 @@ class Conversation:
 
     @property
     def unused(self) -> int:
-        """Return the number of saved responses that were not used: the play went another way than
-        before."""
-        return len(self._saved) - self.replayed
+        """Return the number of saved responses of the model under test that were not used: the play
+        went another way than before. Those of an earlier judge are not used, either."""
+        saved = sum(1 for request, _ in self._saved if not role_of(request))
+        return saved - self._replayed_of_model
 
     async def ask(self, request: Request) -> Completion:
+        role = request.role
+        if role and role not in self._sampling.roles:
+            raise BenchmarkError(f"a request names the role {role}, which has no model")
         body = self._sampling.encode(request)
-        key = digest(body)
+        key = digest(body, role)
         nth = self._times.get(key, 0)
         self._times[key] = nth + 1
         completion = self._saved.get((key, nth))
         new = completion is None
         if completion is not None:
             self.replayed += 1
+            self._replayed_of_model += not role
         else:
             completion = await self._settle(
-                Asked(body, max(1, self._steps - self.requests), key, nth)
+                Asked(body, max(1, self._steps - self.requests), key, nth, role)
             )
         self.requests += 1
         self._is_new = (

@@ -7,12 +7,12 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -24,7 +24,14 @@ from harness.client.request_body import Sampling
 from harness.cost import Price
 from harness.options.address import Found
 from harness.options.options import Session
-from harness.store.manifest import Identity, Manifest, Provenance, Selection, part_of
+from harness.store.manifest import (
+    EndpointProvenance,
+    Identity,
+    Manifest,
+    Provenance,
+    Selection,
+    part_of,
+)
 
 PACKAGES = [
     "aiohttp",
@@ -61,6 +68,25 @@ class Way:
         providers_file = str(args.providers.resolve()) if args.providers else None
         headers = tuple(name for name, _ in args.extra_header)
         return cls(found, price, providers_file, headers, args.ca_file)
+
+    @property
+    def endpoint(self) -> str:
+        """Return the address without credentials and query, or `embedded`."""
+        return self.found.shown if self.found else defaults.EMBEDDED
+
+    @property
+    def provenance(self) -> EndpointProvenance:
+        """Return what is recorded of an endpoint."""
+        found = self.found
+        return {
+            "endpoint": self.endpoint,
+            "key_from": found.key_from if found else None,
+            "provider": found.provider.name if found and found.provider else None,
+            "providers_file": self.providers_file,
+            "headers": list(self.headers),
+            "address_from": found.address_from if found else None,
+            "ca_file": self.ca_file,
+        }
 
     @property
     def flags(self) -> list[str]:
@@ -113,6 +139,9 @@ class Plan:
         default_factory=lambda: Selection(ratio=1.0, sample_seed=defaults.SAMPLE_SEED)
     )
     terms: Terms = field(default_factory=Terms)
+    roles: Mapping[str, Plan] = field(default_factory=dict)
+    """For each role of the benchmark that has a model, a plan with its endpoint, price and limits;
+    its parameters are in `sampling.roles`, too."""
 
     def __post_init__(self) -> None:
         if self.found is None:
@@ -146,7 +175,7 @@ class Plan:
     @property
     def endpoint(self) -> str:
         """Return the address without credentials and query, or `embedded`."""
-        return self.found.shown if self.found else defaults.EMBEDDED
+        return self.way.endpoint
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -161,32 +190,31 @@ class Plan:
 
     def identity(self) -> Identity:
         """Return everything that can change a prompt, a request's meaning or an answer."""
-        sampling = asdict(self.sampling)
-        model = sampling.pop("model")
-        return {
+        sampling = self.sampling
+        identity: Identity = {
             "benchmark": self.benchmark.name,
             "prompt_version": self.benchmark.version,
-            "model": model,
-            "sampling": sampling,
+            "model": sampling.model,
+            "sampling": sampling.identity,
             "settings": self.benchmark.configuration.identity,
             "files": {
                 name: sha256(content).hexdigest()
                 for name, content in kept_files(self.benchmark).items()
             },
         }
+        if sampling.roles:
+            identity["roles"] = {
+                role: {"model": model.model, "sampling": model.identity}
+                for role, model in sorted(sampling.roles.items())
+            }
+        return identity
 
     def provenance(self) -> Provenance:
         """Return what is recorded; changes are reported, not refused."""
         own, origin = self.benchmark.configuration.path, self.benchmark.origin
         plays_code = self.benchmark.imports.runs_code(self.benchmark.configuration.identity)
-        made: Provenance = {
-            "endpoint": self.endpoint,
-            "key_from": self.found.key_from if self.found else None,
-            "provider": self.found.provider.name if self.found and self.found.provider else None,
-            "providers_file": self.way.providers_file,
-            "headers": list(self.way.headers),
-            "address_from": self.found.address_from if self.found else None,
-            "ca_file": self.way.ca_file,
+        made: Any = {
+            **self.way.provenance,
             "price": msgspec.to_builtins(self.price),
             "primary": self.terms.primary,
             "benchmark": origin.spec if origin else None,
@@ -200,7 +228,11 @@ class Plan:
         }
         if not self.terms.pages:
             made["html"] = False
-        return {**made, "hash_seed": hash_seed.fixed(os.environ)} if plays_code else made
+        if self.roles:
+            made["roles"] = {role: plan.way.provenance for role, plan in self.roles.items()}
+        if plays_code:
+            made["hash_seed"] = hash_seed.fixed(os.environ)
+        return cast(Provenance, made)
 
     @property
     def _sources(self) -> dict[str, str]:
@@ -211,7 +243,13 @@ class Plan:
 
 
 def sampling_again(manifest: Manifest) -> Sampling:
-    return Sampling(model=manifest.identity["model"], **manifest.identity["sampling"])
+    """Return the parameters of a run's requests, with those of its roles."""
+    identity = manifest.identity
+    roles = {
+        role: Sampling(model=model["model"], **model["sampling"])
+        for role, model in identity.get("roles", {}).items()
+    }
+    return Sampling(model=identity["model"], **identity["sampling"], roles=roles)
 
 
 @cache

@@ -31,7 +31,7 @@ from harness.model import JSON
 from harness.options import providers
 from harness.options.address import Found, hosts_in
 from harness.options.providers import Book, Provider
-from harness.store.manifest import Manifest
+from harness.store.manifest import Manifest, Priced
 
 SHIPPED = Path(__file__).with_name("prices.toml")
 DATE = re.compile(r"-(20[0-9]{2}-?(0[1-9]|1[0-2])-?(0[1-9]|[12][0-9]|3[01]))\Z")
@@ -215,16 +215,16 @@ def prices_again(manifest: Manifest, providers_file: Path | None) -> list[Price 
     if manifest.provenance["endpoint"] == EMBEDDED:
         return []
     book = providers.read(providers_file, os.environ)
-    return [_price_again(manifest, endpoint, book) for endpoint in manifest.price_endpoints]
+    return [_price_again(manifest, priced, book) for priced in manifest.priced]
 
 
-def _price_again(manifest: Manifest, endpoint: str, book: Book) -> Price | None:
-    name = (
-        manifest.provenance.get("provider") if endpoint == manifest.provenance["endpoint"] else None
-    )
-    provider = book.providers.get(name or "")
-    found = Found(tuple(map(Address, endpoint.split())), None, provider)
-    return price_of(found, manifest.identity["model"], book)
+def _price_again(manifest: Manifest, priced: Priced, book: Book) -> Price | None:
+    places: list[Mapping[str, Any]] = [manifest.provenance]
+    places += manifest.provenance.get("roles", {}).values()
+    names = [place.get("provider") for place in places if place["endpoint"] == priced.endpoint]
+    provider = book.providers.get(next(filter(None, names), ""))
+    found = Found(tuple(map(Address, priced.endpoint.split())), None, provider)
+    return price_of(found, priced.model or manifest.identity["model"], book)
 
 
 def _is_at_own(found: Found, provider: Provider) -> bool:

@@ -7,9 +7,19 @@ version, or of a benchmark) is kept when the manifest is saved again, and compar
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict, get_args
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    NotRequired,
+    Required,
+    TypedDict,
+    cast,
+    get_args,
+)
 
 import msgspec
 import orjson
@@ -52,6 +62,13 @@ Slots = Annotated[int, Meta(ge=1, le=CONCURRENCY_MOST)]
 Limit = Annotated[float, Meta(gt=0)]
 
 
+class RoleIdentity(TypedDict):
+    """The model of a role, and the parameters of the requests to it."""
+
+    model: str
+    sampling: JSON
+
+
 class Identity(TypedDict):
     """What must be the same on resume. `files` are the SHA-256 of the kept files, by name."""
 
@@ -61,16 +78,11 @@ class Identity(TypedDict):
     sampling: JSON
     settings: JSON
     files: dict[str, str]
+    roles: NotRequired[dict[str, RoleIdentity]]
 
 
-class Provenance(TypedDict, total=False):
-    """What is recorded; nothing relies on those that may be anything. `reused` counts replies of
-    other runs by name.
-
-    `price` is the first that was in force, `later_prices` those that followed: a reply's line has
-    the place of its own. None is a price that is not known. `price_endpoints` are where each holds,
-    if that is not always `endpoint`.
-    """
+class EndpointProvenance(TypedDict, total=False):
+    """How an endpoint was named, for the command that goes on."""
 
     endpoint: Required[Text]
     key_from: Required[str | None]
@@ -79,11 +91,32 @@ class Provenance(TypedDict, total=False):
     headers: list[str]
     address_from: str | None
     ca_file: str | None
+    quirks: list[str]
+
+
+class PriceRole(TypedDict):
+    """Whose price one is, if not that of the model under test."""
+
+    role: str
+    model: str
+
+
+class Provenance(EndpointProvenance, total=False):
+    """What is recorded; nothing relies on those that may be anything. `reused` counts replies of
+    other runs by name.
+
+    `price` is the first that was in force, `later_prices` those that followed: a reply's line has
+    the place of its own. None is a price that is not known. `price_endpoints` are where each holds,
+    if that is not always `endpoint`, and `price_roles` whose price each is, if the run has roles.
+    """
+
     price: JSON | None
     primary: str | None
     html: bool
     later_prices: list[JSON | None]
     price_endpoints: list[Text]
+    price_roles: list[PriceRole | None]
+    roles: dict[str, EndpointProvenance]
     benchmark: Any
     data_set: Any
     source: str | None
@@ -94,7 +127,6 @@ class Provenance(TypedDict, total=False):
     hash_seed: Any
     packages: Any
     git: Any
-    quirks: list[str]
     quirks_used: list[str]
     allowed: list[str]
     reused: dict[str, Count]
@@ -196,6 +228,27 @@ OF_SESSION = frozenset(
 )
 
 
+def _set(sampling: JSON) -> JSON:
+    """Return the parameters that are in a request's body."""
+    return {name: value for name, value in sampling.items() if value not in (None, {})}
+
+
+class Priced(NamedTuple):
+    """A price, None if it is not known, of the requests that go to an endpoint for the model of a
+    role; an empty role and model are those of the model under test."""
+
+    price: Price | None
+    endpoint: str
+    role: str = ""
+    model: str = ""
+
+
+def other_currency(price: Price, priced: Iterable[Priced], role: str) -> str | None:
+    """Return a currency other than that of a price that a role has, too; None if there is none."""
+    currencies = {entry.price.currency for entry in priced if entry.price and entry.role == role}
+    return min(currencies - {price.currency}, default=None)
+
+
 class Manifest(msgspec.Struct, kw_only=True):
     """`state` is `running` (or died), `stopped` (by a signal or the endpoint), `incomplete` (all
     played, some users failed) or `complete`; `results_sha256` is set with the last. `cost` is that
@@ -218,72 +271,106 @@ class Manifest(msgspec.Struct, kw_only=True):
     format: int = FORMAT
 
     @property
-    def prices(self) -> list[Price | None]:
+    def priced(self) -> list[Priced]:
         """Return the prices that were in force, by their places in `harness.cost.Rate`: one at
-        least, None if the first is not known."""
-        recorded = [self.provenance.get("price"), *self.provenance.get("later_prices", ())]
-        return msgspec.convert(recorded, list[Price | None])
+        least, unknown if the first is not known."""
+        provenance = self.provenance
+        prices = [provenance.get("price"), *provenance.get("later_prices", ())]
+        endpoints = provenance.get("price_endpoints") or [provenance["endpoint"]] * len(prices)
+        asked = provenance.get("price_roles") or [None] * len(prices)
+        return [
+            Priced(
+                msgspec.convert(price, Price | None),
+                endpoint,
+                *((role["role"], role["model"]) if role else ()),
+            )
+            for price, endpoint, role in zip(prices, endpoints, asked, strict=True)
+        ]
 
     @property
-    def price_endpoints(self) -> list[str]:
-        """Return at which endpoint each of `prices` is in force."""
-        return self.provenance.get("price_endpoints") or [self.provenance["endpoint"]] * len(
-            self.prices
-        )
+    def prices(self) -> list[Price | None]:
+        """Return the prices of `priced`."""
+        return [priced.price for priced in self.priced]
 
-    def price_place(self, endpoint: str) -> int | None:
-        """Return the place of the last price at an endpoint, or at replicas that include it; None
-        if none was."""
-        addresses = set(endpoint.split())
+    def price_place(self, endpoint: str, role: str = "") -> int | None:
+        """Return the place of a role's last price at an endpoint, or at replicas that include it;
+        None if none was."""
+        addresses, model = set(endpoint.split()), self._role_model(role)
         places = [
-            place for place, at in enumerate(self.price_endpoints) if addresses <= set(at.split())
+            place
+            for place, priced in enumerate(self.priced)
+            if addresses <= set(priced.endpoint.split())
+            and (priced.role, priced.model) == (role, model)
         ]
         return places[-1] if places else None
 
-    def price_at(self, endpoint: str) -> Price | None:
-        """Return the last price at an endpoint, None if none is known."""
-        place = self.price_place(endpoint)
+    def price_at(self, endpoint: str, role: str = "") -> Price | None:
+        """Return a role's last price at an endpoint, None if none is known."""
+        place = self.price_place(endpoint, role)
         return None if place is None else self.prices[place]
 
-    def take_price(self, price: Price | None) -> int:
-        """Note that a price is in force now at this run's endpoint, None for the last one there;
-        return its place.
+    def endpoint_of(self, role: str) -> str:
+        """Return where the requests of a role go; of an empty one, those to the model under
+        test."""
+        return self.provenance["roles"][role]["endpoint"] if role else self.provenance["endpoint"]
+
+    def _role_model(self, role: str) -> str:
+        """Return the model of a role; empty for the model under test, which never changes."""
+        return self.identity["roles"][role]["model"] if role else ""
+
+    def take_price(self, price: Price | None, role: str = "") -> int:
+        """Note that a price is in force now at the endpoint of a role, by default of the model
+        under test, None for the last one there; return its place.
 
         Replies of before any price was known there have it, too. Raise `BadInput` for one in
         another currency.
         """
-        prices, endpoints, endpoint = self.prices, self.price_endpoints, self.provenance["endpoint"]
-        place = self.price_place(endpoint)
-        if place is not None and price in (None, prices[place]):
+        priced, endpoint = self.priced, self.endpoint_of(role)
+        place = self.price_place(endpoint, role)
+        if place is not None and price in (None, priced[place].price):
             return place
-        other = next(
-            (known for known in prices if known and price and known.currency != price.currency),
-            None,
-        )
-        if price and other:
+        if price and (other := other_currency(price, priced, role)):
+            model = self._role_model(role) or self.identity["model"]
             raise BadInput(
-                f"{self.identity['model']} is priced in {price.currency} now, and this run's"
-                f" replies are in {other.currency}: a run has one currency; correct the providers"
-                " file, or give all its replies the new price with `reeval --new-prices`"
+                f"{model} is priced in {price.currency} now, and this run's replies are in"
+                f" {other}: a run has one currency; correct the providers file, or give all its"
+                " replies the new price with `reeval --new-prices`"
             )
-        if place is not None and prices[place] is None:
-            prices[place] = price
+        if place is not None and priced[place].price is None:
+            priced[place] = priced[place]._replace(price=price)
         else:
-            place = len(prices)
-            prices.append(price)
-            endpoints.append(endpoint)
-        self.set_prices(prices, endpoints)
+            place = len(priced)
+            priced.append(Priced(price, endpoint, role, self._role_model(role)))
+        self.set_prices(priced)
         return place
 
-    def set_prices(self, prices: Sequence[Price | None], endpoints: Sequence[str]) -> None:
-        """Record the prices, each with its endpoint."""
-        self.provenance["price"], *later = msgspec.to_builtins(prices)
-        self.provenance.pop("later_prices", None)
-        self.provenance.pop("price_endpoints", None)
+    def set_prices(self, priced: Sequence[Priced]) -> None:
+        """Record the prices, each with its endpoint and its role."""
+        provenance = self.provenance
+        provenance["price"], *later = msgspec.to_builtins([entry.price for entry in priced])
+        for name in ("later_prices", "price_endpoints", "price_roles"):
+            cast(JSON, provenance).pop(name, None)
         if later:
-            self.provenance["later_prices"] = later
-        if set(endpoints) != {self.provenance["endpoint"]}:
-            self.provenance["price_endpoints"] = list(endpoints)
+            provenance["later_prices"] = later
+        if {entry.endpoint for entry in priced} != {provenance["endpoint"]}:
+            provenance["price_endpoints"] = [entry.endpoint for entry in priced]
+        if any(entry.role for entry in priced):
+            provenance["price_roles"] = [
+                {"role": entry.role, "model": entry.model} if entry.role else None
+                for entry in priced
+            ]
+
+    @property
+    def role_models(self) -> JSON | None:
+        """Return the models of roles as each record names them, with the parameters that are set;
+        None without roles."""
+        roles = self.identity.get("roles")
+        if roles is None:
+            return None
+        return {
+            role: {"model": model["model"], **_set(model["sampling"])}
+            for role, model in roles.items()
+        }
 
     @property
     def is_without_pages(self) -> bool:
@@ -301,7 +388,7 @@ class Manifest(msgspec.Struct, kw_only=True):
         changed = differences(old.provenance, self.provenance)
         accepted = changes(differences(old.identity, self.identity))
         self.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
-        self.set_prices(old.prices, old.price_endpoints)
+        self.set_prices(old.priced)
         self.provenance["quirks_used"] = sorted(
             {*self.provenance["quirks_used"], *old.provenance.get("quirks_used", ())}
         )
@@ -392,8 +479,13 @@ def _check_fields(data: JSON) -> None:
     """Raise `FieldError` for a field that is not as declared."""
     manifest = typed(data, Manifest)
     provenance = manifest.provenance
+    roles = manifest.identity.get("roles", {})
     sections: list[tuple[str, Any, Any]] = [
         ("identity.sampling", manifest.identity["sampling"], _Sampling),
+        *[
+            (f"identity.roles.{role}.sampling", roles[role]["sampling"], _Sampling)
+            for role in roles
+        ],
         ("times.schedule", manifest.times.get("schedule"), _Schedule | None),
         ("provenance.price", provenance.get("price"), Price | None),
         ("provenance.later_prices", provenance.get("later_prices", []), list[Price | None]),
@@ -402,10 +494,16 @@ def _check_fields(data: JSON) -> None:
     ]
     for field, value, kind in sections:
         typed(value, kind, field)
-    if len({price.currency for price in manifest.prices if price}) > 1:
+    prices = 1 + len(provenance.get("later_prices", []))
+    for name in ("price_endpoints", "price_roles"):
+        entries = cast(JSON, provenance).get(name)
+        if entries and len(entries) != prices:
+            raise FieldError(f"provenance.{name}", "one for each price")
+    priced = manifest.priced
+    if any(entry.price and other_currency(entry.price, priced, entry.role) for entry in priced):
         raise FieldError("provenance.later_prices", "prices in the currency of the first")
-    if len(manifest.price_endpoints) != len(manifest.prices):
-        raise FieldError("provenance.price_endpoints", "an endpoint for each price")
+    if manifest.identity.get("roles", {}).keys() != provenance.get("roles", {}).keys():
+        raise FieldError("provenance.roles", "an endpoint for each role of identity.roles")
     number, parts = part_of(manifest.selection)
     if number > parts:
         raise FieldError("selection.part", f"a part among {parts}", str(number))
@@ -449,7 +547,7 @@ def same_identity(
             f"{where} holds a run of the benchmark {old.identity['benchmark'] if old else ''}: give"
             " this one another name with --name"
         )
-    found = {name: pair for name, pair in found.items() if name not in allowed}
+    found = {name: pair for name, pair in found.items() if not _is_allowed(name, allowed)}
     if found:
         more = len(found) - CHANGES_SHOWN
         and_more = [f"{more} more"] if more > 0 else []
@@ -460,6 +558,12 @@ def same_identity(
             f" {' '.join(f'--allow {name}' for name in found)}; or move the old run aside:"
             " --restart.)"
         )
+
+
+def _is_allowed(name: str, allowed: frozenset[str]) -> bool:
+    """Return whether a field, or an object that it is in, is among those allowed."""
+    parts = name.split(".")
+    return any(".".join(parts[:end]) in allowed for end in range(1, len(parts) + 1))
 
 
 def changes(found: Mapping[str, tuple[Any, Any]]) -> list[str]:

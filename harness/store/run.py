@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from harness.benchmarks.files import holds, open_regular
 from harness.cost import Rate
 from harness.errors import BadInput, MachineError
-from harness.model import JSON, Completion, Failure, Record, Reply
+from harness.model import JSON, Completion, Failure, Record, Reply, role_of
 from harness.store import log, manifest
 from harness.store.atomic import (
     clear,
@@ -59,11 +60,23 @@ EVENT_SECONDS = 0.001
 RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = EVENT_FORMAT = 1
 
 
+@dataclass(slots=True)
+class InFlight:
+    """Requests that were sent and not answered, and the bytes of their bodies; `logged` are both as
+    the log has them last."""
+
+    requests: int = 0
+    sent: int = 0
+    logged: tuple[int, int] = (0, 0)
+
+
 class RunStore:
     """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside
     files.
 
-    `tally` is what the lines of all sessions add up to. `rate` is that of new requests.
+    `tally` is what the lines of all sessions add up to. `rates` are those of new requests, by role,
+    and that of the model under test is `rate`. `roles` are the models of roles that a record must
+    have been made with to count, None without roles.
     """
 
     def __init__(
@@ -84,9 +97,18 @@ class RunStore:
         self._results_at: NDArray[np.int64] = np.empty(0, np.int64)
         self.torn = 0
         self.tally = RunTally()
-        self.rate = Rate()
+        self.rates = {"": Rate()}
+        self.roles: JSON | None = None
         self._session = uuid4().hex[:12]
-        self._out, self._marked = (0, 0), (0, 0)
+        self._in_flight = {"": InFlight()}
+
+    @property
+    def rate(self) -> Rate:
+        return self.rates[""]
+
+    @rate.setter
+    def rate(self, rate: Rate) -> None:
+        self.rates[""] = rate
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -259,10 +281,12 @@ class RunStore:
     ) -> None:
         """Append a user's reply to the request with this digest; `nth` is how often it was sent
         before. It can be read again (`responses_of`) until the user has its record."""
-        line = response_line(key, request, nth, reply, repeat, self.rate)
+        role = role_of(request)
+        rate = self.rates[role]
+        line = response_line(key, request, nth, reply, repeat, rate)
         offset = self._responses.append(line)
         self._saved.setdefault(position, []).append(offset)
-        self.tally.add(reply.completion, self.rate, reply.sent, reply.reused, reply.endpoint)
+        self.tally.add(reply.completion, rate, reply.sent, reply.reused, reply.endpoint, role)
         self._unsynced_line()
 
     def append_lines(self, name: str, lines: bytes, index: TaskIndex) -> tuple[int, list[JSON]]:
@@ -281,7 +305,7 @@ class RunStore:
             objects.append(data)
             if name == "responses":
                 self.tally.add_reply(data)
-            if name == "results" and (position := index.current(data)) is not None:
+            if name == "results" and (position := self._current(data, index)) is not None:
                 self._results_at[position] = place
                 self._appended_users += 1
             place += len(line)
@@ -290,7 +314,7 @@ class RunStore:
 
     def save_record(self, data: JSON, index: TaskIndex, position: int) -> Record:
         """Append a user's record; return it as it is in the file."""
-        line = record_line(data, index.repeat(position), index.digest(position))
+        line = record_line(data, index.repeat(position), index.digest(position), self.roles)
         self._results_at[position] = self._results.append(line)
         self._records += 1
         self._appended_users += 1
@@ -317,31 +341,42 @@ class RunStore:
         self._events.append(line)
         self.tally.add_event(line)
 
-    def starts(self, size: int, times: int = 1) -> None:
+    def starts(self, size: int, times: int = 1, role: str = "") -> None:
         """Have a request of so many bytes in flight, up to so many `times` at once, until `lands`
         is called with the same.
 
         Guarantee: wherever this process dies, the log has at least the requests that were in
-        flight, by their number and bytes (`in_flight`). A line is written only where they are more
-        than the last one says, which is twice what there was; `landed` writes that there are none
-        left.
+        flight, by their number and bytes (`in_flight`), for each role. A line is written only where
+        they are more than the last one says, which is twice what there was; `landed` writes that
+        there are none left.
         """
-        requests, sent = self._out
-        self._out = requests, sent = requests + times, sent + times * size
-        if requests > self._marked[0] or sent > self._marked[1]:
-            self._mark(max(2 * requests, self._marked[0]), max(2 * sent, self._marked[1]))
+        in_flight = self._in_flight.setdefault(role, InFlight())
+        in_flight.requests += times
+        in_flight.sent += times * size
+        logged_requests, logged_sent = in_flight.logged
+        if in_flight.requests > logged_requests or in_flight.sent > logged_sent:
+            self._log_in_flight(
+                role,
+                max(2 * in_flight.requests, logged_requests),
+                max(2 * in_flight.sent, logged_sent),
+            )
 
-    def lands(self, size: int, times: int = 1) -> None:
-        self._out = self._out[0] - times, self._out[1] - times * size
+    def lands(self, size: int, times: int = 1, role: str = "") -> None:
+        in_flight = self._in_flight[role]
+        in_flight.requests -= times
+        in_flight.sent -= times * size
 
     def landed(self) -> None:
         """Note that no request is in flight any more, if that is so."""
-        if self._marked != self._out == (0, 0):
-            self._mark(0, 0)
+        for role, in_flight in self._in_flight.items():
+            if in_flight.requests == in_flight.sent == 0 and in_flight.logged != (0, 0):
+                self._log_in_flight(role, 0, 0)
 
-    def _mark(self, requests: int, sent: int) -> None:
-        self.event(IN_FLIGHT, session=self._session, requests=requests, sent=sent, **self.rate.data)
-        self._marked = requests, sent
+    def _log_in_flight(self, role: str, requests: int, sent: int) -> None:
+        session = f"{self._session} {role}" if role else self._session
+        rate = self.rates[role].data
+        self.event(IN_FLIGHT, session=session, requests=requests, sent=sent, **rate)
+        self._in_flight[role].logged = requests, sent
 
     def slowest_write(self) -> float:
         """Return the seconds that the slowest append took since the last call."""
@@ -430,9 +465,14 @@ class RunStore:
         for line, data in log.objects(self.files.results):
             self._records += 1
             self.beat()
-            if (position := index.current(data)) is not None:
+            if (position := self._current(data, index)) is not None:
                 found[position] = line.offset
         return found
+
+    def _current(self, record: JSON, index: TaskIndex) -> int | None:
+        """Return the position of a record of a current task that was made with the run's `roles`,
+        None for any other record: with another judge its user is judged again."""
+        return index.current(record) if record.get("roles") == self.roles else None
 
     def _find_responses(self, index: TaskIndex, done: NDArray[np.bool_]) -> None:
         """Count all saved responses, and find those of tasks that are not done."""
@@ -553,9 +593,11 @@ def record_of(line: bytes) -> Record:
     return Record(str(data["user_id"]), data)
 
 
-def record_line(data: JSON, repeat: int, digest: str) -> JSON:
-    """Return the line of a user's record; `digest` is that of its task."""
-    return {**data, **numbered(repeat), "task": digest, "format": RECORD_FORMAT}
+def record_line(data: JSON, repeat: int, digest: str, roles: JSON | None) -> JSON:
+    """Return the line of a user's record; `digest` is that of its task, and `roles` are the models
+    of the roles that took part."""
+    line = {**data, **numbered(repeat), "task": digest, "format": RECORD_FORMAT}
+    return line if roles is None else line | {"roles": roles}
 
 
 def response_line(key: str, request: str, nth: int, reply: Reply, repeat: int, rate: Rate) -> JSON:

@@ -13,7 +13,7 @@ import msgspec
 
 from harness.cost import Bill, Rate
 from harness.defaults import EMBEDDED
-from harness.model import JSON, LARGEST_COUNT, Completion
+from harness.model import JSON, LARGEST_COUNT, Completion, role_of
 from harness.reply_facts import ReplyCounts
 from harness.store import log
 from harness.store.files import RunFiles
@@ -36,22 +36,32 @@ class RunTally:
 
     def add_reply(self, line: JSON) -> None:
         """Count a line of the responses, if it is one as the harness writes it."""
-        completion, reused = completion_of(line), line.get("reused")
         self.add(
-            completion, Rate.of(line), count_of(line.get("sent")), reused, line.get("endpoint")
+            completion_of(line),
+            Rate.of(line),
+            count_of(line.get("sent")),
+            line.get("reused"),
+            line.get("endpoint"),
+            role_of(str(line.get("request"))),
         )
 
     def add(
-        self, completion: Completion | None, rate: Rate, sent: int, reused: object, endpoint: object
+        self,
+        completion: Completion | None,
+        rate: Rate,
+        sent: int,
+        reused: object,
+        endpoint: object,
+        role: str = "",
     ) -> None:
-        """Count a reply to a request of so many bytes; `completion` is None where it cannot be
-        used."""
+        """Count a reply to a request of so many bytes to the model of a role, empty for the one
+        under test; `completion` is None where it cannot be used."""
         if reused is not None:  # it was paid for there
             self.reused[str(reused)] += 1
         elif completion:
             self.bill.at(rate).add(completion, sent)
         if completion and endpoint != EMBEDDED:
-            self.replies.add(completion)
+            self.replies.add(completion, role)
 
     def add_event(self, line: JSON) -> None:
         """Count a line of the events, if its requests have no reply and may have been billed."""

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from harness.benchmark import Benchmark
 from harness.benchmarks.files import DOCUMENT_MOST, content
-from harness.cost import Price, Rate
+from harness.cost import Rate
 from harness.engine.files import stamp, write_report
 from harness.engine.finish import finish
 from harness.engine.opening import NOT_REPORTED
@@ -47,12 +47,14 @@ from harness.store.manifest import (
     RUNNING,
     STOPPED,
     Manifest,
+    Priced,
     Provenance,
     Selection,
     Times,
     Tuning,
     differences,
     load,
+    other_currency,
     part_of,
     value_text,
 )
@@ -224,6 +226,7 @@ def merge(
         manifest = _manifest(parts)
         price_places = _take_prices(parts, manifest)
         _write_lines(parts, price_places, index, files, disk)
+        store.roles = manifest.role_models
         done = store.open_logs(index)
         for part, places in zip(parts, price_places, strict=True):
             for submission in pending(part.files):  # given up, and perhaps billed
@@ -242,19 +245,20 @@ def merge(
 def _take_prices(parts: Sequence[LockedPart], merged: Manifest) -> list[list[int]]:
     """Give the merged run the prices of all parts, each at its endpoint; return for each part the
     places of its prices there. Raise `BadInput` for prices in two currencies."""
-    merged_prices: dict[tuple[Price | None, str], int] = {}
+    merged_prices: dict[Priced, int] = {}
     places = []
     for part in parts:
-        priced = zip(part.manifest.prices, part.manifest.price_endpoints, strict=True)
+        priced = part.manifest.priced
         places.append([merged_prices.setdefault(price, len(merged_prices)) for price in priced])
-    if len(currencies := {price.currency for price, _ in merged_prices if price}) > 1:
-        raise BadInput(
-            f"{parts[0].label}: its parts are priced in {' and '.join(sorted(currencies))}: give"
-            " all parts prices in one currency with `reeval --new-prices`"
-        )
-    merged.set_prices(
-        [price for price, _ in merged_prices], [endpoint for _, endpoint in merged_prices]
-    )
+    for price, _, role, _ in merged_prices:
+        other = other_currency(price, merged_prices, role) if price else None
+        if price and other:
+            raise BadInput(
+                f"{parts[0].label}: its parts are priced in"
+                f" {' and '.join(sorted((price.currency, other)))}: give all parts prices in one"
+                " currency with `reeval --new-prices`"
+            )
+    merged.set_prices([*merged_prices])
     return places
 
 

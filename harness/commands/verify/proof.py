@@ -59,9 +59,11 @@ class Replayer:
             measured = recorded(self.benchmark, task, played)
         except (ReplayMiss, AgentFailed):
             return "was made of a missing response"
+        roles = {"roles": data["roles"]} if "roles" in data else {}
         measured = {
             "task": data["task"],
             "format": data["format"],
+            **roles,
             **numbered(repeat),
             **measured,
         }
