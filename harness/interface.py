@@ -198,6 +198,7 @@ def run(  # noqa: PLR0913
     extra_header: Mapping[str, str] | None = None,
     ca_file: str | Path | None = None,
     price: str | None = None,
+    roles: Mapping[str, str] | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
     seed: int | None = None,
@@ -236,7 +237,8 @@ def run(  # noqa: PLR0913
     `benchmark` is a name, a `FILE.py` or `package.module:Name`, and `settings` are its own, by
     name. `model` is the model's name at the endpoint `api_url` or that of a `provider`;
     `baseline/recency` and the like need none. `limit` is how many users are played, `concurrency`
-    how many requests are in flight, `repeats` how often each user is played. `demo` takes the
+    how many requests are in flight, `repeats` how often each user is played. `roles` are the models
+    of the benchmark's roles, such as `{"judge": "openai:gpt-4o"}`. `demo` takes the
     synthetic tasks that ship; `html=False` writes no pages. `extensions` are options of extensions,
     such as `Budget("5usd")`. `progress` is called several times a second with frozen snapshots, one
     per model, and replaces all that is printed; `quiet` leaves errors and a line a run. `harness
@@ -402,9 +404,12 @@ class _Call:
 def _called(name: str, given: Mapping[str, Any]) -> _Call:
     """Return the call of a command, of the arguments of one of the functions above."""
     tell_warnings()
-    headers = given.get("extra_header")
-    more = {"extra_header": [f"{key}:{value}" for key, value in headers.items()]} if headers else {}
-    parsed = called(name, {**given, **more}, given["extensions"], given.get("settings"))
+    arguments = {**given}
+    if headers := given.get("extra_header"):
+        arguments["extra_header"] = [f"{key}:{value}" for key, value in headers.items()]
+    if roles := given.get("roles"):
+        arguments["roles"] = [f"{role}={model}" for role, model in roles.items()]
+    parsed = called(name, arguments, given["extensions"], given.get("settings"))
     return _Call(parsed, given.get("progress"))
 
 

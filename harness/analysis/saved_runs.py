@@ -285,7 +285,7 @@ class SavedRun:
         are_copies = bool(files) and all(path.resolve() in copies for path in files.values())
         return cls(
             settings.of_run(cls, identity, files),
-            asking=_asking(identity),
+            asking=_asking(identity, self.manifest),
             folder=self._folder(folder),
             recorded=None if play else identity,
             digests=self._digests if are_copies else None,
@@ -300,7 +300,9 @@ class SavedRun:
             return self.benchmark(folder, play=False)
         files = self._named_files(cls, frozenset(), play=False)
         return cls(
-            settings.of_run(cls, identity, files), asking=_asking(identity), recorded=identity
+            settings.of_run(cls, identity, files),
+            asking=_asking(identity, self.manifest),
+            recorded=identity,
         )
 
     def as_it_was(self, folder: Path | None, *, play: bool) -> Benchmark:
@@ -361,7 +363,7 @@ class SavedRun:
         return copy
 
 
-def _asking(identity: JSON) -> Asking:
+def _asking(identity: JSON, manifest: Manifest) -> Asking:
     """Return how an earlier run sent its requests. Raise `BadInput`."""
     made = ASKED | {
         name: settings.checked(identity, name, kind)
@@ -373,7 +375,8 @@ def _asking(identity: JSON) -> Asking:
             "the run's manifest: field identity.settings.parse_retries: expected a number from 0"
             f" to {RETRIES_MOST}"
         )
-    return Asking(made["structured"], made["parse_retries"])
+    roles = frozenset(manifest.identity.get("roles", ()))
+    return Asking(made["structured"], made["parse_retries"], roles)
 
 
 def _is_copy(copy: Path, named: Path) -> bool:

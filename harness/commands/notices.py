@@ -21,6 +21,7 @@ from harness.client.connect import DIRECTLY, connection
 from harness.client.replies import REFUSED, Denied, UnknownModel
 from harness.cost import HOW_TO_PRICE, Price
 from harness.engine import events
+from harness.engine.accounts import with_roles
 from harness.engine.events import Event
 from harness.engine.hooks import Hooks
 from harness.engine.run import Run
@@ -218,6 +219,9 @@ def notices(plan: Plan) -> Iterator[str]:
 
     Raise `BadInput` if there are more parts than requests at once.
     """
+    for role, asked in plan.roles.items():
+        place = f"on {asked.endpoint}" if asked.found else "answered by the harness itself"
+        yield f"{role}: {asked.sampling.model}, {place}"
     most = plan.limits.most
     if part := plan.selection.get("part"):
         yield (
@@ -260,7 +264,7 @@ def without_price(plans: Sequence[Plan]) -> str:
     """Return that no price is known of models whose endpoint may bill; empty if none is so."""
     models = [
         plan.sampling.model
-        for plan in plans
+        for plan in with_roles(plans)
         if plan.found and plan.found.key_from and plan.price is None
     ]
     return (

@@ -21,7 +21,7 @@ from harness.commands.notices import resume_words
 from harness.commands.report import write_new_page
 from harness.errors import BadInput
 from harness.model import JSON
-from harness.options import address, endpoint_file, models, options, prices, providers
+from harness.options import address, endpoint_file, models, options, prices, providers, roles
 from harness.options.extension import hooks_of
 from harness.options.options import ResumeOptions
 from harness.options.plan import Plan, Terms, Way, sampling_again
@@ -123,13 +123,12 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
         found = address.for_resume(args, run, os.environ)
         for one in found.addresses:
             usable(one)
-    price = None
+    price, book = None, providers.read(args.providers, os.environ)
     if found:
-        book = providers.read(args.providers, os.environ)
         price = args.price or prices.price_of(found, manifest.identity["model"], book)
         price = price or manifest.price_at(found.shown)
     is_known = all(run.is_known for run in group)  # else a manifest may name any file
-    return Plan(
+    plan = Plan(
         name=first.name,
         benchmark=first.benchmark(args.tasks_dir, allowed=frozenset(args.allow)),
         sampling=sampling_again(manifest),
@@ -147,6 +146,7 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
             earlier=manifest,
         ),
     )
+    return roles.with_earlier_roles(plan, args, book, manifest)
 
 
 def _lower(tuning: JSON, found: address.Found | None) -> JSON:

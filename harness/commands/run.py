@@ -19,11 +19,12 @@ from harness.commands.launch import launch
 from harness.commands.report import write_new_page
 from harness.errors import BadInput, which_is_known
 from harness.model import JSON
-from harness.options import endpoint_file, models, options, providers
+from harness.options import endpoint_file, models, options, providers, roles
 from harness.options.extension import hooks_of
 from harness.options.models import Model
 from harness.options.options import RunOptions
 from harness.options.plan import Plan, Terms, Way
+from harness.options.providers import Book
 from harness.store.manifest import Selection, load, manifests, share
 from harness.store.run import RunFiles
 from harness.ui.console import console
@@ -72,19 +73,7 @@ def plans(args: RunOptions, *, sends: bool = True) -> list[Plan]:
     if sends:
         models.check_keys(args, [model for model in made if model])
     tasks = {subset: cls.task_files.file_in(folder, cls.subsets[subset]) for subset in subsets}
-    asking = Asking(args.structured, args.parse_retries)
-    return [
-        # a benchmark each, so that warnings stay separate
-        _plan(
-            model,
-            cls(
-                settings.given(cls.Settings, args.of_benchmark or {}), asking=asking, folder=folder
-            ),
-            tasks,
-            args,
-        )
-        for model in filter(None, made)
-    ]
+    return [_with_roles(model, cls, folder, tasks, args, book) for model in filter(None, made)]
 
 
 def names(args: RunOptions) -> set[str]:
@@ -104,6 +93,23 @@ def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[
         for path in (cls.task_files.file_in(folder, name) for name in names)
         if not path.exists()
     ]
+
+
+def _with_roles(
+    model: Model,
+    cls: type[Benchmark],
+    folder: Path,
+    tasks: Mapping[str, Path],
+    args: RunOptions,
+    book: Book,
+) -> Plan:
+    """Return the plan of a model, with a benchmark of its own, so that warnings stay separate, and
+    with the models of the benchmark's roles."""
+    chosen = roles.role_models(cls, args.roles, model.roles)
+    asking = Asking(args.structured, args.parse_retries, frozenset(one.role for one in chosen))
+    of_benchmark = settings.given(cls.Settings, args.of_benchmark or {})
+    plan = _plan(model, cls(of_benchmark, asking=asking, folder=folder), tasks, args)
+    return roles.with_roles(plan, args, book, chosen)
 
 
 def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: RunOptions) -> Plan:

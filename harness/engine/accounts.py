@@ -7,9 +7,10 @@ import functools
 import operator
 import resource
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from harness import defaults
@@ -44,9 +45,15 @@ def tuning_of(plans: Sequence[Plan]) -> defaults.Tuning:
     return functools.reduce(defaults.Tuning.combined, [plan.limits for plan in plans])
 
 
+def with_roles(plans: Sequence[Plan]) -> list[Plan]:
+    """Return the plans, each followed by those of its roles."""
+    return [plan for own in plans for plan in (own, *own.roles.values())]
+
+
 def sockets(plans: Sequence[Plan]) -> tuple[int, int]:
     """Return the connections of all accounts, and the largest concurrency of one: arguments of
     `admit_sockets`."""
+    plans = with_roles(plans)
     grouped = [[plans[place] for place in places] for places in group(plans)]
     most = [tuning_of(one).most for one in grouped]
     servers = [len({host for plan in one for host in plan.hosts}) for one in grouped]
@@ -108,11 +115,12 @@ def rates_of(tuning: defaults.Tuning) -> Rates | None:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What the lane of one plan is made of."""
+    """What the lane of one plan is made of; `roles` are the accounts of the plans of its roles."""
 
     plan: Plan
     runs: list[Run]
     account: _Account
+    roles: Mapping[str, _Account]
 
 
 OpenLanes = Callable[[Sequence[Opening], AsyncExitStack], Awaitable[Sequence[Lane]]]
@@ -122,12 +130,20 @@ OpenLanes = Callable[[Sequence[Opening], AsyncExitStack], Awaitable[Sequence[Lan
 def openings(plans: Sequence[tuple[Plan, list[Run]]]) -> list[Opening]:
     """Return the openings of plans and their unfinished runs; plans on one account share its
     limit."""
+    asked = with_roles([plan for plan, _ in plans])
     accounts: dict[int, _Account] = {}
-    for number, places in enumerate(group([plan for plan, _ in plans])):
-        accounts |= dict.fromkeys(
-            places, _Account.of(number, [plans[place][0] for place in places])
+    for number, places in enumerate(group(asked)):
+        sharing = [asked[place] for place in places]
+        accounts |= dict.fromkeys(map(id, sharing), _Account.of(number, sharing))
+    return [
+        Opening(
+            plan,
+            runs,
+            accounts[id(plan)],
+            {role: accounts[id(role_plan)] for role, role_plan in plan.roles.items()},
         )
-    return [Opening(plan, runs, accounts[place]) for place, (plan, runs) in enumerate(plans)]
+        for plan, runs in plans
+    ]
 
 
 LaneT = TypeVar("LaneT", bound=Lane)
@@ -141,17 +157,13 @@ async def open_lanes(
     admit_sockets(*sockets([one.plan for one in openings]))
     clients, lanes = Clients(), []
     for one in openings:
-        plan, tuning = one.plan, one.plan.tuning
-        limiter = Limiter(one.account.slots)
+        plan = one.plan
         findings = Findings(one.runs, time.monotonic)
-        account = one.account.number
-        transport, where = await open_transport(
-            plan, account, clients, findings, limiter.pause, held
-        )
-        limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait)
-        caller = Caller(
-            transport, limiter, limits, probe=plan.sampling.probe(), clock=time.monotonic
-        )
+        open_caller = partial(_open_caller, clients=clients, findings=findings, held=held)
+        caller, where = await open_caller(plan, one.account)
+        roles = {}
+        for role, role_plan in plan.roles.items():
+            roles[role], _ = await open_caller(role_plan, one.roles[role], role=role)
         lane_plan = LanePlan(
             plan.name,
             plan.selection["sample_seed"],
@@ -159,5 +171,24 @@ async def open_lanes(
             plan.tuning.durability == "power",
             plan.terms.allow_invalid or plan.found is None,
         )
-        lanes.append(cls(lane_plan, findings, caller, where))
+        lanes.append(cls(lane_plan, findings, caller, where, roles))
     return lanes
+
+
+async def _open_caller(
+    plan: Plan,
+    account: _Account,
+    *,
+    clients: Clients,
+    findings: Findings,
+    held: AsyncExitStack,
+    role: str = "",
+) -> tuple[Caller, Callable[[str], str]]:
+    """Return the caller of a plan's requests, and what names the address of a user's request."""
+    limiter, tuning = Limiter(account.slots), plan.tuning
+    transport, where = await open_transport(
+        plan, account.number, clients, findings, limiter.pause, held, role
+    )
+    limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait)
+    probe = plan.sampling.probe()
+    return Caller(transport, limiter, limits, probe=probe, clock=time.monotonic), where

@@ -75,11 +75,11 @@ class Dispatch:
 
 
 def _active(lane: Lane) -> int:
-    """Users in play that wait neither for another try nor for the end of a pause."""
+    """Users in play that wait neither for another try, nor for the end of a pause, nor for the
+    model of a role."""
     limiter = lane.caller.limiter
-    return (
-        lane.in_play - lane.caller.traffic.backing_off - (limiter.waiting if limiter.delay() else 0)
-    )
+    paused = limiter.waiting if limiter.delay() else 0
+    return lane.in_play - lane.caller.traffic.backing_off - paused - lane.asking_roles
 
 
 def _is_open(lane: Lane, limit: int, active: int) -> bool:

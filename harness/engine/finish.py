@@ -13,6 +13,7 @@ from harness.benchmark import Benchmark, remark
 from harness.benchmarks.records import ODD_SHAPE, begins_user, read_of
 from harness.benchmarks.user_code import guarded
 from harness.client.quirks import QUIRKS, WITHOUT_SCHEMA
+from harness.cost import money_text
 from harness.defaults import SHARD_USERS
 from harness.engine.local import Signalled
 from harness.engine.run import Run, drawn
@@ -139,8 +140,10 @@ def _notes(run: Run) -> Iterator[str]:
     task = run.task(0)
     if words := remark(run.benchmark, task):
         yield words
+    yield from _about_roles(run)
     for change in manifest.provenance.get("allowed", ()):
-        yield f"Continued although {change}; records from before and after stand side by side."
+        if not change.startswith("roles"):
+            yield f"Continued although {change}; records from before and after stand side by side."
     outside = run.index.users(run.expected & ~run.index.selected(selection))
     if outside:
         yield (
@@ -164,6 +167,32 @@ def _notes(run: Run) -> Iterator[str]:
         yield from extension.notes(manifest)
 
 
+def _about_roles(run: Run) -> Iterator[str]:
+    """Yield who had each role of the benchmark, and what was changed since the run began."""
+    for role, declared in run.benchmark.roles.items():
+        if role in run.sampling.roles:
+            yield _played_by(run, role, declared.task)
+    for change in run.manifest.provenance.get("allowed", ()):
+        if change.startswith("roles"):
+            yield f"Every record was made again after {change}."
+
+
+def _played_by(run: Run, role: str, task: str) -> str:
+    """Return which model had a role, where, and what its requests cost."""
+    manifest = run.manifest
+    parameters = [
+        f"{name} {value}"
+        for name, value in run.sampling.roles[role].identity.items()
+        if value not in (None, {})
+    ]
+    cost = run.cost_of(role)
+    costs = f": {cost.requests} requests"
+    if cost.money:
+        costs += f", {money_text([cost.money])}"
+    about = ", ".join([f"at {manifest.endpoint_of(role)}", *parameters])
+    return f"Role {role} ({task}): {run.sampling.roles[role].model} {about}{costs}."
+
+
 def described(manifest: Manifest) -> JSON:
     """Return what was run, for the report: everything that a reader needs to compare it or to do it
     again."""
@@ -177,6 +206,7 @@ def described(manifest: Manifest) -> JSON:
         "users_in_tasks": manifest.tasks["users"],
         **{name: value for name, value in manifest.selection.items() if name in SELECTED},
         "endpoint": provenance["endpoint"],
+        **({"roles": manifest.role_models} if manifest.role_models else {}),
         "harness": provenance.get("harness"),
         "created": manifest.times.get("created"),
     }

@@ -79,8 +79,9 @@ class Hooks:
         """Wrap how a request is sent until it is answered."""
         return send
 
-    def wrap_attempt(self, lane: Lane, attempt: Trying) -> Trying:
-        """Wrap each try of the requests of a lane."""
+    def wrap_attempt(self, lane: Lane, role: str, attempt: Trying) -> Trying:
+        """Wrap each try of the requests of a lane to the model of a role; an empty one is the model
+        under test."""
         return attempt
 
     def on_event(self, event: Event) -> None:
@@ -93,6 +94,7 @@ def extend(lane: Lane, hooks: Sequence[Hooks]) -> None:
     for one in hooks:
         lane.settle = one.wrap_settle(lane.settle)
         lane.send = one.wrap_send(lane.send)
-        lane.caller.trying = one.wrap_attempt(lane, lane.caller.trying)
+        for role, caller in lane.callers.items():
+            caller.trying = one.wrap_attempt(lane, role, caller.trying)
         if task := one.lane_task(lane):
             lane.tasks.append(task)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import anyio
@@ -111,8 +112,9 @@ class Lane:
 
     `ending` is why it stopped early, else None. `in_play` counts users that have started and not
     ended; `over` means that all have ended and that their results are in the files. `where` names
-    the address that a user's request is at. Extensions wrap `settle` and `send` and add `tasks`,
-    before the first user starts.
+    the address that a user's request is at. `callers` are that of the model under test, by an empty
+    name, and those of its roles. Extensions wrap `settle` and `send` and add `tasks`, before the
+    first user starts.
     """
 
     def __init__(
@@ -121,10 +123,13 @@ class Lane:
         findings: Findings,
         caller: Caller,
         where: Callable[[str], str] = lambda user: "",
+        roles: Mapping[str, Caller] = MappingProxyType({}),
     ) -> None:
         self.findings = findings
         self.runs = findings.runs
         self.caller = caller
+        self.callers = {"": caller, **roles}
+        self.asking_roles = 0
         self.settle: Settle = self._settle
         self.send: Send = self._send
         self.tasks: list[LaneTask] = []
@@ -139,7 +144,9 @@ class Lane:
         self._steps_left: dict[int, int] = {}
         self.ending: HarnessError | None = None
         self.over = False
-        self._completed = self._rejected = self._broken = self._answers_then = 0
+        self._completed = self._broken = 0
+        self._rejected: dict[str, tuple[int, int]] = {}
+        """By role: the users that were refused in a row, and the answers until the last of them."""
         self._has_warned_of_models = False
 
     async def run(self) -> None:
@@ -159,7 +166,7 @@ class Lane:
     @property
     def is_idle(self) -> bool:
         """Return whether nothing more will come of a lane that is stopping."""
-        return not self.caller.limiter.in_flight
+        return not any(caller.limiter.in_flight for caller in self.callers.values())
 
     @property
     def has_more(self) -> bool:
@@ -189,11 +196,13 @@ class Lane:
         first = self.ending is None
         if first or isinstance(reason, MachineError):  # reported even after another reason
             self.ending = reason
-        self.caller.limiter.close()
+        for caller in self.callers.values():
+            caller.limiter.close()
         self._users.cancel_scope.deadline = min(
             self._users.cancel_scope.deadline, anyio.current_time() + grace
         )
-        self.caller.limiter.slots.wake()
+        for caller in self.callers.values():
+            caller.limiter.slots.wake()
         if first and not isinstance(reason, MachineError):
             try:
                 for run in self.runs:
@@ -272,27 +281,34 @@ class Lane:
 
     async def _settle(self, user: User, asked: Asked) -> Completion:
         """Return the reply to a request that goes by the caller."""
-        run, size = user.run, len(asked.body)
-        times = (
-            self.caller.at_once if run.is_billed else 0
-        )  # what is no bill's business is not logged
-        run.store.starts(size, times)
+        run, size, role = user.run, len(asked.body), asked.role
+        # what is no bill's business is not logged
+        times = self.callers[role].at_once if role in run.billed_roles else 0
+        run.store.starts(size, times, role)
         try:
-            reply = await self.send(
-                user, asked, partial(user.warn, size=size, request=asked.digest)
-            )
+            reply = await self.send(user, asked, partial(user.warn, asked))
             user.keep(asked, reply)
         except MachineError:  # what could not be saved stays in the log as in flight
             raise
         except BaseException:
-            run.store.lands(size, times)
+            user.failed_role = role
+            run.store.lands(size, times, role)
             raise
-        run.store.lands(size, times)
+        run.store.lands(size, times, role)
         return reply.completion
 
     async def _send(self, user: User, asked: Asked, warn: Warn) -> Reply:
         failed_before = user.run.failed_tries.get((user.name, asked.digest), (0, 0))
-        return await self.caller.complete(asked.body, asked.rank, user.name, warn, failed_before)
+        complete = self.callers[asked.role].complete
+        sending = complete(asked.body, asked.rank, user.name, warn, failed_before)
+        if not asked.role:
+            return await sending
+        self.asking_roles += 1
+        self.caller.limiter.slots.wake()
+        try:
+            return await sending
+        finally:
+            self.asking_roles -= 1
 
     async def _user(self, number: int) -> None:
         run, position = self._users_left.place(number)
@@ -378,10 +394,12 @@ class Lane:
         self.progress.user_failed(user.name, error.kind, str(error))
         self.advance(run, user.steps - user.counted)
         if error.kind in REFUSED:
-            answers = self.caller.traffic.successes
-            self._rejected = self._rejected + 1 if answers == self._answers_then else 1
-            self._answers_then = answers
-            if self._rejected >= REJECTIONS_TO_STOP:
+            role = user.failed_role
+            answers = self.callers[role].traffic.successes
+            rejected, answers_then = self._rejected.get(role, (0, answers))
+            rejected = rejected + 1 if answers == answers_then else 1
+            self._rejected[role] = rejected, answers
+            if rejected >= REJECTIONS_TO_STOP:
                 why = f"the endpoint has refused three users in a row ({error})"
                 self.stop(ConfigurationRefused(why), GRACE_SECONDS)
         elif isinstance(error, BenchmarkError):
@@ -413,7 +431,8 @@ class User:
     """A user in play. `number` is its place in the schedule, `position` that in the tasks file,
     `steps` what it had left at the start, `repeat` which of its repeats is played. `key` is known
     once its task is parsed. `counted` are the steps that are counted as done, `settled` the
-    requests that the endpoint answered, and `busy` their seconds in flight.
+    requests that the model under test answered, and `busy` their seconds in flight. `failed_role`
+    is whose request failed last, empty for the model under test.
     """
 
     lane: Lane
@@ -426,6 +445,7 @@ class User:
     counted: int = 0
     settled: int = 0
     busy: float = 0.0
+    failed_role: str = ""
 
     @property
     def name(self) -> str:
@@ -444,8 +464,9 @@ class User:
 
     def keep(self, asked: Asked, reply: Reply) -> None:
         """Save a new reply of the endpoint."""
-        self.busy += reply.seconds
-        self.settled += 1
+        if not asked.role:
+            self.busy += reply.seconds
+            self.settled += 1
         self.lane.progress.replied()
         self.save(asked, reply)
 
@@ -454,16 +475,16 @@ class User:
         self.run.store.save_response(
             self.position, self.key, asked.digest, asked.nth, reply, self.repeat
         )
-        self.lane.step_done(self)
+        if not asked.role:
+            self.lane.step_done(self)
 
-    def warn(self, fault: TransportFault, number: int, size: int = 0, request: str = "") -> None:
-        """Log what became of a try of a request of so many bytes, by which later sessions count its
-        tries."""
-        run = self.run
+    def warn(self, asked: Asked, fault: TransportFault, number: int) -> None:
+        """Log what became of a try of a request, by which later sessions count its tries."""
+        run, request = self.run, asked.digest
         billed: JSON = {}
-        size = fault.sent if isinstance(fault, Notice) else size * fault.billed
-        if run.is_billed and size:
-            billed = {"sent": size, **run.store.rate.data}
+        size = fault.sent if isinstance(fault, Notice) else len(asked.body) * fault.billed
+        if asked.role in run.billed_roles and size:
+            billed = {"sent": size, **run.store.rates[asked.role].data}
         if fault is ABANDONED:
             if billed:
                 run.store.event("unanswered", **self.about, **billed, try_number=number)
@@ -472,7 +493,7 @@ class User:
             return run.store.event(
                 fault.kind, **self.about, detail=fault.detail, try_number=number, **billed
             )
-        which = {"request": request} if request and fault.may_count else {}
+        which = {"request": request} if fault.may_count else {}
         details = {
             "kind": fault.kind,
             "detail": fault.detail,

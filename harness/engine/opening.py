@@ -291,7 +291,8 @@ def _price_replies(run: Run, old: Manifest, price: Price) -> None:
     manifest, store = run.manifest, run.store
     manifest.set_prices(old.prices, old.price_endpoints)
     endpoint = manifest.provenance["endpoint"]
-    run.price_again([price if at == endpoint else None for at in manifest.price_endpoints])
+    is_of_model = [not priced.role and priced.endpoint == endpoint for priced in manifest.priced]
+    run.price_again([price if is_own else None for is_own in is_of_model])
     store.rate = store.rate._replace(price=manifest.take_price(price))
 
 

@@ -92,10 +92,11 @@ class Findings:
         """Show a finding until newer ones replace it."""
         self.shown.add(self.clock(), text)
 
-    def learned(self, name: str, words: str) -> None:
-        """Save a quirk of the endpoint in the manifests; `words` of the endpoint revealed it."""
+    def learned(self, name: str, words: str, role: str = "") -> None:
+        """Save a quirk of the endpoint of a role, by default of the model under test, in the
+        manifests; `words` of the endpoint revealed it."""
         for run in self.runs:
-            run.learned([name])
+            run.learned([name], role)
             run.save()
         self.note("learned", f"{name}: {words}")
 

@@ -43,8 +43,9 @@ class ReplayMiss(Exception):
 
 
 class Conversation:
-    """One user's requests. `steps` is the expected length of its chain. `judged` is called for each
-    new reply that is read, as `Chat` does for every reply."""
+    """One user's requests. `steps` is the expected length of its chain, in requests to the model
+    under test, which `requests` counts. `judged` is called for each new reply of that model that is
+    read, as `Chat` does for every reply."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Conversation:
     ) -> None:
         self.replayed = 0
         self.requests = 0
-        self._replayed_of_model = 0
+        self._replayed_of_roles = 0
         self._sampling = sampling
         self._saved = saved
         self._steps = steps
@@ -70,7 +71,7 @@ class Conversation:
         """Return the number of saved responses of the model under test that were not used: the play
         went another way than before. Those of an earlier judge are not used, either."""
         saved = sum(1 for request, _ in self._saved if not role_of(request))
-        return saved - self._replayed_of_model
+        return saved - (self.replayed - self._replayed_of_roles)
 
     async def ask(self, request: Request) -> Completion:
         role = request.role
@@ -84,15 +85,14 @@ class Conversation:
         new = completion is None
         if completion is not None:
             self.replayed += 1
-            self._replayed_of_model += not role
+            self._replayed_of_roles += bool(role)
         else:
             completion = await self._settle(
                 Asked(body, max(1, self._steps - self.requests), key, nth, role)
             )
-        self.requests += 1
-        self._is_new = (
-            new  # of the reply that is returned now: it is read before any other request goes on
-        )
+        self.requests += not role
+        # of the reply that is returned now: it is read before any other request goes on
+        self._is_new = new and not role
         return completion
 
     def judge(self, completion: Completion, error: InvalidReply | None) -> None:

@@ -118,26 +118,45 @@ class Run:
         nothing."""
         return counted_cost(self.manifest, self.store.tally.bill)
 
+    def cost_of(self, role: str) -> Cost:
+        """Return what the saved replies of a role cost, or those of the model under test, of every
+        session."""
+        priced = self.manifest.priced
+        places = {place for place, entry in enumerate(priced) if entry.role == role}
+        sampling = self.sampling.roles[role] if role else self.sampling
+        bill = self.store.tally.bill.at_places(places)
+        return bill.cost(self.manifest.prices, sampling.most_completion)
+
     @cached_property
-    def is_billed(self) -> bool:
-        """Return whether requests may cost something."""
-        return self.manifest.provenance["endpoint"] != defaults.EMBEDDED
+    def billed_roles(self) -> frozenset[str]:
+        """Return the roles whose requests may cost something; the empty one is the model under
+        test."""
+        roles = ("", *self.manifest.provenance.get("roles", ()))
+        return frozenset(
+            role for role in roles if self.manifest.endpoint_of(role) != defaults.EMBEDDED
+        )
 
     @property
     def price(self) -> Price | None:
         """Return the price of the requests of now, None if it is not known."""
-        return self.store.rate.among(self.manifest.prices)
+        return self.price_of("")
+
+    def price_of(self, role: str) -> Price | None:
+        """Return the price of the requests of now to the model of a role, None if it is not
+        known."""
+        return self.store.rates[role].among(self.manifest.prices)
 
     def price_again(self, prices: Sequence[Price | None]) -> None:
         """Give saved replies these prices, by the places of the manifest's; None leaves one as it
         is."""
-        manifest, priced = self.manifest, self.manifest.prices
+        manifest, priced = self.manifest, self.manifest.priced
         # Lines of an earlier version's run do not say that they were deferred.
         is_deferred = manifest.tuning.get(DEFERRED) and not self.store.tally.bill.has_deferred
         for place, price in enumerate(prices):
             if price:
-                priced[place] = price.when_deferred if is_deferred else price
-        manifest.set_prices(priced, manifest.price_endpoints)
+                in_force = price.when_deferred if is_deferred else price
+                priced[place] = priced[place]._replace(price=in_force)
+        manifest.set_prices(priced)
 
     def sampling_at(self, position: int) -> Sampling:
         """Return the parameters of the requests of a user's repeat."""
@@ -192,10 +211,19 @@ class Run:
         self.store.keep_files(kept_files(self.benchmark))
         self.save()
 
-    def learned(self, quirks: Iterable[str]) -> None:
-        """Note quirks of the endpoint."""
+    def quirks(self, role: str = "") -> list[str]:
+        """Return the known quirks of the endpoint of a role, by default of the model under test."""
         provenance = self.manifest.provenance
-        provenance["quirks"] = sorted({*provenance["quirks"], *quirks})
+        return provenance["roles"][role]["quirks"] if role else provenance["quirks"]
+
+    def learned(self, quirks: Iterable[str], role: str = "") -> None:
+        """Note quirks of the endpoint of a role, by default of the model under test."""
+        provenance = self.manifest.provenance
+        known = sorted({*self.quirks(role), *quirks})
+        if role:
+            provenance["roles"][role]["quirks"] = known
+            return
+        provenance["quirks"] = known
         provenance["quirks_used"] = sorted({*provenance["quirks_used"], *quirks})
 
     def change_limits(self, limits: Mapping[str, Any]) -> None:
@@ -279,9 +307,15 @@ def counted_cost(manifest: Manifest, bill: Bill) -> Cost | None:
 
     Without any, as in a folder that came without its responses, it is what the manifest has.
     """
-    if manifest.provenance["endpoint"] == defaults.EMBEDDED:
+    billed = {
+        place
+        for place, priced in enumerate(manifest.priced)
+        if priced.endpoint != defaults.EMBEDDED
+    }
+    if not billed:
         return None
     if bill.total.requests or manifest.cost is None:
-        return bill.cost(manifest.prices, sampling_again(manifest).most_completion)
+        own = bill.at_places(billed) if manifest.role_models else bill
+        return own.cost(manifest.prices, sampling_again(manifest).most_completion)
     counted = msgspec.convert(manifest.cost, Cost)
     return counted.at(manifest.prices[0]) if len(manifest.prices) == 1 else counted

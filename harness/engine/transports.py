@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 from harness import defaults
 from harness.client.address import Address
@@ -27,11 +28,13 @@ async def open_transport(
     findings: Findings,
     on_exhausted: Callable[[float], None],
     held: AsyncExitStack,
+    role: str = "",
 ) -> tuple[Adapted, Callable[[str], str]]:
     """Return the transport of a plan, open as long as `held`, and what names the address of a
     user's request.
 
-    Plans of one `account` share the connections to an address. `on_exhausted` is called when a
+    `role` is whose plan it is, empty for the model under test. Plans of one `account` share the
+    connections to an address. `on_exhausted` is called when a
     quota is used up. Without an address, the baselines of the benchmark answer.
     """
     tuning = plan.tuning
@@ -55,9 +58,9 @@ async def open_transport(
         several = Replicas(opened, time.monotonic, findings.replica)
     transport = Adapted(
         several or opened[0][1],
-        frozenset(name for run in findings.runs for name in run.manifest.provenance["quirks"]),
+        frozenset(name for run in findings.runs for name in run.quirks(role)),
         tuning.stream,
-        findings.learned,
+        partial(findings.learned, role=role),
         frozenset(plan.sampling.extra_body),
         plan.benchmark.asking.needs_schema,
     )

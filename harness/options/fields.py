@@ -188,6 +188,10 @@ QUEUED: Mapping[str, Check] = {
     "top_p": SHARE,
     "seed": CHECKS[int],
     "max_tokens": POSITIVE_INT,
+    "roles": (
+        lambda value: type(value) is dict and all(map(_is_text, value.values())),
+        "a table of the benchmark's roles, each with [PROVIDER:]MODEL",
+    ),
 }
 """The fields of a table `[providers.NAME]`, and of an entry of a queue; extensions add theirs to
 these."""

@@ -17,7 +17,7 @@ from harness.cost import Price
 from harness.errors import BadInput, which_is_known
 from harness.model import JSON, Message, Request
 from harness.options import address, options, prices, providers
-from harness.options.options import RunOptions
+from harness.options.options import RunOptions, Session
 from harness.options.providers import Book, Provider, QueuedModel
 from harness.store.manifest import Manifest, manifests
 
@@ -34,7 +34,7 @@ class Model:
     and the price.
 
     `sampling` has only what the user set; the default temperature is the benchmark's. `queued` is
-    what its entry of a queue has for extensions.
+    what its entry of a queue has for extensions, and `roles` the models of roles there.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Model:
     pace: JSON
     price: Price | None
     queued: Mapping[str, Any]
+    roles: Mapping[str, str]
 
 
 def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]) -> Model | None:
@@ -85,7 +86,7 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
     _check_encodable(sampling)
     pace = pace_of(provider) if provider else args.endpoint.tuning if args.endpoint else {}
     price = args.price if found and args.price else prices.price_of(found, model, book)
-    return Model(run_name, sampling, found, pace, price, entry.extensions)
+    return Model(run_name, sampling, found, pace, price, entry.extensions, entry.roles)
 
 
 def check_keys(args: RunOptions, models: Sequence[Model]) -> None:
@@ -176,7 +177,7 @@ def _is_same_run(manifest: Manifest, args: RunOptions, model: str) -> bool:
     )
 
 
-def provider_named(name: str | None, book: Book, args: RunOptions) -> Provider | None:
+def provider_named(name: str | None, book: Book, args: Session) -> Provider | None:
     if name is None:
         return None
     if (provider := book.providers.get(name)) is None:

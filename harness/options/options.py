@@ -540,6 +540,14 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
         once=True,
         everyday=True,
     )
+    roles: Sequence[str] = option(
+        (),
+        "the model of a role of the benchmark, such as a judge; may be repeated, and followed by"
+        " ,temperature=T ,max_tokens=N ,price=IN/OUT",
+        unit="NAME=[PROVIDER:]MODEL",
+        flags="--role",
+        group=REQUEST,
+    )
     temperature: float | None = of_request(
         None,
         f"default: {defaults.TEMPERATURE:g}, or what an --agent asks for",

@@ -83,6 +83,7 @@ class QueuedModel:
     top_p: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
+    roles: Mapping[str, str] = field(default_factory=dict)
     extensions: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ class RunStore:
         self._lock = RunLock(files.lock, clock, disk=disk)
         self._logs: list[log.AppendLog] = []
         self._saved: dict[int, list[int]] = {}
+        self._saved_of_roles: Counter[int] = Counter()
         self._records = 0
         self._appended_lines = self._appended_users = self._synced_lines = self._synced_users = 0
         self._synced_at = clock()
@@ -232,8 +234,12 @@ class RunStore:
         return saved
 
     def saved_counts(self) -> dict[int, int]:
-        """Return how many responses are saved of each task that is not done."""
-        return {position: len(offsets) for position, offsets in self._saved.items()}
+        """Return how many responses of the model under test are saved of each task that is not
+        done."""
+        of_roles = self._saved_of_roles
+        return {
+            position: len(offsets) - of_roles[position] for position, offsets in self._saved.items()
+        }
 
     def load_responses(self, index: TaskIndex) -> None:
         """Find the responses of done users too, to play them again."""
@@ -286,6 +292,7 @@ class RunStore:
         line = response_line(key, request, nth, reply, repeat, rate)
         offset = self._responses.append(line)
         self._saved.setdefault(position, []).append(offset)
+        self._saved_of_roles[position] += bool(role)
         self.tally.add(reply.completion, rate, reply.sent, reply.reused, reply.endpoint, role)
         self._unsynced_line()
 
@@ -476,13 +483,14 @@ class RunStore:
 
     def _find_responses(self, index: TaskIndex, done: NDArray[np.bool_]) -> None:
         """Count all saved responses, and find those of tasks that are not done."""
-        self.tally, self._saved = RunTally(), {}
+        self.tally, self._saved, self._saved_of_roles = RunTally(), {}, Counter()
         for line, data in log.objects(self.files.responses):
             self.beat()
             self.tally.add_reply(data)
             position = index.of(data)
             if position is not None and not done[position]:
                 self._saved.setdefault(position, []).append(line.offset)
+                self._saved_of_roles[position] += bool(role_of(str(data.get("request"))))
         self.tally.add_events(self.files)
 
 

@@ -86,7 +86,7 @@ class Batches(Hooks):
 
     def wrap_settle(self, settle: Settle) -> Settle:
         async def settled(user: User, asked: Asked) -> Completion:
-            waves = self._waves.get(user.lane)
+            waves = None if asked.role else self._waves.get(user.lane)
             return await (settle(user, asked) if waves is None else waves.settle(user, asked))
 
         return settled

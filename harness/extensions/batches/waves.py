@@ -194,7 +194,7 @@ class Waves:
                 try:
                     return (await self._adapted.send(of.body, number)).completion
                 except TransportFault as fault:
-                    user.warn(fault, asked.tries, asked.size)
+                    user.warn(of, fault, asked.tries)
                     if asked.tries > self._caller.limits.max_retries:
                         detail = f"{fault.kind}: {fault.detail}"
                         raise GaveUp("persistent_error", detail, asked.tries) from fault

@@ -13,9 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec import UnsetType
+
 from harness.client.caller import Attempt, Caller, NotNow, Trying
 from harness.client.transport import Received
-from harness.cost import HOW_TO_PRICE, SAFE_COMPLETION, Price, Reserved
+from harness.cost import HOW_TO_PRICE, SAFE_COMPLETION, Reserved
 from harness.engine.hooks import Hooks, PlayAlone, Say
 from harness.engine.lane import Lane
 from harness.engine.run import Run
@@ -46,7 +48,9 @@ class Budgets(Hooks):
         something."""
         self._shared: dict[tuple[Cap, str], Budget] = {}
         self._ledgers: dict[Path, Ledger] = {}
-        self._meters: dict[Run, Meter] = {}
+        self._meters: dict[tuple[Run, str], Meter] = {}
+        """By the run and the role whose requests they count; an empty one is the model under
+        test."""
 
     def prepare(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         self._held = held
@@ -76,15 +80,17 @@ class Budgets(Hooks):
     ) -> Sequence[Session]:
         for session in sessions:
             if cap := self._caps.get(session.plan.name):
-                price = next((run.price for run in session.runs), None) or session.plan.price
-                self._meters |= dict.fromkeys(
-                    session.runs, self._meter(session.plan, session.runs, cap, price)
-                )
+                budget = self._budget(session.plan, session.runs, cap)
+                for role, plan in (("", session.plan), *session.plan.roles.items()):
+                    if plan.found is None and cap.unit != TOKENS:
+                        continue  # a baseline costs nothing
+                    meter = _meter(budget, plan, role, session.runs)
+                    self._meters |= {(run, role): meter for run in session.runs}
         return sessions
 
-    def _meter(self, plan: Plan, runs: Sequence[Run], cap: Cap, price: Price | None) -> Meter:
-        """Return what counts a plan's requests towards its budget. What the runs' replies took that
-        the ledger of the results folder does not have is added to it."""
+    def _budget(self, plan: Plan, runs: Sequence[Run], cap: Cap) -> Budget:
+        """Return the budget of a plan. What the runs' replies took that the ledger of the results
+        folder does not have is added to it."""
         if (ledger := self._ledgers.get(plan.results)) is None:
             ledger = self._ledgers[plan.results] = Ledger(plan.results, time.time)
             self._held.callback(ledger.close)
@@ -93,12 +99,11 @@ class Budgets(Hooks):
         if not cap.each:
             budget = self._shared.setdefault((cap, part), budget)
         budget.carry(plan.name, sum([_spent(run, cap) for run in runs], Decimal(0)))
-        return Meter(
-            budget, None if cap.unit == TOKENS else price, plan.sampling.most_completion, plan.name
-        )
+        return budget
 
     def forecast(self, plan: Plan, longest: int) -> Iterable[str]:
-        if plan.name in self._caps and plan.sampling.most_completion is None:
+        models = (plan.sampling, *plan.sampling.roles.values())
+        if plan.name in self._caps and any(model.most_completion is None for model in models):
             yield (
                 f"{plan.name}: without --max-tokens the first replies, if they are longer than the"
                 f" {SAFE_COMPLETION} tokens that are reserved for each, may together bill more than"
@@ -107,19 +112,29 @@ class Budgets(Hooks):
 
     def options_to_resume(self, plan: Plan) -> Sequence[str]:
         """Return a budget of twice as much for a plan that would end at once with the same one."""
-        meters = [meter for run, meter in self._meters.items() if meter.run == plan.name]
+        meters = [meter for meter in self._meters.values() if meter.run == plan.name]
         if not any(meter.budget.is_used_up for meter in meters):
             return ()
         cap = Cap.parse(str(self._words[plan.name]))
         return ["--budget", str(cap._replace(amount=2 * cap.amount))]
 
-    def wrap_attempt(self, lane: Lane, attempt: Trying) -> Trying:
-        meter = self._meters.get(lane.runs[0])
-        return (
-            metered(lane.caller, meter, attempt, partial(lane.findings.note, "budget"))
-            if meter
-            else attempt
-        )
+    def wrap_attempt(self, lane: Lane, role: str, attempt: Trying) -> Trying:
+        meter = self._meters.get((lane.runs[0], role))
+        if meter is None:
+            return attempt
+        note = partial(lane.findings.note, "budget")
+        return metered(lane.callers[role], meter, attempt, note)
+
+
+def _meter(budget: Budget, plan: Plan, role: str, runs: Sequence[Run]) -> Meter:
+    """Return what counts the requests of a plan to the model of a role towards its budget."""
+    price = next((run.price_of(role) for run in runs), None) or plan.price
+    return Meter(
+        budget,
+        None if budget.cap.unit == TOKENS else price,
+        plan.sampling.most_completion,
+        plan.name,
+    )
 
 
 def cap_of(plan: Plan, words: object) -> Cap | None:
@@ -132,19 +147,19 @@ def cap_of(plan: Plan, words: object) -> Cap | None:
     cap = whole._replace(amount=whole.amount / part_of(plan.selection)[1])
     if cap.unit == TOKENS:
         return cap
-    if plan.found is None:
-        return None  # a baseline costs nothing
-    if plan.price is None:
-        raise BadInput(
-            f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for"
-            f" {plan.sampling.model}: give {HOW_TO_PRICE}, or a budget in tokens"
-        )
-    if (currency := plan.price.currency) != cap.unit:
-        raise BadInput(
-            f"{plan.name}: {plan.sampling.model} is priced in {currency}, the budget is in"
-            f" {cap.unit}"
-        )
-    return cap
+    billed = [asked for asked in (plan, *plan.roles.values()) if asked.found is not None]
+    for asked in billed:
+        model = asked.sampling.model
+        if asked.price is None:
+            raise BadInput(
+                f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for"
+                f" {model}: give {HOW_TO_PRICE}, or a budget in tokens"
+            )
+        if (currency := asked.price.currency) != cap.unit:
+            raise BadInput(
+                f"{plan.name}: {model} is priced in {currency}, the budget is in {cap.unit}"
+            )
+    return cap if billed else None  # a baseline costs nothing
 
 
 def _spent(run: Run, cap: Cap) -> Decimal:
@@ -157,7 +172,9 @@ def _spent(run: Run, cap: Cap) -> Decimal:
     cost = bill.cost(run.manifest.prices, run.sampling.most_completion)
     if cap.unit == TOKENS:
         return reserved + sum(cost.bounds[1])
-    return reserved + (cost.money.most if cost.money else 0)
+    parts = (cost,) if isinstance(cost.shares, UnsetType) else cost.shares
+    amounts = [part.money.most for part in parts if part.money and part.money.currency == cap.unit]
+    return reserved + sum(amounts, Decimal(0))
 
 
 class _NoRoom(NotNow):

@@ -34,8 +34,8 @@ class Hedging(Hooks):
         if multiple:
             cast(JSON, manifest.tuning)[TUNING] = multiple
 
-    def wrap_attempt(self, lane: Lane, attempt: Trying) -> Trying:
-        return hedged(lane.caller, multiple_of(lane.runs[0].manifest), attempt)
+    def wrap_attempt(self, lane: Lane, role: str, attempt: Trying) -> Trying:
+        return hedged(lane.callers[role], multiple_of(lane.runs[0].manifest), attempt)
 
     def wrap_send(self, send: Send) -> Send:
         async def noted(user: User, asked: Asked, warn: Warn) -> Reply:

@@ -46,6 +46,14 @@ class Workers(Hooks):
         reuse = command.option("reuse")
         self._reused = folder(reuse, command.results_dir) if reuse else None
 
+    def check(self, plans: Sequence[Plan]) -> None:
+        for plan in plans:
+            if plan.roles:
+                raise BadInput(
+                    f"{plan.name}: --engine {RAY} plays no benchmark with roles"
+                    f" ({', '.join(plan.roles)}): leave it out"
+                )
+
     def prepare(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         if find_spec("ray") is None:
             raise BadInput(

@@ -49,9 +49,10 @@ class Reusing(Hooks):
 
     def wrap_settle(self, settle: Settle) -> Settle:
         async def reused(user: User, asked: Asked) -> Completion:
-            if (
-                reply := self._replies[user.run.store.files.manifest].reply(asked.digest, asked.nth)
-            ) is None:
+            replies = self._replies[user.run.store.files.manifest]
+            # The check that one reply is as good as another is for the model under test.
+            reply = None if asked.role else replies.reply(asked.digest, asked.nth)
+            if reply is None:
                 return await settle(user, asked)
             user.lane.progress.replayed += 1
             user.save(asked, reply)

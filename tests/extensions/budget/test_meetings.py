@@ -24,7 +24,7 @@ class Within(Hooks):
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
-    def wrap_attempt(self, lane: Lane, attempt: Trying) -> Trying:
+    def wrap_attempt(self, lane: Lane, role: str, attempt: Trying) -> Trying:
         return metered(lane.caller, self._meter, attempt, print)
 
 

@@ -1,0 +1,183 @@
+"""The models of a benchmark's roles, as `--role judge=openai:gpt-4o` and the settings file name
+them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness import defaults
+from harness.benchmark import Benchmark
+from harness.client.connect import usable
+from harness.client.request_body import Sampling
+from harness.cost import Price, price_in
+from harness.errors import BadInput, which_is_known
+from harness.options import address, models, options, prices, providers
+from harness.options.options import Session
+from harness.options.plan import Plan, Way
+from harness.options.providers import Book
+from harness.store.manifest import EndpointProvenance, Manifest
+
+SETTINGS: Mapping[str, Callable[[str], Any]] = {
+    "temperature": float,
+    "top_p": float,
+    "seed": int,
+    "max_tokens": int,
+    "price": price_in,
+}
+"""What may follow a role's model, after commas: `judge=openai:gpt-4o,temperature=0.2`."""
+SETTING = re.compile(f",(?=(?:{'|'.join(SETTINGS)})=)")
+FORM = "expected NAME=[PROVIDER:]MODEL, and after commas temperature=T, max_tokens=N, price=IN/OUT"
+
+
+@dataclass(frozen=True, slots=True)
+class RoleModel:
+    """The model that a command names for a role, its parameters, and the price of a million tokens
+    of prompts and of completions; None leaves a parameter out of the requests."""
+
+    role: str
+    model: str
+    temperature: float | None = defaults.TEMPERATURE
+    top_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    price: Price | None = None
+
+
+def role_model(text: str) -> RoleModel:
+    """Return the model of a role in `judge=openai:gpt-4o,temperature=0.2`. Raise `ValueError`."""
+    named, *settings = SETTING.split(text)
+    role, equals, model = named.partition("=")
+    if not (equals and role.isidentifier() and model.strip()):
+        raise ValueError(FORM)
+    values = {}
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        try:
+            values[name] = SETTINGS[name](value)
+        except ValueError as error:
+            raise ValueError(f"{role}: {name}: {error}") from None
+    return RoleModel(role, model.strip(), **values)
+
+
+def role_models(
+    cls: type[Benchmark], named: Sequence[str], of_entry: Mapping[str, str]
+) -> list[RoleModel]:
+    """Return the models of a benchmark's roles: those of an entry of a queue take the place of the
+    command's. Raise `BadInput` for a role that it does not have, or that has no model."""
+    texts = [*named, *(f"{role}={model}" for role, model in of_entry.items())]
+    chosen = {}
+    for text in texts:
+        try:
+            choice = role_model(text)
+        except ValueError as error:
+            raise BadInput(f"--role: {error}") from None
+        if choice.role not in cls.roles:
+            known = which_is_known(choice.role, cls.roles) if cls.roles else ", which has none"
+            raise BadInput(f"--role: no role {choice.role} in {cls.name}{known}")
+        chosen[choice.role] = choice
+    for role, declared in cls.roles.items():
+        if declared.required and role not in chosen:
+            raise BadInput(
+                f"{cls.name} needs a model for the role {role} ({declared.task}): name it with"
+                f" --role {role}=[PROVIDER:]MODEL"
+            )
+    return [chosen[role] for role in cls.roles if role in chosen]
+
+
+def with_roles(plan: Plan, args: Session, book: Book, chosen: Sequence[RoleModel]) -> Plan:
+    """Return a plan with the models of its roles. Raise `BadInput` for one without an address."""
+    plans = {}
+    for choice in chosen:
+        name, model = providers.split_model(choice.model, book)
+        provider = models.provider_named(name, book, args)
+        own_args = _for_role(args) if provider else replace(args, provider=None)
+        is_baseline = model.startswith(defaults.BASELINE_PREFIX) and not provider
+        found = None if is_baseline else address.find(own_args, os.environ, provider)
+        if found is None and not is_baseline:
+            raise BadInput(f"role {choice.role}: {address.MISSING}")
+        sampling = Sampling(
+            model,
+            choice.temperature,
+            choice.top_p,
+            choice.seed,
+            choice.max_tokens,
+            dict(provider.extra_body) if provider else {},
+        )
+        price = choice.price or prices.price_of(found, model, book)
+        plans[choice.role] = _role_plan(plan, own_args, sampling, found, price)
+    return _joined(plan, plans)
+
+
+def with_earlier_roles(plan: Plan, args: Session, book: Book, manifest: Manifest) -> Plan:
+    """Return a plan to resume with the roles of its manifest, each where it is named today. Raise
+    `BadInput` as `address.for_resume` does."""
+    plans = {}
+    provenance = manifest.provenance
+    for role, sampling in plan.sampling.roles.items():
+        recorded = provenance["roles"][role]
+        is_elsewhere = recorded["endpoint"] != provenance["endpoint"]
+        own_args = _for_role(args) if is_elsewhere else args
+        found = _found_again(plan, own_args, book, role, recorded)
+        price = prices.price_of(found, sampling.model, book)
+        if found and price is None:
+            price = manifest.price_at(found.shown, role)
+        plans[role] = _role_plan(plan, own_args, sampling, found, price)
+    return _joined(plan, plans)
+
+
+def _found_again(
+    plan: Plan, args: Session, book: Book, role: str, recorded: EndpointProvenance
+) -> address.Found | None:
+    if recorded["endpoint"] == defaults.EMBEDDED:
+        return None
+    name = recorded.get("provider")
+    provider = models.provider_named(name, book, args) if name else None
+    command = shlex.join(
+        ["harness", "run", "--name", plan.name, "--role", f"{role}=PROVIDER:MODEL"]
+    )
+    run = address.EarlierRun(f"the role {role} of {plan.name}", recorded, provider, command)
+    return address.for_resume(args, run, os.environ)
+
+
+def _for_role(args: Session) -> Session:
+    """Return options without those that are about the endpoint of the model under test."""
+    return replace(
+        args,
+        endpoint=None,
+        provider=None,
+        api_url=None,
+        api_key=None,
+        api_key_file=None,
+        extra_header=(),
+    )
+
+
+def _role_plan(
+    plan: Plan,
+    args: Session,
+    sampling: Sampling,
+    found: address.Found | None,
+    price: Price | None,
+) -> Plan:
+    """Return the plan of a role: on the account of the model under test it has its limits, else
+    those of its provider."""
+    for place in found.addresses if found else ():
+        usable(place)
+    role_plan = replace(
+        plan, sampling=sampling, way=Way.of(args, found, price if found else None), roles={}
+    )
+    if role_plan.shares_with(plan):
+        return role_plan
+    without_limits = replace(args, concurrency=None, rpm=None, tpm=None)
+    pace = models.pace_of(found.provider) if found and found.provider else {}
+    return replace(role_plan, tuning=options.tuning(without_limits, pace))
+
+
+def _joined(plan: Plan, plans: Mapping[str, Plan]) -> Plan:
+    sampling = {role: role_plan.sampling for role, role_plan in plans.items()}
+    return replace(plan, roles=plans, sampling=replace(plan.sampling, roles=sampling))
