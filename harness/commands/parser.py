@@ -137,7 +137,7 @@ def all_options() -> dict[str, list[Option]]:
     return found
 
 
-KEYWORDS: Mapping[str, str] = {name: name for name in ("settings_file", "html")}
+KEYWORDS: Mapping[str, str] = {name: name for name in ("settings_file", "html", "roles")}
 """Option -> its keyword in Python, where that does not follow from its flag."""
 
 

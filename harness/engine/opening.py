@@ -289,7 +289,7 @@ def _open_files(plan: Plan, run: Run, old: Manifest | None, emit: Emit) -> None:
 def _price_replies(run: Run, old: Manifest, price: Price) -> None:
     """Give all saved replies from this endpoint a price, which no later request has."""
     manifest, store = run.manifest, run.store
-    manifest.set_prices(old.prices, old.price_endpoints)
+    manifest.set_prices(old.priced)
     endpoint = manifest.provenance["endpoint"]
     is_of_model = [not priced.role and priced.endpoint == endpoint for priced in manifest.priced]
     run.price_again([price if is_own else None for is_own in is_of_model])

@@ -77,7 +77,16 @@ class Place:
         self.providers.write_text(PROVIDERS.format(writers=writers.url, judges=judges.url))
 
     def words(self, *more: str, judge: str = "judges:j") -> list[str]:
-        words = ["run", str(ESSAYS), "--model", "writers:w", "--name", "w", "--role", f"judge={judge}"]
+        words = [
+            "run",
+            str(ESSAYS),
+            "--model",
+            "writers:w",
+            "--name",
+            "w",
+            "--role",
+            f"judge={judge}",
+        ]
         words += ["--tasks-dir", str(self.tasks), "--providers", str(self.providers), "--no-html"]
         return [*words, "--concurrency", "4", *more]
 
