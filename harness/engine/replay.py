@@ -76,7 +76,9 @@ class Conversation:
     async def ask(self, request: Request) -> Completion:
         role = request.role
         if role and role not in self._sampling.roles:
-            raise BenchmarkError(f"a request names the role {role}, which has no model")
+            raise BenchmarkError(
+                f"a request names the role {role}, which has no model: name it with --role {role}=MODEL"
+            )
         body = self._sampling.encode(request)
         key = digest(body, role)
         nth = self._times.get(key, 0)

@@ -23,6 +23,7 @@ PUBLIC = {
         "Means",
         "Metric",
         "Records",
+        "Role",
         "Scoring",
     ),
     *("Task", "TaskFiles"),
@@ -58,7 +59,7 @@ def test_version_is_the_newest_of_the_changelog_and_the_one_to_cite() -> None:
 
 
 MEMBERS = """
-name version subsets metrics baselines Settings about scoring records cards task_files prepare parse play measure
+name version subsets metrics baselines Settings roles about scoring records cards task_files prepare parse play measure
 synthesise warn imports origin"""
 """Of a benchmark: what an author writes, and the last three for the harness and what ships with
 it."""
