@@ -77,7 +77,8 @@ class Conversation:
         role = request.role
         if role and role not in self._sampling.roles:
             raise BenchmarkError(
-                f"a request names the role {role}, which has no model: name it with --role {role}=MODEL"
+                f"a request names the role {role}, which has no model: name it with --role"
+                f" {role}=MODEL"
             )
         body = self._sampling.encode(request)
         key = digest(body, role)
