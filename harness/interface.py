@@ -27,6 +27,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from msgspec import structs
+
 from harness.analysis.rows import rows as rows_of
 from harness.analysis.saved_runs import Rows, SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content
@@ -124,10 +126,12 @@ class LoadedRun:
 
     @property
     def report(self) -> Report:
-        """Return the figures, with intervals and coverage."""
+        """Return the figures, with intervals and coverage; `metrics` also has those that runs are
+        ranked by."""
         path = self.files.report("json")
         with reading(path):
-            return read(content(path, DOCUMENT_MOST))
+            report = read(content(path, DOCUMENT_MOST))
+        return structs.replace(report, metrics=report.ranked_metrics)
 
     def records(self) -> Iterator[JSON]:
         """Yield the record of each user, in the order of the file."""

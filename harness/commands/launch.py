@@ -9,11 +9,12 @@ from functools import partial
 
 from harness.benchmarks import usage
 from harness.commands.notices import Printer, ends, notices, outcome, resume_commands, without_price
-from harness.engine.events import Emit, Event, Scored
+from harness.engine.events import Emit, Event, Failed, Scored
 from harness.engine.hooks import Hooks, Observe, Say
 from harness.engine.opening import open_sessions
 from harness.engine.playing import play
 from harness.engine.session import Session
+from harness.errors import BadInput
 from harness.model import Snapshots
 from harness.options import options
 from harness.options.plan import Plan
@@ -41,6 +42,8 @@ def launch(
     shown = Printer(console, hooks, alone=len(plans) == 1, quiet=is_quiet)
 
     def emit(event: Event) -> None:
+        if isinstance(event, Failed) and isinstance(event.error, BadInput):
+            caller.name_places(event.error)
         shown(event)
         for one in hooks:
             one.on_event(event)

@@ -30,18 +30,19 @@ from harness.errors import HarnessError, RunStopped
 from harness.model import JSON
 from harness.options import providers
 from harness.options.plan import Plan
-from harness.reporting.report import covered, headline, running
+from harness.reporting.report import covered, headline, in_brief, running
 from harness.reporting.report_files import loaded
 from harness.store.manifest import COMPLETE
 from harness.ui.console import PLAIN
 from harness.ui.streams import tell
 from harness.ui.words import plural
 
-ENDS = ("run", "subset", "state", "users", "done", "failed", "figures")
 OUTCOMES = events.Scored, events.Unchanged, events.LeftOpen, events.Dropped, events.Ended
 """What runs have come to, one of them for each."""
 SHORT = 200
 """Longest value shown in a note, in characters: a manifest may be from another user."""
+USERS_SHOWN = 5
+"""Most refused users that are named at the end of a run; failures_*.jsonl has all."""
 WARNINGS_SHOWN = 5
 """Most warnings of a benchmark shown at the end of a run; run_*.log has all."""
 
@@ -49,7 +50,7 @@ WARNINGS_SHOWN = 5
 @dataclass(frozen=True)
 class Printer:
     """Prints the events of plans; `alone` means of one plan, whose name and way to go on need no
-    words of their own.
+    words of their own. The figures of several are in the table of `ends`.
 
     With `quiet` only what runs have come to is printed.
     """
@@ -78,8 +79,9 @@ class Printer:
             case events.Unchanged(label, path):
                 yield f"{label}: complete; report: {path}"
             case events.Scored(label, run):
-                summary = f"{covered(run.report)}: {headline(run.report)}"
-                yield f"{label}: {summary}; report: {run.files.report('txt')}"
+                figures = f": {headline(run.report)}" if self.alone or self.quiet else ""
+                users = covered(run.report)
+                yield f"{label}: {users}{figures}; report: {run.files.report('txt')}"
             case events.LeftOpen():
                 yield _left_open(event)
             case events.Dropped(plan, reason):
@@ -107,6 +109,13 @@ class Printer:
                 f"{label}{plural(event.failed, what)} failed: not scored; see"
                 f" {plan.folder}/failures_*.jsonl"
             )
+            if refused := list(dict.fromkeys(event.refused)):
+                shown = ", ".join([*refused[:USERS_SHOWN], *["..."] * (len(refused) > USERS_SHOWN)])
+                yield (
+                    f"{label}the endpoint refuses what {plural(len(refused), 'user')} of these"
+                    f" send ({shown}): only `resume` requests them again, and they may be refused"
+                    " again"
+                )
         if not self.quiet:
             yield from (f"{label}warning: {warning}" for warning in event.warnings[:WARNINGS_SHOWN])
         if event.diverged:
@@ -114,7 +123,8 @@ class Printer:
                 f"{label}{event.diverged} users sent different requests after resuming; the new"
                 " ones were billed (asked_otherwise in run_*.log)"
             )
-        if self.alone and (event.remaining or isinstance(ending, RunStopped)):
+        can_go_on = event.remaining > len(event.refused) or isinstance(ending, RunStopped)
+        if self.alone and can_go_on:
             yield from (
                 f"resume with: {command}" for command in resume_commands([plan], self.hooks)
             )
@@ -183,34 +193,42 @@ def outcome(run: Run, session: Session) -> JSON:
         "done": run.users_done,
         "failed": run.failed,
         "report": str(path) if report else None,
-        "metrics": to_builtins(report.metrics) if report else {},
+        "metrics": to_builtins(report.ranked_metrics) if report else {},
         "cost": to_builtins(report.cost) if report and report.cost else None,
     }
 
 
 def ends(sessions: Sequence[Session]) -> Table:
-    """Return a table of how the runs of several plans ended."""
+    """Return a table of how the runs of several plans ended, with the name of each plan once."""
+    runs = [(session, run) for session in sessions for run in session.runs]
+    figures = [_figures(session, run) for session, run in runs]
+    heads = list(dict.fromkeys(head for cells in figures for head in cells))
     table = Table(box=None, pad_edge=False)
-    for name in ENDS:
-        table.add_column(
-            name,
-            justify="right" if name in ("users", "done", "failed") else "left",
-            overflow="fold",
+    table.add_column("run", overflow="fold")
+    for name in ("subset", "state"):
+        table.add_column(name, no_wrap=True)
+    for name in ("done", "failed", *heads):
+        table.add_column(name, justify="right", no_wrap=True)
+    for (session, run), cells in zip(runs, figures, strict=True):
+        table.add_row(
+            session.plan.name if run is session.runs[0] else "",
+            run.subset,
+            run.manifest.state,
+            f"{run.users_done}/{run.users}",
+            str(run.failed or ""),
+            *[cells.get(head, "") for head in heads],
         )
-    for session in sessions:
-        figures = {run.files.subset: headline(run.report) for run in session.reported}
-        for run in session.runs:
-            done = (str(number) for number in (run.users, run.users_done, run.failed))
-            if run.subset not in figures and run.manifest.state == COMPLETE:  # before this command
-                figures[run.subset] = headline(loaded(run.store.files.report("json")))
-            table.add_row(
-                session.plan.name,
-                run.subset,
-                run.manifest.state,
-                *done,
-                figures.get(run.subset, ""),
-            )
     return table
+
+
+def _figures(session: Session, run: Run) -> dict[str, str]:
+    """Return the figures of a run that is scored, by this command or before."""
+    for made in session.reported:
+        if made.files.subset == run.subset:
+            return in_brief(made.report)
+    if run.manifest.state != COMPLETE:
+        return {}
+    return in_brief(loaded(run.store.files.report("json")))
 
 
 def notices(plan: Plan) -> Iterator[str]:

@@ -81,7 +81,11 @@ class Parsed:
     args: Any
 
     def execute(self) -> int:
-        exit_code: int = module_of(self.interface.command).execute(self.args)
+        try:
+            exit_code: int = module_of(self.interface.command).execute(self.args)
+        except BadInput as error:
+            self.args.name_places(error)
+            raise
         return exit_code
 
 

@@ -221,7 +221,11 @@ def _words_of_share(selection: Selection) -> str:
     """Return how a command names a share of the users."""
     if "limit" in selection:
         return f"with --limit {selection['limit']}"
-    return "with all users" if selection["ratio"] == 1 else f"with --ratio {selection['ratio']:g}"
+    return (
+        "with all users (no --limit, no --ratio)"
+        if selection["ratio"] == 1
+        else f"with --ratio {selection['ratio']:g}"
+    )
 
 
 def _score_again(args: RunOptions) -> int:

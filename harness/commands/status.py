@@ -25,8 +25,8 @@ from harness.reporting import terminal, text
 from harness.reporting.report_files import loaded
 from harness.store.lock import held
 from harness.store.log import objects
-from harness.store.manifest import COMPLETE, RUNNING
-from harness.store.run import runs
+from harness.store.manifest import COMPLETE, RUNNING, Manifest
+from harness.store.run import RunFiles, runs
 from harness.store.submissions import Wave, pending
 from harness.store.tally import tally_of
 from harness.ui.console import console
@@ -151,7 +151,7 @@ def _row(run: SavedRun) -> JSON:
         "name": run.name,
         "subset": run.files.subset,
         "model": manifest.identity["model"],
-        "state": _state(run),
+        "state": state(run.files, manifest),
         "users": run.expected_users,
         "done": sum(times >= repeats for times in done.values()),
         "failed": manifest.counts.get("failed", 0),
@@ -197,8 +197,8 @@ def _named(usage: Mapping[str, int], cost: Cost | None) -> JSON:
     return {**named, "cost": msgspec.to_builtins(cost)}
 
 
-def _state(run: SavedRun) -> str:
+def state(files: RunFiles, manifest: Manifest) -> str:
     """Return a run's state; `running` without a held lock means that the process died."""
-    if run.manifest.state != RUNNING:
-        return run.manifest.state
-    return RUNNING if held(run.files.lock, time.time) else "died (resume it)"
+    if manifest.state != RUNNING:
+        return manifest.state
+    return RUNNING if held(files.lock, time.time) else "died (resume it)"

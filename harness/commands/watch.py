@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import ClassVar
 
+from harness.commands import status
 from harness.engine import control_calls as calls
 from harness.errors import BadInput, HarnessError
 from harness.model import Snapshots
 from harness.option import command_options
 from harness.options import options
 from harness.store.files import RunFiles, runs
-from harness.ui.console import console
+from harness.store.lock import held
+from harness.store.manifest import COMPLETE, load
+from harness.ui.console import PLAIN, console
 from harness.ui.live import display
+from harness.ui.words import plural
 
 LOOK_SECONDS = 0.5
 WAIT_SECONDS = 20.0
@@ -35,8 +39,8 @@ class Options(OnePlaying):
 
 
 def execute(args: Options) -> int:
-    """Show the runs until they have ended, or Ctrl-C. Raise `BadInput` if none begins to be
-    played."""
+    """Show the runs until they have ended, and print how; or until Ctrl-C. Return 1 unless all of
+    them are complete. Raise `BadInput` if none begins to be played."""
     until = time.monotonic() + WAIT_SECONDS
     while not (playing := _processes(found(args))):
         if time.monotonic() > until:
@@ -44,11 +48,37 @@ def execute(args: Options) -> int:
                 f"no run under {args.results_dir.resolve()} is being played on this machine by you"
             )
         time.sleep(LOOK_SECONDS)
-    with display(console()) as observe, suppress(KeyboardInterrupt):
-        while shown := _snapshots(playing):
-            observe(shown)
-            time.sleep(LOOK_SECONDS)
-    return 0
+    played: dict[tuple[str, str], None] = {}
+    """Names and subsets of the runs that were shown, in their order."""
+    try:
+        with display(console()) as observe:
+            while shown := _snapshots(playing):
+                for run in shown:
+                    played |= dict.fromkeys((run.name, each.subset) for each in run.subsets)
+                observe(shown)
+                time.sleep(LOOK_SECONDS)
+        ends = [_ended(RunFiles(args.results_dir / name, subset)) for name, subset in played]
+    except KeyboardInterrupt:
+        return 0
+    for words, _ in ends:
+        console().print(words, **PLAIN)
+    return 0 if all(is_complete for _, is_complete in ends) else 1
+
+
+def _ended(files: RunFiles) -> tuple[str, bool]:
+    """Return how a run has ended, in words, and whether it is complete, once its process has
+    finished it."""
+    while held(files.lock, time.time):
+        time.sleep(LOOK_SECONDS)
+    label = f"{files.folder.name}, {files.subset}"
+    manifest = load(files.manifest)
+    if manifest is None:
+        return f"{label}: no run is kept: nothing was received", False
+    counts = manifest.counts
+    state = status.state(files, manifest)
+    users = f"{counts.get('done', 0)} of {plural(counts.get('users', 0), 'user')} done"
+    failed = counts.get("failed", 0)
+    return f"{label}: {state}: {users}, {failed} failed", manifest.state == COMPLETE
 
 
 def found(args: OnePlaying) -> list[RunFiles]:

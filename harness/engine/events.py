@@ -90,13 +90,15 @@ class Dropped(Event, frozen=True):
 
 class Ended(Event, frozen=True):
     """A plan's runs are finished. `ending` is why they stopped early, else None. `remaining` and
-    `failed` count users, with repeats their plays; `batches` are still at a provider, `warnings`
-    the benchmark's, `diverged` users who sent other requests after an interruption."""
+    `failed` count users, with repeats their plays; `refused` are the keys of failed users whose
+    very requests the endpoint refuses; `batches` are still at a provider, `warnings` the
+    benchmark's, `diverged` users who sent other requests after an interruption."""
 
     plan: Plan
     ending: HarnessError | None
     remaining: int
     failed: int
+    refused: Sequence[str]
     batches: int
     warnings: Sequence[str]
     diverged: int

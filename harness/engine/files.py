@@ -13,7 +13,7 @@ from harness.benchmarks import tasks
 from harness.benchmarks.files import holds
 from harness.model import Where
 from harness.reporting import text
-from harness.reporting.report import blocks
+from harness.reporting.report import text_blocks
 from harness.scoring.reports import Report, encoded
 from harness.store import atomic
 from harness.store.disk import DISK, Disk
@@ -58,7 +58,7 @@ def write_report(
     if not unchanged:
         atomic.set_aside_any(files.pages, stamp(), disk)
     atomic.write(path, data, disk=disk)
-    atomic.write(files.report("txt"), text.rendered(list(blocks(report))).encode(), disk=disk)
+    atomic.write(files.report("txt"), text.rendered(list(text_blocks(report))).encode(), disk=disk)
     for name, made in more.items():
         atomic.write(files.folder / name, made, disk=disk)
 

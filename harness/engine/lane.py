@@ -391,6 +391,8 @@ class Lane:
         failure = Failure(user.key, boundary, error.kind, error.detail, tries, user.repeat)
         run.store.save_failure(failure, run.index.digest(user.position))
         run.failed += 1
+        if isinstance(error, Rejected):
+            run.refused.append(user.key)
         self.progress.user_failed(user.name, error.kind, str(error))
         self.advance(run, user.steps - user.counted)
         if error.kind in REFUSED:

@@ -48,7 +48,8 @@ class Run:
     messages. `changed` means that tasks or ground truth differ from those that the files were
     finished with.
 
-    The rest counts what happens in this process: users given up on (`failed`), users who sent
+    The rest counts what happens in this process: users given up on (`failed`), among them the keys
+    of those whose very requests the endpoint refuses (`refused`), users who sent
     different requests after an interruption (`diverged`), the benchmark's `warnings`, and the steps
     done, of done users and in saved responses too. `first` are the positions of users to play
     alone, None for all. `is_new`: this process has made its manifest. `facts` are those of tasks
@@ -64,6 +65,7 @@ class Run:
     label: str = ""
     changed: bool = False
     failed: int = 0
+    refused: list[str] = field(default_factory=list)
     diverged: int = 0
     warnings: list[str] = field(default_factory=list)
     steps_done: int = 0

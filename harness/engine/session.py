@@ -107,6 +107,7 @@ class Session:
         """Add the seconds that the first users took. Those of them who failed are tried again."""
         for run in self.unfinished:
             run.failed = 0
+            run.refused.clear()
             run.played(self.schedule)
 
     @property
@@ -192,6 +193,7 @@ class Session:
                 ending=ending,
                 remaining=remaining,
                 failed=sum(run.failed for run in runs),
+                refused=[key for run in runs for key in run.refused],
                 batches=batches,
                 warnings=warnings,
                 diverged=sum(run.diverged for run in runs),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from harness.client import quirks
 from harness.client.connect import usable
 from harness.client.request_body import Sampling
 from harness.cost import Price
-from harness.errors import BadInput, which_is_known
+from harness.errors import BadInput, in_brief, which_is_known
 from harness.model import JSON, Message, Request
 from harness.options import address, options, prices, providers
 from harness.options.options import RunOptions, Session
@@ -128,6 +129,7 @@ def entries(args: RunOptions, book: Book, models: Sequence[str]) -> list[QueuedM
             f"{where} is for one model: in a queue of the providers file each entry can have a name"
         )
     for entry in found:
+        _check_name(entry.model)
         if both := next((name for name in entry.extensions if args.option(name) is not None), None):
             raise BadInput(
                 f"{args.source(both)} is for all runs together, and {book.files[-1]}:"
@@ -141,6 +143,16 @@ def entries(args: RunOptions, book: Book, models: Sequence[str]) -> list[QueuedM
             " in a queue of the providers file"
         )
     return found
+
+
+def _check_name(model: str) -> None:
+    """Raise `BadInput` for a model's name with white space, such as that of several models."""
+    names = model.split()
+    if names != [model]:
+        meant = shlex.join([word for name in names for word in ("--model", name)])
+        raise BadInput(
+            f"no model's name has white space, got {in_brief(model)}: did you mean {meant}?"
+        )
 
 
 def folder_of(entry: QueuedModel, args: RunOptions, book: Book) -> str:

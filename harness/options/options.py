@@ -180,6 +180,26 @@ class Options:
         or the flag."""
         return str(self.places.get(name) or f"--{name.replace('_', '-')}")
 
+    def name_places(self, error: BadInput) -> None:
+        """Add to a refusal where the settings file has the options that it names, which the user
+        may not have in mind."""
+        message = str(error)
+        named = []
+        for place in map(str, self.places.values()):
+            key = place.rpartition(".")[2].rpartition(" ")[2]
+            if place not in message and _names(message, key):
+                named.append(f"{key} is set in {place}")
+        if named:
+            *others, last = error.args
+            error.args = (*others, f"{last} ({'; '.join(named)})")
+
+
+def _names(message: str, key: str) -> bool:
+    """Return whether a message has the name of an option, as a flag or as a field of an
+    identity."""
+    spelt = re.escape(key.removeprefix("no-")).replace("\\-", "[-_]")
+    return re.search(rf"(?<![\w-])(--)?{spelt}(?![\w-])", message) is not None
+
 
 @command_options
 class TasksFolder(Options):

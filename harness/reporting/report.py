@@ -16,7 +16,18 @@ from harness.benchmark import ROUNDING, Benchmark, Metric, metrics_of
 from harness.benchmarks import registry, usage
 from harness.benchmarks.rendering import called, intervals, numbers, spanned
 from harness.cost import each, money_text
-from harness.document import Block, Chart, Heading, Page, Paragraph, Quote, Series, Table, Tile
+from harness.document import (
+    Block,
+    Chart,
+    Heading,
+    Page,
+    Paragraph,
+    Quote,
+    Series,
+    Table,
+    Tile,
+    Verbatim,
+)
 from harness.model import RUN_FACTS
 from harness.printable import short_hash
 from harness.scoring.intervals import FEWEST, FEWEST_AT_ALL, FEWEST_UNTIED
@@ -64,6 +75,17 @@ def headline(report: Report) -> str:
     return "; ".join(
         filter(None, (", ".join(figures), _invalid(report), breaking(report.diagnostics), cost))
     )
+
+
+def in_brief(report: Report) -> dict[str, str]:
+    """Return the main figures without notes, by the head of their column in a table of runs."""
+    cells = {}
+    for figure in report.figures:
+        ranked_by = figure.name.removeprefix(figure.metric.name).strip()
+        value = figure.metric.text(figure.shown.value)
+        head = f"{figure.metric.name}, {figure.metric.shown_unit}"
+        cells[head] = f"{value} {ranked_by}" if ranked_by else value
+    return cells
 
 
 def notes_on(figure: Figure) -> Iterator[str]:
@@ -188,6 +210,38 @@ def blocks(report: Report, *, posts: bool = False) -> Iterator[Block]:
         yield Heading(f"More on {report.heading}", folded=True)
     for block in sections:
         yield structs.replace(block, folded=True) if isinstance(block, Heading) else block
+
+
+def text_blocks(report: Report) -> Iterator[Block]:
+    """Yield the report as a text file has it: what is looked at first, the metrics, what they are
+    of, and what the benchmark says first. The rest is in the JSON report and on the page."""
+    for block in blocks(report):
+        if isinstance(block, Heading) and block.folded:
+            break
+        yield block
+    yield Heading("The metrics")
+    ranked = report.ranked_metrics
+    yield _table(report, {name: value for name, value in shown(report).items() if name in ranked})
+    if lower := [name for name in report.metrics if report.units[name].lower_is_better]:
+        yield Paragraph(f"Lower is better: {', '.join(lower)}.")
+    yield from _repeats(report)
+    yield from _diagnostics(report)
+    yield from _intervals(report)
+    yield from _about_run(report)
+    yield from _usage(report)
+    yield from _first_and_verbatim(list(shown_blocks(report.sections, posts=False)))
+
+
+def _first_and_verbatim(sections: Sequence[Block]) -> Iterator[Block]:
+    """Yield the first section of a benchmark, and the texts that other programs read, below their
+    headings."""
+    headings = [place for place, block in enumerate(sections) if isinstance(block, Heading)]
+    first_end = next((place for place in headings if place > 0), len(sections))
+    yield from sections[:first_end]
+    for place, block in enumerate(sections[first_end:], first_end):
+        if isinstance(block, Verbatim):
+            yield sections[max(heading for heading in headings if heading < place)]
+            yield block
 
 
 def shown_blocks(blocks: Iterable[Block], *, posts: bool) -> Iterator[Block]:

@@ -223,6 +223,12 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     def values(self) -> dict[str, Value]:
         return {**self.metrics, **self.secondary}
 
+    @property
+    def ranked_metrics(self) -> dict[str, Value]:
+        """Return the metrics, each followed by the one that it is ranked by, if that is another."""
+        names = [name for metric in self.metrics for name in (metric, self.units[metric].ranked_by)]
+        return {name: self.values[name] for name in names if name in self.values}
+
     def figure(self, name: str) -> Figure:
         """Return a figure by the name of its metric."""
         metric, chance, error = self.units[name], self.chance.get(name), self.chance_error.get(name)

@@ -56,10 +56,11 @@ def _rows(snapshots: Snapshots, screen: Screen, height: int) -> list[Text]:
 
 
 def _table(rows: Sequence[ProgressRow], screen: Screen) -> list[Text]:
-    """Return rows as lines. The bar takes the width that is left; where it would be short, figures
-    are left out."""
+    """Return rows as lines. The bar takes the width that is left; where it would be short, or names
+    would read alike, figures are left out. What the bar has beyond a quarter of the width is for
+    names that are cut."""
     name_cells = max(MIN_NAME, screen.width // 4)
-    names = _column([screen.fit(row.name, name_cells) for row in rows], to_left)
+    names = _names(rows, screen, name_cells)
     users = _column([row.users for row in rows], to_right)
     figures = [
         _column([screen.fit(figure, screen.width) for figure in column], to_left)
@@ -72,18 +73,25 @@ def _table(rows: Sequence[ProgressRow], screen: Screen) -> list[Text]:
     while True:
         columns = [column for column in (users, *figures, *ends) if column[0]]
         bar = screen.width - cell_len(GAP.join([names[0], "", *[column[0] for column in columns]]))
-        if bar >= MIN_BAR or not figures:
+        longer_names = _names(rows, screen, name_cells + max(0, bar - screen.width // 4))
+        is_clear = len(set(longer_names)) == len({row.name for row in rows})
+        if not figures or (bar >= MIN_BAR and is_clear):
             break
         figures.pop()
+    bar -= cell_len(longer_names[0]) - cell_len(names[0])
     lines = []
     for number, row in enumerate(rows):
-        line = Text(no_wrap=True).append(names[number], "bold" if row.eta else "")
+        line = Text(no_wrap=True).append(longer_names[number], "bold" if row.eta else "")
         if bar >= MIN_BAR:
             line.append(GAP).append_text(_bar(row.share, bar, screen))
         for column in columns:
             line.append(GAP + column[number])
         lines.append(line)
     return lines
+
+
+def _names(rows: Sequence[ProgressRow], screen: Screen, cells: int) -> list[str]:
+    return _column([screen.fit(row.name, cells) for row in rows], to_left)
 
 
 def _column(texts: Sequence[str], align: Callable[[str, int], str]) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
@@ -49,3 +50,30 @@ def test_tries_before_a_user_was_given_up_are_not_counted_again(tmp_path: Path) 
             numbers.append([data["try_number"] for data in events if data["what"] == "retry"])
     assert counts[1:] == [RETRIES + 1] * 2
     assert numbers[1:] == [[*range(1, RETRIES + 2)]] * 2
+
+
+@pytest.mark.parametrize("command", ["run", "resume"])
+def test_users_whose_prompts_a_firewall_blocks_are_named_once(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No command is advised as if another session alone could help."""
+    users = list(generate("weibo", 4, 5, 2.0))
+    (tmp_path / TASKS).write_bytes(b"".join(users))
+    blocked = orjson.loads(users[2])
+
+    def script(request: dict[str, Any]) -> tuple[int, bytes]:
+        content = request["messages"][-1]["content"]
+        if blocked["username"] in content:
+            return 403, b'{"message": "Forbidden"}'
+        return baseline(request) if len(content) > 100 else (200, completion("ok"))
+
+    where = ["--results-dir", str(tmp_path / "r"), "--no-html"]
+    with serving(script) as server:
+        begin = ["run", "--model", "m", "--platform", "weibo", "--tasks-dir", str(tmp_path)]
+        assert main([*begin, "--api-url", server.url, *where]) == 1
+        if command == "resume":
+            capsys.readouterr()
+            assert main(["resume", "--api-url", server.url, *where]) == 1
+    printed = capsys.readouterr().out
+    assert f"refuses what 1 user of these send ({blocked['user_id']})" in printed
+    assert "resume with: " not in printed and "1 user failed" in printed

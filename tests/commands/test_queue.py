@@ -215,12 +215,13 @@ def test_run_that_cannot_go_on_keeps_no_other_from_its_end(
         assert "qwen-plus: stopped: " in shown and "resume --name qwen-plus" in shown
         assert f"--providers {file}" in shown and shown.count("resume with: ") == 1
         ends = {
-            line.split()[0]: line.split()[2:6]
+            line.split()[0]: line.split()[2:]
             for line in shown.splitlines()
             if line.split()[1:2] == ["weibo"]
         }
-        assert ends["gpt-4o"][0] == "complete" and ends["gpt-4o"][1] == ends["gpt-4o"][2]
-        assert ends["qwen-plus"][0] == "stopped" and ends["qwen-plus"][2:] == ["0", "0"]
+        users = manifest(results, "gpt-4o")["counts"]["users"]
+        assert ends["gpt-4o"][:2] == ["complete", f"{users}/{users}"]
+        assert ends["qwen-plus"] == ["stopped", f"0/{users}"]
         assert manifest(results, "gpt-4o")["state"] == "complete"
         providers(tmp_path, two.oa.url, two.ds.url)
         monkeypatch.delenv("DS_KEY")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import orjson
 import pytest
 
-from harness import run
+from harness import load_run, run
 from harness.cli import main
 from tests.support.scripted import UNTIL_STOPPED, baseline, busy, serving
 
@@ -31,6 +31,23 @@ def test_quiet_run_of_two_models_prints_a_line_for_each(
     assert main([*DEMO, *models, "--quiet", "--results-dir", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sorted(line.partition(",")[0] for line in lines) == ["demo-random", "demo-recency"]
+
+
+def test_figures_of_several_runs_are_printed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the table at the end, also of runs that were complete before."""
+    models = ("--model", "baseline/recency", "--model", "baseline/random")
+    where = ("--no-html", "--results-dir", str(tmp_path))
+    for _ in range(2):
+        assert main([*DEMO, *models, *where]) == 0
+        printed = capsys.readouterr().out
+        head, *rows = printed[printed.index("run  ") :].splitlines()
+        assert head.split()[-4:] == ["Recall,", "%", "F1^NS,", "%"]
+        assert [row.split()[0] for row in rows[:2]] == ["demo-recency", "demo-random"]
+        assert all(row.split()[1:4] == ["weibo", "complete", "3/3"] for row in rows[:2])
+        reports = [line for line in printed.splitlines() if "report: " in line]
+        assert len(reports) == 2 and not any("%" in line for line in reports)
 
 
 def test_quiet_run_that_stops_says_why_and_how_to_go_on(
@@ -64,6 +81,33 @@ def test_json_of_a_run_is_all_that_is_printed(
         assert (made["users"], made["done"], made["failed"]) == (3, 3, 0)
         report = orjson.loads(Path(made["report"]).read_bytes())
         assert made["metrics"]["Recall"] == report["metrics"]["Recall"]
+
+
+def test_json_and_python_have_the_figures_that_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the names that `stats --json` has: answers against the rules win only those as given."""
+
+    def too_many(body: dict[str, object]) -> tuple[int, bytes]:
+        status, reply = baseline(body)
+        data = orjson.loads(reply)
+        answered = orjson.loads(data["choices"][0]["message"]["content"])
+        asked = str(body["messages"]).partition("候选标签")[2].partition("[")[2].partition("]")[0]
+        answered["predicted_tags"] = [tag.strip(" \"'\\n") for tag in asked.split(",")]
+        data["choices"][0]["message"]["content"] = orjson.dumps(answered).decode()
+        return status, orjson.dumps(data)
+
+    where = ("--results-dir", str(tmp_path))
+    with serving(too_many) as server:
+        assert main([*DEMO, "--model", "m", "--api-url", server.url, "--json", *where]) == 0
+    [made] = orjson.loads(capsys.readouterr().out)
+    assert main(["stats", "--json", "--metric", "Recall", *where]) == 0
+    row = orjson.loads(capsys.readouterr().out)["Recall"]["demo-m"]["weibo"]
+    assert row["ranked_by"] == "Recall (cut)" and row["ranked_value"] < row["value"]
+    metrics = load_run(tmp_path / "demo-m").report.metrics
+    for name, value in (("Recall", row["value"]), ("Recall (cut)", row["ranked_value"])):
+        assert made["metrics"][name]["value"] == metrics[name].value == value
+    assert list(made["metrics"]).index("Recall (cut)") == list(metrics).index("Recall") + 1
 
 
 def test_progress_in_python_replaces_all_that_is_printed(

@@ -4,9 +4,11 @@ can read it."""
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from rich.cells import cell_len
 
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import METRICS
+from harness.cli import main
 from harness.document import Block, Cell, Chart, Heading, Paragraph, Series, Table, Verbatim
 from harness.model import Record, RunFacts
 from harness.reporting import report as overview
@@ -357,3 +360,19 @@ def test_no_chart_is_wider_than_the_terminal(
         "intervals", "标题 t", names, "%", "", (Series("v", values, *bounds),), reference=reference
     )
     assert widest(shown(chart, width=width)) <= width
+
+
+def test_text_report_is_short_and_keeps_what_is_looked_at_first(tmp_path: Path) -> None:
+    """Headline, interval, coverage, costs and errors first; then every metric; the last block is
+    that of the authors' tool. The rest is on the page."""
+    words = ["run", "--demo", "--subset", "weibo", "--limit", "12", "--no-html"]
+    assert main([*words, "--results-dir", str(tmp_path)]) == 0
+    folder = tmp_path / "demo-recency"
+    text = (folder / "eval_report_weibo.txt").read_text()
+    report = orjson.loads((folder / "eval_report_weibo.json").read_bytes())
+    assert len(text.splitlines()) <= 130
+    places = [text.index(words) for words in ("Headline figures", "Coverage:", "The metrics")]
+    assert places == sorted(places)
+    for name, value in report["metrics"].items():
+        assert re.search(rf"^{re.escape(name)} .*{100 * value['value']:.2f}", text, re.MULTILINE)
+    assert "Learning curve" not in text and "for the authors' stats.py" in text

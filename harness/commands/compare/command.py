@@ -52,9 +52,14 @@ class Options(options.Forced, options.AsJson, options.Earlier):
     not_worse_than: float | None = option(
         None,
         "end with 0 if the first run is not worse than the second by more than so many points of "
-        "the primary metric, 7 if it is, 8 if these users cannot say (one-sided 95 % bounds)",
+        "a primary metric, 7 if it is, 8 if these users cannot say (one-sided 95 % bounds)",
         unit="POINTS",
         check=NOT_NEGATIVE,
+    )
+    metric: str | None = option(
+        None,
+        "the primary metric of --not-worse-than (default: the last one)",
+        unit="NAME",
     )
     full: bool = option(
         False, "print everything: users, warnings, all figures, and how they are computed", own=True
@@ -116,7 +121,9 @@ def _compared(args: Options) -> JSON:
         args.trust,
         args.benchmark,
     )
-    return pairs.compared(chosen, args.resamples, args.not_worse_than)
+    if args.metric is not None and args.not_worse_than is None:
+        raise BadInput(f"{args.source('metric')} is for --not-worse-than: give both")
+    return pairs.compared(chosen, args.resamples, args.not_worse_than, args.metric)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -141,6 +148,7 @@ def compare(  # noqa: PLR0913
     tasks_dir: str | Path | None = None,
     resamples: int | None = None,
     not_worse_than: float | None = None,
+    metric: str | None = None,
     benchmark: str | None = None,
     trust: bool | None = None,
     settings_file: str | Path | None = None,
@@ -148,8 +156,9 @@ def compare(  # noqa: PLR0913
     """Compare runs on the users that they share, with significance tests, as `harness compare`
     does.
 
-    `runs` are names, folders, or loaded runs. With `not_worse_than`, in points, `data` has the key
-    `non_inferiority` for each pair. Raise `BadInput`.
+    `runs` are names, folders, or loaded runs. With `not_worse_than`, in points of a primary
+    `metric`, by default the last one, `data` has the key `non_inferiority` for each pair. Raise
+    `BadInput`.
     """
     data = _compared(
         called("compare", {**locals(), "name": [fspath(one) for one in runs] or None}).args

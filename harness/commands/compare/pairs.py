@@ -17,7 +17,7 @@ from harness.commands.compare.sides import Subset
 from harness.commands.compare.warnings import coverage, warnings
 from harness.cost import money_text
 from harness.cost import together as summed
-from harness.errors import BadInput
+from harness.errors import BadInput, which_is_known
 from harness.model import JSON
 from harness.reply_facts import together
 from harness.reporting.verdicts import reservations, verdict
@@ -95,11 +95,14 @@ class Pair(NamedTuple):
         ]
 
 
-def compared(chosen: CompareOptions, resamples: int, points: float | None = None) -> JSON:
+def compared(
+    chosen: CompareOptions, resamples: int, points: float | None = None, metric: str | None = None
+) -> JSON:
     """Return the whole comparison, as `compare --json` prints it. Raise `BadInput` if no two runs
     share a user.
 
-    With `points`, each pair says whether its first run is not worse by more than that.
+    With `points`, each pair says whether its first run is not worse by more than that in a primary
+    `metric`, by default the last one.
     """
     found = _found(chosen)
     pairs = _pairs(found, chosen.tasks)
@@ -120,7 +123,7 @@ def compared(chosen: CompareOptions, resamples: int, points: float | None = None
         "resamples": resamples,
         "seed": differences.SEED,
         "pairs": [
-            _report(pair, of_pair, next(figures[pair.benchmark]), points)
+            _report(pair, of_pair, next(figures[pair.benchmark]), points, metric)
             for pair, of_pair in zip(pairs, strata, strict=True)
         ],
     }
@@ -184,7 +187,11 @@ def _pairs(found: Runs, tasks: Path | None) -> list[Pair]:
 
 
 def _report(
-    pair: Pair, strata: Sequence[Stratum], figures: Sequence[Difference], points: float | None
+    pair: Pair,
+    strata: Sequence[Stratum],
+    figures: Sequence[Difference],
+    points: float | None,
+    metric: str | None,
 ) -> JSON:
     """Return everything about two runs."""
     names = {"a": pair.a, "b": pair.b}
@@ -203,7 +210,7 @@ def _report(
         for of in reversed(figures)
         if not of.exploratory
     ]
-    gate = None if points is None else _gate(pair, strata, figures, points)
+    gate = None if points is None else _gate(pair, strata, figures, points, metric)
     return {
         **names,
         "benchmark": pair.benchmark,
@@ -220,11 +227,19 @@ def _report(
 
 
 def _gate(
-    pair: Pair, strata: Sequence[Stratum], figures: Sequence[Difference], points: float
+    pair: Pair,
+    strata: Sequence[Stratum],
+    figures: Sequence[Difference],
+    points: float,
+    name: str | None,
 ) -> NonInferiority | None:
-    """Return whether A is not worse than B by more than so many points of the last primary
-    metric."""
-    name = pair.figures.main[-1]
+    """Return whether A is not worse than B by more than so many points of a primary metric, by
+    default the last one. Raise `BadInput` for a metric that is none of them."""
+    main = pair.figures.main
+    name = name or main[-1]
+    if name not in main:
+        known = which_is_known(name, main)
+        raise BadInput(f"--metric: {name} is no primary metric of {pair.benchmark}{known}")
     primary = [figure for figure in figures if figure.metric == name and not figure.exploratory]
     if not primary:
         return None

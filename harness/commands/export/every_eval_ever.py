@@ -29,6 +29,8 @@ from harness.errors import BadInput
 from harness.model import JSON
 from harness.scoring.reports import Report, Value
 from harness.store import atomic
+from harness.ui.streams import tell
+from harness.ui.words import plural
 
 VERSION = "0.3.0"
 METHOD = "Student's t over users, corrected for skewness (Hall 1992)"
@@ -42,7 +44,8 @@ def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int
             f"{run.label} has no report yet: `harness report --name {run.name}` makes it"
         )
     aggregate = _aggregate(run, report)
-    samples = _samples(run, plays, report)
+    without_value = list[str]()
+    samples = _samples(run, plays, report, without_value)
     count = 0
     first = next(samples, None)
     if first:
@@ -55,6 +58,11 @@ def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int
             "checksum": checksum,
             "total_rows": count,
         }
+    left_out = len(set(without_value)) if count else 0
+    if left_out:
+        aggregate["source_metadata"]["additional_details"]["users_without_value"] = str(left_out)
+        users = f"{plural(left_out, report.user)} without a value of {report.headline[-1]}"
+        tell(f"{run.label}: {users} {'is' if left_out == 1 else 'are'} not among the samples")
     atomic.write(path, orjson.dumps(aggregate, option=orjson.OPT_INDENT_2) + b"\n", shared=True)
     return count
 
@@ -185,14 +193,18 @@ def _generation(run: SavedRun) -> JSON:
 # Users
 
 
-def _samples(run: SavedRun, plays: Plays, report: Report) -> Iterator[JSON]:
-    """Yield a line for each record that has a value of the metric that users are ranked by."""
+def _samples(
+    run: SavedRun, plays: Plays, report: Report, without_value: list[str]
+) -> Iterator[JSON]:
+    """Yield a line for each record that has a value of the metric that users are ranked by; the
+    user of another is added to `without_value`."""
     metric = report.units[report.headline[-1]]
     best = (metric.bounds or (None, None))[0 if metric.lower_is_better else 1]
     for record in records(run):
         [values] = values_of(plays.benchmark, [record])
         value = values.get(metric.name)
         if value is None:
+            without_value.append(str(record["user_id"]))
             continue
         played = plays.of(record)
         exchanges = played.exchanges if played else ()

@@ -1051,7 +1051,7 @@ def test_sampling_is_the_agent_s_unless_the_user_sets_it(town: Path, tmp_path: P
         identity = json.loads((out / name / "run_beijing.json").read_bytes())["identity"]
         assert identity["sampling"]["temperature"] == (None if name == "agent" else 0.5)
         assert identity["settings"]["agent_parameters"] == "sent"
-        report = (out / name / "eval_report_beijing.txt").read_text(encoding="utf-8")
+        report = (out / name / "eval_report_beijing.json").read_text(encoding="utf-8")
         assert ("temperature is 1" in report, "own: temperature 0.5" in report) == (
             name == "agent",
             name == "own",

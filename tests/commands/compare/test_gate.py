@@ -68,6 +68,33 @@ def test_json_has_the_bounds_of_the_gate(results: Path, capsys: pytest.CaptureFi
     assert "non_inferiority" not in pair
 
 
+@pytest.mark.parametrize(("metric", "code"), [("Recall", 0), ("F1^NS", 7), (None, 7)])
+def test_gate_is_about_the_metric_that_is_named(
+    metric: str | None, code: int, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By default the last primary one; what is printed names it."""
+    words = ["compare", "recency", "random", "--not-worse-than", "0"]
+    words += ["--metric", metric] if metric else []
+    assert main([*words, "--results-dir", str(results)]) == code
+    assert f" in {metric or 'F1^NS'} by more than" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--metric", "Recall"), "--metric is for --not-worse-than"),
+        (("--metric", "Recal", "--not-worse-than", "1"), "did you mean Recall?"),
+        (("--metric", "Error_Peer", "--not-worse-than", "1"), "there are Recall, F1^NS"),
+    ],
+)
+def test_gate_refuses_a_metric_that_it_cannot_judge(
+    words: tuple[str, ...], said: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Alone it would be without effect, and only primary metrics are tested."""
+    assert main(["compare", "recency", "random", *words, "--results-dir", str(results)]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_gate_is_for_two_runs(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """More runs have no first and second."""
     runs = ("recency", "random", "few-random")

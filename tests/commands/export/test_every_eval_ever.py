@@ -96,6 +96,20 @@ def test_users_have_their_conversation_and_value(results: Path, tmp_path: Path) 
         assert sample["token_usage"]["total_tokens"] > 0
 
 
+def test_users_without_a_value_are_counted(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the file and in a line, so that nobody takes the samples for all users."""
+    data, samples = exported(results, "spb", tmp_path / "spb.json")
+    missing = 20 - len(samples)
+    assert missing > 0
+    assert data["source_metadata"]["additional_details"]["users_without_value"] == str(missing)
+    said = capsys.readouterr().err
+    assert f"{missing} user" in said and "without a value of F1^NS" in said
+    data, _ = exported(results, "dm", tmp_path / "dm.json")
+    assert "users_without_value" not in data["source_metadata"]["additional_details"]
+
+
 def test_same_run_gives_the_same_bytes(results: Path, tmp_path: Path) -> None:
     """Nothing in the files depends on when they were written."""
     first, second = tmp_path / "a", tmp_path / "b"

@@ -296,6 +296,28 @@ def test_commands_refuse_a_run_that_is_not_played(
     assert main(["set", "recency", "--results-dir", str(played)]) == 2
 
 
+@pytest.mark.parametrize("failing", [False, True])
+def test_watch_ends_with_how_the_run_ended(
+    failing: bool, run: Playing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its exit code is 0 for a complete run alone."""
+    codes = list[int]()
+    watching = threading.Thread(
+        target=lambda: codes.append(main(["watch", "--results-dir", str(run.results)]))
+    )
+    wait_for(lambda: run.files.manifest.exists())
+    watching.start()
+    wait_for(lambda: "m" in capsys.readouterr().out)
+    if failing:
+        main(["stop", "m", "--results-dir", str(run.results)])
+    run.ended()
+    watching.join(60)
+    last = capsys.readouterr().out.splitlines()
+    state = "stopped: " if failing else "complete: 8 of 8 users done, 0 failed"
+    assert [line for line in last if line.startswith(f"m, weibo: {state}")]
+    assert codes == [int(failing)]
+
+
 def test_viewer_shows_a_run_while_it_is_played(run: Playing) -> None:
     """Its row and its page have what the display has."""
     from harness.commands.view.reading import Chosen, Folder

@@ -335,3 +335,34 @@ def test_example_of_the_page_can_be_used() -> None:
         {"top_k": 20},
     ]
     assert given("resume", "concurrency", "html") == [64, False]
+
+
+@pytest.mark.parametrize(
+    ("setting", "before", "named"),
+    [
+        ("repeats = 2", "--repeats 3", "repeats is set in harness.toml: run.repeats"),
+        ("limit = 2", "--limit 3", "limit is set in harness.toml: run.limit"),
+        ("limit = 2", "", "limit is set in harness.toml: run.limit"),
+        ("temperature = 0.5", "", "temperature is set in harness.toml: run.temperature"),
+        (
+            "streamprofile = {no-persona = true}",
+            "",
+            "no-persona is set in harness.toml: run.streamprofile.no-persona",
+        ),
+    ],
+)
+@pytest.mark.parametrize("models", [1, 2])
+def test_refusal_names_the_setting_that_nobody_typed(
+    setting: str, before: str, named: str, models: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is typed differs in nothing from the command that began the run."""
+    words = ["run", "--demo", "--subset", "weibo", "--no-html", "--results-dir", "r"]
+    for model in ("recency", "random")[:models]:
+        words += ["--model", f"baseline/{model}"]
+    assert main([*words, *before.split()]) == 0
+    typed = [] if before.startswith("--limit") or not before else ["--limit", "40"]
+    write(f"[run]\n{setting}\ntimeout = 7\n")
+    capsys.readouterr()
+    assert main([*words, *typed]) == 2
+    refused = capsys.readouterr().err
+    assert named in refused and "timeout" not in refused

@@ -113,6 +113,14 @@ def test_twenty_runs_are_a_row_each_in_24_lines() -> None:
     assert few[9] == "and 11 more" and len(few) == 11
 
 
+def test_cut_names_never_read_alike() -> None:
+    """Two models of one family are told apart; the bar keeps a quarter of the width."""
+    names = [f"demo-claude-opus-4-{version}-20251101" for version in (1, 5)]
+    rows = shown(tuple([snapshot(name=name) for name in names]), 80)
+    assert [row[:20] for row in rows[:2]] == ["demo-claude-opus-4-1", "demo-claude-opus-4-5"]
+    assert all(len(row) <= 80 and row.count("━") + row.count("─") >= 20 for row in rows[:2])
+
+
 def test_chinese_name_is_cut_with_an_ellipsis_within_its_cells() -> None:
     """A quarter of the width, of which a character takes two cells: the columns after it stay in
     line."""
