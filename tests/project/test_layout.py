@@ -67,6 +67,7 @@ MAY_IMPORT = {
     ),
     "scoring": WORDS | LEAVES | PROTOCOL,
     "benchmarks": WORDS | LEAVES | PROTOCOL | {"scoring"},
+    "graders": WORDS | LEAVES | PROTOCOL,
     "store": CORE,
     "client": CORE,
     "ui": WORDS | {"store"},
