@@ -21,7 +21,7 @@ from harness.benchmarks.records import ODD_SHAPE
 from harness.benchmarks.user_code import described, place
 from harness.defaults import PARSE_RETRIES
 from harness.errors import BadInput, InvalidReply
-from harness.model import JSON, Ask, Completion, Message, Request, Usage
+from harness.model import JSON, Ask, Completion, Message, Request, Usage, message_of
 
 T = TypeVar("T")
 
@@ -276,9 +276,7 @@ def _object(completion: Completion, repairs: list[str]) -> JSON:
 def _messages(prompt: Prompt) -> tuple[Message, ...]:
     if isinstance(prompt, str):
         return (Message("user", prompt),)
-    made = [
-        one if isinstance(one, Message) else Message(one["role"], one["content"]) for one in prompt
-    ]
+    made = [one if isinstance(one, Message) else message_of(one) for one in prompt]
     if not made:
         raise ValueError("a prompt has at least one message")
     return tuple(made)

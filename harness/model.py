@@ -6,10 +6,11 @@ What every request makes is a `Struct`: making one takes a tenth of the time of 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Annotated, Any, NamedTuple
 
+import orjson
 from msgspec import Meta, Struct, to_builtins
 
 # Plug-ins, also those that runs have kept, import the blocks of documents from here.
@@ -25,6 +26,7 @@ from harness.document import Table as Table
 from harness.document import Tags as Tags
 from harness.document import Tile as Tile
 from harness.document import Verbatim as Verbatim
+from harness.errors import InvalidReply
 
 JSON = dict[str, Any]
 """One decoded JSON object."""
@@ -44,11 +46,13 @@ class Where(NamedTuple):
 class Message:
     """A message of a request; `role` is `system`, `user` or `assistant`.
 
-    `content` is a text, or a list of parts such as texts and pictures, in OpenAI's form.
+    `content` is a text, or a list of parts such as texts and pictures, in OpenAI's form. None is
+    for a message that has tool calls alone. The request's body has the fields as they are, hence a
+    class for each kind of message with more fields.
     """
 
     role: str
-    content: str | Sequence[Mapping[str, Any]]
+    content: str | Sequence[Mapping[str, Any]] | None
 
     def __hash__(self) -> int:
         return hash((self.role, self.text))  # a list of parts has no hash
@@ -56,15 +60,44 @@ class Message:
     @property
     def text(self) -> str:
         """Return the content as text: of parts that are no text, their type in brackets."""
-        if isinstance(self.content, str):
-            return self.content
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
         return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in self.content)
 
     def with_note(self, note: str) -> Message:
         """Return the message with more text at its end."""
-        if isinstance(self.content, str):
-            return Message(self.role, self.content + note)
-        return Message(self.role, [*self.content, {"type": "text", "text": note.strip()}])
+        if self.content is None or isinstance(self.content, str):
+            return replace(self, content=(self.content or "") + note)
+        return replace(self, content=[*self.content, {"type": "text", "text": note.strip()}])
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantMessage(Message):
+    """A reply that called tools, as a message of the next request. `tool_calls` are in OpenAI's
+    form; `Completion.as_message` makes them."""
+
+    tool_calls: Sequence[Mapping[str, Any]]
+
+    __hash__ = Message.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMessage(Message):
+    """The result of a tool call, of the role `tool`; `ToolCall.result` makes it."""
+
+    tool_call_id: str
+
+    __hash__ = Message.__hash__
+
+
+def message_of(data: Mapping[str, Any]) -> Message:
+    """Return the message of a mapping in OpenAI's form; members that no message here has are left
+    out. Raise `KeyError` without a role, or without a content where there is no tool call."""
+    if calls := data.get("tool_calls"):
+        return AssistantMessage(data["role"], data.get("content"), calls)
+    if "tool_call_id" in data:
+        return ToolMessage(data["role"], data["content"], data["tool_call_id"])
+    return Message(data["role"], data["content"])
 
 
 RESERVED = frozenset({"model", "messages", "n", "stream", "stream_options"})
@@ -80,7 +113,8 @@ class Request:
     unless the run sets it. Those in `RESERVED` are the harness's: raise `ValueError` for one.
     `full_messages` are sent in place of `messages` where these lack something, such as the parts of
     a content. `role` names the model that is asked, one of the benchmark's `roles`; empty for the
-    model under test.
+    model under test. `tools` are the functions that the model may call, and
+    `tool_choice` is whether it must call one, and which, both in OpenAI's form.
     """
 
     messages: tuple[Message, ...]
@@ -89,6 +123,8 @@ class Request:
     schema: Mapping[str, Any] | None = field(default=None, hash=False)
     full_messages: Sequence[Mapping[str, Any]] | None = field(default=None, hash=False)
     role: str = ""
+    tools: Sequence[Mapping[str, Any]] = field(default=(), hash=False)
+    tool_choice: str | Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         if not RESERVED.isdisjoint(self.parameters):
@@ -121,12 +157,60 @@ class UnclearTokens(Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     either: TokenCount = 0
 
 
+class ToolCall(Struct, frozen=True, omit_defaults=True):
+    """A call of a function that the request offers in `tools`.
+
+    `id` is the endpoint's, or `call_N` with the number of the call in its reply where it sends
+    none. `arguments` is what the model wrote, which may be no JSON. `extra_content` is what a
+    provider needs back with the call (Gemini: the signature of its thoughts).
+    """
+
+    id: str
+    name: str
+    arguments: str
+    extra_content: JSON | None = None
+
+    def json(self) -> JSON:
+        """Return the arguments as an object, empty where the model wrote none. Raise
+        `InvalidReply("tool_arguments")` for anything else."""
+        try:
+            value = orjson.loads(self.arguments.strip() or "{}")
+        except ValueError:
+            value = None
+        if type(value) is not dict:
+            raise InvalidReply(
+                "tool_arguments", "the arguments of a tool call are not a JSON object"
+            )
+        return value
+
+    def result(self, content: str) -> ToolMessage:
+        """Return the message with the result of the call, for the next request."""
+        return ToolMessage("tool", content, self.id)
+
+    @property
+    def wire(self) -> JSON:
+        """Return the call in OpenAI's form."""
+        function = {"name": self.name, "arguments": self.arguments}
+        call: JSON = {"id": self.id, "type": "function", "function": function}
+        if self.extra_content is not None:
+            call["extra_content"] = self.extra_content
+        return call
+
+    @property
+    def size(self) -> int:
+        """Return the bytes that the model wrote."""
+        return len(self.name.encode()) + len(self.arguments.encode())
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.arguments})"
+
+
 ANSWERER = ("model", "provider", "system_fingerprint")
 """Members of a completion that name who answered, as the endpoint sends them."""
 SENT_BY_SOME = ("cached_tokens", "reasoning_tokens", "provider", "system_fingerprint")
 
 
-class Completion(Struct, frozen=True):
+class Completion(Struct, frozen=True, forbid_unknown_fields=True):
     """The reply of an endpoint to one request.
 
     `finish_reason` is the endpoint's value, or OpenAI's equivalent, except for six of our own:
@@ -138,7 +222,10 @@ class Completion(Struct, frozen=True):
     the text. `cached_tokens` are those of the prompt that came from the endpoint's cache,
     `reasoning_tokens` those of the completion that went into thoughts. `unclear` is what the
     endpoint's counts leave open, None for nothing. `model`, `provider` (of a router such as
-    OpenRouter) and `system_fingerprint` are who answered, in the endpoint's words.
+    OpenRouter) and `system_fingerprint` are who answered, in the endpoint's words. `tool_calls` are
+    those of a reply to a request that offers tools. `logprobs` is the log-probabilities of the
+    choice as the endpoint sends them, None for none; OpenAI's are
+    `{"content": [{"token", "logprob", "bytes", "top_logprobs"}, ...]}`.
     """
 
     text: str
@@ -153,12 +240,14 @@ class Completion(Struct, frozen=True):
     unclear: UnclearTokens | None = None
     provider: str | None = None
     system_fingerprint: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    logprobs: JSON | None = None
 
     @property
     def data(self) -> JSON:
-        """Return the completion as responses have it; `SENT_BY_SOME` only if the endpoint sends
-        them."""
-        made = {
+        """Return the completion as responses have it; `SENT_BY_SOME`, tool calls and
+        log-probabilities only if the endpoint sends them."""
+        made: JSON = {
             "text": self.text,
             "finish_reason": self.finish_reason,
             "prompt_tokens": self.prompt_tokens,
@@ -173,12 +262,25 @@ class Completion(Struct, frozen=True):
                 made[name] = value
         if self.unclear is not None:
             made["unclear"] = to_builtins(self.unclear)
+        if self.tool_calls:
+            made["tool_calls"] = to_builtins(self.tool_calls)
+        if self.logprobs is not None:
+            made["logprobs"] = self.logprobs
         return made
+
+    def as_message(self) -> Message:
+        """Return the reply as a message of the next request, its thoughts left out."""
+        if self.tool_calls:
+            calls = [call.wire for call in self.tool_calls]
+            return AssistantMessage("assistant", self.text or None, calls)
+        return Message("assistant", self.text or self.refusal or "")
 
     @property
     def size(self) -> int:
-        """Return the bytes of text and thoughts."""
+        """Return the bytes of text, thoughts and tool calls."""
         size = len(self.text.encode())
+        if self.tool_calls:
+            size += sum([call.size for call in self.tool_calls])
         return size + len(self.reasoning.encode()) if self.reasoning else size
 
     @property
@@ -192,7 +294,8 @@ class Completion(Struct, frozen=True):
     @property
     def shown(self) -> str:
         """Return the text, or what there is instead."""
-        return self.text or self.refusal or f"(no text; finish_reason {self.finish_reason})"
+        text = self.text or self.refusal or "\n".join(map(str, self.tool_calls))
+        return text or f"(no text; finish_reason {self.finish_reason})"
 
 
 class Reply(Struct, frozen=True):
@@ -217,8 +320,9 @@ NEVER_ANSWERED = frozenset({"content_filter", "context_length"})
 reported usage."""
 
 Ask = Callable[[Request], Awaitable[Completion]]
-Baseline = Callable[[Sequence[Mapping[str, Any]], int], str]
-"""Answers the messages of a chat request (contents are strings). Only they and the seed decide."""
+Baseline = Callable[[Sequence[Mapping[str, Any]], int], str | Mapping[str, Any]]
+"""Answers the messages of a chat request (contents are strings) with a text, or with a message in
+OpenAI's form, which may have `tool_calls`. Only they and the seed decide."""
 
 
 class Usage(Struct, frozen=True):
@@ -259,9 +363,9 @@ class RunUsage:
 
     `cached_tokens` are among the prompt tokens, `reasoning_tokens` among those of completions, of
     which the `longest` had so many. What the endpoint did not report is counted in bytes:
-    `unknown_prompt` of requests' bodies, `unknown_completion` of the texts and thoughts of
-    `unknown_completions` replies. `seen_prompt_tokens` were for `sent` bytes, and `seen_tokens` of
-    completions for `seen_bytes`: the ratios by which the unknown ones are estimated. `lost`
+    `unknown_prompt` of requests' bodies, `unknown_completion` of the texts, thoughts and tool calls
+    of `unknown_completions` replies. `seen_prompt_tokens` were for `sent` bytes, and `seen_tokens`
+    of completions for `seen_bytes`: the ratios by which the unknown ones are estimated. `lost`
     requests of `lost_bytes` have no reply, and may have been billed. The usage of `unclear` replies
     contradicts itself; what that leaves open is summed up in `unclear_cached`, `unclear_prompt` and
     `unclear_either`.
@@ -306,7 +410,7 @@ class RunUsage:
             self.reasoning_tokens += min(thoughts or 0, answer)
             self.completion_tokens += answer
             self.longest = max(self.longest, answer)
-            if completion.text or completion.reasoning:
+            if completion.text or completion.reasoning or completion.tool_calls:
                 self.seen_tokens += answer
                 self.seen_bytes += completion.size
         elif (
@@ -327,9 +431,8 @@ class RunUsage:
         self.unknown_prompt += sent if completion.prompt_tokens is None else 0
         if completion.completion_tokens is None:
             self.unknown_completions += 1
-            self.unknown_completion += (
-                len(completion.text.encode()) if completion.reasoning_tokens else completion.size
-            )
+            thoughts = completion.reasoning if completion.reasoning_tokens else None
+            self.unknown_completion += completion.size - len((thoughts or "").encode())
 
     def merge(self, other: RunUsage) -> None:
         """Count what another has counted."""

@@ -21,4 +21,4 @@ def run(data: bytes) -> None:
     template = Template(scratch.written(PATH, data), OWN_PROMPT, PLACES, NEEDED)
     messages = template.messages(VALUES)
     assert messages[-1].role == "user"
-    assert any("猫" in message.content for message in messages)
+    assert any("猫" in message.text for message in messages)

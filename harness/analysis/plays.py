@@ -144,7 +144,7 @@ def conversation(exchanges: Sequence[Exchange]) -> Iterator[list[Block]]:
         blocks += [Paragraph(f"{plural(same, 'message')} as before.")] if same else []
         blocks += [Quote(message.role, message.text) for message in messages[same:]]
         yield [*blocks, *quotes(each.completion, "reply")]
-        before = *messages, Message("assistant", each.completion.shown)
+        before = *messages, each.completion.as_message()
 
 
 @contextmanager

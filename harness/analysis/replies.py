@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from harness.benchmarks.files import open_regular
@@ -82,7 +83,7 @@ class Replies:
         """Return a user's, by request digest and how many times it was sent before. Raise
         `MISSHAPEN`."""
         return {
-            (data["request"], data["nth"]): Completion(**data["completion"])
+            (data["request"], data["nth"]): msgspec.convert(data["completion"], Completion)
             for data in self.lines(position)
         }
 

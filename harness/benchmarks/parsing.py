@@ -58,6 +58,9 @@ def json_object(completion: Completion, repairs: list[str]) -> JSON:
     """
     if completion.finish_reason in WITHOUT_JSON:
         raise InvalidReply("no_json")
+    if completion.tool_calls and _is_called_answer(completion):
+        repairs.append("tool_call")
+        return completion.tool_calls[0].json()
     text = checked_text(completion)
     if completion.finish_reason == "tool_call":
         repairs.append("tool_call")
@@ -67,6 +70,13 @@ def json_object(completion: Completion, repairs: list[str]) -> JSON:
     if type(data) is not dict:
         raise InvalidReply("not_object")
     return data
+
+
+def _is_called_answer(completion: Completion) -> bool:
+    """Return whether a completion is one tool call and no text: the answer, where the user offers a
+    tool for it by --extra-body."""
+    is_whole = completion.finish_reason not in FINAL_REASONS
+    return is_whole and len(completion.tool_calls) == 1 and not completion.text.strip()
 
 
 def strict_object(**fields: JSON) -> JSON:

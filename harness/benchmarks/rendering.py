@@ -6,9 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+import orjson
+
 from harness.benchmark import Metric
+from harness.benchmarks.records import ODD_SHAPE
 from harness.document import Chart, Quote, Series, Table
-from harness.model import Completion
+from harness.model import JSON, Completion
 from harness.scoring.reports import Report, Value
 
 
@@ -19,7 +22,8 @@ def called(report: Report) -> str:
 
 
 def quotes(completion: Completion, label: str) -> Iterator[Quote]:
-    """Return a completion as it came, the thoughts before it first."""
+    """Return a completion as it came: thoughts, text or what there is instead, tool calls after a
+    text, log-probabilities of the tokens."""
     ended = (
         ""
         if completion.finish_reason in (None, "stop")
@@ -28,6 +32,28 @@ def quotes(completion: Completion, label: str) -> Iterator[Quote]:
     if completion.reasoning:
         yield Quote(f"Thoughts before {label.lower()}", completion.reasoning)
     yield Quote(f"{label}{ended}", completion.shown)
+    if completion.tool_calls and completion.text:
+        yield Quote(f"Tool calls of {label.lower()}", "\n".join(map(str, completion.tool_calls)))
+    if completion.logprobs:
+        yield Quote(f"Log-probabilities of {label.lower()}", _token_lines(completion.logprobs))
+
+
+def _token_lines(logprobs: JSON) -> str:
+    """Return a line for each token, with those that the endpoint names as alternatives; the JSON of
+    what is not in OpenAI's form."""
+    try:
+        return "\n".join(_token_line(token) for token in logprobs["content"])
+    except ODD_SHAPE:
+        return orjson.dumps(logprobs).decode()
+
+
+def _token_line(token: JSON) -> str:
+    alternatives = ", ".join(_token(other) for other in token.get("top_logprobs") or ())
+    return f"{_token(token)} (of {alternatives})" if alternatives else _token(token)
+
+
+def _token(token: JSON) -> str:
+    return f"{orjson.dumps(token['token']).decode()} {token['logprob']}"
 
 
 def table(head: str, columns: Mapping[str, Mapping[str, str]]) -> Table:

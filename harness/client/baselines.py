@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 import orjson
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
-from harness.client.replies import completion_of
+from harness.client.replies import completion_of, storable, tool_calls_of
 from harness.client.transport import Received
 from harness.errors import ConfigurationRefused, Rejected
-from harness.model import JSON
+from harness.model import JSON, Completion
 
 _EMPTY: Mapping[str, Any] = {
     "object": {},
@@ -68,30 +68,49 @@ class Baselines:
                 f"no baseline {call.model}; there are {', '.join(self._models)}: check --model"
             )
         room = call.max_completion_tokens or call.max_tokens
-        text, is_cut = ended(
-            self._answer(call), call.stop or (), room if room and room > 0 else None
-        )
-        prompt = sum([len(message["content"]) for message in call.messages]) // 2
-        reason = "length" if is_cut else "stop"
+        answer = self._answer(call)
+        text, is_cut = ended(answer.text, call.stop or (), room if room and room > 0 else None)
+        prompt = sum([len(message["content"] or "") for message in call.messages]) // 2
+        reason = "length" if is_cut else answer.finish_reason or "stop"
+        message = {"content": text, "tool_calls": [each.wire for each in answer.tool_calls]}
+        choice = {"message": message, "finish_reason": reason, "logprobs": answer.logprobs}
+        counted = "".join([text, *map(str, answer.tool_calls)])
         reply = {
             "model": call.model,
-            "choices": [{"message": {"content": text}, "finish_reason": reason}],
+            "choices": [choice],
             "usage": {
                 "prompt_tokens": prompt,
-                "completion_tokens": completion_tokens(text, reason),
+                "completion_tokens": completion_tokens(counted, reason),
             },
         }
-        return Received(completion_of(reply), defaults.EMBEDDED)
+        return Received(completion_of(reply, request=body), defaults.EMBEDDED)
 
-    def _answer(self, call: Call) -> str:
+    def _answer(self, call: Call) -> Completion:
         seed = call.seed if type(call.seed) is int else 0
         try:
-            text = self._models[call.model](call.messages, seed)
-            text.encode()
-            return fitted(text, call.response_format)
+            answer = completion_of_answer(self._models[call.model](call.messages, seed))
+            answer.text.encode()
+            if not answer.tool_calls:
+                answer = structs.replace(answer, text=fitted(answer.text, call.response_format))
+            return answer
         except Exception as error:  # the author's code; another try would not help
             why = f"{type(error).__name__}: {error}"
             raise Rejected("http_400", f"the baseline {call.model} failed: {why}") from None
+
+
+def completion_of_answer(answer: str | Mapping[str, Any]) -> Completion:
+    """Return the completion of a baseline's answer: a text, or a message in OpenAI's form, which
+    may have the `logprobs` of its choice too."""
+    if isinstance(answer, str):
+        return Completion(answer)
+    calls = tuple(tool_calls_of(answer.get("tool_calls") or ()))
+    logprobs = answer.get("logprobs")
+    return Completion(
+        answer.get("content") or "",
+        "tool_calls" if calls else "stop",
+        tool_calls=calls,
+        logprobs=storable(logprobs) if logprobs else None,
+    )
 
 
 def tokens(text: str) -> int:

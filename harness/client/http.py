@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import orjson
 from msgspec import structs
 
 from harness.client import replies
@@ -204,11 +205,10 @@ class Client:
             raise self.scrubbed(self.mapped(error, stood_still)) from None
         try:
             if streamed is not None:
-                completion = replies.completion_of(streamed, is_streamed=True)
+                completion = replies.completion_of(streamed, is_streamed=True, request=body)
             else:
                 completion = self._read(response, content, body)
-            if len(completion.text) + len(completion.reasoning or "") > LARGEST_REPLY:
-                raise TooLarge(LARGEST_REPLY)
+            check_size(completion)
         except HarnessError as error:
             raise self.scrubbed(self.named(error)) from None
         if (
@@ -222,7 +222,7 @@ class Client:
     def _read(self, response: aiohttp.ClientResponse, content: bytes, body: bytes) -> Completion:
         """Return what a whole reply to `body` settles. Raise the error that it means otherwise."""
         if 200 <= response.status < 300:
-            return replies.completion(content, response.headers.get("Content-Type", ""))
+            return replies.completion(content, response.headers.get("Content-Type", ""), body)
         if response.status == PROXY_WANTS_CREDENTIALS and self.proxy is not None:
             raise self._proxy_fault(f"status {response.status}")
         return replies.refused(response.status, response.headers, content, datetime.now(UTC), body)
@@ -407,6 +407,17 @@ class Client:
         return self.hide(text[: 2 * MAX_WORDS])[
             :MAX_WORDS
         ]  # no secret is cut in two before it is looked for
+
+
+def check_size(completion: Completion) -> None:
+    """Raise `TooLarge` for a completion of more characters than `LARGEST_REPLY`, its tool calls and
+    log-probabilities counted as JSON."""
+    size = len(completion.text) + len(completion.reasoning or "")
+    if completion.tool_calls or completion.logprobs:
+        calls = [call.wire for call in completion.tool_calls]
+        size += len(orjson.dumps([calls, completion.logprobs]))
+    if size > LARGEST_REPLY:
+        raise TooLarge(LARGEST_REPLY)
 
 
 def _answerer(completion: Completion) -> tuple[str | None, ...]:

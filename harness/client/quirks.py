@@ -57,6 +57,7 @@ class Quirk:
     unless: str | None
     requires: str
     undoes: str
+    needed: str
     change: Callable[[JSON], object]
 
 
@@ -156,7 +157,7 @@ def _system_first(body: JSON) -> None:
 
 def text_of(message: JSON) -> str:
     """Return the text of a message; for a content in parts, their JSON."""
-    content = message.get("content", "")
+    content = message.get("content") or ""
     return content if isinstance(content, str) else orjson.dumps(content).decode()
 
 
@@ -186,12 +187,17 @@ def _quirk(name: str, rule: dict[str, Any]) -> Quirk:
         )
     unless = "|".join(_PHRASES[rule["unless"]]) if "unless" in rule else None
     change = CHANGES.get(name, lambda body: body.pop(rule["member"], None))
-    requires, undoes = rule.get("requires", ""), rule.get("undoes", "")
-    return Quirk(rule["member"], refusal, rule["sentence"], unless, requires, undoes, change)
+    requires, undoes, needed = (rule.get(field, "") for field in ("requires", "undoes", "needed"))
+    return Quirk(
+        rule["member"], refusal, rule["sentence"], unless, requires, undoes, needed, change
+    )
 
 
 QUIRKS: dict[str, Quirk] = {name: _quirk(name, rule) for name, rule in _RULES["quirks"].items()}
 """By name, in the order in which they are applied to a body, and looked for in a refusal."""
+
+NEEDED = frozenset(name for name, quirk in QUIRKS.items() if quirk.needed)
+"""Quirks of members without which a reply is of no use to the benchmark that asks for them."""
 
 PLAINLY_THE_FORMAT = re.compile(
     _near(
@@ -214,8 +220,9 @@ def checked(names: Iterable[str]) -> Quirks:
 
 
 def unwanted(needs_schema: bool) -> Quirks:
-    """Return the quirks that requests must not have, if they need the benchmark's schema."""
-    return WITHOUT_SCHEMA if needs_schema else frozenset()
+    """Return the quirks that requests must not have; `needs_schema`: those without the benchmark's
+    schema are among them."""
+    return NEEDED | WITHOUT_SCHEMA if needs_schema else NEEDED
 
 
 def adapt(body: bytes, quirks: Quirks, given: Collection[str] = ()) -> bytes:
@@ -280,7 +287,8 @@ class Adapted:
     adopted. Requests that are refused at the start learn concurrently: none waits for the reply to
     another. `known` are quirks learned before. `stream` is `on`, `off`, or `auto` (for an endpoint
     that answers in no other way). `given` as for `adapt`. `needs_schema`: the run ends where an
-    endpoint does not take the benchmark's JSON schema.
+    endpoint does not take the benchmark's JSON schema, as it does where one takes no tools or
+    log-probabilities that a request asks for.
     """
 
     def __init__(
@@ -339,6 +347,10 @@ class Adapted:
                     " auto"
                 )
                 raise EndpointStopped(words) from None
+            if needed := QUIRKS[name].needed:
+                member = QUIRKS[name].member
+                words = f"the endpoint takes no {member} ({refusal.detail}): {needed}"
+                raise ConfigurationRefused(words) from None
             words = (
                 f"the endpoint does not take the JSON schema ({refusal.detail}): run with"
                 " --structured auto"

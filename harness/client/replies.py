@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -20,10 +20,11 @@ import orjson
 from harness.benchmarks.parsing import FINAL_REASONS, after_thinking, is_json
 from harness.client import error_phrases as phrases
 from harness.client.error_phrases import error_text, is_error, one_line, says
+from harness.client.request_body import offers_tools
 from harness.client.requested_wait import requested_wait
 from harness.client.usage import reasoning_tokens, reported_tokens
 from harness.errors import ConfigurationRefused, EndpointStopped, Rejected, TransportFault
-from harness.model import Completion
+from harness.model import Completion, ToolCall
 
 ONLY_THINKING = "only_thinking"
 """The finish reason of a reply that was cut off before its answer began: all its tokens went into
@@ -85,8 +86,8 @@ class UnknownModel(Denied, ConfigurationRefused):
     """The endpoint does not know the model."""
 
 
-def completion(body: bytes, content_type: str = "") -> Completion:
-    """Return the completion in a reply with a status from 200 to 299."""
+def completion(body: bytes, content_type: str = "", request: bytes = b"{}") -> Completion:
+    """Return the completion in a reply with a status from 200 to 299 to the body `request`."""
     data = decoded(body, content_type)
     if data is None:
         if HTML.match(body):
@@ -101,12 +102,14 @@ def completion(body: bytes, content_type: str = "") -> Completion:
             else f" (its type is {one_line(content_type) or 'not named'})"
         )
         raise TransportFault("bad_json", f"the reply is not whole JSON{named}")
-    return completion_of(data)
+    return completion_of(data, request=request)
 
 
-def completion_of(data: dict[str, Any], is_streamed: bool = False) -> Completion:
-    """Return the completion in a reply that is decoded already, or put together from the pieces of
-    a stream."""
+def completion_of(
+    data: dict[str, Any], is_streamed: bool = False, request: bytes = b"{}"
+) -> Completion:
+    """Return the completion in a reply to the body `request` that is decoded already, or put
+    together from the pieces of a stream."""
     if not data.get("choices"):
         data = without_envelope(data)
     choice = _choice(data.get("choices"))
@@ -135,11 +138,13 @@ def completion_of(data: dict[str, Any], is_streamed: bool = False) -> Completion
     else:
         text, within = _parts(content)
         thoughts = thoughts or within
-    if not text or text.isspace():
+    calls = _offered_calls(message, request)
+    if not calls and (not text or text.isspace()):
         text, thoughts, reason = _without_text(message, text, thoughts, reason, usage)
-    elif (is_streamed or reason != "stop") and reason not in FINAL_REASONS and _is_unclosed(text):
+    elif not calls and (is_streamed or reason != "stop") and _is_broken_off(text, reason):
         reason = UNCLOSED
-    tokens = reported_tokens(usage, has_text=bool(text or thoughts))
+    tokens = reported_tokens(usage, has_text=bool(text or thoughts or calls))
+    logprobs = choice.get("logprobs")
     return Completion(  # by position, which is faster
         text,
         reason,
@@ -153,6 +158,8 @@ def completion_of(data: dict[str, Any], is_streamed: bool = False) -> Completion
         tokens.unclear,
         provider if type(provider) is str and provider else None,
         fingerprint if type(fingerprint) is str and fingerprint else None,
+        calls,
+        storable(logprobs) if type(logprobs) is dict else None,
     )
 
 
@@ -261,12 +268,13 @@ def _without_text(
     reason: str | None,
     usage: dict[str, Any],
 ) -> tuple[str, str | None, str | None]:
-    """Return text, thoughts and finish reason of a reply with a blank text.
+    """Return text, thoughts and finish reason of a reply with a blank text and no call of a tool
+    that was offered.
 
-    No tools are offered, so a tool call is the answer of a model that answers by tool calls. vLLM
-    and SGLang with a reasoning parser put the answer of a model that does not think in the member
-    for thoughts (vllm-project/vllm issues), and all of a reply whose thoughts have no end: the only
-    object there, at its end, is the answer.
+    Hence a tool call is the answer of a model that answers by tool calls. vLLM and SGLang with a
+    reasoning parser put the answer of a model that does not think in the member for thoughts
+    (vllm-project/vllm issues), and all of a reply whose thoughts have no end: the only object
+    there, at its end, is the answer.
     """
     if reason == "length" and (thoughts or reasoning_tokens(usage)):
         return text, thoughts, ONLY_THINKING
@@ -288,13 +296,53 @@ def _elsewhere(message: dict[str, Any]) -> str:
     """
     if message.get("parsed"):
         return _as_text(message["parsed"])
-    calls = message.get("tool_calls") or [{"function": message.get("function_call")}]
-    if type(calls) is list and len(calls) == 1:
+    calls = _listed_calls(message)
+    if len(calls) == 1:
         arguments = arguments_of(calls[0])
         with suppress(ValueError):
             if type(orjson.loads(arguments)) is dict:
                 return arguments
     return ""
+
+
+def _listed_calls(message: dict[str, Any]) -> list[Any]:
+    """Return the tool calls of a message, its only one also where it is in the older member."""
+    calls = message.get("tool_calls") or [{"function": message.get("function_call")}]
+    return calls if type(calls) is list else []
+
+
+def _offered_calls(message: dict[str, Any], request: bytes) -> tuple[ToolCall, ...]:
+    """Return the tool calls of a message if the body `request` offers tools: they are the answer
+    then, with or without a text."""
+    if not (message.get("tool_calls") or message.get("function_call")):
+        return ()
+    return tuple(tool_calls_of(_listed_calls(message))) if offers_tools(request) else ()
+
+
+def tool_calls_of(calls: Iterable[Any]) -> Iterator[ToolCall]:
+    """Yield the tool calls of a message in OpenAI's form; what has no function is none."""
+    for number, call in enumerate(calls, 1):
+        function = call.get("function") if type(call) is dict else None
+        if type(function) is not dict:
+            continue
+        call_id, name, extra = call.get("id"), function.get("name"), call.get("extra_content")
+        yield ToolCall(
+            call_id if call_id and type(call_id) is str else f"call_{number}",
+            name if type(name) is str else "",
+            arguments_of(call),
+            storable(extra) if type(extra) is dict else None,
+        )
+
+
+def storable(data: dict[str, Any]) -> dict[str, Any] | None:
+    """Return data as it will be read again from a file, None for nothing: a bare NaN is null there.
+    Raise `TransportFault` for what no file can hold."""
+    try:
+        stored = orjson.dumps(data)
+    except TypeError as error:
+        raise TransportFault("bad_json", f"the reply cannot be saved: {error}") from None
+    loaded: dict[str, Any] = orjson.loads(stored)
+    return loaded or None
 
 
 def arguments_of(call: object) -> str:
@@ -320,6 +368,10 @@ def _within_thoughts(
         return text, thoughts, reason
     before = thoughts.rpartition(answer)[0]
     return (thoughts, None, reason) if FENCE_ALONE.fullmatch(before) else (answer, before, reason)
+
+
+def _is_broken_off(text: str, reason: str | None) -> bool:
+    return reason not in FINAL_REASONS and _is_unclosed(text)
 
 
 def _is_unclosed(text: str) -> bool:
@@ -447,6 +499,8 @@ def _settle(
             status = {"rate_limit": 429, "too_large": 413}.get(meaning, status)
             wait = requested_wait(status, headers, now, low, delay)
             raise TransportFault(f"http_{status}", shown, retry_after=wait, billed=billed)
+        case "refused_member":
+            raise Rejected("http_400", shown)
         case "no_path":
             raise TransportFault(kind, shown, unreachable=True)
     raise Rejected(kind, shown)

@@ -83,6 +83,10 @@ class Sampling:
                 body[name] = value
         if request.json_object:
             body.setdefault("response_format", _response_format(request.schema))
+        if request.tools:
+            body["tools"] = request.tools
+        if request.tool_choice is not None:
+            body["tool_choice"] = request.tool_choice
         if self.extra_body:
             body |= self.extra_body
         return orjson.dumps(body)
@@ -95,6 +99,11 @@ def _response_format(schema: Mapping[str, Any] | None) -> JSON:
         "type": "json_schema",
         "json_schema": {"name": SCHEMA_NAME, "strict": True, "schema": schema},
     }
+
+
+def offers_tools(body: bytes) -> bool:
+    """Return whether a request's body has tools that the model may call."""
+    return bool(orjson.loads(body).get("tools"))
 
 
 def digest(body: bytes, role: str = "") -> str:

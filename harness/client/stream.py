@@ -45,6 +45,8 @@ END_REASONS = frozenset({"stop", "length", "content_filter", "tool_calls", "func
 MOST_CHOICES, MOST_MEMBERS = 128, 1000
 """That are kept of a stream: one choice is requested, and what has other members is no
 completion."""
+MAX_CALLS = 1000
+"""Tool calls of a streamed reply. Each takes memory that the bytes of the stream do not bound."""
 LEAST_REPEATS = 3
 """Deltas of which each repeats all before, so that the last one may be the whole text."""
 
@@ -106,23 +108,54 @@ class Events:
         return found
 
 
+class _Call:
+    """The pieces of one tool call."""
+
+    def __init__(self) -> None:
+        self.id: object = None
+        self.name: object = None
+        self.extra_content: object = None
+        self.arguments: list[str] = []
+
+    def add(self, piece: dict[str, Any]) -> None:
+        """Add a piece: only that of the arguments goes on, since some servers repeat the others."""
+        self.id = self.id or piece.get("id")
+        self.name = self.name or _name_of(piece)
+        self.extra_content = self.extra_content or piece.get("extra_content")
+        if arguments := arguments_of(piece):
+            self.arguments.append(arguments)
+
+    def is_over(self, piece: dict[str, Any]) -> bool:
+        """Return whether a piece with the same index begins another call, as of Gemini, which gives
+        all of them the index 0. An id alone is no sign: vLLM sent another one in each piece."""
+        differs = bool(self.id and piece.get("id")) and self.id != piece["id"]
+        return differs and bool(self.name and _name_of(piece))
+
+    def whole(self) -> dict[str, Any]:
+        function = {"name": self.name, "arguments": "".join(self.arguments)}
+        return {"id": self.id, "function": function, "extra_content": self.extra_content}
+
+
 class _Choice:
-    """The pieces of one choice, or its whole `message`."""
+    """The pieces of one choice, or its whole `message`; `logprobs` has the lists of all chunks
+    joined."""
 
     def __init__(self, index: object) -> None:
         self.index = index
         self.pieces: dict[str, list[Any]] = {}
-        self.calls: dict[Any, list[str]] = {}
+        self.calls: list[_Call] = []
+        self._call_by_index: dict[int, _Call] = {}
+        self.logprobs: dict[str, Any] = {}
         self.message: dict[str, Any] | None = None
         self.finish_reason: object = None
 
     def add(self, delta: dict[str, Any]) -> bool:
-        """Add a delta; return whether it has any text or thought."""
-        if calls := delta.get("tool_calls"):
-            self._add_calls(calls)
-        if call := delta.get("function_call"):
-            self._add_calls([{"function": call}])
+        """Add a delta; return whether it has any text, thought or piece of a tool call."""
         speaks = False
+        if calls := delta.get("tool_calls"):
+            speaks |= self._add_calls(calls)
+        if call := delta.get("function_call"):
+            speaks |= self._add_calls([{"function": call}])
         for name in TEXTS:
             piece = delta.get(name)
             if piece and type(piece) in (str, list, dict):
@@ -134,23 +167,40 @@ class _Choice:
                     pieces.append(piece)
         return speaks
 
-    def _add_calls(self, calls: object) -> None:
-        """Add pieces of the arguments of tool calls, each by the index of its call."""
-        for place, call in enumerate(calls if type(calls) is list else ()):
-            if piece := arguments_of(call):
-                index = call.get("index", place)
-                self.calls.setdefault(index if type(index) is int else place, []).append(piece)
+    def _add_calls(self, calls: object) -> bool:
+        """Add pieces of tool calls, each by the index of its call; return whether there are any."""
+        pieces = [call for call in calls if type(call) is dict] if type(calls) is list else []
+        for place, piece in enumerate(pieces):
+            index = piece.get("index", place)
+            index = index if type(index) is int else place
+            call = self._call_by_index.get(index)
+            if call is None or call.is_over(piece):
+                call = self._call_by_index[index] = _Call()
+                self.calls.append(call)
+            call.add(piece)
+        if len(self.calls) > MAX_CALLS:
+            raise TransportFault("too_large", f"the reply has more than {MAX_CALLS} tool calls")
+        return bool(pieces)
+
+    def add_logprobs(self, logprobs: dict[str, Any]) -> None:
+        """Add the log-probabilities of a chunk: lists go on, other values are the last ones."""
+        for name, value in logprobs.items():
+            earlier = self.logprobs.get(name)
+            if type(value) is list and type(earlier) is list:
+                earlier.extend(value)
+            elif value is not None or earlier is None:
+                self.logprobs[name] = value
 
     def whole(self) -> dict[str, Any]:
         message = self.message
         if message is None:
             message = {name: _joined(pieces) for name, pieces in self.pieces.items()}
-            if self.calls:
-                calls = [
-                    {"function": {"arguments": "".join(pieces)}} for pieces in self.calls.values()
-                ]
+            if calls := [call.whole() for call in self.calls if call.name or call.arguments]:
                 message["tool_calls"] = calls
-        return {"index": self.index, "message": message, "finish_reason": self.finish_reason}
+        choice = {"index": self.index, "message": message, "finish_reason": self.finish_reason}
+        if self.logprobs:
+            choice["logprobs"] = self.logprobs
+        return choice
 
 
 class StreamedReply:
@@ -307,22 +357,30 @@ class StreamedReply:
             if not self._named.get(name) and chunk.get(name):
                 self._named[name] = chunk[name]
 
+    def _new_choice(self, key: int | str, index: object) -> _Choice | None:
+        """Return a choice without pieces, None if the stream has too many."""
+        if len(self._choices) >= MOST_CHOICES:
+            return None
+        made = self._choices[key] = _Choice(index)
+        return made
+
     def _merge_choice(self, choice: dict[str, Any]) -> None:
         index = index_of(choice)
         key = index if type(index) is int else str(index)
-        merged = self._choices.get(key)
+        merged = self._choices.get(key) or self._new_choice(key, index)
         if merged is None:
-            if len(self._choices) >= MOST_CHOICES:
-                return
-            merged = self._choices[key] = _Choice(index)
+            return
         delta = choice.get("delta")
         if type(delta) is dict:
             self.speaks |= merged.add(delta)
         elif type(message := choice.get("message")) is dict:
             merged.message = message
+            merged.logprobs = {}  # those of the whole message follow
             self.speaks = True
         elif type(text := choice.get("text")) is str:
             self.speaks |= merged.add({"content": text})
+        if type(logprobs := choice.get("logprobs")) is dict:
+            merged.add_logprobs(logprobs)
         if (error := choice.get("error")) and is_error(error):
             self._fail(choice)
         elif reason := choice.get("finish_reason"):
@@ -332,6 +390,11 @@ class StreamedReply:
                 merged.finish_reason = reason
             if type(usage := choice.get("usage")) is dict:
                 self._usage = usage
+
+
+def _name_of(call: dict[str, Any]) -> object:
+    function = call.get("function")
+    return function.get("name") if type(function) is dict else None
 
 
 def _is_error(chunk: dict[str, Any]) -> bool:

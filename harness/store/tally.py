@@ -7,7 +7,6 @@ by a worker.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import msgspec
 
@@ -21,7 +20,6 @@ from harness.store.files import RunFiles
 IN_FLIGHT = "in_flight"
 UNANSWERED = frozenset({"retry", "unanswered", "probe", "outage"})
 """Lines of the log: those that have a member `sent` may have been billed."""
-COMPLETION_KEYS = frozenset(Completion.__struct_fields__)
 
 
 class RunTally:
@@ -97,16 +95,11 @@ def completion_of(line: JSON) -> Completion | None:
     """Return the completion of a response's line; None if the line is not as the harness writes it,
     so that the request is sent again. A checksum shows that a line is unchanged, and not that it is
     one of ours."""
-    saved: Any = line.get("completion")
     try:
-        made = msgspec.convert(saved, Completion)
+        made = msgspec.convert(line.get("completion"), Completion)
     except msgspec.ValidationError:
         return None
-    usable = (
-        type(line.get("request")) is str
-        and type(line.get("nth")) is int
-        and saved.keys() <= COMPLETION_KEYS
-    )
+    usable = type(line.get("request")) is str and type(line.get("nth")) is int
     counts = made.prompt_tokens, made.completion_tokens, made.cached_tokens, made.reasoning_tokens
     return (
         made

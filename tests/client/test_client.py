@@ -1771,6 +1771,39 @@ async def test_stream_that_is_too_large_is_left(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("grows", ["content", "logprobs", "tool_calls"])
+async def test_completion_of_a_stream_has_the_limit_of_one_that_comes_whole(
+    grows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is kept of it counts: text, log-probabilities and the arguments of tools."""
+    monkeypatch.setattr(client_module, "LARGEST_REPLY", MEGABYTE)
+    long = "x" * (MEGABYTE // 2 + 1)
+    delta: dict[str, Any] = {"content": "ja"}
+    logprobs = None
+    match grows:
+        case "content":
+            delta = {"content": long}
+        case "logprobs":
+            logprobs = {"content": [{"token": long, "logprob": 0.0}]}
+        case "tool_calls":
+            delta = {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": long}}]}
+    choice = {"index": 0, "delta": delta, "logprobs": logprobs}
+    event = b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"
+    request = orjson.dumps({"messages": [], "tools": [{}]})
+    for pieces, kind in ((1, None), (2, "too_large")):
+        async with (
+            serving(http(200, event * pieces + DONE, EVENTS)) as server,
+            Client(Address(server.url), timeout=9.0, connections=1) as client,
+        ):
+            found = None
+            try:
+                await client.send(request)
+            except TransportFault as fault:
+                found = fault.kind
+        assert found == kind
+
+
+@pytest.mark.anyio
 async def test_quota_is_told_by_the_headers_of_a_stream_too() -> None:
     """They come before the first token."""
     told: list[float] = []

@@ -190,6 +190,7 @@ def test_rules_in_the_data_file_are_whole() -> None:
             "unless",
             "requires",
             "undoes",
+            "needed",
         }, name
         assert rule.get("undoes", name) in rules, name
     assert rules.keys() == QUIRKS.keys() > CHANGES.keys()
@@ -199,6 +200,15 @@ def test_rules_in_the_data_file_are_whole() -> None:
 # here.
 
 REFUSALS = [
+    ("no_tools", openai("registry.ollama.ai/library/gemma3:4b does not support tools", code="x")),
+    ("no_tools", openai('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', code="x")),
+    ("no_tools", openai("No endpoints found that support tool use. To learn more, visit: https://openrouter.ai/docs", code="x")),
+    ("no_tools", openai("tools param requires --jinja flag", code="x")),
+    ("no_tool_choice", openai("Unsupported value: 'tool_choice' does not support 'required' with this model.")),
+    ("no_logprobs", openai("Unable to submit request because Logprobs is not supported for this model.", code="x")),
+    ("no_logprobs", openai("Gaudi doesn't support logprobs. Please remove 'logprobs'/'top_logprobs' from your request "
+                           "to receive a response.")),
+    ("no_top_logprobs", openai("Unsupported parameter: 'top_logprobs' is not supported with this model.")),
     ("max_completion_tokens", openai("Unsupported parameter: 'max_tokens' is not supported with this model. Use "
                                      "'max_completion_tokens' instead.", "max_tokens")),
     ("no_temperature", openai("Unsupported value: 'temperature' does not support 0 with this model. Only the default "
@@ -253,10 +263,12 @@ REFUSALS = [
 @pytest.mark.parametrize(("quirk", "body"), REFUSALS)
 def test_refusal_that_names_a_parameter_teaches_its_quirk(quirk: str, body: bytes) -> None:
     """In each provider's words, through the very reader that makes an error of them."""
-    penalties = (
-        {"frequency_penalty": 0.1, "presence_penalty": 0.2} if quirk.endswith("penalty") else {}
-    )
-    asked = request("请作答") if quirk == "json_word" else request(**penalties)
+    more: JSON = {}
+    if quirk.endswith("penalty"):
+        more = {"frequency_penalty": 0.1, "presence_penalty": 0.2}
+    if QUIRKS[quirk].needed:
+        more = {"tools": [{}], "tool_choice": "auto", "logprobs": True, "top_logprobs": 5}
+    asked = request("请作答") if quirk == "json_word" else request(**more)
     known = frozenset({"stream"} if quirk == "no_stream_options" else ())
     for status in (400, 422):
         error = refusal(status, body)

@@ -14,7 +14,8 @@ from harness.client.error_phrases import BASE_RESP, FINISH_REASONS, PHRASES
 from harness.client.replies import Denied, UnknownModel, UsedUp, completion, completion_of, refused
 from harness.client.stream import whole_stream
 from harness.errors import CallError, EndpointStopped, Rejected, TransportFault
-from harness.model import Completion
+from harness.model import Completion, RunUsage, ToolCall
+from harness.store.tally import completion_of as saved_completion
 
 NOW = datetime(2025, 3, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -1724,3 +1725,89 @@ def test_a_providers_word_has_one_meaning() -> None:
     assert FINISH_REASONS.keys().isdisjoint(PHRASES["broken_off"])
     assert len(BASE_RESP) == sum(map(len, codes.values()))
     assert all(type(code) is int and 400 <= status <= 599 for code, status in BASE_RESP.items())
+
+
+# Tool calls and log-probabilities
+
+OFFERED = orjson.dumps({"tools": [{"type": "function"}]})
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+
+
+def test_call_answers_a_request_with_tools_and_is_the_text_of_one_without() -> None:
+    """Only the body of the request decides; a prompt that names tools does not."""
+    body = reply({"content": None, "tool_calls": [CALL]}, "tool_calls")
+    found = completion(body, request=OFFERED)
+    assert (found.text, found.finish_reason) == ("", "tool_calls")
+    assert found.tool_calls == (ToolCall("a", "f", '{"x": 1}'),)
+    for request in (b"{}", orjson.dumps({"messages": [{"content": '"tools":[1]'}], "tools": []})):
+        found = completion(body, request=request)
+        assert (found.text, found.finish_reason, found.tool_calls) == (
+            '{"x": 1}',
+            "tool_call",
+            (),
+        )
+
+
+def test_calls_next_to_a_text_are_kept_with_it() -> None:
+    """So is the older form of a call; no usage then is no empty reply."""
+    body = reply({"content": "I look {", "tool_calls": [CALL, CALL]}, "tool_calls")
+    found = completion(body, request=OFFERED)
+    assert (found.text, len(found.tool_calls)) == ("I look {", 2)
+    usage = {"prompt_tokens": 3, "completion_tokens": 0}
+    older = reply({"function_call": {"name": "f", "arguments": {"x": 1}}}, usage=usage)
+    assert completion(older, request=OFFERED).tool_calls == (ToolCall("call_1", "f", '{"x": 1}'),)
+
+
+@pytest.mark.parametrize(
+    "calls", ["x", {"function": {}}, [None, 3], [{"function": []}], [{"custom": {"name": "f"}}], 7]
+)
+def test_calls_that_are_none_leave_the_rest(calls: Any) -> None:
+    found = completion(reply({"content": "ja", "tool_calls": calls}), request=OFFERED)
+    assert (found.text, found.tool_calls) == ("ja", ())
+
+
+@pytest.mark.parametrize("members", [{}, {"id": 7}, {"id": ""}, {"id": None}, {"id": ["a"]}])
+def test_call_without_a_usable_id_gets_its_number(members: Any) -> None:
+    """And one without a name has none."""
+    calls = [CALL, {"function": {"arguments": None, "name": 3}, **members}]
+    found = completion(reply({"tool_calls": calls}), request=OFFERED)
+    assert found.tool_calls[1] == ToolCall("call_2", "", "")
+
+
+def choice_with(logprobs: bytes) -> bytes:
+    return b'{"choices": [{"message": {"content": "ja"}, "logprobs": %b}]}' % logprobs
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        (b"null", None),
+        (b"{}", None),
+        (b'"x"', None),
+        (b"[1]", None),
+        (b'{"content": []}', {"content": []}),
+        (b'{"content": [{"logprob": -Infinity}]}', {"content": [{"logprob": None}]}),
+        (b'{"tokens": ["a"]}', {"tokens": ["a"]}),
+    ],
+)
+def test_log_probabilities_are_kept_as_a_file_holds_them(sent: bytes, kept: Any) -> None:
+    """So that a reply is the same now and when it is read again."""
+    found = completion(choice_with(sent))
+    assert found.logprobs == kept
+    line = orjson.loads(orjson.dumps({"request": "d", "nth": 0, "completion": found.data}))
+    assert saved_completion(line) == found
+
+
+def test_log_probabilities_that_no_file_holds_are_a_fault() -> None:
+    """A half of a surrogate pair in a list; not a defect when the line is written."""
+    with pytest.raises(TransportFault) as caught:
+        completion(choice_with(b'{"tokens": ["\\ud83d"]}'))
+    assert caught.value.kind == "bad_json"
+
+
+def test_calls_count_where_an_endpoint_counts_no_tokens() -> None:
+    """Their bytes are those that a model wrote."""
+    found = completion(reply({"tool_calls": [CALL]}), request=OFFERED)
+    usage = RunUsage()
+    usage.add(found, 100)
+    assert usage.unknown_completion == found.size == len('f{"x": 1}')

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.client.replies import completion_of
 from harness.client.stream import Event, Events, StreamedReply, looks_streamed, whole_stream
-from harness.errors import TransportFault
+from harness.errors import InvalidReply, TransportFault
 from harness.model import Completion
 
 LARGEST = 2**20
@@ -508,3 +508,111 @@ def test_stream_of_ever_new_choices_and_members_takes_little_memory() -> None:
         tracemalloc.stop()
     reply.feed(chunk("stop") + DONE)
     assert completion_of(reply.whole(ended=True)).text == "Hi"
+
+
+# Tool calls and log-probabilities
+
+
+def call(index: object, **members: object) -> bytes:
+    return chunk(tool_calls=[{"index": index, **members}])
+
+
+def function(arguments: object, name: str | None = None) -> dict[str, object]:
+    return {"function": {"name": name, "arguments": arguments}}
+
+
+OFFERED = orjson.dumps({"tools": [{"type": "function"}]})
+
+
+def called(*blocks: bytes) -> list[tuple[str, str, str]]:
+    data = read(*blocks, chunk("tool_calls"), DONE)
+    found = completion_of(data, is_streamed=True, request=OFFERED)
+    assert found.finish_reason == "tool_calls" and found.text == ""
+    return [(one.id, one.name, one.arguments) for one in found.tool_calls]
+
+
+def test_pieces_of_several_calls_are_joined_by_index() -> None:
+    """In the order in which the calls begin, whatever their indexes are."""
+    blocks = (
+        call(7, id="b", **function("", "second")),
+        call(2, id="a", **function('{"x"', "first")),
+        call(7, **function('{"y": 2}')),
+        call(2, **function(": 1}")),
+    )
+    assert called(*blocks) == [("b", "second", '{"y": 2}'), ("a", "first", '{"x": 1}')]
+
+
+def test_calls_with_one_index_and_ids_of_their_own_are_several() -> None:
+    """Gemini sends each whole, with index 0."""
+    blocks = call(0, id="a", **function("{}", "f")), call(0, id="b", **function("{}", "g"))
+    assert called(*blocks) == [("a", "f", "{}"), ("b", "g", "{}")]
+
+
+def test_name_or_id_that_is_sent_with_each_piece_counts_once() -> None:
+    """So do a name that is repeated and an id that is another one each time."""
+    repeated = call(0, id="a", **function('{"x"', "f")), call(0, id="a", **function(": 1}", "f"))
+    assert called(*repeated) == [("a", "f", '{"x": 1}')]
+    renamed = call(0, id="a", **function('{"x"', "f")), call(0, id="b", **function(": 1}"))
+    assert called(*renamed) == [("a", "f", '{"x": 1}')]
+
+
+def test_call_without_an_id_or_arguments_is_still_usable() -> None:
+    """Its number stands for the id, and no arguments are an empty object."""
+    blocks = call(None, **function(None, "f")), call(1, **function("[1]", "g"))
+    assert called(*blocks) == [("call_1", "f", ""), ("call_2", "g", "[1]")]
+    data = read(*blocks, chunk("tool_calls"), DONE)
+    first, second = completion_of(data, is_streamed=True, request=OFFERED).tool_calls
+    assert first.json() == {}
+    with pytest.raises(InvalidReply) as caught:
+        second.json()
+    assert caught.value.kind == "tool_arguments"
+
+
+@pytest.mark.parametrize("calls", ["x", {"index": 0}, [None, 3, []], [{"function": "f"}], 7])
+def test_calls_of_another_shape_are_none(calls: object) -> None:
+    data = read(chunk(tool_calls=calls), chunk("stop", content="ja"), DONE)
+    found = completion_of(data, is_streamed=True, request=OFFERED)
+    assert (found.text, found.tool_calls) == ("ja", ())
+
+
+def test_piece_of_a_call_is_content_of_the_stream() -> None:
+    """The wait for content begins again with it."""
+    reply = StreamedReply(LARGEST)
+    reply.feed(call(0, id="a", **function("", "f")))
+    assert reply.speaks
+
+
+def test_endless_calls_are_left() -> None:
+    """Each takes more memory than its bytes."""
+    pieces = [call(number, **function("", "f")) for number in range(1001)]
+    assert fault_of(*pieces) == "too_large"
+
+
+def token(text: str) -> dict[str, object]:
+    return {"token": text, "logprob": -0.5, "bytes": None, "top_logprobs": []}
+
+
+def told(content: object, reason: str | None = None, **more: object) -> bytes:
+    delta = {"content": "x"}
+    choice = {"index": 0, "delta": delta, "logprobs": content, "finish_reason": reason, **more}
+    return event({"choices": [choice]})
+
+
+def test_log_probabilities_of_all_chunks_are_joined() -> None:
+    """Chunks without any, and members of other shapes, do no harm."""
+    blocks = (
+        told({"content": [token("a")], "refusal": None}),
+        told(None),
+        told({"content": [token("b"), token("c")]}),
+        told({"content": None}),
+        told("x", "stop"),
+    )
+    data = read(*blocks, DONE)
+    tokens = [token(text) for text in "abc"]
+    assert completion_of(data).logprobs == {"content": tokens, "refusal": None}
+
+
+def test_log_probabilities_of_a_whole_message_at_the_end_replace_those_before() -> None:
+    whole = {"index": 0, "message": {"content": "ab"}, "logprobs": {"content": [token("ab")]}}
+    data = read(told({"content": [token("a")]}), event({"choices": [whole]}), DONE)
+    assert completion_of(data).logprobs == {"content": [token("ab")]}

@@ -45,8 +45,8 @@ CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks"}
 ROOMS = CORE | {"store", "client", "ui", "reporting", "options"}
 MAY_IMPORT = {
     "document": set(),
-    "model": {"document"},
     "errors": set(),
+    "model": {"document", "errors"},
     "printable": set(),
     "scrubber": set(),
     "defaults": {"model", "errors"},

@@ -17,11 +17,13 @@ from zlib import crc32
 
 import numpy as np
 import orjson
+from msgspec import structs
 
 from harness.benchmark import VALID, Benchmark, Means, Task, remark
 from harness.benchmarks import registry, tasks
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.user_code import described
+from harness.client.baselines import completion_of_answer
 from harness.commands.check import line_changes
 from harness.engine import play
 from harness.errors import BadInput, BenchmarkError, HarnessError
@@ -48,7 +50,7 @@ GARBAGE_REPLIES = (
     "null",
 )
 
-Model = Callable[[], Callable[[Request], str]]
+Model = Callable[[], Callable[[Request], str | Mapping[str, Any]]]
 """Begins one user: returns what answers its requests. The same requests get the same replies."""
 
 
@@ -142,10 +144,10 @@ def _answering(model: Model, saved: dict[tuple[Request, int], Completion]) -> As
 
     async def ask(request: Request) -> Completion:
         await asyncio.sleep(0)  # as over a network, others run meanwhile
-        text = reply(request)
+        answer = completion_of_answer(reply(request))
         characters = sum(len(message.text) for message in request.messages)
-        completion = Completion(
-            text, prompt_tokens=characters // 2, completion_tokens=len(text) // 2
+        completion = structs.replace(
+            answer, prompt_tokens=characters // 2, completion_tokens=len(answer.text) // 2
         )
         saved[request, sent[request]] = completion
         sent[request] += 1

@@ -12,6 +12,7 @@ import orjson
 
 from harness.benchmark import Benchmark, Task
 from harness.benchmarks import registry
+from harness.client.baselines import completion_of_answer
 from harness.client.quirks import text_of
 from harness.client.request_body import Sampling
 from harness.engine.play import play
@@ -31,14 +32,14 @@ class Rehearsal:
 
     key: str
     steps: int
-    answer: Callable[[Sequence[Mapping[str, Any]]], str]
+    answer: Callable[[Sequence[Mapping[str, Any]]], str | Mapping[str, Any]]
     bodies: list[bytes] = field(default_factory=list)
     replied: int = 0
     whole: bool = True
 
     async def settle(self, asked: Asked) -> Completion:
         self.bodies.append(asked.body)
-        made = Completion(self.answer(orjson.loads(asked.body)["messages"]))
+        made = completion_of_answer(self.answer(orjson.loads(asked.body)["messages"]))
         self.replied += made.size
         return made
 
@@ -66,12 +67,14 @@ def rehearsed(
     return of
 
 
-def _answerer(benchmark: Benchmark) -> Callable[[Sequence[Mapping[str, Any]]], str]:
+def _answerer(
+    benchmark: Benchmark,
+) -> Callable[[Sequence[Mapping[str, Any]]], str | Mapping[str, Any]]:
     """Return what answers messages as a baseline of the benchmark does; it raises `_NoAnswer` if
     none can."""
     own = next(iter(benchmark.baselines.values()), None)
 
-    def answer(messages: Sequence[Mapping[str, Any]]) -> str:
+    def answer(messages: Sequence[Mapping[str, Any]]) -> str | Mapping[str, Any]:
         if own is not None:
             return own(messages, 0)
         if (name := registry.reader(text_of({**messages[-1]}))) is None:

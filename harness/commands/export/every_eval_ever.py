@@ -24,9 +24,10 @@ from harness.analysis.plays import Exchange, Plays
 from harness.analysis.rows import records, values_of
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Metric
+from harness.client.replies import tool_calls_of
 from harness.commands.export.formats import as_json
-from harness.errors import BadInput
-from harness.model import JSON
+from harness.errors import BadInput, InvalidReply
+from harness.model import JSON, AssistantMessage, ToolCall, ToolMessage
 from harness.scoring.reports import Report, Value
 from harness.store import atomic
 from harness.ui.streams import tell
@@ -236,14 +237,34 @@ def _messages(exchanges: tuple[Exchange, ...]) -> Iterator[JSON]:
     turn = 0
     for exchange in exchanges:
         for message in exchange.request.messages:
-            yield {"turn_idx": turn, "role": message.role, "content": message.text}
+            line: JSON = {"turn_idx": turn, "role": message.role, "content": message.text}
+            if isinstance(message, AssistantMessage):
+                line["tool_calls"] = _calls(tool_calls_of(message.tool_calls))
+            if isinstance(message, ToolMessage):
+                line["tool_call_id"] = [message.tool_call_id]
+            yield line
             turn += 1
         completion = exchange.completion
-        reply = {"turn_idx": turn, "role": "assistant", "content": completion.shown}
+        reply: JSON = {"turn_idx": turn, "role": "assistant", "content": completion.shown}
         if completion.reasoning:
             reply["reasoning_trace"] = completion.reasoning
+        if completion.tool_calls:
+            reply |= {"content": completion.text, "tool_calls": _calls(completion.tool_calls)}
         yield reply
         turn += 1
+
+
+def _calls(calls: Iterable[ToolCall]) -> list[JSON]:
+    return [{"id": call.id, "name": call.name, "arguments": _arguments(call)} for call in calls]
+
+
+def _arguments(call: ToolCall) -> dict[str, str]:
+    """Return the arguments of a call by name, each as text as the schema has them; what is no JSON
+    object under the name `arguments`."""
+    try:
+        return _as_strings(call.json())
+    except InvalidReply:
+        return {"arguments": call.arguments}
 
 
 def _attribution(exchanges: tuple[Exchange, ...]) -> list[JSON]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -21,9 +21,10 @@ from harness.analysis.plays import Exchange, Plays, Transcript, cost, seconds
 from harness.analysis.rows import records, steps_of, values_of
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.records import read_of
+from harness.client.replies import tool_calls_of
 from harness.commands.export.formats import as_json
-from harness.errors import BadInput
-from harness.model import JSON, Message
+from harness.errors import BadInput, InvalidReply
+from harness.model import JSON, AssistantMessage, Message, ToolCall, ToolMessage
 from harness.scoring.reports import Report
 from harness.store import atomic
 from harness.store.manifest import COMPLETE, INCOMPLETE
@@ -37,7 +38,7 @@ STOP_REASONS = {
     "content_filter": "content_filter",
     "context_length": "model_length",
 }
-STOP_REASONS |= {"tool_call": "tool_calls", "unclosed": "stop"}
+STOP_REASONS |= {"tool_call": "tool_calls", "tool_calls": "tool_calls", "unclosed": "stop"}
 """By finish reason; `unknown` for the others."""
 SUMMARY_FIELDS = (
     "id",
@@ -235,27 +236,53 @@ def _messages(steps: Sequence[JSON], groups: Sequence[Sequence[Exchange]]) -> It
 
 
 def _message(message: Message) -> JSON:
-    return {"role": message.role, "content": message.text, "source": "input"}
+    made: JSON = {"role": message.role, "content": message.text, "source": "input"}
+    if isinstance(message, ToolMessage):
+        made["tool_call_id"] = message.tool_call_id
+    if isinstance(message, AssistantMessage):
+        made["tool_calls"] = _calls(tool_calls_of(message.tool_calls))
+    return made
+
+
+def _calls(calls: Iterable[ToolCall]) -> list[JSON]:
+    """Return tool calls in Inspect's form, in which arguments are an object; the model's text of
+    those that are none is their `parse_error`."""
+    made = []
+    for call in calls:
+        line: JSON = {"id": call.id, "function": call.name, "type": "function"}
+        try:
+            line["arguments"] = call.json()
+        except InvalidReply:
+            line |= {"arguments": {}, "parse_error": call.arguments}
+        made.append(line)
+    return made
 
 
 def _reply(exchange: Exchange) -> JSON:
     completion = exchange.completion
-    content: object = completion.shown
+    text = completion.text if completion.tool_calls else completion.shown
+    content: object = text
     if completion.reasoning:
         content = [
             {"type": "reasoning", "reasoning": completion.reasoning},
-            {"type": "text", "text": completion.shown},
+            {"type": "text", "text": text},
         ]
-    model = {"model": completion.model} if completion.model else {}
-    return {"role": "assistant", "content": content, "source": "generate", **model}
+    reply: JSON = {"role": "assistant", "content": content, "source": "generate"}
+    if completion.model:
+        reply["model"] = completion.model
+    if completion.tool_calls:
+        reply["tool_calls"] = _calls(completion.tool_calls)
+    return reply
 
 
 def _output(exchange: Exchange) -> JSON:
     completion = exchange.completion
-    choice = {
+    choice: JSON = {
         "message": _reply(exchange),
         "stop_reason": STOP_REASONS.get(completion.finish_reason or "", "unknown"),
     }
+    if completion.logprobs and "content" in completion.logprobs:
+        choice["logprobs"] = {"content": completion.logprobs["content"]}
     usage = _usage((exchange,))
     return {
         "model": completion.model or "",

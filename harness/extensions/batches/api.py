@@ -22,7 +22,7 @@ import orjson
 from harness.client import replies
 from harness.client.body import Body, whole_body
 from harness.client.error_phrases import error_text, one_line, searchable
-from harness.client.http import LARGEST_REPLY, Client
+from harness.client.http import LARGEST_REPLY, Client, check_size
 from harness.client.transport import Received
 from harness.errors import HarnessError, MachineError, Rejected, TransportFault
 from harness.model import JSON
@@ -139,7 +139,8 @@ class BatchApi:
         status, client = response.get("status_code"), self._client
         try:
             if type(status) is not int or 200 <= status < 300:
-                completion = replies.completion_of(response["body"])
+                completion = replies.completion_of(response["body"], request=body)
+                check_size(completion)
             else:
                 completion = replies.refused(
                     status, {}, orjson.dumps(response["body"]), datetime.now(UTC), body
