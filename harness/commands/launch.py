@@ -24,6 +24,10 @@ from harness.ui.live import display
 from harness.ui.streams import show_json
 
 
+LOG_COLUMNS = 500
+"""Most columns of a table where no terminal has fewer."""
+
+
 def launch(
     plans: Sequence[Plan],
     console: SharedConsole,
@@ -81,7 +85,10 @@ def _close(
     """Print how the runs of several plans have ended, and the commands that go on with them; and,
     once for all that were played, what would have been good to know before."""
     if several and say is not _say_nothing:
-        console.print(ends(sessions), highlight=False, markup=False)
+        is_log = not console.is_terminal
+        if is_log:
+            console.width = LOG_COLUMNS  # all that follows is printed without wrapping
+        console.print(ends(sessions, for_log=is_log), highlight=False, markup=False)
     left = [session.plan for session in sessions if session.is_resumable]
     if several:
         for command in resume_commands(left, hooks):

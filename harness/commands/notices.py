@@ -198,20 +198,21 @@ def outcome(run: Run, session: Session) -> JSON:
     }
 
 
-def ends(sessions: Sequence[Session]) -> Table:
-    """Return a table of how the runs of several plans ended, with the name of each plan once."""
+def ends(sessions: Sequence[Session], *, for_log: bool) -> Table:
+    """Return a table of how the runs of several plans ended: on a screen with the name of each plan
+    once, and for a log, in which lines are searched for, on each line."""
     runs = [(session, run) for session in sessions for run in session.runs]
     figures = [_figures(session, run) for session, run in runs]
     heads = list(dict.fromkeys(head for cells in figures for head in cells))
     table = Table(box=None, pad_edge=False)
-    table.add_column("run", overflow="fold")
+    table.add_column("run", overflow="fold", no_wrap=for_log)
     for name in ("subset", "state"):
         table.add_column(name, no_wrap=True)
     for name in ("done", "failed", *heads):
         table.add_column(name, justify="right", no_wrap=True)
     for (session, run), cells in zip(runs, figures, strict=True):
         table.add_row(
-            session.plan.name if run is session.runs[0] else "",
+            session.plan.name if for_log or run is session.runs[0] else "",
             run.subset,
             run.manifest.state,
             f"{run.users_done}/{run.users}",

@@ -50,6 +50,21 @@ def test_figures_of_several_runs_are_printed_once(
         assert len(reports) == 2 and not any("%" in line for line in reports)
 
 
+def test_each_line_of_a_log_has_the_whole_name_of_its_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Logs are searched by name; there is no terminal whose width would break it."""
+    name = "a-model-with-a-long-name-of-its-own-70b-instruct"
+    models = ("--model", f"vendor/{name}", "--model", "m", "--subset", "zhihu", "--no-html")
+    with serving(baseline) as server:
+        words = (*DEMO, *models, "--api-url", server.url, "--results-dir", str(tmp_path))
+        assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for subset in ("weibo", "zhihu"):
+        [row] = [line for line in lines if line.split()[:2] == [f"demo-{name}", subset]]
+        assert row.split()[2:4] == ["complete", "3/3"]
+
+
 def test_quiet_run_that_stops_says_why_and_how_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
