@@ -275,7 +275,8 @@ def folder(text: str) -> Path:
     try:
         os.stat(os.path.join(text, "."))  # noqa: PTH116, PTH118, a Path leaves out the last dot
     except FileNotFoundError:
-        pass
+        if os.path.islink(text):  # noqa: PTH114, as above
+            raise ValueError(f"cannot use {in_brief(text)}: it is a link to nothing") from None
     except (OSError, ValueError) as error:
         raise ValueError(
             f"cannot use {in_brief(text)}: {getattr(error, 'strerror', error)}"

@@ -23,7 +23,6 @@ from harness.ui.console import PLAIN, SharedConsole
 from harness.ui.live import display
 from harness.ui.streams import show_json
 
-
 LOG_COLUMNS = 500
 """Most columns of a table where no terminal has fewer."""
 

@@ -78,14 +78,13 @@ def document(path: Path, data: bytes | None = None) -> Document:
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        place = (
-            re.search(r"\bat (line \d+|end)\b", str(error))
-            if isinstance(error, tomllib.TOMLDecodeError)
-            else None
-        )
-        raise BadInput(
-            f"{path}{f', {place[1]}' if place else ''}: expected TOML in UTF-8"
-        ) from None
+        message = str(error) if isinstance(error, tomllib.TOMLDecodeError) else ""
+        place = re.search(r"\bat (line \d+|end)\b", message)
+        where = f", {place[1]}" if place else ""
+        reason = message.partition(" (at ")[0]
+        # A quoted part is the file's own text, which may be a key.
+        why = f" ({reason.lower()})" if reason and "'" not in reason and '"' not in reason else ""
+        raise BadInput(f"{path}{where}: expected TOML in UTF-8{why}") from None
 
 
 def read_private(path: Path, most: int) -> bytes | None:

@@ -36,6 +36,7 @@ from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
 from harness.store.run import RECORD_FORMAT, numbered
 from harness.store.tally import RunTally
 from harness.store.tasks import TaskIndex
+from harness.ui.words import plural
 
 MISSHAPEN = (BadInput, BenchmarkError, *ODD_SHAPE)
 """Errors of a line that has a correct checksum but is not ours."""
@@ -180,9 +181,8 @@ class Check:
             self._numbers[position] = number
             last_position = position
         if without_task:
-            self.notes.append(
-                f"{without_task} records are of users or tasks that are not in the tasks file"
-            )
+            records = plural(without_task, "record")
+            self.notes.append(f"{records} of users or tasks that are not in the tasks file")
         yield from unlike_manifest(self._run, checksum.hexdigest())
 
     def _records(self) -> Iterator[str]:

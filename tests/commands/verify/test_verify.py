@@ -563,7 +563,7 @@ def test_user_of_no_tasks_file_in_an_unfinished_run_is_noted(
     found = proof(incomplete, capsys)
     assert (found["code"], found["notes"]) == (
         0,
-        ["1 records are of users or tasks that are not in the tasks file"],
+        ["1 record of users or tasks that are not in the tasks file"],
     )
 
 
