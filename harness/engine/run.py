@@ -143,6 +143,16 @@ class Run:
         """Return the price of the requests of now, None if it is not known."""
         return self.price_of("")
 
+    @property
+    def prices_now(self) -> list[Price | None]:
+        """Return the present prices of the model under test and of roles, by the places of the
+        manifest's prices."""
+        rates = self.store.rates
+        return [
+            self.price_of(priced.role) if priced.role in rates else priced.price
+            for priced in self.manifest.priced
+        ]
+
     def price_of(self, role: str) -> Price | None:
         """Return the price of the requests of now to the model of a role, None if it is not
         known."""

@@ -3,6 +3,7 @@ has an endpoint, a price and a bill of its own."""
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import orjson
 import pytest
 
 from tests.support import DATA
+from tests.support.embedded import served
+from tests.support.endpoint_double.app import Options
 from tests.support.plugins import Commands
 from tests.support.processes import wait_for_responses
 from tests.support.scripted import Server, serving
@@ -316,3 +319,43 @@ def test_settings_file_and_python_name_roles(
     del words[at : at + 4]
     place.harness(*words, "--limit", "1", "--queue", "q")
     assert models(place.judges) == ["k"]
+
+
+def test_batches_are_of_the_model_and_the_judge_is_asked_at_once(place: Place) -> None:
+    """Both meet in one run: its answers come in a batch, its judgements one by one."""
+    with served(Options()) as provider:
+        words = place.words("--batch", "--api-url", provider.url)
+        words[words.index("writers:w")] = "baseline/recency"
+        place.harness(*words)
+        assert models(place.judges) == ["j"] * USERS
+        assert [record["roles"]["judge"]["model"] for record in place.records] == ["j"] * USERS
+        assert provider.stats()["batches"] >= 1
+
+
+def test_estimate_prices_each_model_at_its_own_price(place: Place) -> None:
+    """The estimate of a run of users who are all alike is what the run costs in the end."""
+    users = [{"user_id": f"u{n}", "topic": "猫"} for n in range(USERS)]
+    lines = b"".join(orjson.dumps(user) + b"\n" for user in users)
+    (place.tasks / "essays.jsonl").write_bytes(lines)
+    place.run("--estimate", "--yes")
+    estimated = re.search(r"cost ([\d.]+) \(", place.harness.out + place.harness.err)
+    assert estimated
+    assert float(estimated[1]) == pytest.approx(float(place.cost_of_log()), rel=0.01)
+
+
+def test_dry_run_says_whose_requests_it_leaves_out(place: Place) -> None:
+    place.run("--dry-run")
+    assert "role judge: j, whose requests are not counted here" in place.harness.out
+    assert place.judges.bodies == []
+
+
+def test_models_in_two_currencies_have_a_cost_each_and_no_sum(place: Place) -> None:
+    """Nothing is converted; the report says what the judge cost."""
+    place.run(judge="judges:j,price=CNY:2/8")
+    assert place.report["cost"]["amount"] is None
+    shares = {share["price"]["currency"] for share in place.report["cost"]["shares"]}
+    assert shares == {"USD", "CNY"}
+    assert "CNY" in (place.folder / "eval_report_short.txt").read_text()
+    place.harness("status")
+    place.harness("stats", "w", "--format", "csv")
+    place.harness("report", "w")

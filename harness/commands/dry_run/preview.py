@@ -165,6 +165,8 @@ def _plan_lines(
         yield f"  cost: about {rounded(price.of(into, out))} {price.currency}, {price.described}"
     elif plan.found is not None:
         yield "  cost: not known, without a price for this model at this address"
+    for role, asked in plan.roles.items():
+        yield f"  role {role}: {asked.sampling.model}, whose requests are not counted here"
     for one in hooks:
         for words in one.forecast(plan, max(of.longest for of in subsets)):
             yield f"  {words}"

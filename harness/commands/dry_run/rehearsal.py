@@ -27,8 +27,8 @@ class _NoAnswer(Exception):
 
 @dataclass
 class Rehearsal:
-    """The requests of one user, with a baseline in the model's place, and the bytes of their
-    replies; `whole` if it answered all of them."""
+    """The requests of one user to the model under test, with a baseline in its place, and the bytes
+    of their replies; `whole` if it answered all of them."""
 
     key: str
     steps: int
@@ -38,10 +38,11 @@ class Rehearsal:
     whole: bool = True
 
     async def settle(self, asked: Asked) -> Completion:
-        self.bodies.append(asked.body)
-        made = completion_of_answer(self.answer(orjson.loads(asked.body)["messages"]))
-        self.replied += made.size
-        return made
+        completion = completion_of_answer(self.answer(orjson.loads(asked.body)["messages"]))
+        if not asked.role:
+            self.bodies.append(asked.body)
+            self.replied += completion.size
+        return completion
 
     @property
     def size(self) -> int:

@@ -80,7 +80,7 @@ def estimate(session: Session) -> Estimate | None:
         if users < 2:
             return None
         steps = run.index.steps[list(bills)].astype(np.float64)
-        taken = np.array([_figures(bill.cost([run.price], most)) for bill in bills.values()])
+        taken = np.array([_figures(bill.cost(run.prices_now, most)) for bill in bills.values()])
         resampled = rng.multinomial(users, np.full(users, 1 / users), DRAWS) / users
         drawn = rng.multinomial(len(remaining), resampled)
         bounds += remaining.sum() * np.tensordot(drawn, taken, 1) / (drawn @ steps)[:, None, None]
@@ -92,8 +92,8 @@ def estimate(session: Session) -> Estimate | None:
     seconds += [60 * amount / rate for amount, rate in limits if rate]
     low = paid[0] + np.quantile(bounds[:, 0], BEYOND, axis=0)
     high = paid[2] + np.quantile(bounds[:, 2], 1 - BEYOND, axis=0)
-    price = session.unfinished[0].price
-    currency = price.currency if price else ""
+    currencies = {price.currency for price in session.unfinished[0].prices_now if price}
+    currency = currencies.pop() if len(currencies) == 1 else ""
     return Estimate(low, paid[1] + left, high, left, max(busy / tuning.most, *seconds), currency)
 
 
