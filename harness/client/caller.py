@@ -517,8 +517,11 @@ def pause_before(failures: int, requested: float | None, rng: random.Random) -> 
 
 
 def _refusal(error: EndpointStopped) -> TransportFault:
-    """Return a refusal of the configuration as a fault, since another try may pass; raise any other
-    error."""
+    """Return a refusal of the configuration as a fault; raise any other error.
+
+    Another try may pass: a firewall may block this prompt alone, or one of several servers may lack
+    the model.
+    """
     if not isinstance(error, Denied) or isinstance(error, UsedUp):
         raise error
     return TransportFault("denied", str(error), billed=False, refusal=error)

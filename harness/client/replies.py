@@ -141,6 +141,7 @@ def completion_of(
     calls = _offered_calls(message, request)
     if not calls and (not text or text.isspace()):
         text, thoughts, reason = _without_text(message, text, thoughts, reason, usage)
+    # A relay may have lost the end of a stream, and still close it as if it was whole.
     elif not calls and (is_streamed or reason != "stop") and _is_broken_off(text, reason):
         reason = UNCLOSED
     tokens = reported_tokens(usage, has_text=bool(text or thoughts or calls))

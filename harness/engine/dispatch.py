@@ -76,7 +76,8 @@ class Dispatch:
 
 def _active(lane: Lane) -> int:
     """Users in play that wait neither for another try, nor for the end of a pause, nor for the
-    model of a role."""
+    model of a role. Only these count against the limit, so no slot is empty because its user waits,
+    and the waiting users of one model take no room from another's."""
     limiter = lane.caller.limiter
     paused = limiter.waiting if limiter.delay() else 0
     return lane.in_play - lane.caller.traffic.backing_off - paused - lane.asking_roles

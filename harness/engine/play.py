@@ -66,7 +66,11 @@ def _kind(benchmark: Benchmark, task: Task, error: InvalidReply) -> str:
 
 def recorded(benchmark: Benchmark, task: Task, played: Played, repeats: int = 1) -> JSON:
     """Return the record of a played user of a run with so many repeats. Raise `BenchmarkError` for
-    an answer or values that cannot be kept."""
+    an answer or values that cannot be kept.
+
+    Nothing in it depends on time, tries or order, so that the same completions give the same bytes
+    of results, whatever was killed or retried on the way.
+    """
     about = f"user {task.key}"
     answer = played.answer
     if benchmark.records.has_answer:  # measured as it will be read again

@@ -81,6 +81,7 @@ class Conversation:
                 f" {role}=MODEL"
             )
         body = self._sampling.encode(request)
+        # Of the body before quirks: what is learned in mid-run makes no saved reply useless.
         key = digest(body, role)
         nth = self._times.get(key, 0)
         self._times[key] = nth + 1
