@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from bench.processes import HARNESS, fast_endpoint
-from harness.benchmarks.dailymobility.agents.day import ROWS
+from harness.benchmarks.dailymobility.day import ROWS
 
 SIZES = (100, 1_000, 10_000)
 MOST_WITH_REQUESTS = 1_000

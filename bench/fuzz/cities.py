@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import isfinite
 
-from harness.benchmarks.dailymobility.agents.city import read_city
-from harness.benchmarks.dailymobility.agents.spatial import map_format
+from harness.benchmarks.agents.city import read_city
+from harness.benchmarks.agents.spatial import map_format
 from harness.errors import BadInput
 
 EXPECTED = (BadInput,)

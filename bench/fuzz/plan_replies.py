@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import orjson
 
-from harness.benchmarks.dailymobility.agents.day import SLOTS
+from harness.benchmarks.dailymobility.day import SLOTS
 from harness.benchmarks.dailymobility.plan_reply import Places, read
 from harness.errors import InvalidReply
 from harness.model import Completion

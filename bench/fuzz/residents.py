@@ -9,10 +9,11 @@ from dataclasses import replace
 import orjson
 
 from harness.benchmark import Configuration, Task
+from harness.benchmarks.agents.city import read_city
+from harness.benchmarks.agents.resident import Resident
 from harness.benchmarks.dailymobility import plan, synth
-from harness.benchmarks.dailymobility.agents.city import read_city
-from harness.benchmarks.dailymobility.agents.day import Day, Resident
 from harness.benchmarks.dailymobility.benchmark import DailyMobility, task_of
+from harness.benchmarks.dailymobility.day import Day
 from harness.benchmarks.tasks import parse
 from harness.chat import Chat
 from harness.client.request_body import Sampling

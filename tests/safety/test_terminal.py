@@ -409,13 +409,13 @@ WAYS = {
     "ui/console.py": {"SharedConsole"},
     "cli.py": {"stdout", "stderr"},  # to flush them, and to drop what is left
     "ui/live.py": {"stderr"},  # to ask whether it is a terminal
-    "benchmarks/dailymobility/agents/errors.py": {
+    "benchmarks/agents/errors.py": {
         "stdout",
         "stderr",
     },  # agent files write to the log
-    "benchmarks/dailymobility/agents/classes.py": {"stderr"},  # likewise
-    "benchmarks/dailymobility/agents/prompt.py": {"print"},  # likewise
-    "benchmarks/dailymobility/agents/loader.py": {
+    "benchmarks/agents/classes.py": {"stderr"},  # likewise
+    "benchmarks/agents/prompt.py": {"print"},  # likewise
+    "benchmarks/agents/loader.py": {
         "print",
         "stdout",
         "stderr",

@@ -9,13 +9,16 @@ from textwrap import dedent
 
 import numpy as np
 
-from harness.benchmarks.dailymobility.agents.city import Aoi, City, Poi
-from harness.benchmarks.dailymobility.agents.day import Resident, Row
-from harness.benchmarks.dailymobility.agents.loader import load_agent
-from harness.benchmarks.dailymobility.agents.runner import Runner
-from harness.benchmarks.dailymobility.agents.session import play
-from harness.benchmarks.dailymobility.agents.spatial import Line, Lines
-from harness.benchmarks.dailymobility.agents.watchdog import Limits
+from harness.benchmarks.agents import loader
+from harness.benchmarks.agents.city import Aoi, City, Poi
+from harness.benchmarks.agents.loader import AgentFile
+from harness.benchmarks.agents.resident import Resident, Row
+from harness.benchmarks.agents.runner import Runner, World
+from harness.benchmarks.agents.session import play
+from harness.benchmarks.agents.spatial import Line, Lines
+from harness.benchmarks.agents.watchdog import Limits
+from harness.benchmarks.dailymobility.agent import DailyMobilityAgent
+from harness.benchmarks.dailymobility.day import ROW_SECONDS, ROWS
 from harness.model import Ask, Completion, Request
 from tests.support import DATA
 
@@ -24,6 +27,11 @@ AOI, POI = 500_000_000, 700_000_000
 HOME, WORK = AOI, AOI + 7
 SIDE = 6
 KINDS = ("amenity|restaurant", "shop|supermarket", "leisure|park")
+
+
+def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFile:
+    """Return an agent file of DailyMobility."""
+    return loader.load_agent(path, DailyMobilityAgent, digests)
 
 
 def lanes_of(lines: Mapping[int, Line]) -> Lines:
@@ -50,6 +58,11 @@ def city() -> City:
     return City(aois, pois, lanes_of({1: ((-100.0, -100.0), (3000.0, 3000.0))}), "", "0" * 64)
 
 
+def world() -> World:
+    """Return the city on a day of DailyMobility."""
+    return World(city(), ROWS, ROW_SECONDS)
+
+
 def resident(number: int = 1) -> Resident:
     profile = {"id": number, "age": 35, "occupation": "教师", "home": HOME, "work": WORK}
     return Resident(str(number), number, HOME, WORK, profile)
@@ -66,7 +79,13 @@ def runner(
     path = file if isinstance(file, Path) else FILES / file
     agent, bounds = load_agent(path), Limits(**limits)
     return Runner(
-        agent, city(), seed=seed, finds_memories=finds_memories, warn=warn, log=log, limits=bounds
+        agent,
+        world(),
+        seed=seed,
+        finds_memories=finds_memories,
+        warn=warn,
+        log=log,
+        limits=bounds,
     )
 
 

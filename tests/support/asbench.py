@@ -17,15 +17,16 @@ from typing import Any
 
 import orjson
 
-from harness.benchmarks.dailymobility.agents.city import load_city
-from harness.benchmarks.dailymobility.agents.loader import load_agent
-from harness.benchmarks.dailymobility.agents.runner import Runner
-from harness.benchmarks.dailymobility.agents.session import play
+from harness.benchmarks.agents.city import load_city
+from harness.benchmarks.agents.runner import Runner, World
+from harness.benchmarks.agents.session import play
 from harness.benchmarks.dailymobility.benchmark import task_of
+from harness.benchmarks.dailymobility.day import ROW_SECONDS, ROWS
 from harness.client.request_body import Sampling
 from harness.errors import AgentFailed
 from harness.model import Completion, Request
 from tests.support import ROOT
+from tests.support.agent_town import load_agent
 
 DEMO = ROOT / "harness" / "sample" / "dailymobility"
 RESIDENTS = 3
@@ -65,7 +66,7 @@ def played(path: Path, seed: int = 0) -> dict[str, Any]:
     """Return each resident's request bodies in order, and its day: the AOI and the intention of
     each step."""
     city = load_city(DEMO / "beijing.pb")
-    runner = Runner(load_agent(path), city, seed=seed)
+    runner = Runner(load_agent(path), World(city, ROWS, ROW_SECONDS), seed=seed)
     requests: dict[str, list[Any]] = {}
     days: dict[str, list[Any]] = {}
 

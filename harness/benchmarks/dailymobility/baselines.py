@@ -19,8 +19,8 @@ from typing import Any
 
 import orjson
 
-from harness.benchmarks.dailymobility.agents import day
-from harness.benchmarks.dailymobility.agents.day import SLOTS
+from harness.benchmarks.dailymobility import day
+from harness.benchmarks.dailymobility.day import SLOTS
 from harness.model import Baseline
 
 EATING_OUT = "eating out"

@@ -4,14 +4,11 @@ section 9)."""
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
-
-from msgspec import structs
 
 from harness.benchmark import (
     VALID,
@@ -24,36 +21,35 @@ from harness.benchmark import (
     Task,
     TaskFiles,
 )
+from harness.benchmarks.agents.city import City, load_city
+from harness.benchmarks.agents.loader import AgentFile, load_agent
+from harness.benchmarks.agents.player import AgentPlayer
+from harness.benchmarks.agents.resident import Resident, resident_of
+from harness.benchmarks.agents.runner import Runner, World
 from harness.benchmarks.dailymobility import groundtruth, summary, synth
-from harness.benchmarks.dailymobility.agents import session
-from harness.benchmarks.dailymobility.agents.city import City, load_city
-from harness.benchmarks.dailymobility.agents.day import (
+from harness.benchmarks.dailymobility.agent import DailyMobilityAgent
+from harness.benchmarks.dailymobility.cards import ResidentCards
+from harness.benchmarks.dailymobility.day import (
     INTENTIONS,
     NUMBERS,
+    ROW_SECONDS,
     ROWS,
     SLOTS,
     Day,
-    Resident,
     gyration_radius,
     intention_sequence,
     proportions,
     visited,
 )
-from harness.benchmarks.dailymobility.agents.llm import no_reply
-from harness.benchmarks.dailymobility.agents.loader import AgentFile, load_agent
-from harness.benchmarks.dailymobility.agents.runner import Runner
-from harness.benchmarks.dailymobility.cards import ResidentCards
 from harness.benchmarks.dailymobility.plan import PlanMode, prompt_of, stayed_home
 from harness.benchmarks.dailymobility.protocols import METRICS
 from harness.benchmarks.dailymobility.summary import SCORE
 from harness.benchmarks.hash_seed import COPY_PREFIX
-from harness.benchmarks.parsing import FINAL_REASONS
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
-from harness.benchmarks.tasks import kind_of
 from harness.chat import Asking, Chat
-from harness.errors import AgentFailed, BadInput, FieldError, in_brief
-from harness.model import JSON, Completion, Request
+from harness.errors import BadInput, InvalidReply, in_brief
+from harness.model import JSON
 
 FOLDER, PROFILES = "dailymobility", "profiles.json"
 """Below the tasks folder: the data as published."""
@@ -80,10 +76,6 @@ IDENTITIES = (
     AGENT_MEMORY_SEARCH,
 )
 """What the modes say of themselves in a run's identity."""
-
-NO_REPLY = frozenset({*FINAL_REASONS, "refusal", "empty"})
-"""Why an agent had no reply to go on with: the model's or its provider's doing, so an invalid day
-and no failure."""
 
 SYNTHETIC = (
     "The city, its residents and the ground truth are synthetic: they show that the harness works,"
@@ -131,35 +123,15 @@ class AgentMode:
         self.asks_with = Configuration(
             f"agent {agent.name}", agent.path, files, identity, None, BASELINES_AND_AGENTS
         )
-        self._asking, self._sends_parameters = asking, settings.sends_parameters
-        self._runner = Runner(agent, city, seed=seed, finds_memories=finds, warn=warn, log=log)
+        world = World(city, ROWS, ROW_SECONDS)
+        runner = Runner(agent, world, seed=seed, finds_memories=finds, warn=warn, log=log)
+        self._player = AgentPlayer(runner, asking, sends_parameters=settings.sends_parameters)
 
     async def play(self, resident: Resident, chat: Chat) -> Day:
-        odd = Counter[str]()
-
-        async def counted(request: Request) -> Completion:
-            """Send the same request once more while the completion has no reply, as often as the
-            run allows."""
-            request = self._as_run(request)
-            for retries_left in range(self._asking.parse_retries, -1, -1):
-                completion = await chat.ask(request)
-                if completion.finish_reason == "tool_call":  # upstream reads no tool call
-                    completion = structs.replace(completion, text="")
-                if (
-                    no_reply(completion) is None
-                    or completion.finish_reason in FINAL_REASONS
-                    or not retries_left
-                ):
-                    break
-            odd.update(_oddities(completion))
-            return completion
-
         try:
-            rows = await session.play(self._runner, resident, counted, chat.repeat)
-        except AgentFailed as failure:
-            if failure.kind not in NO_REPLY:
-                raise
-            return stayed_home(resident, self.name, failure.kind)
+            rows, odd = await self._player.play(resident, chat)
+        except InvalidReply as invalid:
+            return stayed_home(resident, self.name, invalid.kind)
         odd["unknown_intention"] = sum(
             row.intention not in NUMBERS for row in rows[: 2 * SLOTS : 2]
         )
@@ -168,27 +140,6 @@ class AgentMode:
         return Day(
             self.name, intention_sequence(rows), places, visited(rows), VALID, warnings=warnings
         )
-
-    def _as_run(self, request: Request) -> Request:
-        """Return a request without what this run leaves out: a `response_format`, or all that the
-        agent asks for."""
-        structured = self._asking.wants_json
-        json_object, sends = request.json_object and structured, self._sends_parameters
-        asked, full_messages = (request.parameters, request.full_messages) if sends else ({}, None)
-        kept = {
-            name: value for name, value in asked.items() if structured or name != "response_format"
-        }
-        return replace(
-            request, json_object=json_object, parameters=kept, full_messages=full_messages
-        )
-
-
-def _oddities(completion: Completion) -> Iterator[str]:
-    """Return what a record says of a reply that an agent had to go on with."""
-    if not completion.text.strip():
-        yield "no_reply"
-    elif completion.finish_reason == "length":
-        yield "cut_off"
 
 
 def _divergence(metric: str) -> str:
@@ -384,7 +335,7 @@ class DailyMobility(Benchmark):
                     "--structured json_schema has no effect with --agent: its file asks in its own"
                     " form"
                 )
-            agent = load_agent(made.agent, self.digests)
+            agent = load_agent(made.agent, DailyMobilityAgent, self.digests)
             return AgentMode(agent, self.city, made, self.asking, self.warn, self.logged.append)
         return PlanMode(prompt_of(made.prompt), self.city, self.asking)
 
@@ -413,16 +364,7 @@ def _remark(mode: str, identity: JSON) -> str:
 
 def task_of(entry: JSON, city: City, steps: int) -> Task:
     """Return the task of an entry; `given` is a `Resident`. Raise `FieldError`."""
-    for name in ("id", "home", "work"):
-        if type(entry.get(name)) is not int:
-            raise FieldError(name, "a whole number", kind_of(entry.get(name)))
-    for name in ("home", "work"):
-        if entry[name] not in city.aois:
-            raise FieldError(name, f"an AOI of the map, which has none numbered {entry[name]}")
-    profile = {
-        name: value for name, value in entry.items() if name != "synthetic"
-    }  # a label of the data, no profile
-    resident = Resident(str(entry["id"]), entry["id"], entry["home"], entry["work"], profile)
+    resident = resident_of(entry, city)
     return Task(resident.key, given=resident, steps=steps)
 
 

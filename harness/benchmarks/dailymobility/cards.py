@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from harness.benchmark import Cards, Task
-from harness.benchmarks.dailymobility.agents.city import City
-from harness.benchmarks.dailymobility.agents.day import INTENTIONS, clock
+from harness.benchmarks.agents.city import City
+from harness.benchmarks.dailymobility.day import INTENTIONS, clock
 from harness.benchmarks.dailymobility.summary import ribbon
 from harness.benchmarks.rendering import quotes
 from harness.document import Block, Heading, Paragraph, Sketch, Table

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.benchmarks.dailymobility import protocols
-from harness.benchmarks.dailymobility.agents.day import INTENTIONS, SLOTS
+from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.divergence import divergence
 from harness.benchmarks.dailymobility.protocols import (
     LOCATIONS,

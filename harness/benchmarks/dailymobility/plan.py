@@ -15,15 +15,9 @@ from math import hypot
 from pathlib import Path
 
 from harness.benchmark import VALID, Configuration
-from harness.benchmarks.dailymobility.agents.city import Aoi, City, Poi, levels
-from harness.benchmarks.dailymobility.agents.day import (
-    INTENTIONS,
-    NUMBERS,
-    OTHER,
-    SLOTS,
-    Day,
-    Resident,
-)
+from harness.benchmarks.agents.city import Aoi, City, Poi, levels
+from harness.benchmarks.agents.resident import Resident
+from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, OTHER, SLOTS, Day
 from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, read, schema
 from harness.benchmarks.template import Template
 from harness.chat import Asking, Chat

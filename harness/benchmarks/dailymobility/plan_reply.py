@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from harness.benchmarks.dailymobility.agents.day import INTENTIONS, NUMBERS, SLOTS, clock
+from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, SLOTS, clock
 from harness.benchmarks.parsing import json_object, strict_object
 from harness.errors import InvalidReply
 from harness.model import JSON, Completion

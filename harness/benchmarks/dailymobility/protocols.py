@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.benchmarks.dailymobility.agents.day import INTENTIONS
+from harness.benchmarks.dailymobility.day import INTENTIONS
 from harness.benchmarks.dailymobility.divergence import distance, divergence
 from harness.model import JSON
 from harness.scoring.bootstrap import Array

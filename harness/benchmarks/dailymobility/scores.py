@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.benchmarks.dailymobility.agents.day import SLOTS
+from harness.benchmarks.dailymobility.day import SLOTS
 from harness.benchmarks.dailymobility.divergence import divergence
 from harness.benchmarks.dailymobility.groundtruth import NUMBERS, GroundTruth, count_slots
 from harness.benchmarks.dailymobility.protocols import (

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.benchmarks.dailymobility.agents.day import INTENTIONS, SLOTS
+from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.divergence import curvature, left_out
 from harness.benchmarks.dailymobility.protocols import (
     ENDS,

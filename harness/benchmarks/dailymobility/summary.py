@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from harness.benchmark import Metric, Scoring
 from harness.benchmarks.dailymobility import scores
-from harness.benchmarks.dailymobility.agents.day import INTENTIONS, SLOTS
+from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.benchmarks.dailymobility.protocols import (
     BINS,

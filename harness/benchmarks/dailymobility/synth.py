@@ -26,8 +26,8 @@ from statistics import fmean
 
 import numpy as np
 
-from harness.benchmarks.dailymobility.agents.city import Aoi, City, read_city
-from harness.benchmarks.dailymobility.agents.day import INTENTIONS, NUMBERS, SLOTS, gyration_radius
+from harness.benchmarks.agents.city import Aoi, City, read_city
+from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, SLOTS, gyration_radius
 from harness.benchmarks.dailymobility.synth_city import SYNTH, map_bytes, pick
 from harness.model import JSON
 

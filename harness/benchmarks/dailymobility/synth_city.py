@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from harness.benchmarks.dailymobility.agents.spatial import map_format
+from harness.benchmarks.agents.spatial import map_format
 from harness.defaults import SAMPLE_FOLDER
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.benchmarks.agents.city import Aoi, City, Poi
+from harness.benchmarks.agents.resident import Resident
 from harness.benchmarks.dailymobility import baselines
-from harness.benchmarks.dailymobility.agents.city import Aoi, City, Poi
-from harness.benchmarks.dailymobility.agents.day import INTENTIONS as NAMES
-from harness.benchmarks.dailymobility.agents.day import Resident
 from harness.benchmarks.dailymobility.baselines import BASELINES, INTENTIONS, Place
+from harness.benchmarks.dailymobility.day import INTENTIONS as NAMES
 from harness.benchmarks.dailymobility.plan import Nearby, messages, prompt_of
 from harness.benchmarks.dailymobility.plan_reply import Reading, read
 from harness.model import Completion

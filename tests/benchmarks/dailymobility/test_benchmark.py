@@ -14,8 +14,8 @@ import pytest
 from harness.benchmark import ASKING, Asking, Task, remark
 from harness.benchmarks import settings, tasks
 from harness.benchmarks.dailymobility import synth
-from harness.benchmarks.dailymobility.agents.day import SLOTS, Day
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
+from harness.benchmarks.dailymobility.day import SLOTS, Day
 from harness.chat import Structured
 from harness.engine.play import Played, play, recorded, rescored
 from harness.errors import AgentFailed, BadInput

@@ -11,10 +11,11 @@ import orjson
 import pytest
 
 from harness.benchmark import Asking
+from harness.benchmarks.agents.city import Aoi, City, Poi
+from harness.benchmarks.agents.resident import Resident
 from harness.benchmarks.dailymobility import plan
-from harness.benchmarks.dailymobility.agents.city import Aoi, City, Poi
-from harness.benchmarks.dailymobility.agents.day import INTENTIONS, OTHER, SLOTS, Day, Resident
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
+from harness.benchmarks.dailymobility.day import INTENTIONS, OTHER, SLOTS, Day
 from harness.benchmarks.dailymobility.plan import (
     NOTHING_NEAR,
     OFFERED,

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.benchmarks.dailymobility import plan_reply
-from harness.benchmarks.dailymobility.agents.day import INTENTIONS, SLOTS
+from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, Reading
 from harness.model import Completion
 from tests.support import examples

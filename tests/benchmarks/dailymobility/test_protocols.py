@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import jensenshannon
 
 from harness.benchmarks.dailymobility import groundtruth
-from harness.benchmarks.dailymobility.agents.day import SLOTS
+from harness.benchmarks.dailymobility.day import SLOTS
 from harness.benchmarks.dailymobility.divergence import divergence
 from harness.benchmarks.dailymobility.groundtruth import Column, GroundTruth, Lists
 from harness.benchmarks.dailymobility.protocols import (

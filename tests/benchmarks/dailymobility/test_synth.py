@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pycityproto.city.map.v2 import map_pb2
 from shapely.geometry import LineString, Point, Polygon
 
-from harness.benchmarks.dailymobility.agents.city import City, read_city
-from harness.benchmarks.dailymobility.agents.day import gyration_radius, proportions
+from harness.benchmarks.agents.city import City, read_city
+from harness.benchmarks.dailymobility.day import gyration_radius, proportions
 from harness.benchmarks.dailymobility.synth import PLACES, files
 from tests.support import ROOT
 

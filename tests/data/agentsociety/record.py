@@ -26,9 +26,9 @@ from google.protobuf.json_format import ParseDict
 from pycityproto.city.person.v2 import motion_pb2
 from pycityproto.city.person.v2 import person_service_pb2 as service
 
-from harness.benchmarks.dailymobility.agents.city import load_city
-from harness.benchmarks.dailymobility.agents.simulator import SPEEDS, Route, Walker
-from harness.benchmarks.dailymobility.agents.watchdog import Dice
+from harness.benchmarks.agents.city import load_city
+from harness.benchmarks.agents.simulator import SPEEDS, Route, Walker
+from harness.benchmarks.agents.watchdog import Dice
 from tests.support.asbench import DEMO, RESIDENTS, reply
 
 STOP_WORDS = "i me my we our you your he him his she her it its they them what which who this that am is are was were"

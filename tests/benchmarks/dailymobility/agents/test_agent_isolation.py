@@ -23,9 +23,9 @@ import anyio
 import pytest
 import uvloop
 
-from harness.benchmarks.dailymobility.agents.day import Row
-from harness.benchmarks.dailymobility.agents.runner import Runner
-from harness.benchmarks.dailymobility.agents.session import Session, play
+from harness.benchmarks.agents.resident import Row
+from harness.benchmarks.agents.runner import Runner
+from harness.benchmarks.agents.session import Session, play
 from harness.errors import AgentFailed, EndpointStopped, GaveUp, MachineError, Rejected
 from harness.model import Completion, Request
 from tests.support import first_quick

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.benchmarks.dailymobility.agents.classes import DailyMobilityAgent
-from harness.benchmarks.dailymobility.agents.loader import load_agent
+from harness.benchmarks.dailymobility.agent import DailyMobilityAgent
 from harness.errors import BadInput
-from tests.support.agent_town import FILES, played, runner
+from tests.support.agent_town import FILES, load_agent, played, runner
 
 BASES = [
     "from agentsociety_benchmark.benchmarks import DailyMobilityAgent as Base",

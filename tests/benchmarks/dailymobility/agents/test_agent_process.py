@@ -10,9 +10,8 @@ import orjson
 import pytest
 
 from bench.processes import HARNESS, synthesise
-from harness.benchmarks.dailymobility.agents.loader import load_agent
 from harness.errors import BadInput
-from tests.support.agent_town import written
+from tests.support.agent_town import load_agent, written
 
 ENDS = """
 import os

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.benchmarks.dailymobility.agents.prompt import (
+from harness.benchmarks.agents.prompt import (
     DotDict,
     FormatPrompt,
     auto_deepcopy_dotdict,

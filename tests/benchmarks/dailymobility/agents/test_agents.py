@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import shapely
 
-from harness.benchmarks.dailymobility.agents.day import Row
-from harness.benchmarks.dailymobility.agents.runner import Runner
-from harness.benchmarks.dailymobility.agents.session import play
+from harness.benchmarks.agents.resident import Row
+from harness.benchmarks.agents.runner import Runner, World
+from harness.benchmarks.agents.session import play
 from harness.client.request_body import Sampling
 from harness.errors import AgentFailed
 from harness.model import Ask, Completion, Message, Request
@@ -31,6 +31,7 @@ from tests.support.agent_town import (
     runner,
     saying,
     silence,
+    world,
     written,
 )
 
@@ -736,7 +737,7 @@ def test_residents_share_the_module_alone(tmp_path: Path) -> None:
 def test_draws_depend_on_nobody_else() -> None:
     """A resident plays the same day alone, among twenty, and whatever the process itself has
     drawn."""
-    running = Runner(runner("asks_at_once.py").agent, city(), seed=5)
+    running = Runner(runner("asks_at_once.py").agent, world(), seed=5)
     alone = {number: played(running, saying("好"), number) for number in (1, 7)}
 
     async def all_of_them() -> list[list[Row]]:
@@ -859,3 +860,25 @@ def test_a_field_of_the_profile_that_upstream_leaves_out_is_not_there(tmp_path: 
     )
     one = replace(resident(), profile={**resident().profile, "hobby": "下棋", "truth": [1, 4]})
     assert len(asyncio.run(play(running, one, silence))) == 100
+
+
+def test_agent_senses_what_its_world_says_of_each_day(tmp_path: Path) -> None:
+    """By name, and upstream's answer for a name that nothing is said of."""
+    file = written(
+        tmp_path,
+        """
+        async def forward(self):
+            day, _ = self.environment.get_datetime()
+            assert self.environment.sense("weather") == ("fine", "a storm")[day]
+            assert self.environment.sense("mood") == "Don't know"
+        """,
+    )
+    days = ({"weather": "fine"}, {"weather": "a storm"})
+    living = Runner(runner(file).agent, World(city(), 4, 43_200, days), seed=1)
+    assert len(played(living)) == 4
+
+
+def test_world_that_says_nothing_of_its_days_fails_whoever_senses(tmp_path: Path) -> None:
+    file = written(tmp_path, "async def forward(self): self.environment.sense('weather')")
+    with pytest.raises(AgentFailed, match=r"Environment\.sense is not available here"):
+        played(runner(file))

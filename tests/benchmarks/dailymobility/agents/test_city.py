@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pycityproto.city.map.v2 import map_pb2
 from shapely.geometry import LineString, Point, Polygon
 
-from harness.benchmarks.dailymobility.agents.city import City, Poi, load_city, read_city
-from harness.benchmarks.dailymobility.agents.spatial import Points
+from harness.benchmarks.agents.city import City, Poi, load_city, read_city
+from harness.benchmarks.agents.spatial import Points
 from harness.errors import BadInput
 from tests.support.agent_town import lanes_of
 

@@ -12,9 +12,9 @@ import shapely
 from google.protobuf.json_format import MessageToDict
 from pycityproto.city.map.v2 import map_pb2
 
-from harness.benchmarks.dailymobility.agents.city import read_city
-from harness.benchmarks.dailymobility.agents.environment import MapData
-from harness.benchmarks.dailymobility.agents.spatial import lnglat
+from harness.benchmarks.agents.city import read_city
+from harness.benchmarks.agents.environment import MapData
+from harness.benchmarks.agents.spatial import lnglat
 from harness.defaults import SAMPLE_FOLDER
 from tests.support.agent_town import runner
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.benchmarks.dailymobility.agents.city import Aoi, City
-from harness.benchmarks.dailymobility.agents.day import (
-    Row,
+from harness.benchmarks.agents.city import Aoi, City
+from harness.benchmarks.agents.resident import Row
+from harness.benchmarks.agents.simulator import Walker
+from harness.benchmarks.dailymobility.day import (
     gyration_radius,
     intention_sequence,
     proportions,
     visited,
 )
-from harness.benchmarks.dailymobility.agents.simulator import Walker
 from tests.support.agent_town import lanes_of
 
 CENTROIDS = {1: (0.0, 0.0), 2: (3000.0, 4000.0), 3: (3000.0, 0.0), 4: (0.0, 3000.0), 5: (0.0, 0.0)}

@@ -1,12 +1,13 @@
-"""The terms of DailyMobility: a resident, a day, and what is measured of it. Source:
+"""The terms of DailyMobility: a day, and what is measured of it. Source:
 docs/design.md, section 9."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum, hypot
-from typing import Any
+
+from harness.benchmarks.agents.resident import Row
 
 SLOTS = 48
 """Half hours of a day."""
@@ -31,27 +32,6 @@ OTHER = 3
 def clock(slot: int) -> str:
     """Return when a slot begins: 15 -> `07:30`."""
     return f"{slot // 2:02}:{slot % 2 * 30:02}"
-
-
-@dataclass(frozen=True, slots=True)
-class Resident:
-    """The given part of a task: an entry of `profiles.json`. `profile` is every field; `home`,
-    `work` are AOI ids."""
-
-    key: str
-    number: int
-    home: int
-    work: int
-    profile: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A step of the simulated day: the AOI at its start (None on the way), and the intention during
-    it."""
-
-    aoi: int | None
-    intention: str | None
 
 
 @dataclass(frozen=True, slots=True)

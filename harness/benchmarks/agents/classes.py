@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import random
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,14 +13,13 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from harness.benchmarks.dailymobility.agents.day import INTENTIONS
-from harness.benchmarks.dailymobility.agents.environment import Environment
-from harness.benchmarks.dailymobility.agents.errors import Written
-from harness.benchmarks.dailymobility.agents.interface import UPSTREAM, Harness, Incomplete
-from harness.benchmarks.dailymobility.agents.llm import LLM
-from harness.benchmarks.dailymobility.agents.memory import Memory
-from harness.benchmarks.dailymobility.agents.prompt import context_to_dot_dict
-from harness.benchmarks.dailymobility.agents.simulator import SPEEDS
+from harness.benchmarks.agents.environment import Environment
+from harness.benchmarks.agents.errors import Written
+from harness.benchmarks.agents.interface import UPSTREAM, Harness, Incomplete
+from harness.benchmarks.agents.llm import LLM
+from harness.benchmarks.agents.memory import Memory
+from harness.benchmarks.agents.prompt import context_to_dot_dict
+from harness.benchmarks.agents.simulator import SPEEDS
 
 SLEEP, DRIVING, WALKING = 1, 2, 3
 """The numbers of `Status` that occur here. Whoever is in an AOI has the first, as upstream."""
@@ -296,37 +294,6 @@ class CitizenAgentBase(Agent):
         }
         for key, value in motion.items():
             await self.memory.status.update(key, value)
-
-
-class DailyMobilityAgent(CitizenAgentBase):
-    """A resident of the benchmark. Without a `forward` of its own it goes somewhere at random at
-    each step."""
-
-    StatusAttributes = [  # noqa: RUF012
-        MemoryAttribute(
-            name="current_plan",
-            type=dict,
-            default_or_value={},
-            description="what the resident means to do",
-        )
-    ]
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.movement_status = [WALKING, DRIVING]
-        self.intention_list = list(INTENTIONS.values())
-
-    async def go_to_aoi(self, aoi_id: Any) -> None:
-        """Go to an AOI, or to whatever else `Environment.set_aoi_schedules` accepts."""
-        await self.environment.set_aoi_schedules(self.id, target_positions=aoi_id)
-
-    async def log_intention(self, intention: str) -> None:
-        plan = {"target": intention, "index": 0, "steps": [{"intention": intention}]}
-        await self.memory.status.update("current_plan", plan)
-
-    async def forward(self) -> Any:
-        await self.go_to_aoi(random.choice(self.environment.get_aoi_ids()))
-        await self.log_intention(random.choice(self.intention_list))
 
 
 def register_get(description: str) -> Callable[[Function], Function]:

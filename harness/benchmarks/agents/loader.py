@@ -28,17 +28,17 @@ from traceback import extract_tb, walk_stack, walk_tb
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from harness.benchmarks.dailymobility.agents import classes, environment, llm, memory, prompt
-from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent
-from harness.benchmarks.dailymobility.agents.errors import (
+from harness.benchmarks.agents import classes, environment, llm, memory, prompt
+from harness.benchmarks.agents.classes import CitizenAgentBase
+from harness.benchmarks.agents.errors import (
     NO_TEXT,
     Written,
     described,
     one_line,
     warnings_to,
 )
-from harness.benchmarks.dailymobility.agents.interface import UPSTREAM
-from harness.benchmarks.dailymobility.agents.watchdog import Dice, Place
+from harness.benchmarks.agents.interface import UPSTREAM
+from harness.benchmarks.agents.watchdog import Dice, Place
 from harness.benchmarks.files import DOCUMENT_MOST, input_file
 from harness.benchmarks.hash_seed import COPY_PREFIX
 from harness.benchmarks.template import check_digest
@@ -47,7 +47,10 @@ from harness.errors import BadInput
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-WANTED = "one class derived from DailyMobilityAgent"
+AgentClass = type[CitizenAgentBase]
+PACKAGES = ("agentsociety_benchmark.benchmarks", "mobisimbench.benchmarks")
+"""Where agent files import the class of their benchmark from: the present name, and the earlier
+one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +88,18 @@ class AgentFile:
         return ((Path(name).name, line) for name, line in names if name in self.sources)
 
 
-def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFile:
-    """Raise `BadInput`, with file, line and reason, for a file that cannot be run or holds no
-    single agent class.
+def load_agent(path: Path, base: AgentClass, digests: Mapping[str, str] | None = None) -> AgentFile:
+    """Return the agent file of a benchmark, whose class is derived from `base`.
+
+    The file imports `base` as it does upstream: `XAgent` from `agentsociety_benchmark.benchmarks`,
+    its module `X`, or the module's `template_agent`. Raise `BadInput`, with file, line and reason,
+    for a file that cannot be run or holds no single agent class.
 
     `digests` are the SHA-256 of a run's kept files by name: no file of another name or hash is run.
     """
     data = _read(path, digests)
     written = Written()
-    loading = _Loading(path.resolve().parent, digests, written)
+    loading = _Loading(path.resolve().parent, base, digests, written)
     with (
         chdir("."),
         Dice("loading", data).drawn(),
@@ -101,7 +107,7 @@ def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFil
         warnings_to(loading.receive),
     ):
         try:
-            cls = _agent_class(path, loading.run(path, data))
+            cls = _agent_class(path, loading.run(path, data), base)
         except (BadInput, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -120,14 +126,20 @@ class _Loading:
     """The modules of one agent file. Once it is `over`, no module of its folder is loaded: no run
     would record it."""
 
-    def __init__(self, folder: Path, digests: Mapping[str, str] | None, written: Written) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        base: AgentClass,
+        digests: Mapping[str, str] | None,
+        written: Written,
+    ) -> None:
         self.over = False
         self.siblings: dict[str, bytes] = {}
         self.files: set[str] = set()
         self.warnings: list[str] = []
         self._folder = folder
         self._digests = digests
-        self._fake_modules = _fake_modules()
+        self._fake_modules = _fake_modules(base)
         self._modules: dict[str, ModuleType] = {}
         self._builtins = vars(builtins) | {
             "__import__": self._import,
@@ -188,7 +200,7 @@ class _Loading:
         return self._modules[root]
 
 
-def _fake_modules() -> dict[str, ModuleType]:
+def _fake_modules(base: AgentClass) -> dict[str, ModuleType]:
     """Return modules by name, new ones at each call: no agent file can change those of another."""
     known: dict[str, Any] = {}
     for defining in (environment, llm, memory, prompt, classes):
@@ -199,6 +211,11 @@ def _fake_modules() -> dict[str, ModuleType]:
         held = {name: known[name] for name in each["holds"].split()}
         for name in each["names"].split():
             _module(modules, name).__dict__.update(held, __all__=list(held))
+    name, held = base.__name__, {base.__name__: base}
+    for package in PACKAGES:
+        of_benchmark = f"{package}.{name.removesuffix('Agent')}"
+        for module in (package, of_benchmark, f"{of_benchmark}.template_agent"):
+            _module(modules, module).__dict__.update(held, __all__=list(held))
     return modules
 
 
@@ -231,11 +248,14 @@ def _found(
     return module if fromlist else modules[name.partition(".")[0]]
 
 
-def _agent_class(path: Path, module: ModuleType) -> type[CitizenAgentBase]:
+def _agent_class(path: Path, module: ModuleType, base: AgentClass) -> AgentClass:
     """Return the public agent class that the file defines, or else the one that it imports from its
     folder."""
-    agents: dict[int, tuple[str, type[CitizenAgentBase]]] = {
-        id(thing): (name, thing) for name, thing in vars(module).items() if _is_agent(name, thing)
+    wanted = f"one class derived from {base.__name__}"
+    agents: dict[int, tuple[str, AgentClass]] = {
+        id(thing): (name, thing)
+        for name, thing in vars(module).items()
+        if _is_agent(name, thing, base)
     }
     own = [found for found in agents.values() if found[1].__module__ == module.__name__] or list(
         agents.values()
@@ -243,20 +263,20 @@ def _agent_class(path: Path, module: ModuleType) -> type[CitizenAgentBase]:
     if len(own) != 1:
         listed = ", ".join(sorted(name for name, _ in own)) or "none"
         hint = " (a name that starts with an underscore is not counted)" if own else ""
-        raise BadInput(f"{path}: expected {WANTED}, got {listed}{hint}")
+        raise BadInput(f"{path}: expected {wanted}, got {listed}{hint}")
     ((name, agent),) = own
     if inspect.isabstract(agent):
-        raise BadInput(f"{path}: expected {WANTED}, got {name}, which has no forward")
+        raise BadInput(f"{path}: expected {wanted}, got {name}, which has no forward")
     return agent
 
 
-def _is_agent(name: str, thing: Any) -> bool:
+def _is_agent(name: str, thing: Any, base: AgentClass) -> bool:
     """Compare by identity and without `issubclass`: the metaclass of an agent may have no usable
     hash or equality."""
     if not issubclass(type(thing), type) or name.startswith("_"):
         return False
-    above = [base is CitizenAgentBase for base in type.mro(thing)]
-    return any(above) and thing is not CitizenAgentBase and thing is not DailyMobilityAgent
+    derived = any(above is CitizenAgentBase for above in type.mro(thing))
+    return derived and thing is not CitizenAgentBase and thing is not base
 
 
 def _read(path: Path, digests: Mapping[str, str] | None) -> bytes:

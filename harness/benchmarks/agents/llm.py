@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from harness.benchmarks.dailymobility.agents.interface import Harness, Incomplete
+from harness.benchmarks.agents.interface import Harness, Incomplete
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.model import Completion, Message, Request
 

@@ -1,7 +1,7 @@
 """Agent files: a file written for `asbench` runs unchanged (docs/design.md, section 9).
 
-    agent = load_agent(Path("agent.py"))
-    runner = Runner(agent, city, seed=0, warn=print)      # once a run and process
+    agent = load_agent(Path("agent.py"), DailyMobilityAgent)
+    runner = Runner(agent, World(city, 100, 900), seed=0, warn=print)  # once a run and process
     rows = await play(runner, resident, ask)              # once a resident, many at once
 
 All residents share the file's module, hence its module-level variables, and the dicts of places.

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from sys import _getframe
 from typing import NoReturn
 
-from harness.benchmarks.dailymobility.agents.city import City
-from harness.benchmarks.dailymobility.agents.environment import MapData
-from harness.benchmarks.dailymobility.agents.errors import LONGEST, one_line, warnings_to
-from harness.benchmarks.dailymobility.agents.interface import Harness
-from harness.benchmarks.dailymobility.agents.loader import AgentFile
-from harness.benchmarks.dailymobility.agents.watchdog import Guard, Limits
+from harness.benchmarks.agents.city import City
+from harness.benchmarks.agents.environment import MapData
+from harness.benchmarks.agents.errors import LONGEST, one_line, warnings_to
+from harness.benchmarks.agents.interface import Harness
+from harness.benchmarks.agents.loader import AgentFile
+from harness.benchmarks.agents.watchdog import Guard, Limits
 
 LOGGED_MOST = 10_000
 """Lines of agents in a run's log, for each process."""
 
 
+@dataclass(frozen=True, slots=True)
+class World:
+    """Where and how long residents live: a city, and a number of steps of some seconds.
+
+    `days` is what agents sense on each day by name, such as `weather`; empty for a benchmark
+    without.
+    """
+
+    city: City
+    steps: int
+    seconds: int
+    days: Sequence[Mapping[str, str]] = ()
+
+
 class Runner:
-    """One agent file in one city, for residents that play in one event loop, several at the same
+    """One agent file in one world, for residents that play in one event loop, several at the same
     time.
 
     `finds_memories` is whether a search of the stream finds anything. `warn` gets one line each,
@@ -31,7 +46,7 @@ class Runner:
     def __init__(
         self,
         agent: AgentFile,
-        city: City,
+        world: World,
         *,
         seed: int,
         finds_memories: bool = False,
@@ -40,12 +55,12 @@ class Runner:
         limits: Limits | None = None,
     ) -> None:
         self.agent = agent
-        self.city = city
+        self.world = world
         self.seed = seed
         self.finds_memories = finds_memories
         self.limits = limits or Limits()
         self.guard = Guard(self.limits, agent.place_of)
-        self.map = MapData(city, self)
+        self.map = MapData(world.city, self)
         self.playing: Harness | None = None
         self._warn = warn
         self._log = log

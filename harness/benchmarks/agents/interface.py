@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from harness.benchmarks.dailymobility.agents.simulator import Route
+from harness.benchmarks.agents.simulator import Route
 from harness.model import Completion, Request
 
 UPSTREAM: dict[str, Any] = tomllib.loads(

@@ -7,7 +7,7 @@ that returns a list returns a new one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
 from operator import index
@@ -16,22 +16,24 @@ from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
 
-from harness.benchmarks.dailymobility.agents.city import LISTS, Aoi, City, Poi, as_message
-from harness.benchmarks.dailymobility.agents.interface import (
+from harness.benchmarks.agents.city import LISTS, Aoi, City, Poi, as_message
+from harness.benchmarks.agents.interface import (
     LACKS,
     UPSTREAM,
     Harness,
     Incomplete,
     Refuses,
 )
-from harness.benchmarks.dailymobility.agents.simulator import Stop
-from harness.benchmarks.dailymobility.agents.spatial import geometry, lnglat
+from harness.benchmarks.agents.simulator import Stop
+from harness.benchmarks.agents.spatial import geometry, lnglat
 
 DAY_SECONDS = 86400
 FIRST_POI = 700_000_000
 """Ids from here on are POIs, below are AOIs."""
 WALK, DRIVE = 1, 2
 LARGEST_MODE = 8
+UNKNOWN = "Don't know"
+"""Upstream's answer for what the environment says nothing of."""
 
 POI_CATG_DICT: dict[str, list[str]] = {
     kind: words.split() for kind, words in UPSTREAM["kinds"].items()
@@ -265,9 +267,13 @@ def coordinates(center: Centre) -> tuple[float, float]:
 
 
 class Environment(Incomplete):
-    def __init__(self, harness: Harness, map: MapData, city: City) -> None:
+    def __init__(
+        self, harness: Harness, map: MapData, city: City, days: Sequence[Mapping[str, str]]
+    ) -> None:
+        """`days` is what can be sensed on each day, by name."""
         self._harness: Harness = harness
         self._city = city
+        self._days = days
         self.map = map
 
     def get_tick(self) -> int:
@@ -279,6 +285,15 @@ class Environment(Incomplete):
         """Return the day, from 0, and the second of it, or that as text."""
         day, second = divmod(self.get_tick(), DAY_SECONDS)
         return day, strftime(format, gmtime(second)) if format_time else second
+
+    @property
+    def sense(self) -> Callable[[str], str]:
+        """Return what the environment is like today, by name: `sense("weather")`. A benchmark that
+        says nothing of it fails the resident."""
+        if not self._days:
+            self._harness.refuse("agent_api", "Environment.sense is not available here")
+        today = self._days[self.get_tick() // DAY_SECONDS]
+        return lambda key: today.get(key, UNKNOWN)
 
     def get_aoi_ids(self) -> list[int]:
         return list(self._city.aois)

@@ -11,7 +11,7 @@ from collections import deque
 from math import hypot
 from typing import Literal
 
-from harness.benchmarks.dailymobility.agents.city import City, as_message
+from harness.benchmarks.agents.city import City, as_message
 from harness.model import JSON
 
 Mode = Literal["driving", "walking"]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from harness.benchmarks.dailymobility.agents.spatial import Line, Lines, Points, map_format
+from harness.benchmarks.agents.spatial import Line, Lines, Points, map_format
 from harness.benchmarks.files import input_file
 from harness.errors import BadInput
 from harness.model import JSON

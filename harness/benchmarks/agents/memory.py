@@ -14,8 +14,8 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from harness.benchmarks.dailymobility.agents.day import Resident
-from harness.benchmarks.dailymobility.agents.interface import UPSTREAM, Harness, Incomplete
+from harness.benchmarks.agents.interface import UPSTREAM, Harness, Incomplete
+from harness.benchmarks.agents.resident import Resident
 
 MOST_REMEMBERED = 1000
 NOTHING = "Nothing"

@@ -21,15 +21,15 @@ from typing import Any, NoReturn, TypeVar
 
 from anyio import CancelScope
 
-from harness.benchmarks.dailymobility.agents.classes import Agent, AgentToolbox
-from harness.benchmarks.dailymobility.agents.day import ROW_SECONDS, ROWS, Resident, Row
-from harness.benchmarks.dailymobility.agents.environment import Environment
-from harness.benchmarks.dailymobility.agents.errors import LONGEST, NO_TEXT, described, one_line
-from harness.benchmarks.dailymobility.agents.llm import LLM, NoReply
-from harness.benchmarks.dailymobility.agents.memory import Memory, embedded, first_status
-from harness.benchmarks.dailymobility.agents.runner import Runner
-from harness.benchmarks.dailymobility.agents.simulator import Route, Walker
-from harness.benchmarks.dailymobility.agents.watchdog import Cut, Dice, Place
+from harness.benchmarks.agents.classes import Agent, AgentToolbox
+from harness.benchmarks.agents.environment import Environment
+from harness.benchmarks.agents.errors import LONGEST, NO_TEXT, described, one_line
+from harness.benchmarks.agents.llm import LLM, NoReply
+from harness.benchmarks.agents.memory import Memory, embedded, first_status
+from harness.benchmarks.agents.resident import Resident, Row
+from harness.benchmarks.agents.runner import Runner
+from harness.benchmarks.agents.simulator import Route, Walker
+from harness.benchmarks.agents.watchdog import Cut, Dice, Place
 from harness.errors import AgentFailed
 from harness.model import Ask, Completion, Request
 
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 async def play(runner: Runner, resident: Resident, ask: Ask, repeat: int = 1) -> list[Row]:
-    """Return the 100 rows of a resident's day; each repeat has its own random numbers.
+    """Return a row for each step of a resident; each repeat has its own random numbers.
 
     Raise `AgentFailed` where the agent fails (`agent_error`, `agent_api`, `agent_blocked`,
     `agent_stalled`, `unknown_place`, or the reason for no reply: `content_filter`,
@@ -55,11 +55,11 @@ async def play(runner: Runner, resident: Resident, ask: Ask, repeat: int = 1) ->
 
 
 class Session:
-    """One resident's day. See interface.py for the part that the agent's objects use."""
+    """One resident's days. See interface.py for the part that the agent's objects use."""
 
     def __init__(self, runner: Runner, resident: Resident, ask: Ask, repeat: int) -> None:
         self.number = resident.number
-        self.route = Route(Walker(runner.city, resident.home))
+        self.route = Route(Walker(runner.world.city, resident.home))
         self.warn_once = runner.warn_once
         self.failure: Exception | None = None
         self.stopped = False
@@ -75,7 +75,7 @@ class Session:
         self._slices = self._asking = 0
 
     async def play(self) -> list[Row]:
-        """Return the rows of the day. Raise the first failure, as it was raised or as
+        """Return the rows of the days. Raise the first failure, as it was raised or as
         `AgentFailed`."""
         life, slices, stall = self._start(self._live()), -1, self._runner.limits.stall
         try:
@@ -93,9 +93,10 @@ class Session:
             with CancelScope(shield=True):
                 if left := [task for task in self._tasks if not task.done()]:
                     await asyncio.wait(left)
-        if self.failure is None and len(self._rows) != ROWS:
+        steps = self._runner.world.steps
+        if self.failure is None and len(self._rows) != steps:
             self.failure = self._failed(
-                "agent_error", None, f"the day ended with {len(self._rows)} of its {ROWS} steps"
+                "agent_error", None, f"the day ended with {len(self._rows)} of its {steps} steps"
             )
         if self.failure is not None:
             raise self.failure
@@ -105,11 +106,11 @@ class Session:
         try:
             agent = await Driven(self, self._initialised(), self._dice)
             self.route.advance(1)  # upstream's first step is at second 1
-            for step in range(1, ROWS + 1):
+            for step in range(1, self._runner.world.steps + 1):
                 self._when = f"step {step}"
                 aoi = self.route.walker.aoi
                 self._rows.append(Row(aoi, await Driven(self, self._act(agent), self._dice)))
-                self.route.advance(ROW_SECONDS)
+                self.route.advance(self._runner.world.seconds)
                 await asyncio.sleep(0)
         except (
             BaseException
@@ -120,7 +121,9 @@ class Session:
         cls, runner = self._runner.agent.cls, self._runner
         self._status = first_status(self._resident, cls.StatusAttributes)
         memory = Memory(self, self._status, embedded(cls.StatusAttributes), runner.finds_memories)
-        toolbox = AgentToolbox(self, LLM(self), Environment(self, runner.map, runner.city))
+        toolbox = AgentToolbox(
+            self, LLM(self), Environment(self, runner.map, runner.world.city, runner.world.days)
+        )
         name = f"{cls.__name__}_{self.number}"
         agent = cls(
             id=self.number,

@@ -1,0 +1,84 @@
+"""Play residents by an agent file, as a benchmark does it: through a user's `Chat`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from msgspec import structs
+
+from harness.benchmarks.agents import session
+from harness.benchmarks.agents.llm import no_reply
+from harness.benchmarks.agents.resident import Resident, Row
+from harness.benchmarks.agents.runner import Runner
+from harness.benchmarks.parsing import FINAL_REASONS
+from harness.chat import Asking, Chat
+from harness.errors import AgentFailed, InvalidReply
+from harness.model import Completion, Request
+
+NO_REPLY = frozenset({*FINAL_REASONS, "refusal", "empty"})
+"""Why an agent had no reply to go on with: the model's or its provider's doing, so an invalid
+answer and no failure."""
+
+
+class AgentPlayer:
+    """`sends_parameters` is whether requests have the parameters that the agent asks for."""
+
+    def __init__(self, runner: Runner, asking: Asking, *, sends_parameters: bool = True) -> None:
+        self._runner = runner
+        self._asking = asking
+        self._sends_parameters = sends_parameters
+
+    async def play(self, resident: Resident, chat: Chat) -> tuple[list[Row], Counter[str]]:
+        """Return a row for each step, and how many replies were odd, by kind.
+
+        Raise `InvalidReply` if the agent failed for want of a reply, `AgentFailed` if it failed
+        otherwise.
+        """
+        odd = Counter[str]()
+
+        async def counted(request: Request) -> Completion:
+            """Send the same request once more while the completion has no reply, as often as the
+            run allows."""
+            request = self._as_run(request)
+            for retries_left in range(self._asking.parse_retries, -1, -1):
+                completion = await chat.ask(request)
+                if completion.finish_reason == "tool_call":  # upstream reads no tool call
+                    completion = structs.replace(completion, text="")
+                if (
+                    no_reply(completion) is None
+                    or completion.finish_reason in FINAL_REASONS
+                    or not retries_left
+                ):
+                    break
+            odd.update(_oddities(completion))
+            return completion
+
+        try:
+            return await session.play(self._runner, resident, counted, chat.repeat), odd
+        except AgentFailed as failure:
+            if failure.kind not in NO_REPLY:
+                raise
+            raise InvalidReply(failure.kind) from failure
+
+    def _as_run(self, request: Request) -> Request:
+        """Return a request without what this run leaves out: a `response_format`, or all that the
+        agent asks for."""
+        structured = self._asking.wants_json
+        json_object, sends = request.json_object and structured, self._sends_parameters
+        asked, full_messages = (request.parameters, request.full_messages) if sends else ({}, None)
+        kept = {
+            name: value for name, value in asked.items() if structured or name != "response_format"
+        }
+        return replace(
+            request, json_object=json_object, parameters=kept, full_messages=full_messages
+        )
+
+
+def _oddities(completion: Completion) -> Iterator[str]:
+    """Return what a record says of a reply that an agent had to go on with."""
+    if not completion.text.strip():
+        yield "no_reply"
+    elif completion.finish_reason == "length":
+        yield "cut_off"
