@@ -11,9 +11,11 @@ import pytest
 from harness.cli import main
 from tests.support import ROOT
 
-LONGEST = {"star_rating": 60, "twins": 149}
+LONGEST = {"star_rating": 60, "twins": 149, "hurricane": 149}
 """Lines of each example's file: a reader gets through it at one sitting."""
 LIBRARIES = {"harness", "numpy"}
+AGENTS = "harness.benchmarks."
+"""What a benchmark whose residents are agents needs in addition."""
 
 
 @pytest.mark.parametrize("name", LONGEST)
@@ -24,7 +26,8 @@ def test_example_is_short_and_imports_only_public_names(name: str) -> None:
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for module in modules:
-            assert module in LIBRARIES or module.split(".")[0] in sys.stdlib_module_names
+            is_public = module in LIBRARIES or module.split(".")[0] in sys.stdlib_module_names
+            assert is_public or (name == "hurricane" and module.startswith(AGENTS))
 
 
 @pytest.mark.parametrize("name", LONGEST)

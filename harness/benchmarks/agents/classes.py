@@ -296,6 +296,18 @@ class CitizenAgentBase(Agent):
             await self.memory.status.update(key, value)
 
 
+class MobilityAgent(CitizenAgentBase):
+    """What the residents of asbench's benchmarks of mobility have in common."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.movement_status = [WALKING, DRIVING]
+
+    async def go_to_aoi(self, aoi_id: Any) -> None:
+        """Go to an AOI, or to whatever else `Environment.set_aoi_schedules` accepts."""
+        await self.environment.set_aoi_schedules(self.id, target_positions=aoi_id)
+
+
 def register_get(description: str) -> Callable[[Function], Function]:
     """Upstream announces the method to a model by it; here it has no effect."""
     return lambda method: method

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from msgspec import structs
 
+from harness.benchmark import Benchmark
 from harness.benchmarks.agents import session
 from harness.benchmarks.agents.llm import no_reply
+from harness.benchmarks.agents.loader import AgentClass, load_agent
 from harness.benchmarks.agents.resident import Resident, Row
-from harness.benchmarks.agents.runner import Runner
+from harness.benchmarks.agents.runner import Runner, World
+from harness.benchmarks.hash_seed import COPY_PREFIX
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.chat import Asking, Chat
 from harness.errors import AgentFailed, InvalidReply
@@ -29,6 +33,25 @@ class AgentPlayer:
         self._runner = runner
         self._asking = asking
         self._sends_parameters = sends_parameters
+
+    @classmethod
+    def of(
+        cls, benchmark: Benchmark, path: Path, base: AgentClass, world: World, seed: int = 0
+    ) -> AgentPlayer:
+        """Return the player of a benchmark's run; for `prepare`.
+
+        Requests then have the temperature that the agent asks for, and the run's folder keeps the
+        modules that the file imports from its own folder. Raise `BadInput` for a file without one
+        class derived from `base`.
+        """
+        agent = load_agent(path, base, benchmark.digests)
+        siblings = {COPY_PREFIX + name: content for name, content in agent.siblings.items()}
+        earlier = benchmark.configuration
+        benchmark.configuration = replace(
+            earlier, files={**earlier.files, **siblings}, temperature=None
+        )
+        log = benchmark.logged.append
+        return cls(Runner(agent, world, seed=seed, warn=benchmark.warn, log=log), benchmark.asking)
 
     async def play(self, resident: Resident, chat: Chat) -> tuple[list[Row], Counter[str]]:
         """Return a row for each step, and how many replies were odd, by kind.

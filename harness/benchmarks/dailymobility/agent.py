@@ -6,11 +6,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from harness.benchmarks.agents.classes import DRIVING, WALKING, CitizenAgentBase, MemoryAttribute
+from harness.benchmarks.agents.classes import MemoryAttribute, MobilityAgent
 from harness.benchmarks.dailymobility.day import INTENTIONS
 
 
-class DailyMobilityAgent(CitizenAgentBase):
+class DailyMobilityAgent(MobilityAgent):
     """A resident of the benchmark. Without a `forward` of its own it goes somewhere at random at
     each step."""
 
@@ -25,12 +25,7 @@ class DailyMobilityAgent(CitizenAgentBase):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.movement_status = [WALKING, DRIVING]
         self.intention_list = list(INTENTIONS.values())
-
-    async def go_to_aoi(self, aoi_id: Any) -> None:
-        """Go to an AOI, or to whatever else `Environment.set_aoi_schedules` accepts."""
-        await self.environment.set_aoi_schedules(self.id, target_positions=aoi_id)
 
     async def log_intention(self, intention: str) -> None:
         plan = {"target": intention, "index": 0, "steps": [{"intention": intention}]}

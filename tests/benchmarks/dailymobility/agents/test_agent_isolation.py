@@ -592,7 +592,7 @@ def test_a_coroutine_that_was_never_awaited_is_told_with_its_line(
         shown, before = warnings.showwarning, warnings.filters[:]
         asyncio.run(all_of(running, range(3)))
         assert warnings.showwarning is shown and warnings.filters == before
-    name = "DailyMobilityAgent.go_to_aoi"
+    name = "MobilityAgent.go_to_aoi"
     assert told == [
         f"agent.py: RuntimeWarning: coroutine '{name}' was never awaited (agent.py, line 6)"
     ]
