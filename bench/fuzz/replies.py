@@ -11,7 +11,7 @@ from zlib import crc32
 
 import orjson
 
-from harness.benchmarks.streamprofile.reply import Reading, read
+from harness.benchmarks.streamprofile.reply import StepAnswer, read
 from harness.errors import InvalidReply
 from harness.model import Completion
 
@@ -47,7 +47,7 @@ def run(data: bytes) -> None:
     assert len(set(found.tags)) == len(found.tags)
 
 
-def _read(completion: Completion) -> Reading | tuple[str, str, bool]:
+def _read(completion: Completion) -> StepAnswer | tuple[str, str, bool]:
     """Return the reading, or kind, reason and finality of a reply that cannot be used."""
     try:
         return read(completion, POOL)

@@ -89,7 +89,11 @@ def test_a_good_line_becomes_a_task() -> None:
     assert task.given.steps[0].posts_text == "[1] Content: 早\nTags: 猫"
     assert task.given.steps[0].pool == ("猫", "狗", "茶", "书")
     truth = task.truth[0]
-    assert (set(truth.kept), set(truth.new), truth.listed) == ({"猫"}, {"狗"}, ["狗", "猫"])
+    assert (set(truth.kept_tags), set(truth.new_tags), truth.listed) == (
+        {"猫"},
+        {"狗"},
+        ["狗", "猫"],
+    )
     assert {name: set(tags) for name, tags in truth.distractors.items()} == {
         "Error_Decay": {"茶"},
         "Error_Peer": {"书"},
@@ -241,7 +245,7 @@ def test_without_meta_the_truth_is_the_ground_truths(value: Any) -> None:
     else:
         line["prediction_tasks"][0]["meta"] = value
     truth = good(orjson.dumps(line)).truth[0]
-    assert (set(truth.kept), set(truth.new), truth.listed, truth.distractors) == (
+    assert (set(truth.kept_tags), set(truth.new_tags), truth.listed, truth.distractors) == (
         {"茶"},
         {"书"},
         ["书", "茶"],
@@ -262,7 +266,7 @@ def test_each_set_missing_from_meta_is_looked_up_alone(value: Any) -> None:
         else:
             step["meta"][name] = value
     truth = good(orjson.dumps(line)).truth[0]
-    assert (set(truth.kept), set(truth.new)) == ({"猫"}, {"书"})
+    assert (set(truth.kept_tags), set(truth.new_tags)) == ({"猫"}, {"书"})
     assert set(truth.distractors) == {"Error_Decay", "Error_Peer", "Error_Random"}
 
 
@@ -283,7 +287,11 @@ def test_meta_wins_over_the_ground_truth() -> None:
     truth = good(
         changed("prediction_tasks.0.ground_truth", {"new_tags": ["茶"], "keep_tags": []})
     ).truth[0]
-    assert (set(truth.new), set(truth.kept), truth.listed) == ({"狗"}, {"猫"}, ["狗", "猫"])
+    assert (set(truth.new_tags), set(truth.kept_tags), truth.listed) == (
+        {"狗"},
+        {"猫"},
+        ["狗", "猫"],
+    )
 
 
 def test_unknown_fields_are_ignored_wherever_they_stand() -> None:

@@ -19,7 +19,7 @@ from harness.benchmarks.streamprofile import authors
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile.authors import outcome as authors_outcome
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
-from harness.benchmarks.streamprofile.reply import Reading, schema
+from harness.benchmarks.streamprofile.reply import StepAnswer, schema
 from harness.chat import Structured
 from harness.engine.play import Played, recorded, rescored
 from harness.engine.play import play as play_user
@@ -100,12 +100,12 @@ def played(script: Script, data: JSON = TASK, **settings: Any) -> Played:
     return found
 
 
-def play(script: Script, data: JSON = TASK, **settings: Any) -> tuple[Reading, ...]:
-    answer: tuple[Reading, ...] = played(script, data, **settings).answer
+def play(script: Script, data: JSON = TASK, **settings: Any) -> tuple[StepAnswer, ...]:
+    answer: tuple[StepAnswer, ...] = played(script, data, **settings).answer
     return answer
 
 
-def one_step(script: Script, **settings: Any) -> tuple[Reading, ...]:
+def one_step(script: Script, **settings: Any) -> tuple[StepAnswer, ...]:
     return play(script, TASK | {"prediction_tasks": TASK["prediction_tasks"][:1]}, **settings)
 
 

@@ -15,13 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import orjson
 
 from harness.model import Baseline
 
-CARRIED = 40
+MAX_CARRIED_TAGS = 40
 """Number of tags that a summary carries to the next step at most, so that prompts do not grow with
 the chain."""
 
@@ -40,7 +41,7 @@ _STRINGS = re.compile(rf"\[\s*{_STRING}(?:\s*,\s*{_STRING})*+\s*\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ParsedPrompt:
     """What a baseline reads in a prompt. `posts` holds the tags of each post, newest first; `pool`
     has no repeats."""
 
@@ -56,64 +57,73 @@ Opinion = tuple[str, Sequence[str], str]
 
 
 def _answer(
-    baseline: Callable[[Reading, int], Opinion], messages: Sequence[Mapping[str, Any]], seed: int
+    baseline: Callable[[ParsedPrompt, int], Opinion],
+    messages: Sequence[Mapping[str, Any]],
+    seed: int,
 ) -> str:
     """Return the JSON text of one reply: `persona_summary`, `predicted_tags`, `reasoning`."""
-    reading = read(
-        "\n".join([message["content"] for message in messages if message["role"] == "user"])
-    )
-    summary, ranking, reasoning = baseline(reading, seed)
-    tags, why = ranking[: reading.asked], reasoning if reading.pool else NO_POOL
-    return orjson.dumps(
-        {"persona_summary": summary, "predicted_tags": tags, "reasoning": why}
-    ).decode()
+    texts = [message["content"] for message in messages if message["role"] == "user"]
+    prompt = read("\n".join(texts))
+    summary, ranking, reasoning = baseline(prompt, seed)
+    if not prompt.pool:
+        reasoning = NO_POOL
+    answer = {
+        "persona_summary": summary,
+        "predicted_tags": ranking[: prompt.asked],
+        "reasoning": reasoning,
+    }
+    return orjson.dumps(answer).decode()
 
 
-def read(text: str) -> Reading:
+def read(text: str) -> ParsedPrompt:
     """Return the parts of a prompt, empty if it lacks them.
 
     The persona is the section under our prompt's heading; in another prompt it may be anywhere
     outside of posts.
     """
-    posts, rest = _split_posts(text)
-    _, headed, after = rest.partition(PERSONA_HEADING)
-    listed = _pool(rest)
-    asked = _ASKED.findall(text)
-    return Reading(
-        text=text,
-        posts=posts,
-        persona=after.partition("\n## ")[0] if headed else rest,
-        pool=tuple(dict.fromkeys(listed)),
-        asked=int(asked[-1]) if asked else max(1, round(0.25 * len(listed))),
-    )
+    posts, outside = _split_posts(text)
+    _, heading, section = outside.partition(PERSONA_HEADING)
+    persona = outside
+    if heading:
+        persona = section.partition("\n## ")[0]
+    pool = _pool(outside)
+    asked = max(1, round(0.25 * len(pool)))
+    stated = _ASKED.findall(text)
+    if stated:
+        asked = int(stated[-1])
+    return ParsedPrompt(text, posts, persona, tuple(dict.fromkeys(pool)), asked)
 
 
 def _split_posts(text: str) -> tuple[tuple[tuple[str, ...], ...], str]:
     """Return the tags of each post, newest (highest number) first, and the text outside of
     posts."""
-    numbered: list[tuple[int, tuple[str, ...]]] = []
-    rest: list[str] = []
-    number, post = 0, rest
+    posts: list[tuple[int, tuple[str, ...]]] = []
+    outside: list[str] = []
+    number = 0
+    lines = outside
     for line in text.split("\n"):
         head = _HEAD.match(line)
         if head:
-            number, post = int(head[1]), []
+            number = int(head[1])
+            lines = []
         elif line.startswith("Tags:"):
-            numbered.append((number, _split_tags(line[len("Tags:") :])))
-            post = rest
+            posts.append((number, _split_tags(line[len("Tags:") :])))
+            lines = outside
         else:
-            post.append(line)
-    if post is not rest:  # a last post without a Tags line has no known end
-        rest.extend(post)
-    newest_first = sorted(
-        enumerate(numbered), key=lambda entry: (entry[1][0], entry[0]), reverse=True
-    )
-    return tuple([tags for _, (_, tags) in newest_first]), "\n".join(rest)
+            lines.append(line)
+    # The end of a last post without a Tags line is unknown: its text may be the candidates.
+    if lines is not outside:
+        outside.extend(lines)
+    # Of equal numbers the later post is the newer. Sorting is stable.
+    posts.reverse()
+    posts.sort(key=itemgetter(0), reverse=True)
+    return tuple([tags for _, tags in posts]), "\n".join(outside)
 
 
 def _split_tags(line: str) -> tuple[str, ...]:
     """Return the tags of one line, in order, without repeats."""
-    return tuple(dict.fromkeys(tag for part in _SEPARATORS.split(line) if (tag := part.strip())))
+    tags = map(str.strip, _SEPARATORS.split(line))
+    return tuple(dict.fromkeys(filter(None, tags)))
 
 
 def _pool(text: str) -> list[str]:
@@ -122,57 +132,69 @@ def _pool(text: str) -> list[str]:
 
     An array that is a field's value, as in an example of a reply, counts only if there is no other.
     """
-    best: tuple[bool, int, list[str]] = (False, 0, [])
+    pool: list[str] = []
+    best_rank = (False, 0)
     for match in _STRINGS.finditer(text):
         try:
             tags: list[str] = orjson.loads(match[0])
         except orjson.JSONDecodeError:
             continue
-        is_value = text[max(0, match.start() - 8) : match.start()].rstrip().endswith('":')
-        if (not is_value, len(tags)) >= best[:2]:
-            best = (not is_value, len(tags), tags)
-    return best[2]
+        before_it = text[max(0, match.start() - 8) : match.start()].rstrip()
+        rank = (not before_it.endswith('":'), len(tags))
+        if rank >= best_rank:
+            best_rank = rank
+            pool = tags
+    return pool
 
 
 def _carried(persona: str, marker: str) -> tuple[str, ...]:
     return _split_tags(persona.partition(marker)[2].partition("\n")[0])
 
 
-def _recency(reading: Reading, seed: int) -> Opinion:
+def _recency(prompt: ParsedPrompt, seed: int) -> Opinion:
     """Rank tags of the newest posts first, then those of the summary, then the pool in its
     order."""
-    seen = list(
-        dict.fromkeys([*chain.from_iterable(reading.posts), *_carried(reading.persona, RECENT)])
+    posted = chain.from_iterable(prompt.posts)
+    seen = list(dict.fromkeys([*posted, *_carried(prompt.persona, RECENT)]))
+    in_pool = filter(frozenset(prompt.pool).__contains__, seen)
+    ranking = list(dict.fromkeys([*in_pool, *prompt.pool]))
+    return (
+        _summary(RECENT, seen[:MAX_CARRIED_TAGS]),
+        ranking,
+        "最近动态里的标签在前，其次是画像里记下的，不足时按候选顺序补齐。",
     )
-    pool = frozenset(reading.pool)
-    ranking = list(dict.fromkeys([*(tag for tag in seen if tag in pool), *reading.pool]))
-    summary = RECENT + "、".join(seen[:CARRIED]) if seen else NO_TAGS
-    return summary, ranking, "最近动态里的标签在前，其次是画像里记下的，不足时按候选顺序补齐。"
 
 
-def _frequency(reading: Reading, seed: int) -> Opinion:
+def _summary(marker: str, entries: Sequence[str]) -> str:
+    if not entries:
+        return NO_TAGS
+    return marker + "、".join(entries)
+
+
+def _frequency(prompt: ParsedPrompt, seed: int) -> Opinion:
     """Rank the pool by number of posts with the tag, in this batch and in the summary; ties in pool
     order."""
-    counts = Counter(chain.from_iterable(reading.posts))
-    for entry in _carried(reading.persona, COUNTS):
-        if counted := _COUNTED.fullmatch(entry):
-            counts[counted[1]] += int(counted[2])
-    ranking = sorted(reading.pool, key=lambda tag: -counts[tag])
-    listed = "、".join([f"{tag}×{count}" for tag, count in counts.most_common(CARRIED)])
+    counts = Counter(chain.from_iterable(prompt.posts))
+    for entry in _carried(prompt.persona, COUNTS):
+        match = _COUNTED.fullmatch(entry)
+        if match:
+            counts[match[1]] += int(match[2])
+    ranking = sorted(prompt.pool, key=counts.__getitem__, reverse=True)
+    carried = counts.most_common(MAX_CARRIED_TAGS)
     return (
-        COUNTS + listed if listed else NO_TAGS,
+        _summary(COUNTS, [f"{tag}×{count}" for tag, count in carried]),
         ranking,
         "按标签至今出现的次数排列，次数相同时按候选顺序。",
     )
 
 
-def _random(reading: Reading, seed: int) -> Opinion:
+def _random(prompt: ParsedPrompt, seed: int) -> Opinion:
     """Shuffle the pool, by seed and prompt. Only `Random.random` gives the same numbers in every
     Python."""
-    rng = random.Random(f"{seed}\n{reading.text}")
+    rng = random.Random(f"{seed}\n{prompt.text}")
     return (
         "随机基线，不读动态，没有画像。",
-        sorted(reading.pool, key=lambda tag: rng.random()),
+        sorted(prompt.pool, key=lambda tag: rng.random()),
         "随机抽取。",
     )
 
@@ -180,7 +202,9 @@ def _random(reading: Reading, seed: int) -> Opinion:
 def reader(text: str) -> str | None:
     """Return the baseline that answers a prompt for another model, None if the prompt has no
     candidates."""
-    return "baseline/recency" if read(text).pool else None
+    if read(text).pool:
+        return "baseline/recency"
+    return None
 
 
 BASELINES: Mapping[str, Baseline] = {

@@ -20,9 +20,9 @@ from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.cards import UserCards
 from harness.benchmarks.streamprofile.metrics import GAINS, METRICS, StepMetrics, measure_step
-from harness.benchmarks.streamprofile.reply import Reading, read, schema
+from harness.benchmarks.streamprofile.reply import StepAnswer, read, schema
 from harness.benchmarks.streamprofile.synth import generate
-from harness.benchmarks.streamprofile.task import PLATFORMS, Given, GivenStep
+from harness.benchmarks.streamprofile.task import PLATFORMS, StepInput, UserInput
 from harness.chat import Chat
 from harness.errors import BadInput, InvalidReply, in_brief
 from harness.model import JSON, Published
@@ -52,7 +52,7 @@ class Steps(Records):
     def record(
         self,
         task: Task,
-        answer: Sequence[Reading],
+        answer: Sequence[StepAnswer],
         metrics: Sequence[StepMetrics],
         outcome: str,
         repairs: Sequence[str],
@@ -73,7 +73,7 @@ class Steps(Records):
                 task.given.steps, task.truth, answer, metrics, strict=True
             )
         ]
-        given: Given = task.given
+        given: UserInput = task.given
         return {
             "user_id": given.user_id,
             "platform": given.platform,
@@ -196,7 +196,7 @@ class StreamProfile(Benchmark):
     def parse(self, line: JSON, subset: str) -> Task:
         return tasks.parse(line, subset)
 
-    async def play(self, given: Given, chat: Chat) -> tuple[Reading, ...]:
+    async def play(self, given: UserInput, chat: Chat) -> tuple[StepAnswer, ...]:
         persona, answers = "", []
         for step in given.steps:
             answer = await self._step(given, step, persona, chat)
@@ -204,7 +204,9 @@ class StreamProfile(Benchmark):
             persona = answer.persona if self.settings.persona else ""
         return tuple(answers)
 
-    async def _step(self, given: Given, step: GivenStep, persona: str, chat: Chat) -> Reading:
+    async def _step(
+        self, given: UserInput, step: StepInput, persona: str, chat: Chat
+    ) -> StepAnswer:
         messages = self._prompt.messages(given, step, persona)
         try:
             wanted = schema(step.pool, step.asked) if self.asking.wants_schema else None
@@ -212,10 +214,10 @@ class StreamProfile(Benchmark):
                 messages, lambda completion: read(completion, step.pool), schema=wanted
             )
         except InvalidReply as error:
-            return Reading(persona, (), "", outcome=error.kind)
+            return StepAnswer(persona, (), "", outcome=error.kind)
         return reading if reading.persona.strip() else structs.replace(reading, persona=persona)
 
-    def measure(self, task: Task, answer: Sequence[Reading]) -> Any:
+    def measure(self, task: Task, answer: Sequence[StepAnswer]) -> Any:
         """Return a `StepMetrics` for each step: the figures are made of records (`scores.py`)."""
         return tuple(
             measure_step(truth, step, predicted.tags)
@@ -257,7 +259,7 @@ def _check_steps(task: Task, data: JSON) -> None:
         )
 
 
-def _measured(step: GivenStep, measured: StepMetrics) -> JSON:
+def _measured(step: StepInput, measured: StepMetrics) -> JSON:
     """Return what the scorer needs of a step in addition to its metrics."""
     found: JSON = {
         "asked": step.asked,

@@ -21,7 +21,7 @@ from harness.benchmark import VALID, Cards, Metric, Task
 from harness.benchmarks.rendering import quotes
 from harness.benchmarks.streamprofile.metrics import F1, METRICS, harmonic
 from harness.benchmarks.streamprofile.reply import read
-from harness.benchmarks.streamprofile.task import GivenStep, Truth
+from harness.benchmarks.streamprofile.task import StepInput, Truth
 from harness.chat import ASKING
 from harness.document import Block, Heading, Paragraph, Quote, Tags
 from harness.errors import InvalidReply
@@ -157,14 +157,14 @@ def _metrics(step: JSON) -> Iterator[Block]:
     yield Paragraph(f"In %: {' · '.join(figures)}.")
 
 
-def _kind(tag: str, step: JSON, given: GivenStep | None, truth: Truth | None) -> str:
+def _kind(tag: str, step: JSON, given: StepInput | None, truth: Truth | None) -> str:
     """Return what a predicted tag is: its kind if the task is there, else only whether it is a
     hit."""
     if truth is None or given is None:
         return "hit" if tag in step["ground_truth"] else "wrong"
-    if tag in truth.new:
+    if tag in truth.new_tags:
         return "hit, new"
-    if tag in truth.kept:
+    if tag in truth.kept_tags:
         return "hit, kept"
     found = next(
         (kind for name, kind in KINDS.items() if tag in truth.distractors.get(name, ())), None
@@ -182,7 +182,7 @@ def _missed(step: JSON, truth: Truth | None) -> Iterator[tuple[str, str]]:
                 "missed"
                 if truth is None
                 else "missed, new"
-                if tag in truth.new
+                if tag in truth.new_tags
                 else "missed, kept",
             )
 

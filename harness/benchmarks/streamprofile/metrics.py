@@ -5,12 +5,17 @@ P predicted tags, K kept, N new, G = K ∪ N, D one kind of distractors. `None` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 
-from harness.benchmarks.streamprofile.task import ERROR_SETS, GivenStep, Sets, Truth
+from harness.benchmarks.streamprofile.task import (
+    ERROR_SETS,
+    StepInput,
+    Truth,
+    TruthSets,
+)
 
 GAINS = ("Precision", "Recall", "Recall_Novelty", "Recall_Stability")
 ERRORS = tuple(ERROR_SETS)
@@ -48,82 +53,89 @@ class StepMetrics(Struct, frozen=True):
     out_of_pool: int
 
 
-def measure_step(truth: Truth, step: GivenStep, prediction: Sequence[str]) -> StepMetrics:
+def measure_step(truth: Truth, step: StepInput, prediction: Sequence[str]) -> StepMetrics:
     """Return the values of a prediction without repeated tags; tags outside the pool count in
     Precision, too."""
-    pool, predicted, asked = step.tags, frozenset(prediction), step.asked
-    out_of_pool = len(predicted - pool)
-    if not truth.kept and not truth.new:
+    predicted = frozenset(prediction)
+    out_of_pool = len(predicted - step.tags)
+    if not truth.kept_tags and not truth.new_tags:
         return StepMetrics({}, None, {}, out_of_pool)
-    sets, wrong = truth.sets, truth.distractors
+    at_asked = None
+    if len(prediction) > step.asked:
+        at_asked = _measure(truth, frozenset(prediction[: step.asked]))
     return StepMetrics(
-        values=_measure(sets, wrong, predicted),
-        at_asked=_measure(sets, wrong, frozenset(prediction[:asked]))
-        if len(prediction) > asked
-        else None,
-        ceiling=ceiling(sets, pool, asked),
+        values=_measure(truth, predicted),
+        at_asked=at_asked,
+        ceiling=ceiling(truth.sets, step.tags, step.asked),
         out_of_pool=out_of_pool,
     )
 
 
-def ceiling(truth: Sets, pool: AbstractSet[str], asked: int) -> Values:
+def ceiling(truth: TruthSets, pool: AbstractSet[str], asked: int) -> Values:
     """Return the values of a stepwise oracle, which answers with exactly `asked` tags, from the
     pool.
 
     What it maximises is the F1^NS of the step, so a user's F1^NS, which is of means over steps, can
     be higher. It takes as many true tags as it can, tags that are both kept and new first, and
-    splits the rest so that the step's F1^NS is highest; of equal splits the one with the highest
+    splits the others so that the step's F1^NS is highest; of equal splits the one with the highest
     sum of recalls, then with most kept.
     """
-    new, kept = truth.new & pool, truth.kept & pool
-    both = len(new & kept)
-    hits = min(asked, len(new) + len(kept) - both)
-    novelty: float | None
-    stability: float | None
-    if hits == len(truth.true):  # it has room for all of them
-        novelty, stability = 1.0 if new else None, 1.0 if kept else None
-    else:
-        shared = min(hits, both)
-        rest = hits - shared
-        most_new, most_kept = min(rest, len(new) - both), min(rest, len(kept) - both)
-        recalls = (
-            (_share(shared + taken, len(truth.new)), _share(shared + rest - taken, len(truth.kept)))
-            for taken in range(rest - most_kept, most_new + 1)
-        )
-        novelty, stability = max(
-            recalls,
-            key=lambda pair: (harmonic(*pair) or 0.0, sum(recall or 0.0 for recall in pair)),
-        )
+    new_tags = truth.new_tags & pool
+    kept_tags = truth.kept_tags & pool
+    in_both = len(new_tags & kept_tags)
+    hits = min(asked, len(new_tags | kept_tags))
+    shared = min(hits, in_both)
+    single = hits - shared
+    max_new = min(single, len(new_tags) - in_both)
+    max_kept = min(single, len(kept_tags) - in_both)
+    recalls: list[tuple[float | None, float | None]] = []
+    for new_count in range(single - max_kept, max_new + 1):
+        novelty = _share(shared + new_count, truth.new_tags)
+        stability = _share(shared + single - new_count, truth.kept_tags)
+        recalls.append((novelty, stability))
+    novelty, stability = max(recalls, key=_split_rank)
     return {
         "Precision": hits / asked,
-        "Recall": hits / len(truth.true),
+        "Recall": _share(hits, truth.all_tags),
         "Recall_Novelty": novelty,
         "Recall_Stability": stability,
     }
 
 
-def harmonic(a: float | None, b: float | None) -> float | None:
+def _split_rank(recalls: tuple[float | None, float | None]) -> tuple[float, float]:
+    novelty, stability = recalls
+    return harmonic(novelty, stability) or 0.0, (novelty or 0.0) + (stability or 0.0)
+
+
+def harmonic(novelty: float | None, stability: float | None) -> float | None:
     """Return F1^NS of a novelty and a stability: 0 if both are 0, None if either is None."""
-    if a is None or b is None:
+    if novelty is None or stability is None:
         return None
-    return 2 * a * b / (a + b) if a + b > 0 else 0.0
+    if novelty + stability == 0:
+        return 0.0
+    return 2 * novelty * stability / (novelty + stability)
 
 
-def _measure(
-    truth: Sets, wrong: Mapping[str, AbstractSet[str]], predicted: AbstractSet[str]
-) -> Values:
-    """Return every value of `METRICS`; `wrong` holds the kinds of D by metric."""
-    hits = len(predicted & truth.true)
+def _measure(truth: Truth, predicted: AbstractSet[str]) -> Values:
+    """Return every value of `METRICS`."""
+    sets = truth.sets
     values: Values = {
-        "Precision": hits / len(predicted) if predicted else 0.0,
-        "Recall": hits / len(truth.true),
-        "Recall_Novelty": _share(len(predicted & truth.new), len(truth.new)),
-        "Recall_Stability": _share(len(predicted & truth.kept), len(truth.kept)),
+        # An empty prediction is wrong, not undefined: otherwise silence would raise the mean.
+        "Precision": _share(len(predicted & sets.all_tags), predicted) or 0.0,
+        "Recall": _recall(predicted, sets.all_tags),
+        "Recall_Novelty": _recall(predicted, sets.new_tags),
+        "Recall_Stability": _recall(predicted, sets.kept_tags),
     }
     for name in ERRORS:
-        values[name] = len(predicted & kind) / len(kind) if (kind := wrong.get(name)) else None
+        values[name] = _recall(predicted, truth.distractors.get(name, frozenset()))
     return values
 
 
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+def _recall(predicted: AbstractSet[str], tags: AbstractSet[str]) -> float | None:
+    return _share(len(predicted & tags), tags)
+
+
+def _share(count: int, tags: AbstractSet[str]) -> float | None:
+    if not tags:
+        return None
+    return count / len(tags)

@@ -1,4 +1,4 @@
-"""Make the messages of a request from the given part of a step.
+"""Make the messages of a request from what the model may see of a step.
 
 There are two kinds of `Prompt`, with the same members: a template with named places, and the
 benchmark authors' own `bench_task.py`, which the user names, so that its code is run on purpose
@@ -16,15 +16,22 @@ from typing import Any
 
 import orjson
 
-from harness.benchmarks.streamprofile.task import PLATFORMS, Given, GivenStep
-from harness.benchmarks.template import AUTHORS, KEPT, Template, check_digest, kept_name, read_file
+from harness.benchmarks.streamprofile.task import PLATFORMS, StepInput, UserInput
+from harness.benchmarks.template import (
+    AUTHORS,
+    KEPT,
+    Template,
+    check_digest,
+    kept_name,
+    read_file,
+)
 from harness.benchmarks.user_code import described, module_of
 from harness.errors import BadInput
 from harness.model import Message
 
 OWN_PROMPT = Path(__file__).with_name("prompt.txt")
-OF_USER = frozenset({"platform_name", "platform_context", "username", "bio", "total_steps"})
-PLACES = OF_USER | {"step_id", "persona", "posts", "pool", "asked"}
+USER_PLACES = frozenset({"platform_name", "platform_context", "username", "bio", "total_steps"})
+PLACES = USER_PLACES | {"step_id", "persona", "posts", "pool", "asked"}
 NEEDED = frozenset({"posts", "pool"})
 INFERENCE = "bench_inference.py"
 NOTHING_YET = "（尚无画像，这是第一次见到该用户）"
@@ -45,22 +52,21 @@ class TemplatePrompt:
         self.source = self._template.source
         self.files = self._template.files
 
-    def messages(self, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
-        platform = PLATFORMS[given.subset]
-        return self._template.messages(
-            {
-                "platform_name": platform.name,
-                "platform_context": platform.context,
-                "username": given.username,
-                "bio": given.bio or NO_BIO,
-                "step_id": str(step.step_id),
-                "total_steps": str(step.total_steps),
-                "persona": persona or NOTHING_YET,
-                "posts": step.posts_text,
-                "pool": orjson.dumps(step.pool).decode(),
-                "asked": str(step.asked),
-            }
-        )
+    def messages(self, user: UserInput, step: StepInput, persona: str) -> tuple[Message, ...]:
+        platform = PLATFORMS[user.subset]
+        values = {
+            "platform_name": platform.name,
+            "platform_context": platform.context,
+            "username": user.username,
+            "bio": user.bio or NO_BIO,
+            "step_id": str(step.step_id),
+            "total_steps": str(step.total_steps),
+            "persona": persona or NOTHING_YET,
+            "posts": step.posts_text,
+            "pool": orjson.dumps(step.pool).decode(),
+            "asked": str(step.asked),
+        }
+        return self._template.messages(values)
 
 
 class AuthorsPrompt:
@@ -68,7 +74,7 @@ class AuthorsPrompt:
     release.
 
     The system message of `bench_inference.py` next to it is read from the source, not run. Without
-    it the prompt is not the whole one of the authors, and `source` is another.
+    it the prompt is not quite the authors', and `source` says so.
     """
 
     def __init__(self, path: Path, digests: Mapping[str, str] | None = None) -> None:
@@ -77,32 +83,33 @@ class AuthorsPrompt:
         self.files: Mapping[str, bytes] = {kept_name(path): content}
         self.path = path
         self._builder = cache(_load_builder(path, content, neighbours=digests is None))
-        inference = next(
-            filter(Path.is_file, map(path.with_name, (INFERENCE, KEPT + INFERENCE))), None
-        )
-        system = system_message(inference) if inference else None
-        if inference and system is not None:
+        self.source = f"{path.name.removeprefix(KEPT)} without {INFERENCE}"
+        self._system = Message("system", AUTHORS_SYSTEM)
+        candidates = map(path.with_name, (INFERENCE, KEPT + INFERENCE))
+        inference = next(filter(Path.is_file, candidates), None)
+        if inference is None:
+            return
+        system = system_message(inference)
+        if system is not None:
             self.files = {**self.files, kept_name(inference): read_file(inference)}
-        self.source = (
-            f"{path.name.removeprefix(KEPT)} without {INFERENCE}" if system is None else AUTHORS
-        )
-        self._system = Message("system", AUTHORS_SYSTEM if system is None else system)
+            self.source = AUTHORS
+            self._system = Message("system", system)
 
-    def messages(self, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
+    def messages(self, user: UserInput, step: StepInput, persona: str) -> tuple[Message, ...]:
         try:
-            text = self._builder(given.subset).format_prompt(
-                username=given.username,
-                bio=given.bio,
+            text = self._builder(user.subset).format_prompt(
+                username=user.username,
+                bio=user.bio,
                 batch_n_posts=step.posts_text,
                 candidate_pool=list(step.pool),
                 step_id=step.step_id,
                 total_steps=step.total_steps,
                 prev_persona=persona,
             )
-        except Exception as error:  # the authors' code, not ours
-            user = f"user {given.user_id}, step {step.step_id}"
+        except Exception as error:  # the authors' code may raise anything
+            place = f"user {user.user_id}, step {step.step_id}"
             raise BadInput(
-                f"{self.path}: format_prompt failed for {user}: {described(error)}"
+                f"{self.path}: format_prompt failed for {place}: {described(error)}"
             ) from error
         if type(text) is not str:
             raise BadInput(
@@ -117,33 +124,28 @@ Prompt = TemplatePrompt | AuthorsPrompt
 def load(path: Path | None, digests: Mapping[str, str] | None = None) -> Prompt:
     """Return our own prompt, a template file, or (a `.py` file) the authors' builder, with its hash
     in `digests` if that is given."""
-    return (
-        AuthorsPrompt(path, digests)
-        if path is not None and path.suffix == ".py"
-        else TemplatePrompt(path)
-    )
+    if path is not None and path.suffix == ".py":
+        return AuthorsPrompt(path, digests)
+    return TemplatePrompt(path)
 
 
 def system_message(source: Path) -> str | None:
     """Return the text of the first `{"role": "system", "content": "..."}` in a Python source, None
     if there is none."""
+    # Source that is nested too deep raises RecursionError or MemoryError.
     try:
         tree = ast.parse(read_file(source))
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ):  # the last two for what is nested too deep
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     literals = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    # `ast.walk` goes level by level; the first in the file is wanted.
     for literal in sorted(literals, key=lambda node: (node.lineno, node.col_offset)):
-        pairs = {
-            key.value: value.value
-            for key, value in zip(literal.keys, literal.values, strict=True)
-            if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
-        }
-        if pairs.get("role") == "system" and isinstance(content := pairs.get("content"), str):
+        pairs = {}
+        for key, value in zip(literal.keys, literal.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
+                pairs[key.value] = value.value
+        content = pairs.get("content")
+        if pairs.get("role") == "system" and isinstance(content, str):
             return content
     return None
 

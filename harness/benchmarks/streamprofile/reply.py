@@ -7,6 +7,7 @@ Only the text decides, so that the same completion always gives the same answer.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import orjson
 from msgspec import Struct
@@ -21,7 +22,7 @@ _SEPARATORS = re.compile(r"[,，、;；\n]")
 _TAG_NAMES = ("tag", "name", "label", "text")
 
 
-class Reading(Struct, frozen=True):
+class StepAnswer(Struct, frozen=True):
     """The answer of a step: `tags` are in the model's order, without repeats; `repairs` are the
     kinds of repairs.
 
@@ -42,15 +43,22 @@ def schema(pool: tuple[str, ...], asked: int) -> JSON:
     That they differ cannot be said: strict dialects have no `uniqueItems`. Repeated tags are
     dropped when read.
     """
-    tag = {"type": "string"} | ({"enum": list(dict.fromkeys(pool))} if pool else {})
+    tag: JSON = {"type": "string"}
+    if pool:
+        tag["enum"] = list(dict.fromkeys(pool))
     return strict_object(
         persona_summary={"type": "string"},
-        predicted_tags={"type": "array", "items": tag, "minItems": asked, "maxItems": asked},
+        predicted_tags={
+            "type": "array",
+            "items": tag,
+            "minItems": asked,
+            "maxItems": asked,
+        },
         reasoning={"type": "string"},
     )
 
 
-def read(completion: Completion, pool: tuple[str, ...]) -> Reading:
+def read(completion: Completion, pool: tuple[str, ...]) -> StepAnswer:
     """Return the answer in a completion. Raise `InvalidReply`. `pool` only shows which tags have a
     comma in them."""
     repairs: list[str] = []
@@ -60,14 +68,15 @@ def read(completion: Completion, pool: tuple[str, ...]) -> Reading:
         raise InvalidReply("no_tags", "缺少 predicted_tags，或它不是字符串数组")
     persona = _text(data.get("persona_summary"), "persona_type", repairs)
     reasoning = _text(data.get("reasoning"), "reasoning_type", repairs)
-    if "syntax" in repairs:  # what orjson reads can be written again, what is repaired perhaps not
-        persona, reasoning, *tags = (
-            _encodable(text, repairs) for text in (persona, reasoning, *tags)
-        )
+    # What orjson reads can be written again. Repaired JSON may have half surrogate pairs.
+    if "syntax" in repairs:
+        persona = _encodable(persona, repairs)
+        reasoning = _encodable(reasoning, repairs)
+        tags = [_encodable(tag, repairs) for tag in tags]
     unique = tuple(dict.fromkeys(tags))
     if len(unique) < len(tags):
         repairs.append("duplicate_tags")
-    return Reading(persona, unique, reasoning, tuple(dict.fromkeys(repairs)))
+    return StepAnswer(persona, unique, reasoning, tuple(dict.fromkeys(repairs)))
 
 
 def _tags(value: object, pool: tuple[str, ...], repairs: list[str]) -> list[str] | None:
@@ -77,41 +86,52 @@ def _tags(value: object, pool: tuple[str, ...], repairs: list[str]) -> list[str]
     """
     if type(value) is str:
         repairs.append("tags_string")
-        try:
-            data = [value] if value in pool else orjson.loads(value)
-        except ValueError:
-            data = None
-        listed = (
-            data
-            if type(data) is list
-            else [tag for part in _SEPARATORS.split(value) if (tag := part.strip())]
-        )
-        value = listed or None
+        value = _split_tags(value, pool) or None
     if type(value) is not list:
         return None
-    tags = [tag for item in value if (tag := _tag(item, repairs)) is not None]
-    return tags if tags or not value else None
+    tags: list[str] = []
+    for item in value:
+        if type(item) is str:
+            tags.append(item)
+            continue
+        names = _names(item)
+        tags += names
+        repairs.append("tag_type" if names else "tag_dropped")
+    if value and not tags:
+        return None
+    return tags
 
 
-def _tag(item: object, repairs: list[str]) -> str | None:
-    """Return a string as it is, a number as text, an object's name; None for anything else."""
-    if type(item) is str:
-        return item
-    texts = (
-        [item[name] for name in _TAG_NAMES if type(item.get(name)) is str]
-        if type(item) is dict
-        else []
-    )
-    texts += [str(item)] if type(item) in (int, float) else []
-    repairs.append("tag_type" if texts else "tag_dropped")
-    return texts[0] if texts else None
+def _split_tags(text: str, pool: tuple[str, ...]) -> list[Any]:
+    if text in pool:
+        return [text]
+    try:
+        data = orjson.loads(text)
+    except ValueError:
+        data = None
+    if type(data) is list:
+        return data
+    return [*filter(None, map(str.strip, _SEPARATORS.split(text)))]
+
+
+def _names(item: object) -> list[str]:
+    """Return a number as text, or an object's name, as a list; empty for anything else."""
+    if type(item) in (int, float):
+        return [str(item)]
+    if type(item) is dict:
+        for name in _TAG_NAMES:
+            if type(item.get(name)) is str:
+                return [item[name]]
+    return []
 
 
 def _text(value: object, repair: str, repairs: list[str]) -> str:
     """Return a string as it is, else its JSON; nothing if that cannot be written (too deep, half a
     surrogate pair)."""
-    if value is None or type(value) is str:
-        return value or ""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
     repairs.append(repair)
     try:
         return orjson.dumps(value).decode()

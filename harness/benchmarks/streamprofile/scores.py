@@ -150,7 +150,7 @@ made."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class StepTally:
     """`reached` counts users with a scored step by their last step_id, `counts` steps, tags and
     users by name."""
 
@@ -158,7 +158,7 @@ class Tally:
     reached: Counter[int]
     counts: Counter[str]
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, other: StepTally) -> StepTally:
         """Return the tally of both; associative to the last bit."""
         shared = {
             key: self.curves[key].plus(point)
@@ -166,10 +166,10 @@ class Tally:
             if key in self.curves
         }
         curves = {**self.curves, **other.curves, **shared}
-        return Tally(curves, self.reached + other.reached, self.counts + other.counts)
+        return StepTally(curves, self.reached + other.reached, self.counts + other.counts)
 
 
-def tallied(records: Sequence[JSON]) -> tuple[Array, Tally]:
+def tallied(records: Sequence[JSON]) -> tuple[Array, StepTally]:
     """Return the values of each record of up to 256 users (records x COLUMNS, NaN if undefined) and
     their tally.
 
@@ -184,7 +184,7 @@ def tallied(records: Sequence[JSON]) -> tuple[Array, Tally]:
     last = [max((step["step_id"] for step in records[at]["steps"]), default=0) for at in starts]
     table = _StepTable.of(steps)
     rows = table.rows(len(records))
-    tally = Tally(
+    tally = StepTally(
         table.curves(last, user_of), Counter(last[user] for user in scored), _counts(records, rows)
     )
     tally.counts["scored_steps"] += len(steps)

@@ -26,7 +26,7 @@ from harness.benchmarks.streamprofile.scores import (
     PER_STEP,
     TRANSFER,
     CurvePoint,
-    Tally,
+    StepTally,
     rows,
     tallied,
 )
@@ -102,7 +102,7 @@ class StepScoring(Means):
         *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by),
     )
 
-    def tallied(self, records: Sequence[JSON]) -> tuple[Array, Tally]:
+    def tallied(self, records: Sequence[JSON]) -> tuple[Array, StepTally]:
         return tallied(records)
 
     def running(self, records: Sequence[JSON]) -> tuple[Array, None]:
@@ -256,7 +256,7 @@ def _cohort(reached: Counter[int]) -> tuple[int | None, int]:
     return None, 0
 
 
-def _curve(tally: Tally, chosen: Callable[[int, int], bool]) -> list[JSON]:
+def _curve(tally: StepTally, chosen: Callable[[int, int], bool]) -> list[JSON]:
     """Return means per step_id over the users and steps for which `chosen(last step_id, step_id)`
     holds."""
     by_step: dict[int, CurvePoint] = {}

@@ -30,8 +30,8 @@ class Platform:
 
 
 _DATA = tomllib.loads(Path(__file__).with_name("platforms.toml").read_text(encoding="utf-8"))
-PLATFORMS = {subset: Platform(**words) for subset, words in _DATA.items()}
-"""The five, read from platforms.toml."""
+PLATFORMS = {subset: Platform(**fields) for subset, fields in _DATA.items()}
+"""Subset -> its platform: the five of platforms.toml."""
 ERROR_SETS = {
     "Error_Peer": "D_cluster",
     "Error_Viral": "D_viral",
@@ -40,11 +40,11 @@ ERROR_SETS = {
 }
 """Metric name -> the list in `meta` that holds its distractors."""
 
-INSTEAD = {"T_keep": "keep_tags", "T_new": "new_tags"}
-"""List of `meta` -> that of `ground_truth` which stands for it where it is missing."""
+FALLBACKS = {"T_keep": "keep_tags", "T_new": "new_tags"}
+"""List of `meta` -> the list of `ground_truth` that replaces it where it is missing."""
 
-LARGEST_STEP = 2**31 - 1
-"""Learning curves count in whole numbers of the machine's."""
+MAX_STEP_ID = 2**31 - 1
+"""Learning curves hold a step_id in numpy's integers, which have 32 bits on some machines."""
 
 Positive = Annotated[int, Meta(ge=1)]
 Tags = list[str]
@@ -60,15 +60,14 @@ class _TagSets(Struct, gc=False):
 
 
 class _GroundTruth(Struct, gc=False):
-    """`keep_tags` and `new_tags` replace `T_keep` and `T_new` that `meta` lacks; otherwise they are
-    not looked at."""
-
+    # Not typed: files that have `meta` may hold anything here, so `check` looks only at what it
+    # needs.
     keep_tags: Any = None
     new_tags: Any = None
 
 
 class _Step(Struct, gc=False):
-    step_id: Annotated[int, Meta(ge=1, le=LARGEST_STEP)]
+    step_id: Annotated[int, Meta(ge=1, le=MAX_STEP_ID)]
     posts_text: str
     candidate_pool: tuple[str, ...]
     ground_truth: _GroundTruth
@@ -76,7 +75,7 @@ class _Step(Struct, gc=False):
     total_steps: Positive | None = None
 
 
-class Line(Struct):
+class UserLine(Struct):
     user_id: Annotated[str, Meta(min_length=1)] | int
     platform: str
     total_steps: Positive
@@ -85,7 +84,7 @@ class Line(Struct):
     bio: str | None = None
 
 
-class GivenStep(Struct, frozen=True, dict=True):
+class StepInput(Struct, frozen=True, dict=True):
     """What the model may see of a step. `pool` is in the file's order."""
 
     step_id: int
@@ -104,7 +103,7 @@ class GivenStep(Struct, frozen=True, dict=True):
         return max(1, round(0.25 * len(self.pool)))
 
 
-class Given(Struct, frozen=True):
+class UserInput(Struct, frozen=True):
     """What a prompt is made of. `platform` is the tasks file's spelling of the subset."""
 
     user_id: str | int
@@ -112,89 +111,100 @@ class Given(Struct, frozen=True):
     platform: str
     username: str
     bio: str
-    steps: tuple[GivenStep, ...]
+    steps: tuple[StepInput, ...]
 
 
-class Sets(NamedTuple):
+class TruthSets(NamedTuple):
     """K, N and G = K ∪ N of a step."""
 
-    kept: AbstractSet[str]
-    new: AbstractSet[str]
-    true: AbstractSet[str]
+    kept_tags: AbstractSet[str]
+    new_tags: AbstractSet[str]
+    all_tags: AbstractSet[str]
 
 
 class Truth(Struct, frozen=True, dict=True):
-    """What scores a step: tags that are kept (K), new (N), as the file lists them, and each kind of
-    distractors by metric name."""
+    """What scores a step: the tags that are kept (K) and new (N), in the file's order, and each
+    kind of distractors by metric name."""
 
-    kept: Collection[str]
-    new: Collection[str]
+    kept_tags: Collection[str]
+    new_tags: Collection[str]
     distractors: Mapping[str, AbstractSet[str]]
 
     @cached_property
-    def sets(self) -> Sets:
-        kept, new = frozenset(self.kept), frozenset(self.new)
-        return Sets(kept, new, kept | new)
+    def sets(self) -> TruthSets:
+        kept_tags = frozenset(self.kept_tags)
+        new_tags = frozenset(self.new_tags)
+        return TruthSets(kept_tags, new_tags, kept_tags | new_tags)
 
     @property
     def listed(self) -> list[str]:
         """Return new, then kept tags: the ground truth as a record shows it."""
-        return [*self.new, *self.kept]
+        return [*self.new_tags, *self.kept_tags]
 
 
 def parse(line: JSON, subset: str | None = None) -> Task:
     """Return the validated task of a line of `subset` (None: of any platform).
 
-    `given` is a `Given`, `truth` a tuple with a `Truth` for each step. Raise `FieldError`.
+    `given` is a `UserInput`, `truth` a tuple with a `Truth` for each step. Raise `FieldError`.
     """
     user = check(line, subset)
     steps = user.prediction_tasks
-    given = [
-        GivenStep(
-            step.step_id, step.total_steps or user.total_steps, step.posts_text, step.candidate_pool
-        )
-        for step in steps
-    ]
-    name, bio = user.username or "", user.bio or ""
+    user_input = UserInput(
+        user_id=user.user_id,
+        subset=user.platform.lower(),
+        platform=user.platform,
+        username=user.username or "",
+        bio=user.bio or "",
+        steps=tuple([_step_input(step, user.total_steps) for step in steps]),
+    )
     return Task(
         user.user_id,  # type: ignore[arg-type]  # `tasks.parse` makes it text
-        given=Given(user.user_id, user.platform.lower(), user.platform, name, bio, tuple(given)),
+        given=user_input,
         truth=tuple(map(_truth, steps)),
         steps=len(steps),
     )
 
 
-def _truth(step: _Step) -> Truth:
-    truth, meta = step.ground_truth, step.meta or _TagSets()
-    return Truth(
-        kept=truth.keep_tags if meta.T_keep is None else meta.T_keep,
-        new=truth.new_tags if meta.T_new is None else meta.T_new,
-        distractors={
-            metric: frozenset(tags)
-            for metric, name in ERROR_SETS.items()
-            if (tags := getattr(meta, name)) is not None
-        },
+def _step_input(step: _Step, total_steps: int) -> StepInput:
+    return StepInput(
+        step.step_id,
+        step.total_steps or total_steps,
+        step.posts_text,
+        step.candidate_pool,
     )
 
 
-def check(line: JSON, subset: str | None = None) -> Line:
+def _truth(step: _Step) -> Truth:
+    meta = step.meta or _TagSets()
+    kept_tags, new_tags = meta.T_keep, meta.T_new
+    if kept_tags is None:
+        kept_tags = step.ground_truth.keep_tags
+    if new_tags is None:
+        new_tags = step.ground_truth.new_tags
+    distractors = {}
+    for metric, name in ERROR_SETS.items():
+        tags = getattr(meta, name)
+        if tags is not None:
+            distractors[metric] = frozenset(tags)
+    return Truth(kept_tags, new_tags, distractors)
+
+
+def check(line: JSON, subset: str | None = None) -> UserLine:
     """Return a decoded line with every field validated. Raise `FieldError`."""
-    user = typed(line, Line)
-    if user.platform.lower() not in ((subset,) if subset else PLATFORMS):
-        raise FieldError(
-            "platform", subset or f"one of {', '.join(PLATFORMS)}", kind_of(user.platform)
-        )
+    user = typed(line, UserLine)
+    platform = user.platform.lower()
+    if platform not in PLATFORMS or platform != (subset or platform):
+        expected = subset or f"one of {', '.join(PLATFORMS)}"
+        raise FieldError("platform", expected, kind_of(user.platform))
     previous = 0
     for number, step in enumerate(user.prediction_tasks):
+        field = f"prediction_tasks[{number}]"
         if step.step_id <= previous:
-            field = f"prediction_tasks[{number}].step_id"
-            raise FieldError(field, f"a whole number above {previous}", kind_of(step.step_id))
-        previous, truth, meta = step.step_id, step.ground_truth, step.meta
-        for name, instead in INSTEAD.items():
-            if getattr(meta, name, None) is None:
-                typed(
-                    getattr(truth, instead),
-                    Tags,
-                    f"prediction_tasks[{number}].ground_truth.{instead}",
-                )
+            expected = f"a whole number above {previous}"
+            raise FieldError(f"{field}.step_id", expected, kind_of(step.step_id))
+        previous = step.step_id
+        for name, fallback in FALLBACKS.items():
+            if getattr(step.meta, name, None) is None:
+                tags = getattr(step.ground_truth, fallback)
+                typed(tags, Tags, f"{field}.ground_truth.{fallback}")
     return user

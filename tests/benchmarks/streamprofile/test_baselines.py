@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.benchmarks.streamprofile.baselines import BASELINES, CARRIED, read
+from harness.benchmarks.streamprofile.baselines import BASELINES, MAX_CARRIED_TAGS, read
 from harness.benchmarks.streamprofile.prompt import TemplatePrompt
-from harness.benchmarks.streamprofile.task import Given, GivenStep
+from harness.benchmarks.streamprofile.task import StepInput, UserInput
 from tests.support import ROOT
 from tests.support.scripted import answer
 
@@ -22,8 +22,8 @@ POOL = ("跑步", "股票", "猫", "电影", "咖啡", "汽车", "围棋", "露�
 
 def own_prompt(posts: str, pool: tuple[str, ...], persona: str = "") -> list[dict[str, Any]]:
     """Messages as our template makes them."""
-    step = GivenStep(step_id=2, total_steps=3, posts_text=posts, pool=pool)
-    given = Given("u1", "weibo", "weibo", "小王", '["简介"]', (step,))
+    step = StepInput(step_id=2, total_steps=3, posts_text=posts, pool=pool)
+    given = UserInput("u1", "weibo", "weibo", "小王", '["简介"]', (step,))
     return [
         {"role": message.role, "content": message.content}
         for message in PROMPT.messages(given, step, persona)
@@ -110,11 +110,11 @@ def test_frequency_counts_posts_and_carried_counts_with_ties_in_pool_order() -> 
 
 @pytest.mark.parametrize("model", ["baseline/recency", "baseline/frequency"])
 def test_summary_is_bounded(model: str) -> None:
-    """A summary carries CARRIED tags at most, the newest among equals, so that prompts do not
+    """A summary carries MAX_CARRIED_TAGS tags at most, the newest among equals, so that prompts do not
     grow."""
     posts = "\n".join([f"[{n}] Content: x\nTags: 标{n}" for n in range(1, 61)])
     listed = ask(model, own_prompt(posts, POOL))["persona_summary"].partition("：")[2].split("、")
-    assert len(listed) == CARRIED
+    assert len(listed) == MAX_CARRIED_TAGS
     assert listed[0].startswith("标60") and listed[-1].startswith("标21")
 
 

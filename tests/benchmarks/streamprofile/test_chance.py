@@ -13,9 +13,9 @@ import pytest
 from harness.benchmark import VALID, Benchmark, Means, Metric
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.chance import DRAWS, drawn, expected, urn
-from harness.benchmarks.streamprofile.reply import Reading
+from harness.benchmarks.streamprofile.reply import StepAnswer
 from harness.benchmarks.streamprofile.synth import generate
-from harness.benchmarks.streamprofile.task import GivenStep, Truth
+from harness.benchmarks.streamprofile.task import StepInput, Truth
 from harness.cli import main
 from harness.engine import finish
 from harness.errors import BenchmarkError
@@ -35,7 +35,7 @@ def records() -> list[Record]:
     made = []
     for line in generate("weibo", 40, 3, 3.0):
         task = BENCHMARK.parse(orjson.loads(line), "weibo")
-        answer = [Reading("", step.pool[: step.asked], "") for step in task.given.steps]
+        answer = [StepAnswer("", step.pool[: step.asked], "") for step in task.given.steps]
         record = BENCHMARK.records.record(task, answer, BENCHMARK.measure(task, answer), VALID, ())
         made.append(
             Record(
@@ -58,7 +58,7 @@ def test_random_answers_have_their_expected_values() -> None:
     """Of the tags of the truth as large a share is drawn as of the pool, which lacks one; two are
     new and kept."""
     pool = tuple(f"t{number}" for number in range(40))
-    truth, step = Truth([*pool[:6], "elsewhere"], pool[4:9], {}), GivenStep(1, 1, "", pool)
+    truth, step = Truth([*pool[:6], "elsewhere"], pool[4:9], {}), StepInput(1, 1, "", pool)
     values = drawn([urn(f"user {number}", truth, step) for number in range(4000)]).reshape(-1, 4)
     means = [9 / 40, 0.25 * 9 / 10, 0.25, 0.25 * 6 / 7]
     assert values.mean(axis=0) == pytest.approx(means, abs=0.001)
@@ -72,7 +72,7 @@ def test_random_answers_have_their_expected_values() -> None:
 def test_a_pool_smaller_than_what_is_asked_for_is_drawn_whole() -> None:
     """Its tags may be repeated: two differ, and three are asked for. Without a truth nothing is
     defined."""
-    step = GivenStep(1, 1, "", ("a", "b") * 6)
+    step = StepInput(1, 1, "", ("a", "b") * 6)
     values = drawn(
         [urn("u", Truth(["a"], ["b", "c"], {}), step), urn("u", Truth([], [], {}), step)]
     )
@@ -89,10 +89,10 @@ def test_the_chance_level_of_shares_is_exact_and_that_of_f1_has_its_error() -> N
         task = BENCHMARK.parse(orjson.loads(line), "weibo")
         of_steps = [
             min(1, step.asked / len(step.tags))
-            * len(step.tags & truth.sets.true)
-            / len(truth.sets.true)
+            * len(step.tags & truth.sets.all_tags)
+            / len(truth.sets.all_tags)
             for step, truth in zip(task.given.steps, task.truth, strict=True)
-            if truth.sets.true
+            if truth.sets.all_tags
         ]
         shares += [sum(of_steps) / len(of_steps)] if of_steps else []
     assert len(users) == 40 and found.chance["Recall"] == pytest.approx(

@@ -17,7 +17,7 @@ from harness.benchmarks.streamprofile.metrics import (
     harmonic,
     measure_step,
 )
-from harness.benchmarks.streamprofile.task import GivenStep, Truth
+from harness.benchmarks.streamprofile.task import StepInput, Truth
 from tests.support import examples
 
 POOL = tuple("猫狗茶书画诗球车花酒山海云雨雪风")  # 16 tags: round(0.25 * 16) = 4 are asked for
@@ -32,8 +32,8 @@ def truth(kept: str = "", new: str = "", **distractors: str) -> Truth:
     )
 
 
-def step(pool: tuple[str, ...] = POOL) -> GivenStep:
-    return GivenStep(1, 1, "", pool)
+def step(pool: tuple[str, ...] = POOL) -> StepInput:
+    return StepInput(1, 1, "", pool)
 
 
 FULL = truth(

@@ -22,17 +22,17 @@ from harness.benchmarks.streamprofile.prompt import (
     load,
     system_message,
 )
-from harness.benchmarks.streamprofile.task import PLATFORMS, Given, GivenStep
+from harness.benchmarks.streamprofile.task import PLATFORMS, StepInput, UserInput
 from harness.errors import BadInput
 from harness.model import Message
 from tests.support import examples
 
 POOL = ("猫", '带"引号"的', "看过影视:片名", "如何看待猫，为什么？", "狗", "茶")
-STEP = GivenStep(2, 5, "[1] Content: 早\nTags: 猫, 狗", POOL)
+STEP = StepInput(2, 5, "[1] Content: 早\nTags: 猫, 狗", POOL)
 
 
-def given_of(user_id: str | int, username: str, bio: str, step: GivenStep = STEP) -> Given:
-    return Given(user_id, "weibo", "weibo", username, bio, (step,))
+def given_of(user_id: str | int, username: str, bio: str, step: StepInput = STEP) -> UserInput:
+    return UserInput(user_id, "weibo", "weibo", username, bio, (step,))
 
 
 USER = given_of("we_1", "小明", "爱猫")
@@ -184,7 +184,7 @@ def test_a_template_cut_once_is_filled_as_by_plain_replacement(
 def test_values_that_look_like_places_stay_as_they_are(tmp_path: Path) -> None:
     """What a user posts is never taken for a part of the template, nor for an escape."""
     posts = "${pool} ${unknown} \\g<0> \\1 $asked {bio} %s"
-    step = GivenStep(1, 1, posts, POOL)
+    step = StepInput(1, 1, posts, POOL)
     prompt = template(tmp_path, "${posts}|${persona}|${username}")
     user = given_of("x", "${bio}", "", step)
     assert prompt.messages(user, step, "${posts}") == (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.benchmarks.streamprofile import reply
-from harness.benchmarks.streamprofile.reply import Reading
+from harness.benchmarks.streamprofile.reply import StepAnswer
 from harness.model import Completion
 from tests.support import examples
 from tests.support.readings import Invalid, reading_of
@@ -21,13 +21,13 @@ POOL = ("猫", "狗", "茶", "书, 与画", "如何看待猫，为什么？")
 GOOD = '{"persona_summary": "爱猫", "predicted_tags": ["猫", "茶"], "reasoning": "常写猫"}'
 
 
-def read(completion: Completion, pool: tuple[str, ...]) -> Reading | Invalid:
+def read(completion: Completion, pool: tuple[str, ...]) -> StepAnswer | Invalid:
     return reading_of(reply.read, completion, pool)
 
 
-def readable(text: str) -> Reading:
+def readable(text: str) -> StepAnswer:
     reading = read(Completion(text), POOL)
-    assert isinstance(reading, Reading), reading
+    assert isinstance(reading, StepAnswer), reading
     return reading
 
 
@@ -37,7 +37,7 @@ def unreadable(text: str, **more: Any) -> Invalid:
     return reading
 
 
-def tags(value: Any) -> Reading:
+def tags(value: Any) -> StepAnswer:
     """The reading of a clean reply with these `predicted_tags`."""
     return readable(orjson.dumps({"predicted_tags": value}).decode())
 
@@ -48,12 +48,12 @@ def tags(value: Any) -> Reading:
 @pytest.mark.parametrize("text", [GOOD, f"\n \u3000{GOOD}\n"], ids=["bare", "white space"])
 def test_a_clean_reply_is_read_without_a_repair(text: str) -> None:
     """Persona, tags in the model's order, reasoning."""
-    assert readable(text) == Reading("爱猫", ("猫", "茶"), "常写猫", ())
+    assert readable(text) == StepAnswer("爱猫", ("猫", "茶"), "常写猫", ())
 
 
 def test_persona_and_reasoning_may_be_missing_and_more_may_be_there() -> None:
     """Only `predicted_tags` is needed; what else the object holds is nobody's business."""
-    assert readable('{"predicted_tags": [], "置信度": [[1]]}') == Reading("", (), "", ())
+    assert readable('{"predicted_tags": [], "置信度": [[1]]}') == StepAnswer("", (), "", ())
     assert (
         readable('{"predicted_tags": ["猫"], "persona_summary": null, "reasoning": null}').repairs
         == ()
@@ -63,7 +63,7 @@ def test_persona_and_reasoning_may_be_missing_and_more_may_be_there() -> None:
 @pytest.mark.parametrize("finish_reason", ["stop", None, "", "eos", "tool_calls"])
 def test_other_finish_reasons_do_not_matter(finish_reason: str | None) -> None:
     """Providers have words of their own, and some have none."""
-    assert isinstance(read(Completion(GOOD, finish_reason), POOL), Reading)
+    assert isinstance(read(Completion(GOOD, finish_reason), POOL), StepAnswer)
 
 
 # Repairs by content
@@ -118,7 +118,7 @@ def test_a_wrapped_or_broken_reply_is_repaired_by_content(
 def test_braces_in_prose_do_not_cost_the_persona() -> None:
     """The object is looked for where a brace is followed by a quote."""
     assert readable(f"{{注}} {GOOD[:-1]},}}".removeprefix("{注}")).persona == "爱猫"
-    assert readable(f"注{{一}}：{GOOD}") == Reading("爱猫", ("猫", "茶"), "常写猫", ("prose",))
+    assert readable(f"注{{一}}：{GOOD}") == StepAnswer("爱猫", ("猫", "茶"), "常写猫", ("prose",))
 
 
 def test_an_object_without_an_end_keeps_what_follows_its_last_inner_brace() -> None:
@@ -370,7 +370,7 @@ def test_a_deep_persona_is_read_the_same_on_any_stack(depth: int) -> None:
     Python's stack."""
     text = f'{{"persona_summary": {"[" * depth}{"]" * depth}, "predicted_tags": ["猫"]}}'
     shallow = readable(text)
-    found: list[Reading] = []
+    found: list[StepAnswer] = []
 
     def deeper(frames: int) -> None:
         if frames:
@@ -390,9 +390,11 @@ def test_a_broken_reply_of_many_levels_is_read_the_same_on_any_stack() -> None:
     for depth in (10, 60, 70, 150):
         text = '{"predicted_tags": ["猫"], "a": ' + '{"b":' * depth
         shallow = read(Completion(text), POOL)
-        found: list[Reading | Invalid] = []
+        found: list[StepAnswer | Invalid] = []
 
-        def deeper(frames: int, text: str = text, found: list[Reading | Invalid] = found) -> None:
+        def deeper(
+            frames: int, text: str = text, found: list[StepAnswer | Invalid] = found
+        ) -> None:
             if frames:
                 deeper(frames - 1)
             else:
@@ -423,7 +425,7 @@ def test_numbers_beyond_measure_are_tags_like_others(number: str, end: str) -> N
     reading = read(
         Completion(f'{{"persona_summary": {number}, "predicted_tags": [{number}, "猫"{end}'), POOL
     )
-    assert isinstance(reading, Reading)
+    assert isinstance(reading, StepAnswer)
     assert reading.tags[-1] == "猫"
     assert orjson.dumps([reading.persona, reading.tags])
 
@@ -495,7 +497,7 @@ def test_any_text_is_read_without_an_error_and_always_the_same(text: str) -> Non
     is in it twice."""
     reading = read(Completion(text), POOL)
     assert read(Completion(text), POOL) == reading
-    if isinstance(reading, Reading):
+    if isinstance(reading, StepAnswer):
         orjson.dumps([reading.persona, reading.tags, reading.reasoning, reading.repairs])
         assert len(set(reading.tags)) == len(reading.tags)
         assert len(set(reading.repairs)) == len(reading.repairs)
@@ -527,7 +529,7 @@ def test_any_values_in_a_clean_reply_are_read_without_an_error(
     """A list of strings comes back as it is, each once; other types end in text or in a kind."""
     said = {"persona_summary": persona, "predicted_tags": chosen, "reasoning": reasoning}
     reading = read(Completion(orjson.dumps(said).decode()), POOL)
-    if isinstance(reading, Reading):
+    if isinstance(reading, StepAnswer):
         orjson.dumps([reading.persona, reading.tags, reading.reasoning])
         if type(chosen) is list and all(type(tag) is str for tag in chosen):
             assert reading.tags == tuple(dict.fromkeys(chosen))

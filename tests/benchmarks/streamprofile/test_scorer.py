@@ -31,7 +31,7 @@ from harness.benchmarks.streamprofile.metrics import (
 )
 from harness.benchmarks.streamprofile.scores import PER_STEP
 from harness.benchmarks.streamprofile.summary import RELEASE
-from harness.benchmarks.streamprofile.task import GivenStep, Truth
+from harness.benchmarks.streamprofile.task import StepInput, Truth
 from harness.document import Chart, Heading, Series, Table, Verbatim
 from harness.model import JSON, Record, RunFacts
 from harness.reporting.report import blocks, covered, headline
@@ -740,7 +740,7 @@ def test_measured_steps_can_be_scored() -> None:
     pool = ("猫", "茶", "诗", "书")
     measured = measure_step(
         Truth(frozenset("猫"), frozenset("茶"), {"Error_Peer": frozenset("诗")}),
-        GivenStep(1, 1, "", pool),
+        StepInput(1, 1, "", pool),
         ["猫", "诗"],
     )
     step = a_step(1, metrics_at_asked=measured.at_asked, ceiling=measured.ceiling)

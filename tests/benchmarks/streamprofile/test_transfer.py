@@ -13,7 +13,7 @@ import pytest
 from harness.benchmark import VALID, Task, metrics_of
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import F1
-from harness.benchmarks.streamprofile.reply import Reading
+from harness.benchmarks.streamprofile.reply import StepAnswer
 from harness.benchmarks.streamprofile.scores import PER_STEP
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
@@ -29,7 +29,7 @@ USERS = 500
 def played(task: Task, rng: random.Random) -> Record:
     """A user whose answers are drawn from each pool."""
     answer = [
-        Reading("", tuple(rng.sample(step.pool, step.asked)), "") for step in task.given.steps
+        StepAnswer("", tuple(rng.sample(step.pool, step.asked)), "") for step in task.given.steps
     ]
     made = BENCHMARK.records.record(task, answer, BENCHMARK.measure(task, answer), VALID, ())
     return Record(

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from harness.benchmark import Benchmark, Means, Metric
-from harness.benchmarks.streamprofile.baselines import Reading, read
+from harness.benchmarks.streamprofile.baselines import ParsedPrompt, read
 from harness.benchmarks.streamprofile.metrics import ERRORS, NAMES
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
@@ -24,7 +24,7 @@ from harness.scoring.compared import Figures
 from tests.support.scripted import Script, answer, completion, serving
 
 Told = pytest.CaptureFixture[str]
-Choice = Callable[[Reading], list[str]]
+Choice = Callable[[ParsedPrompt], list[str]]
 
 GAINS = [name for name in NAMES if name not in ERRORS]
 

@@ -17,7 +17,7 @@ from random import Random
 import orjson
 import pytest
 
-from harness.benchmarks.streamprofile.baselines import Reading, read
+from harness.benchmarks.streamprofile.baselines import ParsedPrompt, read
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.model import JSON
@@ -25,7 +25,7 @@ from tests.support.before import sheets
 from tests.support.scripted import Script, completion, serving
 
 Told = pytest.CaptureFixture[str]
-Choice = Callable[[Reading, Random], Sequence[str]]
+Choice = Callable[[ParsedPrompt, Random], Sequence[str]]
 USERS = 60
 HONEST = ("oracle-10", "oracle-30")
 HEADLINE = ("Recall", "F1^NS")
@@ -58,29 +58,29 @@ def reply(tags: Sequence[str], **more: str) -> tuple[int, bytes]:
     return 200, completion(orjson.dumps(made).decode())
 
 
-def shuffled(reading: Reading, rng: Random) -> list[str]:
+def shuffled(reading: ParsedPrompt, rng: Random) -> list[str]:
     return rng.sample(reading.pool, len(reading.pool))
 
 
-def popular(reading: Reading, rng: Random) -> list[str]:
+def popular(reading: ParsedPrompt, rng: Random) -> list[str]:
     """The tags of the posts of this step, most frequent first, then the pool."""
     seen = Counter(chain.from_iterable(reading.posts))
     return sorted(reading.pool, key=lambda tag: -seen[tag])[: reading.asked]
 
 
-def recent(reading: Reading, rng: Random) -> list[str]:
+def recent(reading: ParsedPrompt, rng: Random) -> list[str]:
     seen = [tag for tag in chain.from_iterable(reading.posts) if tag in reading.pool]
     return list(dict.fromkeys([*seen, *reading.pool]))[: reading.asked]
 
 
-def is_hard(reading: Reading) -> bool:
+def is_hard(reading: ParsedPrompt) -> bool:
     """Half of the steps, by a property that anybody can read in the prompt: few of the pool's tags
     were used."""
     used = set(chain.from_iterable(reading.posts))
     return len(used.intersection(reading.pool)) < 3
 
 
-def unless_hard(tags: Sequence[str], reading: Reading, rng: Random) -> Sequence[str]:
+def unless_hard(tags: Sequence[str], reading: ParsedPrompt, rng: Random) -> Sequence[str]:
     return tags if is_hard(reading) else popular(reading, rng)
 
 
