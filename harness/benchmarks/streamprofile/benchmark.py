@@ -12,14 +12,27 @@ from typing import Any, ClassVar
 
 from msgspec import structs
 
-from harness.benchmark import About, Benchmark, Configuration, Imports, Records, Task, TaskFiles
+from harness.benchmark import (
+    About,
+    Benchmark,
+    Configuration,
+    Imports,
+    Records,
+    Task,
+    TaskFiles,
+)
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
 from harness.benchmarks.streamprofile import authors, summary
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.cards import UserCards
-from harness.benchmarks.streamprofile.metrics import GAINS, METRICS, StepMetrics, measure_step
+from harness.benchmarks.streamprofile.metrics import (
+    GAINS,
+    METRICS,
+    StepMetrics,
+    measure_step,
+)
 from harness.benchmarks.streamprofile.reply import StepAnswer, read, schema
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import PLATFORMS, StepInput, UserInput
@@ -57,8 +70,12 @@ class Steps(Records):
         outcome: str,
         repairs: Sequence[str],
     ) -> JSON:
-        steps = [
-            {
+        user: UserInput = task.given
+        steps = []
+        for step, truth, predicted, measured in zip(
+            user.steps, task.truth, answer, metrics, strict=True
+        ):
+            data = {
                 "step_id": step.step_id,
                 "prediction": predicted.tags,
                 "ground_truth": truth.listed,
@@ -67,42 +84,37 @@ class Steps(Records):
                 "persona_summary": predicted.persona,
                 "outcome": predicted.outcome,
                 "repairs": predicted.repairs,
-                **_measured(step, measured),
             }
-            for step, truth, predicted, measured in zip(
-                task.given.steps, task.truth, answer, metrics, strict=True
-            )
-        ]
-        given: UserInput = task.given
+            steps.append(data | _further_measures(step, measured))
         return {
-            "user_id": given.user_id,
-            "platform": given.platform,
-            "username": given.username,
+            "user_id": user.user_id,
+            "platform": user.platform,
+            "username": user.username,
             "steps": steps,
         }
 
     def rescore(self, task: Task, data: JSON) -> JSON:
-        given = {
-            step.step_id: (step, truth)
-            for step, truth in zip(task.given.steps, task.truth, strict=True)
-        }
+        pairs = zip(task.given.steps, task.truth, strict=True)
+        by_step_id = {step.step_id: (step, truth) for step, truth in pairs}
         steps = []
         with read_of(task.key):
             from_authors = "usage" not in data
             _check_steps(task, data)
             for saved in data["steps"]:
-                step, truth = given[saved["step_id"]]
+                step, truth = by_step_id[saved["step_id"]]
                 prediction = tuple(dict.fromkeys(saved["prediction"]))
                 measured = measure_step(truth, step, prediction)
-                again = {**saved, "prediction": prediction, "metrics": measured.values}
+                rescored = {
+                    **saved,
+                    "prediction": prediction,
+                    "metrics": measured.values,
+                }
                 if from_authors:
-                    again |= {
-                        "ground_truth": truth.listed,
-                        "outcome": authors.outcome(saved),
-                        "repairs": (),
-                    }
-                again.pop("metrics_at_asked", None)
-                steps.append(again | _measured(step, measured))
+                    rescored["ground_truth"] = truth.listed
+                    rescored["outcome"] = authors.outcome(saved)
+                    rescored["repairs"] = ()
+                rescored.pop("metrics_at_asked", None)
+                steps.append(rescored | _further_measures(step, measured))
         return {**data, "steps": steps}
 
     def rows(self, record: JSON) -> Iterable[JSON]:
@@ -129,27 +141,27 @@ class Steps(Records):
 
 
 def _completed(step: JSON) -> JSON:
-    made = step.copy()
-    for name, metrics in (("metrics", METRICS), ("metrics_at_asked", METRICS), ("ceiling", GAINS)):
+    completed = step.copy()
+    for name, metrics in (
+        ("metrics", METRICS),
+        ("metrics_at_asked", METRICS),
+        ("ceiling", GAINS),
+    ):
         if step.get(name):
-            made[name] = {**dict.fromkeys(metrics), **step[name]}
-    return made
+            completed[name] = dict.fromkeys(metrics) | step[name]
+    return completed
 
 
 def published() -> Published:
     """Return the scores that were published with the benchmark (published.toml, in percent)."""
     data = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
-    columns, models = data["columns"], data["models"]
-    figures = {
-        metric: {
-            model["name"]: {
-                column: value / 100 for column, value in zip(columns, model[metric], strict=True)
-            }
-            for model in models
-        }
-        for metric in models[0]
-        if metric != "name"
-    }
+    figures: dict[str, dict[str, dict[str, float]]] = {}
+    for model in data["models"]:
+        name = model.pop("name")
+        for metric, percentages in model.items():
+            shares = [value / 100 for value in percentages]
+            row = dict(zip(data["columns"], shares, strict=True))
+            figures.setdefault(metric, {})[name] = row
     return Published(data["source"], PUBLISHED.format(source=data["source"]), figures)
 
 
@@ -180,42 +192,58 @@ class StreamProfile(Benchmark):
             },
         )
         persona: bool = field(
-            default=True, metadata={"help": "ablation: carry no persona from step to step"}
+            default=True,
+            metadata={"help": "ablation: carry no persona from step to step"},
         )
 
     def prepare(self) -> Configuration:
         self.cards = UserCards(self.asking.parse_retries)
+        path: Path | None = None
+        files: Mapping[str, bytes] = {}
         if self.recorded is None:
-            self._prompt = prompt = prompts.load(self.settings.prompt, self.digests)
-            source, path, files = prompt.source, prompt.path, prompt.files
-        else:  # answers are only measured
-            source, path, files = checked(self.recorded, "prompt", str), None, {}
-        identity = {"prompt": source, "persona": self.settings.persona, **self.asking.identity}
+            self._prompt = prompts.load(self.settings.prompt, self.digests)
+            source = self._prompt.source
+            path = self._prompt.path
+            files = self._prompt.files
+        else:
+            # Answers are only measured, so the prompt itself is not needed.
+            source = checked(self.recorded, "prompt", str)
+        identity = {
+            "prompt": source,
+            "persona": self.settings.persona,
+            **self.asking.identity,
+        }
         return Configuration(source, path, files, identity)
 
     def parse(self, line: JSON, subset: str) -> Task:
         return tasks.parse(line, subset)
 
-    async def play(self, given: UserInput, chat: Chat) -> tuple[StepAnswer, ...]:
-        persona, answers = "", []
-        for step in given.steps:
-            answer = await self._step(given, step, persona, chat)
+    async def play(self, user: UserInput, chat: Chat) -> tuple[StepAnswer, ...]:
+        persona = ""
+        answers = []
+        for step in user.steps:
+            answer = await self._step(user, step, persona, chat)
             answers.append(answer)
-            persona = answer.persona if self.settings.persona else ""
+            if self.settings.persona:
+                persona = answer.persona
         return tuple(answers)
 
-    async def _step(
-        self, given: UserInput, step: StepInput, persona: str, chat: Chat
-    ) -> StepAnswer:
-        messages = self._prompt.messages(given, step, persona)
+    async def _step(self, user: UserInput, step: StepInput, persona: str, chat: Chat) -> StepAnswer:
+        messages = self._prompt.messages(user, step, persona)
+        answer_schema = None
+        if self.asking.wants_schema:
+            answer_schema = schema(step.pool, step.asked)
         try:
-            wanted = schema(step.pool, step.asked) if self.asking.wants_schema else None
-            reading = await chat.read(
-                messages, lambda completion: read(completion, step.pool), schema=wanted
+            answer = await chat.read(
+                messages,
+                lambda completion: read(completion, step.pool),
+                schema=answer_schema,
             )
         except InvalidReply as error:
             return StepAnswer(persona, (), "", outcome=error.kind)
-        return reading if reading.persona.strip() else structs.replace(reading, persona=persona)
+        if answer.persona.strip():
+            return answer
+        return structs.replace(answer, persona=persona)
 
     def measure(self, task: Task, answer: Sequence[StepAnswer]) -> Any:
         """Return a `StepMetrics` for each step: the figures are made of records (`scores.py`)."""
@@ -239,33 +267,34 @@ class StreamProfile(Benchmark):
 
 
 def _check_steps(task: Task, data: JSON) -> None:
-    """Raise `BadInput` where a user's steps are not those of the task, each once: what scores a
-    part of them, or one of them twice, is no score of this user."""
-    seen, known = (
-        Counter(saved["step_id"] for saved in data["steps"]),
-        {step.step_id for step in task.given.steps},
-    )
-    if unknown := [number for number in seen if number not in known]:
-        raise BadInput(
-            f"user {task.key}: step_id {in_brief(unknown[0])} of the results is not in the tasks"
-            " file"
-        )
-    if twice := [number for number, count in seen.items() if count > 1]:
-        raise BadInput(f"user {task.key}: duplicate step_id {twice[0]}")
-    if missing := known - seen.keys():
+    """Raise `BadInput` where a user's steps are not those of the task, each once: a score of fewer
+    of them, or of one of them twice, is no score of this user."""
+    known = {step.step_id for step in task.given.steps}
+    counts = Counter([saved["step_id"] for saved in data["steps"]])
+    for step_id in counts:
+        if step_id not in known:
+            raise BadInput(
+                f"user {task.key}: step_id {in_brief(step_id)} of the results is not in the tasks"
+                " file"
+            )
+    for step_id, count in counts.items():
+        if count > 1:
+            raise BadInput(f"user {task.key}: duplicate step_id {step_id}")
+    missing = known - counts.keys()
+    if missing:
         raise BadInput(
             f"user {task.key}: {len(missing)} of {len(known)} steps are missing, as step_id"
             f" {min(missing)}"
         )
 
 
-def _measured(step: StepInput, measured: StepMetrics) -> JSON:
+def _further_measures(step: StepInput, measured: StepMetrics) -> JSON:
     """Return what the scorer needs of a step in addition to its metrics."""
-    found: JSON = {
+    measures: JSON = {
         "asked": step.asked,
         "out_of_pool": measured.out_of_pool,
         "ceiling": measured.ceiling,
     }
     if measured.at_asked is not None:
-        found["metrics_at_asked"] = measured.at_asked
-    return found
+        measures["metrics_at_asked"] = measured.at_asked
+    return measures

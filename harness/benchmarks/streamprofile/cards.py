@@ -35,13 +35,10 @@ KINDS = {
 }
 """Metric of a kind of distractors -> what a tag of it is called on a page."""
 
-FIGURES = tuple((name, name.replace("_", " ")) for name in METRICS)
-"""Metrics as values name them, and as a page does."""
-
 WORD = re.compile(r"[A-Za-z0-9_]")
-BEFORE = r"(?:(?<![A-Za-z0-9_])|(?<=\\[bfnrtBFNRT])|(?<=\\[uU][0-9A-Fa-f]{4}))"
+WORD_START = r"(?:(?<![A-Za-z0-9_])|(?<=\\[bfnrtBFNRT])|(?<=\\[uU][0-9A-Fa-f]{4}))"
 """Where a word can begin: the letters of an escape before it are not part of it."""
-AFTER = r"(?![A-Za-z0-9_])"
+WORD_END = r"(?![A-Za-z0-9_])"
 
 
 @dataclass(frozen=True)
@@ -53,17 +50,14 @@ class UserCards(Cards):
     retries: int = ASKING.parse_retries
 
     def figures(self, record: JSON) -> tuple[str, ...]:
-        steps, share = record["steps"], Metric("share")
-        values = [step["metrics"] for step in steps if step["metrics"]]
-        recall, novelty, stability = (
-            _mean([of[name] for of in values])
-            for name in ("Recall", "Recall_Novelty", "Recall_Stability")
-        )
-        invalid = sum(1 for step in steps if step["outcome"] != VALID)
+        share = Metric("share")
+        steps = record["steps"]
+        f1 = harmonic(_mean(steps, "Recall_Novelty"), _mean(steps, "Recall_Stability"))
+        invalid = sum(step["outcome"] != VALID for step in steps)
         return (
             str(len(steps)),
-            share.text(harmonic(novelty, stability)),
-            share.text(recall),
+            share.text(f1),
+            share.text(_mean(steps, "Recall")),
             str(invalid),
         )
 
@@ -74,74 +68,94 @@ class UserCards(Cards):
         hide = unnamed(record)
         for block in _blocks(record["steps"], task, replies, self.retries):
             if isinstance(block, Quote):
-                text = hide(block.text)
-                yield block if text == block.text else replace(block, text=text)
+                block = replace(block, text=hide(block.text))
             elif isinstance(block, Tags):
-                yield replace(block, tags=tuple((hide(tag), kind) for tag, kind in block.tags))
-            else:
-                yield block
+                tags = [(hide(tag), kind) for tag, kind in block.tags]
+                block = replace(block, tags=tuple(tags))
+            yield block
 
     def example(self, record: JSON, replies: Sequence[Completion], kind: str) -> str | None:
         """Return the last reply of the first step with an invalid answer of this kind, None if
         unknown."""
         steps = record["steps"]
-        by_step = _by_step(steps, replies, self.retries)
-        pairs = zip(steps, by_step, strict=True) if by_step else ()
-        text = next((mine[-1].shown for step, mine in pairs if step["outcome"] == kind), None)
-        return None if text is None else unnamed(record)(text)
+        replies_by_step = _replies_by_step(steps, replies, self.retries)
+        if replies_by_step is None:
+            return None
+        for step, step_replies in zip(steps, replies_by_step, strict=True):
+            if step["outcome"] == kind:
+                return unnamed(record)(step_replies[-1].shown)
+        return None
 
 
 def unnamed(data: JSON) -> Callable[[str], str]:
     """Return a function that replaces the name in a record by the key."""
-    name = data.get("username")
-    if not isinstance(name, str) or len(name := name.strip()) < 2:
+    username = data.get("username")
+    if not isinstance(username, str):
         return str
-    spelt = dict.fromkeys(
-        (name, json.dumps(name, ensure_ascii=False)[1:-1], json.dumps(name)[1:-1])
+    name = username.strip()
+    if len(name) < 2:
+        return str
+    spellings = (
+        name,
+        json.dumps(name, ensure_ascii=False)[1:-1],
+        json.dumps(name)[1:-1],
     )
-    found, key = re.compile("|".join(map(_whole, spelt))), str(data["user_id"])
-    return lambda text: found.sub(lambda _: key, text)
+    pattern = re.compile("|".join(map(_word_pattern, dict.fromkeys(spellings))))
+    key = str(data["user_id"])
+    # A function, since a backslash in a replacement string would be an escape.
+    return lambda text: pattern.sub(lambda _: key, text)
 
 
-def _whole(name: str) -> str:
-    before, after = (
-        edge if WORD.match(end) else "" for edge, end in ((BEFORE, name[0]), (AFTER, name[-1]))
-    )
-    return f"{before}(?i:{re.escape(name)}){after}"  # classes that ignore case take long to compile
+def _word_pattern(name: str) -> str:
+    # Only the name ignores case: classes that ignore case take long to compile.
+    pattern = f"(?i:{re.escape(name)})"
+    if WORD.match(name[0]):
+        pattern = WORD_START + pattern
+    if WORD.match(name[-1]):
+        pattern += WORD_END
+    return pattern
 
 
 def _blocks(
-    steps: Sequence[JSON], task: Task | None, replies: Sequence[Completion], retries: int
+    steps: Sequence[JSON],
+    task: Task | None,
+    replies: Sequence[Completion],
+    retries: int,
 ) -> Iterator[Block]:
-    by_step = _by_step(steps, replies, retries)
-    pairs = zip(task.given.steps, task.truth, strict=True) if task else ()
-    parts = {step.step_id: (step, truth) for step, truth in pairs}
+    replies_by_step = _replies_by_step(steps, replies, retries)
+    task_steps: dict[int, tuple[StepInput, Truth]] = {}
+    if task:
+        for step_input, truth in zip(task.given.steps, task.truth, strict=True):
+            task_steps[step_input.step_id] = (step_input, truth)
     for number, step in enumerate(steps):
-        given, truth = parts.get(step["step_id"], (None, None))
         yield Heading(f"Step {step['step_id']}")
         if step["outcome"] != VALID:
             yield Paragraph(f"Invalid answer ({step['outcome']}): scored as an empty prediction.")
-        yield Tags(
-            "Predicted", tuple((tag, _kind(tag, step, given, truth)) for tag in step["prediction"])
-        )
-        yield Tags("Missed", tuple(_missed(step, truth)))
+        task_step = task_steps.get(step["step_id"])
+        yield from _tags(step, task_step)
         yield from _metrics(step)
         yield Quote("Persona summary after this step", step["persona_summary"] or "", open=True)
         if step["reasoning"]:
             yield Quote("Reasoning", step["reasoning"])
-        for order, completion in enumerate(by_step[number] if by_step else (), 1):
-            yield from quotes(
-                completion, f"Reply {order}" if by_step and len(by_step[number]) > 1 else "Reply"
-            )
-        if given is not None:
-            yield Quote("Posts", given.posts_text, private=True)
-    if by_step is None and replies:
+        if replies_by_step:
+            yield from _reply_quotes(replies_by_step[number])
+        if task_step:
+            yield Quote("Posts", task_step[0].posts_text, private=True)
+    if replies_by_step is None and replies:
         yield Heading("Replies")
         yield Paragraph(
             "In the order in which they came; it is unknown which step each belongs to."
         )
-        for order, completion in enumerate(replies, 1):
-            yield from quotes(completion, f"Reply {order}")
+        for number, completion in enumerate(replies, 1):
+            yield from quotes(completion, f"Reply {number}")
+
+
+def _reply_quotes(replies: Sequence[Completion]) -> Iterator[Block]:
+    if len(replies) == 1:
+        yield from quotes(replies[0], "Reply")
+        return
+    for number, completion in enumerate(replies, 1):
+        yield from quotes(completion, f"Reply {number}")
 
 
 def _metrics(step: JSON) -> Iterator[Block]:
@@ -150,44 +164,42 @@ def _metrics(step: JSON) -> Iterator[Block]:
         yield Paragraph("Not scored: the truth is empty.")
         return
     figures = [
-        f"{shown} {100 * value:.1f}"
-        for name, shown in FIGURES
-        if (value := values[name]) is not None
+        f"{name.replace('_', ' ')} {100 * values[name]:.1f}"
+        for name in METRICS
+        if values[name] is not None
     ]
     yield Paragraph(f"In %: {' · '.join(figures)}.")
 
 
-def _kind(tag: str, step: JSON, given: StepInput | None, truth: Truth | None) -> str:
-    """Return what a predicted tag is: its kind if the task is there, else only whether it is a
-    hit."""
-    if truth is None or given is None:
-        return "hit" if tag in step["ground_truth"] else "wrong"
+def _tags(step: JSON, task_step: tuple[StepInput, Truth] | None) -> Iterator[Block]:
+    """Yield the predicted and the missed tags, each with its kind if the task is there."""
+    predicted = step["prediction"]
+    missed = [tag for tag in dict.fromkeys(step["ground_truth"]) if tag not in predicted]
+    if task_step:
+        kinds = [_kind(tag, *task_step) for tag in predicted]
+        new_tags = task_step[1].new_tags
+        missed_kinds = ["missed, new" if tag in new_tags else "missed, kept" for tag in missed]
+    else:
+        kinds = ["hit" if tag in step["ground_truth"] else "wrong" for tag in predicted]
+        missed_kinds = ["missed"] * len(missed)
+    yield Tags("Predicted", tuple(zip(predicted, kinds, strict=True)))
+    yield Tags("Missed", tuple(zip(missed, missed_kinds, strict=True)))
+
+
+def _kind(tag: str, step: StepInput, truth: Truth) -> str:
     if tag in truth.new_tags:
         return "hit, new"
     if tag in truth.kept_tags:
         return "hit, kept"
-    found = next(
-        (kind for name, kind in KINDS.items() if tag in truth.distractors.get(name, ())), None
-    )
-    return (
-        f"wrong, {found}" if found else "wrong" if tag in given.pool else "wrong, not in the pool"
-    )
+    for name, kind in KINDS.items():
+        if tag in truth.distractors.get(name, ()):
+            return f"wrong, {kind}"
+    if tag in step.pool:
+        return "wrong"
+    return "wrong, not in the pool"
 
 
-def _missed(step: JSON, truth: Truth | None) -> Iterator[tuple[str, str]]:
-    for tag in dict.fromkeys(step["ground_truth"]):
-        if tag not in step["prediction"]:
-            yield (
-                tag,
-                "missed"
-                if truth is None
-                else "missed, new"
-                if tag in truth.new_tags
-                else "missed, kept",
-            )
-
-
-def _by_step(
+def _replies_by_step(
     steps: Sequence[JSON], replies: Sequence[Completion], retries: int
 ) -> list[list[Completion]] | None:
     """Return the replies of each step; None if that is unknown, as after other settings were
@@ -196,11 +208,13 @@ def _by_step(
     A step takes one reply, and one more for each that cannot be read, up to one that can, is final,
     or is the last.
     """
-    left, found = iter(replies), []
+    remaining = iter(replies)
+    replies_by_step = []
     for step in steps:
-        mine, outcome = [], ""
-        for completion in islice(left, retries + 1):
-            mine.append(completion)
+        step_replies = []
+        outcome = ""
+        for completion in islice(remaining, retries + 1):
+            step_replies.append(completion)
             try:
                 read(completion, ())
             except InvalidReply as error:
@@ -212,10 +226,17 @@ def _by_step(
                 break
         if outcome != step["outcome"]:
             return None
-        found.append(mine)
-    return None if next(left, None) else found
+        replies_by_step.append(step_replies)
+    # Replies that no step took: which step they belong to is unknown.
+    if next(remaining, None):
+        return None
+    return replies_by_step
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def _mean(steps: Sequence[JSON], name: str) -> float | None:
+    """Return the mean of a metric over the scored steps that have it."""
+    values: list[float | None] = [step["metrics"][name] for step in steps if step["metrics"]]
+    defined = [value for value in values if value is not None]
+    if not defined:
+        return None
+    return sum(defined) / len(defined)

@@ -1,5 +1,5 @@
-"""What users of StreamProfileBench add to its scores: values, and a tally. Source: docs/design.md,
-section 8.
+"""Compute what users of StreamProfileBench add to its scores: values, and a tally. Source:
+docs/design.md, section 8.
 
 Each user becomes one row of columns (a part of its steps, a metric); means are taken over rows. A
 tally holds the learning curves and counts. Neither depends on how users were grouped.
@@ -10,10 +10,10 @@ from __future__ import annotations
 import operator
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,17 +58,32 @@ tags, Precision with that number as its denominator. Their errors, and both side
 over the answers that follow the task's rules alone: as many tags as asked for, or more, all of them
 from the pool."""
 
-COLUMNS = tuple((part, name) for part, names in PARTS.items() for name in names)
+COLUMNS = tuple((section, name) for section, names in PARTS.items() for name in names)
 INDEX = {column: index for index, column in enumerate(COLUMNS)}
-PRECISION, NOVELTY, STABILITY = map(
-    GAINS.index, ("Precision", "Recall_Novelty", "Recall_Stability")
-)
+PRECISION = GAINS.index("Precision")
+NOVELTY = GAINS.index("Recall_Novelty")
+STABILITY = GAINS.index("Recall_Stability")
 ERROR_COLUMNS = slice(len(GAINS), len(METRICS))
 UNITS = 64
 """Sums of curves are whole numbers of 2**-64."""
 HALF = 2.0 ** (UNITS // 2)
 
 Mask = NDArray[np.bool_]
+Numbers = NDArray[np.int_]
+Key = TypeVar("Key")
+
+
+class MetricSums(NamedTuple):
+    """Exact sums of a metric's values over users: of the values, their squares, cubes and fourth
+    powers (in 2**-64), and how many values are there, are 0 and are 1."""
+
+    total: int
+    squares: int
+    cubes: int
+    fourths: int
+    defined: int
+    zeros: int
+    ones: int
 
 
 class CurvePoint(NamedTuple):
@@ -80,30 +95,27 @@ class CurvePoint(NamedTuple):
     users: int
     sums: tuple[int, ...]
 
-    def plus(self, other: CurvePoint) -> CurvePoint:
-        return CurvePoint(self.users + other.users, tuple(map(operator.add, self.sums, other.sums)))
+    def plus(self, point: CurvePoint) -> CurvePoint:
+        sums = map(operator.add, self.sums, point.sums)
+        return CurvePoint(self.users + point.users, tuple(sums))
 
-    def of_names(self) -> Iterator[tuple[int, ...]]:
-        """Yield for each name of `NAMES` the sums of its values, of their squares, cubes and fourth
-        powers (in 2**-64), and how many values are there, are 0 and are 1."""
-        for at in range(len(NAMES)):
-            of = self.sums[at :: len(NAMES)]
-            yield (
-                *((high << UNITS // 2) + low for high, low in zip(of[:4], of[4:8], strict=True)),
-                *of[8:],
-            )
+    def metric_sums(self) -> Iterator[MetricSums]:
+        """Yield the sums of each name of `NAMES`."""
+        for column in range(len(NAMES)):
+            sums = self.sums[column :: len(NAMES)]
+            powers = []
+            for upper, lower in zip(sums[:4], sums[4:8], strict=True):
+                powers.append((upper << UNITS // 2) + lower)
+            yield MetricSums(*powers, *sums[8:])
 
     def means(self) -> tuple[float | None, ...]:
-        return tuple(
-            total / (count << UNITS) if count else None
-            for total, _, _, _, count, _, _ in self.of_names()
-        )
+        return tuple(map(_mean, self.metric_sums()))
 
     def intervals(self) -> tuple[tuple[float, float, bool] | None, ...]:
         """Return the 95 % intervals of the means over users, and whether each is approximate; None
         if there are too few users, or all are alike. That other values than 0 and 1 are tied is not
         looked at."""
-        return tuple(starmap(_interval, self.of_names()))
+        return tuple(map(_interval, self.metric_sums()))
 
 
 def _point_columns(values: Array) -> Array:
@@ -114,20 +126,27 @@ def _point_columns(values: Array) -> Array:
     """
     powers = np.hstack([values**power for power in (1, 2, 3, 4)]) * HALF
     upper = np.floor(powers)
-    return np.hstack(
-        [upper, np.floor((powers - upper) * HALF), ~np.isnan(values), values == 0, values == 1]
-    )
+    lower = np.floor((powers - upper) * HALF)
+    return np.hstack([upper, lower, ~np.isnan(values), values == 0, values == 1])
 
 
-def _interval(
-    total: int, squares: int, cubes: int, fourths: int, count: int, zeros: int, ones: int
-) -> tuple[float, float, bool] | None:
+def _mean(sums: MetricSums) -> float | None:
+    if not sums.defined:
+        return None
+    return sums.total / (sums.defined << UNITS)
+
+
+def _interval(sums: MetricSums) -> tuple[float, float, bool] | None:
+    total, count = sums.total, sums.defined
     if not count:
         return None
     # Whole numbers, in 2**-64 to the power of 2, 3 and 4: no digit is lost where values are next to
     # equal.
-    squares, cubes, fourths = squares << UNITS, cubes << (2 * UNITS), fourths << (3 * UNITS)
-    second = max(0, count * squares - total**2)  # of equal values the squares may be rounded down
+    squares = sums.squares << UNITS
+    cubes = sums.cubes << (2 * UNITS)
+    fourths = sums.fourths << (3 * UNITS)
+    # Squares are rounded down, so that the difference may be below 0 where all values are equal.
+    second = max(0, count * squares - total**2)
     third = count**2 * cubes - 3 * count * total * squares + 2 * total**3
     fourth = (
         count**3 * fourths
@@ -135,13 +154,15 @@ def _interval(
         + 6 * count * total**2 * squares
         - 3 * total**4
     )
-    sums = (
+    moments = moments_of_sums(
+        count,
+        count - max(1, sums.zeros, sums.ones),
         second / (count << (2 * UNITS)),
         third / (count**2 << (3 * UNITS)),
         fourth / (count**3 << (4 * UNITS)),
     )
-    strata = [moments_of_sums(count, count - max(1, zeros, ones), *sums)]
-    return with_mark(interval(total / (count << UNITS), strata, (0.0, 1.0)), strata)
+    ends = interval(total / (count << UNITS), [moments], (0.0, 1.0))
+    return with_mark(ends, [moments])
 
 
 Curves = dict[tuple[int, int], CurvePoint]
@@ -158,15 +179,14 @@ class StepTally:
     reached: Counter[int]
     counts: Counter[str]
 
-    def __add__(self, other: StepTally) -> StepTally:
+    def __add__(self, tally: StepTally) -> StepTally:
         """Return the tally of both; associative to the last bit."""
-        shared = {
-            key: self.curves[key].plus(point)
-            for key, point in other.curves.items()
-            if key in self.curves
-        }
-        curves = {**self.curves, **other.curves, **shared}
-        return StepTally(curves, self.reached + other.reached, self.counts + other.counts)
+        curves = self.curves.copy()
+        for key, point in tally.curves.items():
+            if key in curves:
+                point = curves[key].plus(point)
+            curves[key] = point
+        return StepTally(curves, self.reached + tally.reached, self.counts + tally.counts)
 
 
 def tallied(records: Sequence[JSON]) -> tuple[Array, StepTally]:
@@ -177,203 +197,216 @@ def tallied(records: Sequence[JSON]) -> tuple[Array, StepTally]:
     defined depends on the task alone, so a user has the same metrics in every run; but those of the
     parts `valid`, `cut` (errors) and `fwt_cut` on the answers, too.
     """
-    steps = _scored_steps(records)
+    table = _StepTable.from_records(records)
+    values = table.rows(len(records))
     starts = user_starts(records)
-    user_of = np.repeat(np.arange(len(starts)), np.diff([*starts, len(records)])).tolist()
-    scored = {user_of[record] for record, _ in steps}
-    last = [max((step["step_id"] for step in records[at]["steps"]), default=0) for at in starts]
-    table = _StepTable.of(steps)
-    rows = table.rows(len(records))
-    tally = StepTally(
-        table.curves(last, user_of), Counter(last[user] for user in scored), _counts(records, rows)
-    )
-    tally.counts["scored_steps"] += len(steps)
-    tally.counts["users_without_scored_step"] += len(starts) - len(scored)
-    return rows, tally
+    repeats = np.diff([*starts, len(records)])
+    user_of_record = np.repeat(np.arange(len(starts)), repeats)
+    last_steps = []
+    for start in starts:
+        step_ids = [step["step_id"] for step in records[start]["steps"]]
+        last_steps.append(max(step_ids, default=0))
+    scored_users = np.unique(user_of_record[table.record]).tolist()
+    counts = _counts(records, values)
+    counts["scored_steps"] += len(table.record)
+    counts["users_without_scored_step"] += len(starts) - len(scored_users)
+    curves = table.curves(last_steps, user_of_record)
+    reached = Counter(map(last_steps.__getitem__, scored_users))
+    return values, StepTally(curves, reached, counts)
 
 
 def rows(records: Sequence[JSON]) -> Array:
     """Return the values that `tallied` returns."""
-    return _StepTable.of(_scored_steps(records)).rows(len(records))
+    return _StepTable.from_records(records).rows(len(records))
 
 
-def _scored_steps(records: Sequence[JSON]) -> list[tuple[int, JSON]]:
-    """Return the scored steps of records, each after the number of its record."""
-    return [
-        (record, step)
-        for record, data in enumerate(records)
-        for step in data["steps"]
-        if step["metrics"]
-    ]
-
-
-def _counts(records: Sequence[JSON], rows: Array) -> Counter[str]:
+def _counts(records: Sequence[JSON], values: Array) -> Counter[str]:
     """Count over every step, scored or not."""
-    steps = [step for data in records for step in data["steps"]]
-    longer = [len(step["prediction"]) - step["asked"] for step in steps if step["outcome"] == VALID]
-    left_out = (
-        np.isnan(rows[:, INDEX["release", F1]]).sum() - np.isnan(rows[:, INDEX["all", F1]]).sum()
-    )
-    return Counter(
-        repaired_steps=sum(1 for step in steps if step["repairs"]),
-        out_of_pool_steps=sum(1 for step in steps if step["out_of_pool"]),
-        out_of_pool_tags=sum(count(step["out_of_pool"]) for step in steps),
-        more_tags=sum(1 for extra in longer if extra > 0),
-        fewer_tags=sum(1 for extra in longer if extra < 0),
-        release_code_left_out=int(left_out),
-    )
+    counts: Counter[str] = Counter()
+    for step in chain.from_iterable(map(operator.itemgetter("steps"), records)):
+        counts["repaired_steps"] += bool(step["repairs"])
+        counts["out_of_pool_steps"] += bool(step["out_of_pool"])
+        counts["out_of_pool_tags"] += count(step["out_of_pool"])
+        if step["outcome"] == VALID:
+            extra = len(step["prediction"]) - step["asked"]
+            counts["more_tags"] += extra > 0
+            counts["fewer_tags"] += extra < 0
+    undefined = np.isnan(values).sum(axis=0)
+    left_out = undefined[INDEX["release", F1]] - undefined[INDEX["all", F1]]
+    counts["release_code_left_out"] = int(left_out)
+    return counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StepTable:
-    """The scored steps of a shard, a row each: whose it is (the number of the record), and its
-    values (NaN undefined).
+    """The scored steps of a shard, a row each: the number of its record (ascending), and its values
+    (NaN undefined).
 
-    `follows` are the answers that follow the task's rules. `named` is how many tags a cut answer
-    has, as a share of those asked for. `urns` are those of the records that have them, else None.
+    `follows_rules` marks the answers that follow the task's rules. `filled` is how many tags a cut
+    answer has, as a share of those asked for. `urns` are those of the records that have them, else
+    None.
     """
 
-    user: NDArray[np.int_]
-    step_id: NDArray[np.int_]
+    record: Numbers
+    step_id: Numbers
     valid: Mask
-    follows: Mask
-    named: Array
+    follows_rules: Mask
+    filled: Array
     values: Array
     at_asked: Array
     ceiling: Array
-    urns: tuple[Urn | None, ...]
+    urns: Sequence[Urn | None]
 
     @classmethod
-    def of(cls, steps: Sequence[tuple[int, JSON]]) -> _StepTable:
+    def from_records(cls, records: Sequence[JSON]) -> _StepTable:
+        steps: list[JSON] = []
+        record_numbers = []
+        follows_rules = []
+        filled = []
+        at_asked = []
+        for number, record in enumerate(records):
+            for step in record["steps"]:
+                if not step["metrics"]:
+                    continue
+                predicted = len(step["prediction"])
+                steps.append(step)
+                record_numbers.append(number)
+                follows_rules.append(predicted >= step["asked"] and not step["out_of_pool"])
+                filled.append(min(1.0, predicted / step["asked"]))
+                at_asked.append(step.get("metrics_at_asked") or step["metrics"])
         return cls(
-            user=np.array([user for user, _ in steps], dtype=np.int_),
-            step_id=np.array([step["step_id"] for _, step in steps], dtype=np.int_),
-            valid=np.array([step["outcome"] == VALID for _, step in steps], dtype=np.bool_),
-            follows=np.array(
-                [
-                    len(step["prediction"]) >= step["asked"] and not step["out_of_pool"]
-                    for _, step in steps
-                ],
-                np.bool_,
-            ),
-            named=np.array(
-                [min(1.0, len(step["prediction"]) / step["asked"]) for _, step in steps]
-            ),
-            values=_matrix([step["metrics"] for _, step in steps], METRICS),
-            at_asked=_matrix(
-                [step.get("metrics_at_asked") or step["metrics"] for _, step in steps], METRICS
-            ),
-            ceiling=_matrix([step["ceiling"] for _, step in steps], GAINS),
-            urns=tuple(step.get("urn") for _, step in steps),
+            record=np.array(record_numbers, dtype=np.int_),
+            step_id=np.array([step["step_id"] for step in steps], dtype=np.int_),
+            valid=np.array([step["outcome"] == VALID for step in steps], dtype=np.bool_),
+            follows_rules=np.array(follows_rules, dtype=np.bool_),
+            filled=np.array(filled),
+            values=_matrix([step["metrics"] for step in steps], METRICS),
+            at_asked=_matrix(at_asked, METRICS),
+            ceiling=_matrix([step["ceiling"] for step in steps], GAINS),
+            urns=[step.get("urn") for step in steps],
         )
 
-    def rows(self, users: int) -> Array:
-        """Each user's row: users x COLUMNS."""
-        everything = np.ones(len(self.user), dtype=np.bool_)
-        overall = self._means(self.values, everything, users)[:, : len(NAMES)]
-        cold, augmented = self._sides(self.values, everything, users)
+    def rows(self, records: int) -> Array:
+        """Return the values of each record: records x COLUMNS."""
+        all_steps = np.ones(len(self.record), dtype=np.bool_)
+        overall = self._means(self.values, all_steps, records)[:, : len(NAMES)]
+        cold, augmented = self._sides(self.values, all_steps, records)
+        at_asked = self._means(self.at_asked, all_steps, records)[:, : len(NAMES)]
         cut = self.at_asked.copy()
-        cut[:, PRECISION] *= self.named
-        comparable = self._means(cut, everything, users)[:, : len(NAMES)]
-        comparable[:, ERROR_COLUMNS] = self._means(cut, self.follows, users)[:, ERROR_COLUMNS]
-        cut_cold, cut_augmented = self._sides(cut, self.follows, users)
-        return np.hstack(
-            [
-                overall,
-                _release_code(overall),
-                augmented - cold,
-                comparable,
-                _release_code(comparable),
-                np.delete(cut_augmented - cut_cold, NAMES.index(F1), axis=1),
-                cold,
-                augmented,
-                self._means(self.at_asked, everything, users)[:, : len(NAMES)],
-                _with_f1(self._user_means(self.ceiling, everything, users)),
-                self._user_means(self.values, self.valid, users)[:, ERROR_COLUMNS],
-                self._chance(users),
-            ]
-        )
+        cut[:, PRECISION] *= self.filled
+        comparable = self._means(cut, all_steps, records)[:, : len(NAMES)]
+        of_rules = self._means(cut, self.follows_rules, records)
+        comparable[:, ERROR_COLUMNS] = of_rules[:, ERROR_COLUMNS]
+        cut_cold, cut_augmented = self._sides(cut, self.follows_rules, records)
+        # In the order of PARTS.
+        columns = [
+            overall,
+            _release_code(overall),
+            augmented - cold,
+            comparable,
+            _release_code(comparable),
+            np.delete(cut_augmented - cut_cold, NAMES.index(F1), axis=1),
+            cold,
+            augmented,
+            at_asked,
+            _with_f1(self._record_means(self.ceiling, all_steps, records)),
+            self._record_means(self.values, self.valid, records)[:, ERROR_COLUMNS],
+            self._chance(records),
+        ]
+        return np.hstack(columns)
 
-    def _chance(self, users: int) -> Array:
+    def _chance(self, records: int) -> Array:
         """Return the columns of the `chance` parts: what random answers have, and the variances of
         means of draws."""
-        columns = 2 + len(GAINS) + 4 * len(TRANSFER)
-        result = np.full((users, columns), np.nan)
-        steps = np.array([step for step, urn in enumerate(self.urns) if urn], dtype=np.int_)
+        columns = len(COLUMNS) - INDEX["chance", GAINS[0]]
+        result = np.full((records, columns), np.nan)
+        steps = np.flatnonzero([urn is not None for urn in self.urns])
         if not steps.size:
             return result
-        steps = steps[np.argsort(self.user[steps], kind="stable")]
-        of_step = [urn for urn in map(self.urns.__getitem__, steps) if urn]
-        whose, first_steps = np.unique(self.user[steps], return_index=True)
-        step_id = self.step_id[steps]
-
-        def means(values: Array, chosen: Mask) -> Array:
-            """Means within each user over chosen steps. What is not defined is so in all draws."""
-            defined = ~np.isnan(values[:1]) & chosen[:, None]
-            sums = np.add.reduceat(np.where(defined, values, 0.0), first_steps, axis=1)
-            counts = np.add.reduceat(defined.astype(np.float64), first_steps, axis=1)
-            return sums / np.where(counts, counts, np.nan)
-
-        everything = np.ones(len(steps), dtype=np.bool_)
-        values = drawn(of_step)
-        of_steps = np.concatenate(
-            [values[..., [NOVELTY, STABILITY]], _f1(values)[..., None]], axis=-1
-        )
-        sides = (means(of_steps, side) for side in (step_id == 1, step_id >= 2))
-        cold, augmented = (np.stack([_f1(side, 0, 1), side[..., 2]], axis=-1) for side in sides)
-        f1 = _f1(means(values, everything))[..., None]
-        of_draws = np.concatenate([f1, augmented - cold, cold, augmented], axis=-1)
-        noise = of_draws[..., : 1 + len(TRANSFER)].var(axis=0, ddof=1) / DRAWS
-        exact = means(expected(of_step)[None], everything)[0]
-        result[whose] = np.hstack([exact, of_draws.mean(axis=0), noise])
+        urns = [*filter(None, self.urns)]
+        chosen_records, starts = np.unique(self.record[steps], return_index=True)
+        all_steps = np.ones(len(steps), dtype=np.bool_)
+        values = drawn(urns)
+        f1 = _f1(values[..., NOVELTY], values[..., STABILITY])
+        step_values = np.stack([values[..., NOVELTY], values[..., STABILITY], f1], axis=-1)
+        cold = _transfer_side(step_values, self.step_id[steps] == 1, starts)
+        augmented = _transfer_side(step_values, self.step_id[steps] >= 2, starts)
+        means = _run_means(step_values, all_steps, starts)
+        user_f1 = _f1(means[..., 0], means[..., 1])[..., None]
+        draws = np.concatenate([user_f1, augmented - cold, cold, augmented], axis=-1)
+        noise = draws[..., : 1 + len(TRANSFER)].var(axis=0, ddof=1) / DRAWS
+        exact = _run_means(expected(urns)[None], all_steps, starts)[0]
+        result[chosen_records] = np.hstack([exact, draws.mean(axis=0), noise])
         return result
 
-    def _sides(self, values: Array, chosen: Mask, users: int) -> tuple[Array, Array]:
-        """Means over the chosen steps of cold start, and over those after it, as `_means` each."""
-        cold = self._means(values, chosen & (self.step_id == 1), users)
-        return cold, self._means(values, chosen & (self.step_id >= 2), users)
+    def _sides(self, values: Array, chosen: Mask, records: int) -> tuple[Array, Array]:
+        """Return means over the chosen steps of cold start, and over those after it, as `_means`
+        each."""
+        cold = self._means(values, chosen & (self.step_id == 1), records)
+        return cold, self._means(values, chosen & (self.step_id >= 2), records)
 
-    def _means(self, values: Array, chosen: Mask, users: int) -> Array:
-        """Means within each user over the chosen steps: the columns, F1^NS of their means, and the
-        mean F1^NS of each step."""
-        means = self._user_means(_with_f1(values), chosen, users)
+    def _means(self, values: Array, chosen: Mask, records: int) -> Array:
+        """Return means within each record over the chosen steps: the columns, F1^NS of their means,
+        and the mean F1^NS of each step."""
+        means = self._record_means(_with_f1(values), chosen, records)
         return np.column_stack([_with_f1(means[:, :-1]), means[:, -1]])
 
-    def curves(self, last: Sequence[int], user_of: Sequence[int]) -> Curves:
-        """`last` is each user's last step_id, `user_of` the user of each record."""
-        whose = [
-            (user_of[record], step)
-            for record, step in zip(self.user.tolist(), self.step_id.tolist(), strict=True)
-        ]
-        steps = {one: place for place, one in enumerate(dict.fromkeys(whose))}
+    def curves(self, last_steps: Sequence[int], user_of_record: Numbers) -> Curves:
+        """Return the points of users' curves. `last_steps` has each user's last step_id."""
+        users = user_of_record[self.record].tolist()
+        steps, step_of_row = _number(zip(users, self.step_id.tolist(), strict=True))
         values = _with_f1(self.values)
-        if len(steps) < len(whose):
-            values = _means_by(np.array([steps[one] for one in whose]), values, len(steps))
-        keys = [(last[user], step_id) for user, step_id in steps]
-        places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-        place = np.array([places[key] for key in keys], dtype=np.int_)
-        sums = _sums_by(place, _point_columns(values), len(places))[0].astype(np.int64).tolist()
-        users = np.bincount(place, minlength=len(places)).tolist()
-        return {key: CurvePoint(users[row], tuple(sums[row])) for key, row in places.items()}
+        if len(steps) < len(values):  # there are repeats
+            values = _means_by(step_of_row, values, len(steps))
+        points, point_of_step = _number((last_steps[user], step_id) for user, step_id in steps)
+        sums, _ = _sums_by(point_of_step, _point_columns(values), len(points))
+        counts = np.bincount(point_of_step, minlength=len(points)).tolist()
+        rows = map(tuple, sums.astype(np.int64).tolist())
+        return dict(zip(points, map(CurvePoint, counts, rows), strict=True))
 
-    def _user_means(self, values: Array, chosen: Mask, users: int) -> Array:
-        """Mean within each user over the chosen steps: users x columns, NaN where nothing is
-        defined."""
-        return _means_by(self.user[chosen], values[chosen], users)
+    def _record_means(self, values: Array, chosen: Mask, records: int) -> Array:
+        """Return the mean within each record over the chosen steps: records x columns, NaN where
+        nothing is defined."""
+        return _means_by(self.record[chosen], values[chosen], records)
+
+
+def _number(keys: Iterable[Key]) -> tuple[dict[Key, int], Numbers]:
+    """Return the number of each different key, in the order of keys, and the numbers of `keys`."""
+    numbers: dict[Key, int] = {}
+    number_of_each = [numbers.setdefault(key, len(numbers)) for key in keys]
+    return numbers, np.array(number_of_each, dtype=np.int_)
 
 
 def _matrix(values: Sequence[Mapping[str, float | None]], names: Sequence[str]) -> Array:
     """Return steps x names, NaN where undefined. Raise `ValueError` for what is no fraction."""
-    rows = map(operator.itemgetter(*names), values)
-    fractions = [np.nan if value is None else value for row in rows for value in row]
-    found = np.frombuffer(array("d", fractions)).reshape(-1, len(names))  # numpy reads lists slowly
-    if (np.abs(found) > 1).any():
+    cells = chain.from_iterable(map(operator.itemgetter(*names), values))
+    fractions = [np.nan if value is None else value for value in cells]
+    # numpy reads lists slowly, and buffers fast.
+    matrix = np.frombuffer(array("d", fractions)).reshape(-1, len(names))
+    if (np.abs(matrix) > 1).any():
         raise ValueError("a metric beyond 1")
-    return found
+    return matrix
 
 
-def _sums_by(place: NDArray[np.int_], values: Array, places: int) -> tuple[Array, Array]:
-    """Sum and number of the defined values by place: each places x columns."""
+def _transfer_side(values: Array, chosen: Mask, starts: Numbers) -> Array:
+    """Return the columns of TRANSFER over chosen steps: draws x records x 2. `values` are novelty,
+    stability and F1^NS of each step."""
+    means = _run_means(values, chosen, starts)
+    return np.stack([_f1(means[..., 0], means[..., 1]), means[..., 2]], axis=-1)
+
+
+def _run_means(values: Array, chosen: Mask, starts: Numbers) -> Array:
+    """Return means over the chosen steps of each record: draws x steps x columns -> draws x records
+    x columns. `starts` has each record's first step."""
+    # What is not defined is so in all draws.
+    defined = ~np.isnan(values[:1]) & chosen[:, None]
+    sums = np.add.reduceat(np.where(defined, values, 0.0), starts, axis=1)
+    counts = np.add.reduceat(defined.astype(np.float64), starts, axis=1)
+    return _divide(sums, counts)
+
+
+def _sums_by(place: Numbers, values: Array, places: int) -> tuple[Array, Array]:
+    """Return the sum and number of the defined values by place: each places x columns."""
     defined = ~np.isnan(values)
     columns = values.shape[1]
     cell = (place[:, None] * columns + np.arange(columns)).ravel()
@@ -385,28 +418,33 @@ def _sums_by(place: NDArray[np.int_], values: Array, places: int) -> tuple[Array
     return total(np.where(defined, values, 0.0)), total(defined.astype(np.float64))
 
 
-def _means_by(place: NDArray[np.int_], values: Array, places: int) -> Array:
-    """Mean of the defined values by place: places x columns, NaN where nothing is defined."""
-    sums, counts = _sums_by(place, values, places)
+def _means_by(place: Numbers, values: Array, places: int) -> Array:
+    """Return the mean of the defined values by place: places x columns, NaN where nothing is
+    defined."""
+    return _divide(*_sums_by(place, values, places))
+
+
+def _divide(sums: Array, counts: Array) -> Array:
     means: Array = sums / np.where(counts, counts, np.nan)
     return means
 
 
 def _with_f1(values: Array) -> Array:
     """Return the columns, and after them F1^NS."""
-    return np.column_stack([values, _f1(values)])
+    return np.column_stack([values, _f1(values[:, NOVELTY], values[:, STABILITY])])
 
 
-def _f1(values: Array, novelty: int = NOVELTY, stability: int = STABILITY) -> Array:
-    """F1^NS of two columns, novelty and stability: 0 where both are 0, NaN where either is."""
-    a, b = values[..., novelty], values[..., stability]
-    total = a + b
-    f1: Array = 2 * a * b / np.where(total == 0, 1.0, total)
+def _f1(novelty: Array, stability: Array) -> Array:
+    """Return F1^NS: 0 where novelty and stability are 0, NaN where either is."""
+    total = novelty + stability
+    f1: Array = 2 * novelty * stability / np.where(total == 0, 1.0, total)
     return f1
 
 
 def _release_code(overall: Array) -> Array:
-    """F1^NS as the authors' released code has it: left out where both means are 0. One column."""
-    novelty, stability, f1 = overall[:, NOVELTY], overall[:, STABILITY], overall[:, NAMES.index(F1)]
-    kept: Array = np.where((novelty == 0) & (stability == 0), np.nan, f1)[:, None]
-    return kept
+    """Return F1^NS as the authors' released code has it: left out where both means are 0. One
+    column."""
+    f1 = overall[:, NAMES.index(F1)]
+    both_zero = (overall[:, NOVELTY] == 0) & (overall[:, STABILITY] == 0)
+    column: Array = np.where(both_zero, np.nan, f1)[:, None]
+    return column

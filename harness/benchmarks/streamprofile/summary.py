@@ -1,5 +1,4 @@
-"""What a report of StreamProfileBench has of its own: `details`, and the sections that are made of
-them.
+"""Make what only a report of StreamProfileBench has: `details`, and the sections that show them.
 
 Source: docs/design.md, section 8. Values are fractions, undefined ones null.
 """
@@ -8,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -18,7 +17,14 @@ import numpy as np
 from harness.benchmark import VALID, Means, Metric, Task
 from harness.benchmarks.rendering import ends, intervals, numbers, spanned, table
 from harness.benchmarks.streamprofile.chance import DRAWS, Urn, urn
-from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, GAINS, METRICS, NAMES
+from harness.benchmarks.streamprofile.metrics import (
+    DEFINITIONS,
+    ERRORS,
+    F1,
+    GAINS,
+    METRICS,
+    NAMES,
+)
 from harness.benchmarks.streamprofile.scores import (
     COLUMNS,
     INDEX,
@@ -40,7 +46,7 @@ from harness.scoring.reports import Report, Scored, Value
 SHARE = Metric("share")
 CURVE_NAMES = (*GAINS, F1, *ERRORS)
 """Order in which a curve's columns fill a terminal of 80 columns best."""
-CURVE_USERS = 10
+MIN_CURVE_USERS = 10
 RELEASE = f"{F1} (release code)"
 GROWS = (
     f"{F1} is a harmonic mean of means, so it grows with the number of steps even if nothing is"
@@ -61,35 +67,36 @@ FOLLOWING = (
 )
 
 
-def _metric(name: str, **more: Any) -> Metric:
-    """Return a metric that runs are not ranked by themselves, but by the figure that `_comparable`
+def _metric(name: str, definition: str) -> Metric:
+    """Return a metric that runs are not ranked by itself, but by the figure that `_comparable`
     declares."""
-    better: Literal["higher", "lower"] = "lower" if name.removeprefix(FWT) in ERRORS else "higher"
-    more = {"ranked_by": f"{name} (cut)"} | more
-    return Metric(name, better=better, **more)
+    better: Literal["higher", "lower"] = "higher"
+    if name.removeprefix(FWT) in ERRORS:
+        better = "lower"
+    return Metric(name, better=better, definition=definition, ranked_by=f"{name} (cut)")
 
 
-def _transfer_of(name: str) -> Metric:
+def _transfer_metric(name: str) -> Metric:
     definition = f"mean over users of {name} over the steps from 2 on minus {name} at step 1"
-    more = {"unranked": GROWS, "ranked_by": ""} if name == F1 else {}
-    return _metric(f"{FWT}{name}", bounds=(-1, 1), definition=definition, **more)
+    metric = replace(_metric(f"{FWT}{name}", definition), bounds=(-1, 1))
+    if name == F1:
+        return replace(metric, unranked=GROWS, ranked_by="")
+    return metric
 
 
 def _comparable(metric: Metric) -> Metric:
     """Return what a metric is ranked by (`scores.PARTS`)."""
-    of_rules = metric.name.startswith(FWT) or metric.name in ERRORS
-    definition, leaves_out = (FOLLOWING, (FEWER, OUTSIDE)) if of_rules else (CUT, ())
-    return replace(
-        metric,
-        name=metric.ranked_by,
-        definition=f"{metric.name} {definition}",
-        ranked_by="",
-        leaves_out=leaves_out,
+    comparable = replace(
+        metric, name=metric.ranked_by, definition=f"{metric.name} {CUT}", ranked_by=""
     )
+    if metric.name.startswith(FWT) or metric.name in ERRORS:
+        definition = f"{metric.name} {FOLLOWING}"
+        return replace(comparable, definition=definition, leaves_out=(FEWER, OUTSIDE))
+    return comparable
 
 
-MEANS = tuple(_metric(name, definition=DEFINITIONS[name]) for name in NAMES)
-FURTHER = (_metric(RELEASE, definition=RELEASED), *map(_transfer_of, (*NAMES, PER_STEP)))
+MEANS = tuple([_metric(name, DEFINITIONS[name]) for name in NAMES])
+FURTHER = (_metric(RELEASE, RELEASED), *map(_transfer_metric, (*NAMES, PER_STEP)))
 
 
 class StepScoring(Means):
@@ -109,33 +116,40 @@ class StepScoring(Means):
         return rows(records), None
 
     def facts(self, task: Task) -> Mapping[int, Urn]:
-        given = zip(task.given.steps, task.truth, strict=True)
-        return {step.step_id: urn(task.key, truth, step) for step, truth in given}
+        pairs = zip(task.given.steps, task.truth, strict=True)
+        return {step.step_id: urn(task.key, truth, step) for step, truth in pairs}
 
     def with_task(self, record: JSON, urns: Mapping[int, Urn]) -> JSON:
-        return {
-            **record,
-            "steps": [{**step, "urn": urns.get(step["step_id"])} for step in record["steps"]],
-        }
+        steps = [{**step, "urn": urns.get(step["step_id"])} for step in record["steps"]]
+        return {**record, "steps": steps}
 
     def breaches(self, record: JSON) -> Iterator[str]:
         for step in record["steps"]:
-            if step["outcome"] == VALID:
-                extra = len(step["prediction"]) - step["asked"]
-                if step["out_of_pool"] or extra:
-                    yield OUTSIDE if step["out_of_pool"] else MORE if extra > 0 else FEWER
+            if step["outcome"] != VALID:
+                continue
+            extra = len(step["prediction"]) - step["asked"]
+            if step["out_of_pool"]:
+                yield OUTSIDE
+            elif extra > 0:
+                yield MORE
+            elif extra < 0:
+                yield FEWER
 
     def chance(self, scored: Scored) -> dict[str, float | tuple[float, float]]:
         """Return what random answers have on average, by metric; what is drawn with its standard
         error."""
         levels: dict[str, float | tuple[float, float]] = {}
-        for prefix, part in (("", "chance"), (FWT, "chance_fwt")):
-            noises = _part(scored, f"{part}_noise")
-            for name, figure in _part(scored, part).items():
-                value, noise = figure["value"], noises[name]["value"] if name in noises else 0.0
-                if value is not None and noise is not None:
-                    error = math.sqrt(noise / figure["users"])
-                    levels[prefix + name] = (value, error) if error else value
+        exact = {"value": 0.0}
+        for prefix, section in (("", "chance"), (FWT, "chance_fwt")):
+            noises = _means(scored, f"{section}_noise")
+            for name, figure in _means(scored, section).items():
+                value = figure["value"]
+                noise = noises.get(name, exact)["value"]
+                if value is None or noise is None:
+                    continue
+                levels[prefix + name] = value
+                if noise:
+                    levels[prefix + name] = (value, math.sqrt(noise / figure["users"]))
         return levels
 
     def details(self, scored: Scored) -> JSON:
@@ -148,35 +162,38 @@ class StepScoring(Means):
         `release_code_left_out`, `out_of_pool`, `wrong_number`, `at_asked`, `errors_over_valid`.
         Answers are steps.
         """
-        cold, augmented = (_part(scored, name, (0.0, 1.0)) for name in ("cold", "augmented"))
-        tally, (reaches, cohort_users) = scored.tally, _cohort(scored.tally.reached)
-        of = tally.counts
         assert scored.report is not None
+        tally: StepTally = scored.tally
+        counts = tally.counts
+        reaches, cohort_users = _cohort(tally.reached)
+        cohort = [key for key in tally.curves if key[1] <= (reaches or 0) <= key[0]]
         return {
-            "scored_steps": of["scored_steps"],
-            "unscored_steps": scored.report.diagnostics.answers - of["scored_steps"],
-            "users_without_scored_step": of["users_without_scored_step"],
-            "cold_start": cold,
-            "persona_augmented": augmented,
+            "scored_steps": counts["scored_steps"],
+            "unscored_steps": scored.report.diagnostics.answers - counts["scored_steps"],
+            "users_without_scored_step": counts["users_without_scored_step"],
+            "cold_start": _means(scored, "cold", (0.0, 1.0)),
+            "persona_augmented": _means(scored, "augmented", (0.0, 1.0)),
             "delta": _delta(scored, "", PARTS["cold"]),
             "chance": {
-                "fwt": _part(scored, "chance_fwt", (-1.0, 1.0)),
+                "fwt": _means(scored, "chance_fwt", (-1.0, 1.0)),
                 "delta": _delta(scored, "chance_", TRANSFER),
             },
-            "learning_curve": _curve(tally, lambda last, step_id: True),
+            "learning_curve": _curve(tally, tally.curves),
             "cohort": {"reaches": reaches, "users": cohort_users},
-            "cohort_curve": _curve(
-                tally, lambda last, step_id: reaches is not None and step_id <= reaches <= last
-            ),
-            "ceiling": _part(scored, "ceiling"),
-            "repaired_steps": of["repaired_steps"],
-            "release_code_left_out": of["release_code_left_out"],
-            "out_of_pool": {"steps": of["out_of_pool_steps"], "tags": of["out_of_pool_tags"]},
-            "wrong_number": {"more": of["more_tags"], "fewer": of["fewer_tags"]},
-            "at_asked": {name: found["value"] for name, found in _part(scored, "at_asked").items()},
-            "errors_over_valid": {
-                name: found["value"] for name, found in _part(scored, "valid").items()
+            "cohort_curve": _curve(tally, cohort),
+            "ceiling": _means(scored, "ceiling"),
+            "repaired_steps": counts["repaired_steps"],
+            "release_code_left_out": counts["release_code_left_out"],
+            "out_of_pool": {
+                "steps": counts["out_of_pool_steps"],
+                "tags": counts["out_of_pool_tags"],
             },
+            "wrong_number": {
+                "more": counts["more_tags"],
+                "fewer": counts["fewer_tags"],
+            },
+            "at_asked": _values(_means(scored, "at_asked")),
+            "errors_over_valid": _values(_means(scored, "valid")),
         }
 
     def sections(self, scored: Scored) -> Iterator[Block]:
@@ -192,22 +209,32 @@ class StepScoring(Means):
         yield Verbatim(_for_stats(report))
 
 
-def _part(scored: Scored, part: str, bounds: tuple[float, float] | None = None) -> dict[str, JSON]:
-    """Return the means of a part of the steps over users, with intervals if these have bounds."""
+def _means(
+    scored: Scored, section: str, bounds: tuple[float, float] | None = None
+) -> dict[str, JSON]:
+    """Return the means over users of a part of the scores, with intervals if these have bounds."""
     figures: dict[str, JSON] = {}
-    for name in PARTS[part]:
-        total, count = _column(scored.totals[None], part, name)[0]
-        value = float(total / count) if count else None
-        rows = _column(scored.units, part, name)
-        span = _span(value, parts(rows, _mean, rows[:, 1:] > 0), bounds) if bounds else {}
-        figures[name] = {"value": value, "users": int(count), **span}
+    for name in PARTS[section]:
+        total, count = _column(scored.totals[None], section, name)[0]
+        figure: JSON = {"value": None, "users": int(count)}
+        if count:
+            figure["value"] = float(total / count)
+        if bounds:
+            rows = _column(scored.units, section, name)
+            user_parts = parts(rows, _mean, rows[:, 1:] > 0)
+            figure |= _span(figure["value"], user_parts, bounds)
+        figures[name] = figure
     return figures
 
 
-def _column(rows: Array, part: str, name: str) -> Array:
+def _values(figures: Mapping[str, JSON]) -> dict[str, float | None]:
+    return {name: figure["value"] for name, figure in figures.items()}
+
+
+def _column(rows: Array, section: str, name: str) -> Array:
     """Return what rows add to a mean: rows x (sum, count)."""
-    place = INDEX[part, name]
-    return rows[:, [place, place + len(COLUMNS)]]
+    column = INDEX[section, name]
+    return rows[:, [column, column + len(COLUMNS)]]
 
 
 def _mean(totals: Array) -> Array:
@@ -218,27 +245,31 @@ def _difference(totals: Array) -> Array:
     return _mean(totals[:, 2:]) - _mean(totals[:, :2])
 
 
-def _span(value: float | None, parts_of_users: Array, bounds: tuple[float, float]) -> JSON:
+def _span(value: float | None, user_parts: Array, bounds: tuple[float, float]) -> JSON:
     """Return the members of a value's interval; `approximate` only where it is."""
-    strata = [moments(parts_of_users[:, 0])]
-    ends = interval(value, strata, bounds)
-    return {"ci95": ends, **({"approximate": True} if ends and is_approximate(strata) else {})}
+    strata = [moments(user_parts[:, 0])]
+    span: JSON = {"ci95": interval(value, strata, bounds)}
+    if span["ci95"] and is_approximate(strata):
+        span["approximate"] = True
+    return span
 
 
 def _delta(scored: Scored, prefix: str, names: Sequence[str]) -> dict[str, JSON]:
     """Return persona-augmented minus cold start, each over the users that have it; `prefix` is that
     of both parts."""
-    sides = [f"{prefix}{part}" for part in ("cold", "augmented")]
-    cold, augmented = (_part(scored, side) for side in sides)
+    sides = (f"{prefix}cold", f"{prefix}augmented")
+    cold = _means(scored, sides[0])
+    augmented = _means(scored, sides[1])
     figures = {}
     for name in names:
-        values = cold[name]["value"], augmented[name]["value"]
-        value = None if None in values else values[1] - values[0]
+        value = None
+        if cold[name]["users"] and augmented[name]["users"]:
+            value = augmented[name]["value"] - cold[name]["value"]
         rows = np.hstack([_column(scored.units, side, name) for side in sides])
-        has = rows[:, 1::2].max(axis=1, keepdims=True) > 0
+        has_either = rows[:, 1::2].max(axis=1, keepdims=True) > 0
         figures[name] = {
             "value": value,
-            **_span(value, parts(rows, _difference, has), (-1.0, 1.0)),
+            **_span(value, parts(rows, _difference, has_either), (-1.0, 1.0)),
             "users_cold": cold[name]["users"],
             "users_augmented": augmented[name]["users"],
         }
@@ -248,48 +279,58 @@ def _delta(scored: Scored, prefix: str, names: Sequence[str]) -> dict[str, JSON]
 def _cohort(reached: Counter[int]) -> tuple[int | None, int]:
     """Return the largest step_id that at least half of the users with a scored step reach, and how
     many do. A curve over these users alone shows what is not due to who stays."""
-    at_least = 0
-    for last in sorted(reached, reverse=True):
-        at_least += reached[last]
-        if 2 * at_least >= reached.total():
-            return last, at_least
+    users = 0
+    for last_step in sorted(reached, reverse=True):
+        users += reached[last_step]
+        if 2 * users >= reached.total():
+            return last_step, users
     return None, 0
 
 
-def _curve(tally: StepTally, chosen: Callable[[int, int], bool]) -> list[JSON]:
-    """Return means per step_id over the users and steps for which `chosen(last step_id, step_id)`
-    holds."""
+def _curve(tally: StepTally, keys: Iterable[tuple[int, int]]) -> list[JSON]:
+    """Return means per step_id over the points of some keys (last step_id of users, step_id)."""
     by_step: dict[int, CurvePoint] = {}
-    for (last, step_id), point in tally.curves.items():
-        if chosen(last, step_id):
-            by_step[step_id] = by_step[step_id].plus(point) if step_id in by_step else point
-    return [_point(step_id, point) for step_id, point in sorted(by_step.items())]
+    for key in keys:
+        point = tally.curves[key]
+        step_id = key[1]
+        if step_id in by_step:
+            point = by_step[step_id].plus(point)
+        by_step[step_id] = point
+    return [_point(step_id, by_step[step_id]) for step_id in sorted(by_step)]
 
 
 def _point(step_id: int, point: CurvePoint) -> JSON:
     """Return a step of a curve; `approximate` has the metrics whose interval is, where there are
     any."""
-    intervals = dict(zip(NAMES, point.intervals(), strict=True))
-    approximate = [name for name, ends in intervals.items() if ends and ends[2]]
-    return {
+    spans: dict[str, tuple[float, float] | None] = {}
+    approximate = []
+    for name, span in zip(NAMES, point.intervals(), strict=True):
+        spans[name] = span and span[:2]
+        if span and span[2]:
+            approximate.append(name)
+    data = {
         "step_id": step_id,
         "users": point.users,
         "metrics": dict(zip(NAMES, point.means(), strict=True)),
-        "ci95": {name: ends and ends[:2] for name, ends in intervals.items()},
-        **({"approximate": approximate} if approximate else {}),
+        "ci95": spans,
     }
+    if approximate:
+        data["approximate"] = approximate
+    return data
 
 
 def upgraded(data: JSON) -> JSON:
     """Return a JSON report of format 1 with its secondary metrics, and with the scored steps among
     its details."""
-    moved = ("steps", "release_code", "fwt")
-    details = {name: of for name, of in data["details"].items() if name not in moved}
+    details = data["details"].copy()
+    for moved in ("steps", "release_code", "fwt"):
+        details.pop(moved, None)
     details["scored_steps"] = data["coverage"].get("scored_steps")
     if "release_code" not in data:
         return {**data, "details": details}
-    release = {"value": data["release_code"][F1]}
-    secondary = {RELEASE: release, **{f"FWT {name}": of for name, of in data["fwt"].items()}}
+    secondary = {RELEASE: {"value": data["release_code"][F1]}}
+    for name, figure in data["fwt"].items():
+        secondary[FWT + name] = figure
     return {**data, "details": details, "secondary": secondary}
 
 
@@ -326,26 +367,31 @@ def _about(report: Report) -> Iterator[str]:
     )
 
 
-def _cold_start(of: JSON) -> Iterator[Block]:
+def _cold_start(details: JSON) -> Iterator[Block]:
     yield Heading("Cold start and persona-augmented")
     yield Paragraph(
         "Cold start is step 1, persona-augmented every later step. The difference is that of the"
         " two means, each over the users that have it, in percentage points. Unlike it, FWT has the"
         " same users on both sides."
     )
-    cold, later = (
-        msgspec.convert(of[part], dict[str, Value]) for part in ("cold_start", "persona_augmented")
-    )
+    cold = msgspec.convert(details["cold_start"], dict[str, Value])
+    later = msgspec.convert(details["persona_augmented"], dict[str, Value])
     rows = []
-    for name, delta in of["delta"].items():
-        sides = [(SHARE.text(side[name].value), str(side[name].users)) for side in (cold, later)]
-        rows.append((name, *sides[0], *sides[1], *_signed(delta)))
+    for name, delta in details["delta"].items():
+        row = [name]
+        for figure in (cold[name], later[name]):
+            row += [SHARE.text(figure.value), str(figure.users)]
+        rows.append((*row, *_signed(msgspec.convert(delta, Value))))
     yield Table(
-        ("metric", "cold", "users", "later", "users", "diff.", "95 % interval"), tuple(rows)
+        ("metric", "cold", "users", "later", "users", "diff.", "95 % interval"),
+        tuple(rows),
     )
-    parts: Mapping[str, Mapping[str, Value]] = {"cold start": cold, "later steps": later}
-    yield intervals("Cold start and later steps", SHARE, parts, (F1, *GAINS))
-    yield intervals("Error rates by distractor", SHARE, parts, ERRORS)
+    sides: Mapping[str, Mapping[str, Value]] = {
+        "cold start": cold,
+        "later steps": later,
+    }
+    yield intervals("Cold start and later steps", SHARE, sides, (F1, *GAINS))
+    yield intervals("Error rates by distractor", SHARE, sides, ERRORS)
 
 
 def _transfer(report: Report) -> Iterator[Block]:
@@ -357,7 +403,7 @@ def _transfer(report: Report) -> Iterator[Block]:
             "This report is of an earlier version: `reeval` adds what random answers show."
         )
         return
-    of, random = report.details, report.details["chance"]
+    random = report.details["chance"]
     yield Paragraph(
         f"{GROWS}: its FWT and its difference are not ranked. Per step: the mean of the {F1} of"
         " each step, which does not grow so. Random: as many tags as asked for, drawn from the"
@@ -365,82 +411,85 @@ def _transfer(report: Report) -> Iterator[Block]:
         f" of a large tasks file it is a sample), the mean of {DRAWS} draws; no request was sent"
         " for it."
     )
-    named = {
-        f"FWT {name}": (report.secondary[f"FWT {name}"], random["fwt"][name]) for name in TRANSFER
-    }
-    named |= {
-        f"{name}, difference": (of["delta"][name], random["delta"][name]) for name in TRANSFER
-    }
-    rows = (
-        (name, *_signed(of_run), *_signed(at_random)) for name, (of_run, at_random) in named.items()
-    )
+    rows = []
+    for name in TRANSFER:
+        random_fwt = msgspec.convert(random["fwt"][name], Value)
+        rows.append((FWT + name, *_signed(report.secondary[FWT + name]), *_signed(random_fwt)))
+    for name in TRANSFER:
+        delta = msgspec.convert(report.details["delta"][name], Value)
+        random_delta = msgspec.convert(random["delta"][name], Value)
+        rows.append((f"{name}, difference", *_signed(delta), *_signed(random_delta)))
     yield Table(("figure", "run", "95 % interval", "random", "95 % interval"), tuple(rows))
 
 
-def _signed(of: Value | JSON) -> tuple[str, str]:
-    value = of if isinstance(of, Value) else msgspec.convert(of, Value)
-    return SHARE.text(value.value, signed=True), spanned(SHARE, value, signed=True)
+def _signed(figure: Value) -> tuple[str, str]:
+    return SHARE.text(figure.value, signed=True), spanned(SHARE, figure, signed=True)
 
 
-def _curves(of: JSON) -> Iterator[Block]:
+def _curves(details: JSON) -> Iterator[Block]:
+    cohort = details["cohort"]
     yield Heading("Learning curve")
     yield Paragraph(
         "Mean over the users with a scored step of that number, in percent. Who stays differs from"
-        f" step to step. Later steps with fewer than {CURVE_USERS} users are in the JSON report"
+        f" step to step. Later steps with fewer than {MIN_CURVE_USERS} users are in the JSON report"
         " only."
     )
-    yield from _curve_blocks(of["learning_curve"])
+    yield from _curve_blocks(details["learning_curve"])
     yield Heading("Learning curve of a fixed cohort")
-    if of["cohort"]["reaches"] is None:
+    if cohort["reaches"] is None:
         yield Paragraph("No user has a scored step.")
         return
     yield Paragraph(
-        f"The same for the {of['cohort']['users']} users that reach step {of['cohort']['reaches']},"
+        f"The same for the {cohort['users']} users that reach step {cohort['reaches']},"
         " the last step that at least half of the scored users reach."
     )
-    yield from _curve_blocks(of["cohort_curve"])
+    yield from _curve_blocks(details["cohort_curve"])
 
 
 def _curve_blocks(curve: Sequence[JSON]) -> Iterator[Block]:
     """Yield pictures and table of the points that are over enough users, or early enough."""
-    points = [point for point in curve if point["users"] >= CURVE_USERS or point["step_id"] <= 3]
-    for title, names in (("Hits", (F1, "Recall_Novelty", "Recall_Stability")), ("Errors", ERRORS)):
-        series = tuple(
-            Series(
-                name,
-                tuple(at["metrics"][name] for at in points),
-                *ends([at["ci95"][name] for at in points]),
-            )
-            for name in names
-        )
-        steps = tuple(point["step_id"] for point in points)
-        yield Chart("curve", f"{title}, with 95 % bands", steps, "step", "%", series)
-    rows = tuple(
-        (
-            f"{point['step_id']} ({point['users']})",
-            *(SHARE.text(point["metrics"][name]) for name in CURVE_NAMES),
-        )
-        for point in points
-    )
-    yield Table(("step (users)", *CURVE_NAMES), rows)
+    points = [
+        point for point in curve if point["users"] >= MIN_CURVE_USERS or point["step_id"] <= 3
+    ]
+    yield _curve_chart("Hits", points, (F1, "Recall_Novelty", "Recall_Stability"))
+    yield _curve_chart("Errors", points, ERRORS)
+    rows = []
+    for point in points:
+        cells = [SHARE.text(point["metrics"][name]) for name in CURVE_NAMES]
+        rows.append((f"{point['step_id']} ({point['users']})", *cells))
+    yield Table(("step (users)", *CURVE_NAMES), tuple(rows))
+
+
+def _curve_chart(title: str, points: Sequence[JSON], names: Sequence[str]) -> Chart:
+    series = []
+    for name in names:
+        values = tuple([point["metrics"][name] for point in points])
+        lower, upper = ends([point["ci95"][name] for point in points])
+        series.append(Series(name, values, lower, upper))
+    steps = tuple([point["step_id"] for point in points])
+    return Chart("curve", f"{title}, with 95 % bands", steps, "step", "%", tuple(series))
 
 
 def _checks(report: Report) -> Iterator[Block]:
-    of, more = report.details, report.usage["requests"] - report.diagnostics.answers
+    details = report.details
+    repeated_requests = report.usage["requests"] - report.diagnostics.answers
     yield Heading("Diagnostics of steps")
     yield numbers(
         ("steps", report.diagnostics.answers),
-        ("scored steps", of["scored_steps"]),
-        ("not scored: the truth is empty", of["unscored_steps"]),
-        ("users without a scored step", of["users_without_scored_step"]),
-        ("repaired answers", of["repaired_steps"]),
-        ("answers with tags outside the pool", of["out_of_pool"]["steps"]),
-        ("tags outside the pool", of["out_of_pool"]["tags"]),
-        ("valid answers with too many tags", of["wrong_number"]["more"]),
-        ("valid answers with too few tags", of["wrong_number"]["fewer"]),
+        ("scored steps", details["scored_steps"]),
+        ("not scored: the truth is empty", details["unscored_steps"]),
+        ("users without a scored step", details["users_without_scored_step"]),
+        ("repaired answers", details["repaired_steps"]),
+        ("answers with tags outside the pool", details["out_of_pool"]["steps"]),
+        ("tags outside the pool", details["out_of_pool"]["tags"]),
+        ("valid answers with too many tags", details["wrong_number"]["more"]),
+        ("valid answers with too few tags", details["wrong_number"]["fewer"]),
     )
-    if more > 0:  # the authors' runner does not report its requests
-        yield Paragraph(f"{more} of the requests asked again for a reply that could not be used.")
+    # The authors' runner does not report its requests: the difference is negative there.
+    if repeated_requests > 0:
+        yield Paragraph(
+            f"{repeated_requests} of the requests asked again for a reply that could not be used."
+        )
     yield Paragraph(
         "In percent. At asked: the first tags, up to the asked number. Valid only: Error_* over"
         " valid answers, since an empty prediction makes no errors either. Cut: what runs are"
@@ -450,21 +499,23 @@ def _checks(report: Report) -> Iterator[Block]:
         f" pool, and maximises the {F1} of each step. That is not the maximum of a user's {F1},"
         " which is of the means over its steps."
     )
+    as_answered: dict[str, float | None] = {}
+    cut: dict[str, float | None] = {}
+    for name in NAMES:
+        comparable = report.secondary.get(report.units[name].ranked_by, Value(None))
+        as_answered[name] = report.metrics[name].value
+        cut[name] = comparable.value
     columns = {
-        "as given": {name: report.metrics[name].value for name in NAMES},
-        "at asked": of["at_asked"],
-        "valid only": of["errors_over_valid"],
-        "cut": {
-            name: report.secondary.get(report.units[name].ranked_by, Value(None)).value
-            for name in NAMES
-        },
-        "stepwise oracle": {name: ceiling["value"] for name, ceiling in of["ceiling"].items()},
+        "as given": as_answered,
+        "at asked": details["at_asked"],
+        "valid only": details["errors_over_valid"],
+        "cut": cut,
+        "stepwise oracle": _values(details["ceiling"]),
     }
-    shown = {
-        column: {name: SHARE.text(value) for name, value in cells.items()}
-        for column, cells in columns.items()
-    }
-    yield table("metric", shown)
+    cells = {}
+    for column, values in columns.items():
+        cells[column] = {name: SHARE.text(value) for name, value in values.items()}
+    yield table("metric", cells)
 
 
 def _for_stats(report: Report) -> str:
@@ -475,15 +526,27 @@ def _for_stats(report: Report) -> str:
     these figures. Its pattern for F1^NS finds no mark: a marked one is among the other metrics,
     whose pattern does.
     """
-    of, title, release = report.coverage, "Overall Macro Average", report.secondary[RELEASE].value
-    share = (
-        "(share)" if report.run.get("users_in_tasks", of.expected_users) > of.expected_users else ""
-    )
-    mark = share if of.complete else "(INCOMPLETE)"
-    values = [(name, report.metrics[name].value) for name in METRICS]
-    lines = [
-        f"  {name}{mark} : {SHARE.text(value)}%" for name, value in values if value is not None
-    ]
-    last = [f"{F1}{mark} : {SHARE.text(release)}%"] if release is not None else []
-    users = [f"Users: {of.scored_users}{f' of {of.expected_users} {mark}' if mark else ''}"]
-    return "\n".join([title, "=" * len(title), *lines, *(last + users if mark else users + last)])
+    coverage = report.coverage
+    title = "Overall Macro Average"
+    mark = ""
+    if not coverage.complete:
+        mark = "(INCOMPLETE)"
+    elif report.run.get("users_in_tasks", coverage.expected_users) > coverage.expected_users:
+        mark = "(share)"
+    users = f"Users: {coverage.scored_users}"
+    if mark:
+        users += f" of {coverage.expected_users} {mark}"
+    lines = [title, "=" * len(title)]
+    for name in METRICS:
+        value = report.metrics[name].value
+        if value is not None:
+            lines.append(f"  {name}{mark} : {SHARE.text(value)}%")
+    release = report.secondary[RELEASE].value
+    if release is not None:
+        lines.append(f"{F1}{mark} : {SHARE.text(release)}%")
+    # The script reads F1^NS after the users' line, and a marked one among the other metrics.
+    if not mark and release is not None:
+        lines.insert(-1, users)
+    else:
+        lines.append(users)
+    return "\n".join(lines)

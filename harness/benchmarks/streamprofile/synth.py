@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import NamedTuple, TypeVar
@@ -45,14 +46,13 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A platform's words. `topic_of` is the index of a tag's topic; `hot` words trend and have no
-    topic.
+    """A platform's words. `topic_index` is by tag; `hot` words trend and have no topic.
 
     The other fields are patterns of posts and bios; vocabulary.toml explains the places in them.
     """
 
     topics: Sequence[Topic]
-    topic_of: Mapping[str, int]
+    topic_index: Mapping[str, int]
     tags: Sequence[str]
     hot: Sequence[str]
     singles: Sequence[str]
@@ -62,16 +62,31 @@ class Vocabulary:
 
 
 def _topics(text: str) -> list[Topic]:
-    heads_and_tags = (paragraph.split("\n", 1) for paragraph in text.strip().split("\n\n"))
-    names_and_tags = ((head.split(" | "), tags.split()) for head, tags in heads_and_tags)
-    return [Topic(name, scenes, tags) for (name, *scenes), tags in names_and_tags]
+    topics = []
+    for paragraph in text.strip().split("\n\n"):
+        head, tags = paragraph.split("\n", 1)
+        name, *scenes = head.split(" | ")
+        topics.append(Topic(name, scenes, tags.split()))
+    return topics
 
 
-def _vocabulary(own: str, shared: str, hot: str, **patterns: Sequence[str]) -> Vocabulary:
-    topics = [*_topics(own), *(_SHARED[name] for name in shared.split())]
-    topic_of = {tag: number for number, topic in enumerate(topics) for tag in topic.tags}
+def _vocabulary(platform: JSON) -> Vocabulary:
+    topics = _topics(platform["own"])
+    topics += map(_SHARED.__getitem__, platform["shared"].split())
+    tags: list[str] = []
+    topic_index: dict[str, int] = {}
+    for index, topic in enumerate(topics):
+        tags += topic.tags
+        topic_index |= dict.fromkeys(topic.tags, index)
     return Vocabulary(
-        topics, topic_of, [tag for topic in topics for tag in topic.tags], hot.split(), **patterns
+        topics=topics,
+        topic_index=topic_index,
+        tags=tags,
+        hot=platform["hot"].split(),
+        singles=platform["singles"],
+        pairs=platform["pairs"],
+        closings=platform["closings"],
+        bios=platform["bios"],
     )
 
 
@@ -81,9 +96,13 @@ HOT_TOPIC = Topic("热点", _DATA.pop("hot_scenes"), ())
 """What a post with a trending word and no topic of its own is written from."""
 
 _NAMES = _DATA.pop("names")
-NAME_HEADS, NAME_TAILS, NAME_ENDS = _NAMES["heads"].split(), _NAMES["tails"].split(), _NAMES["ends"]
+NAME_HEADS, NAME_TAILS, NAME_ENDS = (
+    _NAMES["heads"].split(),
+    _NAMES["tails"].split(),
+    _NAMES["ends"],
+)
 VOCABULARIES: Mapping[str, Vocabulary] = {
-    platform: _vocabulary(**words) for platform, words in _DATA.items()
+    platform: _vocabulary(data) for platform, data in _DATA.items()
 }
 
 
@@ -109,24 +128,24 @@ class _Day(NamedTuple):
 
 
 class _World:
-    """What all users of a platform share. Days are kept once made; there are fewer than 500."""
+    """What all users of a platform share. Days are cached; there are fewer than 500."""
 
     def __init__(self, platform: str, seed: int) -> None:
         self.platform = platform
-        self.words: Vocabulary = VOCABULARIES[platform]
+        self.vocabulary: Vocabulary = VOCABULARIES[platform]
         self._seed = seed
         self._days: dict[int, _Day] = {}
 
-    def random(self, what: object) -> Random:
-        return Random(f"{self._seed}/{self.platform}/{what}")
+    def random(self, name: object) -> Random:
+        return Random(f"{self._seed}/{self.platform}/{name}")
 
     def day(self, ordinal: int) -> _Day:
         if ordinal not in self._days:
             text = date.fromordinal(ordinal).isoformat()
             rng = self.random(text)
-            self._days[ordinal] = _Day(
-                text, _some(rng, self.words.hot, 10) + _some(rng, self.words.tags, 10)
-            )
+            trending = _sample(rng, self.vocabulary.hot, 10)
+            trending += _sample(rng, self.vocabulary.tags, 10)
+            self._days[ordinal] = _Day(text, trending)
         return self._days[ordinal]
 
 
@@ -135,24 +154,31 @@ class _Person:
     far."""
 
     def __init__(self, world: _World, rng: Random) -> None:
-        self.world, self.rng, self.words = world, rng, world.words
-        topics = self.words.topics
-        self.interests = _some(rng, range(len(topics)), 2 + int(rng.random() * 3))
+        self.world = world
+        self.rng = rng
+        self.vocabulary = world.vocabulary
+        topics = self.vocabulary.topics
+        self.interests = _sample(rng, range(len(topics)), 2 + int(rng.random() * 3))
         self.size = 1 + 9.5 * rng.random()
         self.loyalty = 0.2 + 0.45 * rng.random()
-        self.favourites = [_some(rng, topics[topic].tags, 6) for topic in self.interests]
+        self.favourites = [_sample(rng, topics[topic].tags, 6) for topic in self.interests]
         self.seen: list[str] = []
 
     def next_batch(self, current: Sequence[str], day: _Day) -> list[str]:
         """Return the tags of the next batch, kept ones first; never empty."""
         self._drift()
-        chance = self.rng.random
-        liked = {tag for tags in self.favourites for tag in tags}
-        batch = [
-            tag for tag in current if chance() < self.loyalty + (0.15 if tag in liked else -0.2)
-        ]
-        size = min(MAX_TAGS, max(1, int(self.size * (0.6 + 0.8 * chance()) + 0.5)))
+        liked = set(chain.from_iterable(self.favourites))
+        batch = []
+        for tag in current:
+            loyalty = self.loyalty - 0.2
+            if tag in liked:
+                loyalty = self.loyalty + 0.15
+            if self.rng.random() < loyalty:
+                batch.append(tag)
+        size = int(self.size * (0.6 + 0.8 * self.rng.random()) + 0.5)
+        size = min(MAX_TAGS, max(1, size))
         taken = set(current)
+        # Limited, since a person with few interests may run out of tags.
         for _ in range(3 * size):
             if len(batch) >= size:
                 break
@@ -167,41 +193,44 @@ class _Person:
     def _drift(self) -> None:
         rng = self.rng
         if rng.random() < 0.12:
-            place = int(rng.random() * len(self.interests))
-            topic = int(rng.random() * len(self.words.topics))
+            index = int(rng.random() * len(self.interests))
+            topic = int(rng.random() * len(self.vocabulary.topics))
             if topic not in self.interests:
-                self.interests[place] = topic
-                self.favourites[place] = _some(rng, self.words.topics[topic].tags, 6)
+                self.interests[index] = topic
+                self.favourites[index] = _sample(rng, self.vocabulary.topics[topic].tags, 6)
 
     def _emerging(self, day: _Day) -> str:
         rng = self.rng
-        way = rng.random()
-        if way < 0.3 and self.seen:
+        position = rng.random()
+        if position < 0.3 and self.seen:
             return _pick(rng, self.seen)
-        if way < 0.8:
+        if position < 0.8:
             return _pick(rng, _pick(rng, self.favourites))
-        if way < 0.93:
-            return _pick(rng, self.words.topics[_pick(rng, self.interests)].tags)
+        if position < 0.93:
+            topic = self.vocabulary.topics[_pick(rng, self.interests)]
+            return _pick(rng, topic.tags)
         return _pick(rng, day.trending)
 
 
 def _user(world: _World, index: int, mean_steps: float) -> JSON:
     rng = world.random(index)
     person = _Person(world, rng)
-    name = "".join([_pick(rng, part) for part in (NAME_HEADS, NAME_TAILS, NAME_ENDS)])
+    head, tail, end = (_pick(rng, syllables) for syllables in (NAME_HEADS, NAME_TAILS, NAME_ENDS))
     user: JSON = {
         "user_id": f"synth-{world.platform}-{index + 1:07d}",
         "platform": world.platform,
-        "username": name,
+        "username": head + tail + end,
         "synthetic": True,
     }
+    # A bio is text, null or absent, as in real files.
     form = rng.random()
     if form < 0.6:
-        first, second, *_ = (world.words.topics[topic].name for topic in person.interests)
-        user["bio"] = _pick(rng, world.words.bios).format(t=first, u=second)
+        first, second, *_ = (world.vocabulary.topics[topic].name for topic in person.interests)
+        user["bio"] = _pick(rng, world.vocabulary.bios).format(t=first, u=second)
     elif form < 0.8:
         user["bio"] = None
-    total = user["total_steps"] = step_count(rng, mean_steps)
+    total = step_count(rng, mean_steps)
+    user["total_steps"] = total
     user["prediction_tasks"] = _steps(person, total)
     return user
 
@@ -212,10 +241,13 @@ def step_count(rng: Random, mean: float) -> int:
 
     The mixture has this mean; the cut at 40 takes some of it away (6 becomes 5.89).
     """
-    extra = (mean - 1) * (2.4 if rng.random() < 0.2 else 0.65)
-    go_on = extra / (1 + extra)
+    factor = 0.65
+    if rng.random() < 0.2:
+        factor = 2.4
+    extra = (mean - 1) * factor
+    probability = extra / (1 + extra)
     steps = 1
-    while steps < MAX_STEPS and rng.random() < go_on:
+    while steps < MAX_STEPS and rng.random() < probability:
         steps += 1
     return steps
 
@@ -237,93 +269,116 @@ def _steps(person: _Person, total: int) -> list[JSON]:
                 "date_input": day.text,
                 "date_target": target.text,
                 "posts_text": _posts(person, batch),
-                **_question(person, batch, following, target),
+                **_pool_and_truth(person, batch, following, target),
             }
         )
-        day, batch = target, following
+        day = target
+        batch = following
     return steps
 
 
-def _question(person: _Person, current: list[str], truth: list[str], day: _Day) -> JSON:
+def _pool_and_truth(person: _Person, current: list[str], truth: list[str], day: _Day) -> JSON:
     """Return pool, ground truth and meta of a step; the pool is the disjoint union of the six lists
     in meta."""
-    rng, words = person.rng, person.words
-    kept, new = (
-        [tag for tag in truth if tag in current],
-        [tag for tag in truth if tag not in current],
-    )
-    wanted = min(POOL_LARGEST, max(POOL_SMALLEST, 4 * len(truth))) - len(truth)
+    rng = person.rng
+    vocabulary = person.vocabulary
+    kept_tags = [tag for tag in truth if tag in current]
+    new_tags = [tag for tag in truth if tag not in current]
+    unused = [tag for tag in current if tag not in truth]
+    size = min(POOL_LARGEST, max(POOL_SMALLEST, 4 * len(truth))) - len(truth)
     taken = {*current, *truth}
-    decay = _some(
-        rng, [tag for tag in current if tag not in truth], int(wanted * DECAY_SHARE + 0.5)
-    )
-    near = sorted({words.topic_of[tag] for tag in truth if tag in words.topic_of})
-    near_tags = [tag for topic in near for tag in words.topics[topic].tags]
-    cluster = _fresh(rng, near_tags, int(wanted * CLUSTER_SHARE), taken)
-    viral = _fresh(rng, day.trending, int(wanted * VIRAL_SHARE), taken)
-    random = _fresh(rng, words.tags, wanted - len(decay) - len(cluster) - len(viral), taken)
-    distractors = {"D_decay": decay, "D_cluster": cluster, "D_viral": viral, "D_random": random}
-    pool = kept + new + decay + cluster + viral + random
+    decay = _sample(rng, unused, int(size * DECAY_SHARE + 0.5))
+    topics = {vocabulary.topic_index[tag] for tag in truth if tag in vocabulary.topic_index}
+    near_tags: list[str] = []
+    for topic in sorted(topics):
+        near_tags += vocabulary.topics[topic].tags
+    cluster = _fresh(rng, near_tags, int(size * CLUSTER_SHARE), taken)
+    viral = _fresh(rng, day.trending, int(size * VIRAL_SHARE), taken)
+    left = size - len(decay) - len(cluster) - len(viral)
+    random = _fresh(rng, vocabulary.tags, left, taken)
+    meta = {
+        "T_keep": kept_tags,
+        "T_new": new_tags,
+        "D_decay": decay,
+        "D_cluster": cluster,
+        "D_viral": viral,
+        "D_random": random,
+    }
+    pool = [*chain.from_iterable(meta.values())]
     return {
-        "candidate_pool": _some(rng, pool, len(pool)),
-        "ground_truth": {"all_tags": truth, "new_tags": new, "keep_tags": kept},
-        "meta": {"T_keep": kept, "T_new": new, **distractors},
+        "candidate_pool": _sample(rng, pool, len(pool)),
+        "ground_truth": {
+            "all_tags": truth,
+            "new_tags": new_tags,
+            "keep_tags": kept_tags,
+        },
+        "meta": meta,
     }
 
 
 def _posts(person: _Person, tags: Sequence[str]) -> str:
     """Return posts, oldest first, with every tag of the batch at least once and no other."""
-    rng, words = person.rng, person.words
-    groups = _groups(rng, words, tags)
+    rng = person.rng
+    vocabulary = person.vocabulary
+    groups = _groups(rng, vocabulary, tags)
     groups += [[_pick(rng, tags)] for _ in range(int(rng.random() * 3))]
     posts = []
-    for number, group in enumerate(_some(rng, groups, len(groups)), 1):
-        topic = _topic(words, group[0])
-        scene, closing = _pick(rng, topic.scenes), _pick(rng, words.closings)
-        sentence = _pick(rng, words.pairs if len(group) > 1 else words.singles)
+    for number, group in enumerate(_sample(rng, groups, len(groups)), 1):
+        topic = _topic(vocabulary, group[0])
+        scene = _pick(rng, topic.scenes)
+        closing = _pick(rng, vocabulary.closings)
+        patterns = vocabulary.singles
+        if len(group) > 1:
+            patterns = vocabulary.pairs
+        sentence = _pick(rng, patterns)
         text = sentence.format(a=group[0], b=group[:2][-1], t=topic.name, s=scene) + closing
         posts.append(f"[{number}] Content: {text}\nTags: {', '.join(group)}")
     return "\n".join(posts)
 
 
-def _groups(rng: Random, words: Vocabulary, tags: Sequence[str]) -> list[list[str]]:
+def _groups(rng: Random, vocabulary: Vocabulary, tags: Sequence[str]) -> list[list[str]]:
     """Return the tags in groups of one to three of the same topic, a post each."""
     groups: list[list[str]] = []
-    last, room = HOT_TOPIC, 0
-    for tag in sorted(tags, key=lambda tag: words.topic_of.get(tag, -1)):
-        topic = _topic(words, tag)
-        if room == 0 or topic is not last:
+    last_topic = HOT_TOPIC
+    room = 0
+    for tag in sorted(tags, key=lambda tag: vocabulary.topic_index.get(tag, -1)):
+        topic = _topic(vocabulary, tag)
+        if room == 0 or topic is not last_topic:
             groups.append([])
-            last, room = topic, 1 + int(rng.random() * 3)
+            last_topic = topic
+            room = 1 + int(rng.random() * 3)
         groups[-1].append(tag)
         room -= 1
     return groups
 
 
-def _topic(words: Vocabulary, tag: str) -> Topic:
-    number = words.topic_of.get(tag)
-    return HOT_TOPIC if number is None else words.topics[number]
+def _topic(vocabulary: Vocabulary, tag: str) -> Topic:
+    index = vocabulary.topic_index.get(tag)
+    if index is None:
+        return HOT_TOPIC
+    return vocabulary.topics[index]
 
 
 def _pick(rng: Random, items: Sequence[T]) -> T:
     return items[int(rng.random() * len(items))]
 
 
-def _some(rng: Random, items: Sequence[T], count: int) -> list[T]:
+def _sample(rng: Random, items: Sequence[T], count: int) -> list[T]:
     """Return `count` of the items (all, if there are fewer), in random order, each place at most
     once."""
-    rest = list(items)
-    size = len(rest)
+    shuffled = list(items)
+    size = len(shuffled)
     count = min(count, size)
+    # Fisher-Yates, as far as needed: `Random.sample` may differ between versions of Python.
     for place in range(count):
-        other = place + int(rng.random() * (size - place))
-        rest[place], rest[other] = rest[other], rest[place]
-    return rest[:count]
+        drawn = place + int(rng.random() * (size - place))
+        shuffled[place], shuffled[drawn] = shuffled[drawn], shuffled[place]
+    return shuffled[:count]
 
 
 def _fresh(rng: Random, items: Sequence[str], count: int, taken: set[str]) -> list[str]:
     """Return `count` of the items that are not in `taken` (all such, if there are fewer), and add
     them to it."""
-    found = _some(rng, [tag for tag in items if tag not in taken], count)
-    taken.update(found)
-    return found
+    fresh = _sample(rng, [tag for tag in items if tag not in taken], count)
+    taken.update(fresh)
+    return fresh

@@ -120,8 +120,8 @@ def test_other_distractors_come_from_where_their_names_say(platform: str) -> Non
     words = VOCABULARIES[platform]
     for step in all_steps(platform):
         meta = step["meta"]
-        near = {words.topic_of.get(tag) for tag in step["ground_truth"]["all_tags"]}
-        assert {words.topic_of[tag] for tag in meta["D_cluster"]} <= near
+        near = {words.topic_index.get(tag) for tag in step["ground_truth"]["all_tags"]}
+        assert {words.topic_index[tag] for tag in meta["D_cluster"]} <= near
         assert set(meta["D_random"]) <= set(words.tags)
         assert not set(tags_of(step["posts_text"])) & {
             *meta["D_cluster"],
