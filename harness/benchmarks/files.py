@@ -66,21 +66,22 @@ def open_regular(
     return BufferedReader(FileIO(fd), buffer)
 
 
-def content(path: Path, most: int = WHOLE_MOST, *, pipe: bool = False) -> bytes:
+def content(path: Path, max_bytes: int = WHOLE_MOST, *, pipe: bool = False) -> bytes:
     """Return the bytes of a regular file, or (once) of a pipe. Raise `OSError`, `EFBIG` for more
-    than `most` bytes."""
+    than `max_bytes`."""
     with open_regular(path, pipe=pipe) as file:
-        blocks, size = list[bytes](), 0
-        large = os.fstat(file.fileno()).st_size > most
-        while not large and (
-            block := file.read(BLOCK)
-        ):  # a file of the kernel has no size, and some have no end
+        blocks: list[bytes] = []
+        size = 0
+        is_large = os.fstat(file.fileno()).st_size > max_bytes
+        # A file of the kernel has no size, and some have no end.
+        while not is_large:
+            block = file.read(BLOCK)
+            if not block:
+                return b"".join(blocks)
             blocks.append(block)
             size += len(block)
-            large = size > most
-    if large:
-        raise OSError(errno.EFBIG, f"it is larger than {most} bytes")
-    return b"".join(blocks)
+            is_large = size > max_bytes
+    raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes")
 
 
 def sha256_of(path: Path) -> str:
@@ -89,11 +90,11 @@ def sha256_of(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def input_file(path: Path, what: str = "", most: int = WHOLE_MOST) -> bytes:
+def input_file(path: Path, what: str = "", max_bytes: int = WHOLE_MOST) -> bytes:
     """Return the bytes of a file that the user named. Raise `BadInput`, which calls it `what` ("the
     benchmark ")."""
     try:
-        return content(path, most)
+        return content(path, max_bytes)
     except OSError as error:
         raise BadInput(f"cannot read {what}{path}: {error.strerror}") from None
 
@@ -119,10 +120,11 @@ def in_any_format(path: Path) -> Path:
     """Return the path, or that of the same tasks in another format if only that exists."""
     if path.suffix not in TASK_FORMATS or path.exists():
         return path
-    names = [
-        f"{path.stem}{suffix}{compressed}" for suffix in TASK_FORMATS for compressed in ("", ".gz")
-    ]
-    return next((other for name in names if (other := path.with_name(name)).exists()), path)
+    for suffix in TASK_FORMATS:
+        for candidate in (path.with_suffix(suffix), path.with_suffix(f"{suffix}.gz")):
+            if candidate.exists():
+                return candidate
+    return path
 
 
 def is_descriptor(path: Path) -> bool:

@@ -7,6 +7,7 @@ import glob
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -29,7 +30,9 @@ class SelectsRuns(Protocol):
 def fixed(environment: Mapping[str, str]) -> str | None:
     """Return the hash seed of this process, None for a random one."""
     seed = environment.get(VARIABLE, "")
-    return seed if seed.isdigit() and not sys.flags.ignore_environment else None
+    if seed.isdigit() and not sys.flags.ignore_environment:
+        return seed
+    return None
 
 
 def fix(command: str, args: SelectsRuns, environment: Mapping[str, str]) -> None:
@@ -38,18 +41,14 @@ def fix(command: str, args: SelectsRuns, environment: Mapping[str, str]) -> None
     Must be called before anything is opened. The new process has the seed in its environment and
     goes on; so does one that ignores its environment (`python -I`), or cannot be replaced.
     """
-    if (
-        sys.flags.ignore_environment
-        or fixed(environment) is not None
-        or not plays_agent(command, args)
-    ):
+    if sys.flags.ignore_environment or fixed(environment) is not None:
         return
-    try:
-        os.execve(
-            sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environment, VARIABLE: SEED}
-        )
-    except OSError:  # the order of sets is then this process's own, and the manifest says so
+    if not plays_agent(command, args):
         return
+    arguments = [sys.executable, *sys.orig_argv[1:]]
+    # Without a new process the order of sets is random, and the manifest says so.
+    with suppress(OSError):
+        os.execve(sys.executable, arguments, {**environment, VARIABLE: SEED})
 
 
 def plays_agent(command: str, args: SelectsRuns) -> bool:
@@ -59,5 +58,7 @@ def plays_agent(command: str, args: SelectsRuns) -> bool:
         return "agent" in (getattr(args, "of_benchmark", None) or ())
     if command not in REPLAYING or not getattr(args, "reparse", True):
         return False
-    names = [glob.escape(name) for name in args.runs] or ["*"]
-    return any(any(args.results_dir.glob(f"{name}/{COPY_PREFIX}*")) for name in names)
+    for pattern in [*map(glob.escape, args.runs)] or ["*"]:
+        if any(args.results_dir.glob(f"{pattern}/{COPY_PREFIX}*")):
+            return True
+    return False

@@ -20,7 +20,7 @@ FINAL_REASONS = frozenset({"length", "only_thinking", "content_filter", "context
 again."""
 
 WITHOUT_JSON = frozenset({"unclosed", "failed_generation"})
-"""Finish reasons of a reply that broke off, whose rest is not to be made up, and of one that failed
+"""Finish reasons of a reply that broke off, whose end is not to be made up, and of one that failed
 at the form asked for."""
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
@@ -38,13 +38,13 @@ harmony without its special tokens."""
 _TURN_ENDS = ("<|return|>", "<|end|>", "<|call|>")
 """Marks that end a message of harmony."""
 
-_MOST_THOUGHTS = 16
+_MAX_THOUGHTS = 16
 """Ends of thoughts that are tried, in addition to the last: each takes time that grows with what
 follows."""
 
 _OBJECT = re.compile(r'\{\s*"')
-_MOST_OPENERS = 64
-_MOST_WORK = 3_000_000
+_MAX_OPENERS = 64
+_MAX_WORK = 3_000_000
 """Bounds of what is repaired. Repair recurses with every opener, and its time grows with length
 times marks. Without bounds, a reply of 30 KB that repeats itself blocks every other user for
 minutes, and whether a deep one is read depends on the caller's own stack."""
@@ -94,9 +94,11 @@ def answer_text(completion: Completion, repairs: list[str]) -> str:
     """Return the text of a completion without the thoughts before it. Raise `InvalidReply` if there
     is none."""
     text = checked_text(completion).strip()
-    if completion.finish_reason == "tool_call":  # an object, where a text was asked for
+    # The arguments of a tool call are an object, and a text was asked for.
+    if completion.finish_reason == "tool_call":
         raise InvalidReply("empty")
-    if (answer := after_thinking(text)) is None:
+    answer = after_thinking(text)
+    if answer is None:
         return text
     repairs.append("thinking")
     if not answer:
@@ -107,12 +109,13 @@ def answer_text(completion: Completion, repairs: list[str]) -> str:
 def checked_text(completion: Completion) -> str:
     """Return the text of a completion that is whole. Raise `InvalidReply` for one cut off, refused
     or empty."""
-    reason, text = completion.finish_reason, completion.text
+    reason = completion.finish_reason
+    text = completion.text
     if reason in FINAL_REASONS:
-        still_thinking = _THINKING.match(text) and not _THOUGHT.search(text)
-        raise InvalidReply(
-            "only_thinking" if reason == "length" and still_thinking else reason, final=True
-        )
+        is_thinking = _THINKING.match(text) and not _THOUGHT.search(text)
+        if reason == "length" and is_thinking:
+            reason = "only_thinking"
+        raise InvalidReply(reason, final=True)
     if completion.refusal:
         raise InvalidReply("refusal")
     if not text.strip():
@@ -132,27 +135,42 @@ def _decode(text: str, repairs: list[str]) -> Any:
         return orjson.loads(bare)
     except ValueError:
         pass
-    if (answer := after_thinking(bare)) is not None:
+    answer = after_thinking(bare)
+    if answer is not None:
         repairs.append("thinking")
         bare = answer
-    if fence := next((found for found in _FENCE.finditer(bare) if "{" in found[1]), None):
-        repairs.append("fence")
-        bare = fence[1].strip()
-    start, end = 0, len(bare)
-    if not bare.startswith("["):
-        opened = None if bare.startswith("{") else _OBJECT.search(bare)
-        start, closed = opened.start() if opened else max(0, bare.find("{")), bare.rfind("}") + 1
-        end = closed if closed > start else end
+    for fence in _FENCE.finditer(bare):
+        if "{" in fence[1]:
+            repairs.append("fence")
+            bare = fence[1].strip()
+            break
+    start, end = _object_span(bare)
     if (start, end) != (0, len(bare)):
         repairs.append("prose")
     try:
         return orjson.loads(bare[start:end])
     except ValueError:
         pass
-    cut_off = (
-        '"' in bare[end:]
-    )  # what follows the last brace is no prose, but the rest of an object that has no end
-    return _repaired(bare[start:] if cut_off else bare[start:end], repairs)
+    # A quote after the last brace: this is no prose, but the end of an object that was cut off.
+    if '"' in bare[end:]:
+        end = len(bare)
+    return _repaired(bare[start:end], repairs)
+
+
+def _object_span(text: str) -> tuple[int, int]:
+    """Return where the text within the outermost braces begins and ends; all of an array, and of a
+    text without braces."""
+    if text.startswith("["):
+        return 0, len(text)
+    start = max(0, text.find("{"))
+    if start:
+        opened = _OBJECT.search(text)
+        if opened:
+            start = opened.start()
+    end = text.rfind("}") + 1
+    if end <= start:
+        end = len(text)
+    return start, end
 
 
 def after_thinking(text: str) -> str | None:
@@ -163,9 +181,10 @@ def after_thinking(text: str) -> str | None:
     strings. A text that begins like an answer has thoughts only if such JSON follows them.
     """
     end = 0
-    for mark in islice(_THOUGHT.finditer(text), _MOST_THOUGHTS):
+    for mark in islice(_THOUGHT.finditer(text), _MAX_THOUGHTS):
         end = mark.end()
-        if is_json(answer := _without_turn_end(text[end:])):
+        answer = _without_turn_end(text[end:])
+        if is_json(answer):
             return answer
     begins_like_answer = text.startswith(("{", "[", "`")) and not _THINKING.match(text)
     if not end or begins_like_answer:
@@ -185,8 +204,10 @@ def _without_turn_end(text: str) -> str:
 def is_json(text: str) -> bool:
     """Return whether a text is an object or array, bare or in a fence, and nothing else."""
     fence = _FENCE.fullmatch(text)
+    if fence:
+        text = fence[1]
     try:
-        return type(orjson.loads(fence[1] if fence else text)) in (dict, list)
+        return type(orjson.loads(text)) in (dict, list)
     except ValueError:
         return False
 
@@ -194,15 +215,19 @@ def is_json(text: str) -> bool:
 def _repaired(text: str, repairs: list[str]) -> Any:
     openers = sum(map(text.count, "{[("))
     work = len(text) * (openers + text.count('"') + 20)
-    if not ("{" in text or "[" in text) or openers > _MOST_OPENERS or work > _MOST_WORK:
+    if not openers or openers > _MAX_OPENERS or work > _MAX_WORK:
         return None
-    import json_repair  # a fiftieth of a second, for commands that repair a reply only
+    if "{" not in text and "[" not in text:
+        return None
+    # Importing it takes a fiftieth of a second, which only replies that need a repair cost.
+    import json_repair
 
     repairs.append("syntax")
+    # On some texts an assertion of its own fails: then it has found no JSON.
     try:
         data = json_repair.loads(text)
-    except (
-        Exception
-    ):  # not our code, and on some texts an assertion of its own fails: then it has found no JSON
+    except Exception:
         return None
-    return None if data in ("", {}) else data
+    if data in ("", {}):
+        return None
+    return data

@@ -1,5 +1,5 @@
-"""Saved records that are not as the harness writes them: a checksum says that nothing happened to a
-line, no more."""
+"""Check saved records that the harness may not have written: a checksum shows that a line is
+unchanged, no more."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from harness.errors import BadInput, in_brief
 from harness.model import JSON, LARGEST_COUNT, Record
 
 ODD_SHAPE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What code that relies on a record's shape ends in where it has another."""
+"""What code that relies on a record's shape raises where the shape is another."""
 
 REMEDY = "take its line out of the results file, and the user will be played again"
 LARGEST_SUM = 1000 * LARGEST_COUNT
-"""Of a user, who has fewer replies than a thousand."""
+"""Largest count of a user, who has fewer than a thousand replies."""
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 def text(value: object) -> str:
@@ -43,48 +43,54 @@ def in_form_of(saved: object, measured: object) -> Any:
     """Return what was measured now without the members that a saved record, of an earlier version,
     does not have."""
     if isinstance(saved, dict) and isinstance(measured, dict):
-        both = saved.keys() & measured.keys()
-        return {name: in_form_of(saved[name], measured[name]) for name in both}
+        shared = saved.keys() & measured.keys()
+        return {name: in_form_of(saved[name], measured[name]) for name in shared}
     if isinstance(saved, list) and isinstance(measured, list) and len(saved) == len(measured):
         return [in_form_of(*pair) for pair in zip(saved, measured, strict=True)]
     return measured
 
 
-def begins_user(data: JSON, before: JSON) -> bool:
-    """Return whether a record is of another user than the one before it, and not another repeat of
-    the same."""
-    return "repeat" not in data or data["user_id"] != before["user_id"]
+def begins_user(data: JSON, previous: JSON) -> bool:
+    """Return whether a record is of another user than the previous record, and not another repeat
+    of the same."""
+    return "repeat" not in data or data["user_id"] != previous["user_id"]
 
 
 def user_starts(records: Sequence[JSON]) -> list[int]:
     """Return where each user's records begin; those of a user's repeats follow one another."""
-    return [at for at, data in enumerate(records) if not at or begins_user(data, records[at - 1])]
+    return [
+        index
+        for index, data in enumerate(records)
+        if index == 0 or begins_user(data, records[index - 1])
+    ]
 
 
 @contextmanager
-def read_of(key: str, so: str = REMEDY) -> Iterator[None]:
-    """Turn errors by an odd shape of a user's record into `BadInput`. `so` is what follows from
-    that."""
+def read_of(key: str, remedy: str = REMEDY) -> Iterator[None]:
+    """Turn errors by an odd shape of a user's record into `BadInput`, with what the user can do."""
     try:
         yield
     except ODD_SHAPE as error:
         raise BadInput(
             f"user {key}: the saved record has another shape than this harness gives it"
-            f" ({described(error)}): {so}"
+            f" ({described(error)}): {remedy}"
         ) from None
 
 
 def made_of(
-    make: Callable[[Sequence[Record]], Made], shard: Sequence[Record], so: str = REMEDY
-) -> Made:
+    make: Callable[[Sequence[Record]], Result],
+    shard: Sequence[Record],
+    remedy: str = REMEDY,
+) -> Result:
     """Return what is made of several records, as the scores of a shard.
 
-    Raises `BadInput` naming the first user whose record is odd.
+    Raise `BadInput` naming the first user whose record is odd.
     """
     try:
         return make(shard)
     except ODD_SHAPE:
+        # Only to find the user: a shard is one computation over all its records.
         for record in shard:
-            with read_of(record.key, so):
+            with read_of(record.key, remedy):
                 make([record])
         raise

@@ -1,4 +1,4 @@
-"""Finds benchmarks: those that ship or are installed by name, others by `FILE.py` or
+"""Find benchmarks: those that ship or are installed by name, others by `FILE.py` or
 `package.module:Name`.
 
 The bytes of a class that does not ship are part of what a run is: they are kept in the run's
@@ -70,7 +70,16 @@ COMMANDS: Mapping[str, Command] = {
 KEPT = "benchmark_"
 """Before the names under which a run's folder keeps the files of benchmarks."""
 RESERVED = frozenset(
-    {"benchmark", "run", "responses", "failures", "inference", "eval", "generated", "users"}
+    {
+        "benchmark",
+        "run",
+        "responses",
+        "failures",
+        "inference",
+        "eval",
+        "generated",
+        "users",
+    }
 )
 """First words of names of files that every run's folder has: no copy of a setting's file begins
 with one."""
@@ -83,16 +92,18 @@ OWNERS = {
     "task_files": TaskFiles,
     "scoring": Means,
 }
-INSIDE: Mapping[str, str] = {
-    "remark": "about",
-    "card_columns": "cards",
-    **{
-        member: name
-        for name, kind in OWNERS.items()
-        for member in (*dir(kind), *kind.__annotations__)
-        if not member.startswith("_") and not hasattr(Benchmark, member)
-    },
-}
+
+
+def _members() -> dict[str, str]:
+    members = {"remark": "about", "card_columns": "cards"}
+    for name, kind in OWNERS.items():
+        for member in (*dir(kind), *kind.__annotations__):
+            if not member.startswith("_") and not hasattr(Benchmark, member):
+                members[member] = name
+    return members
+
+
+INSIDE: Mapping[str, str] = _members()
 """Members of objects -> the object. A class that has one itself is refused, since it would be
 ignored."""
 DATA_SET = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -121,9 +132,8 @@ def command_module(name: str) -> ModuleType:
 def installed() -> Mapping[str, str]:
     """Return the benchmarks of installed packages: name -> package.module:Class. A shipped one
     keeps its name."""
-    return {
-        point.name: point.value for point in entry_points(group=GROUP) if not is_shipped(point.name)
-    }
+    points = entry_points(group=GROUP)
+    return {point.name: point.value for point in points if not is_shipped(point.name)}
 
 
 def is_name(word: str) -> bool:
@@ -141,8 +151,8 @@ def find(spec: str) -> type[Benchmark]:
         path = Path(spec)
         return of_file(str(path.resolve()), path.name, input_file(path, "the benchmark "))
     spec = installed().get(spec, spec)
-    module, colon, name = spec.partition(":")
-    if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
+    module, _, name = spec.partition(":")
+    if all(map(str.isidentifier, (name, *module.split(".")))):
         return _of_module(spec, module, name)
     known = which_is_known(spec, [*SHIPPED, *installed()])
     raise BadInput(
@@ -155,7 +165,8 @@ def importing(subset: str) -> tuple[type[Benchmark], Importer]:
     """Return the benchmark that has results of another program on a subset, and what reads them.
     Raise `BadInput` where no benchmark that ships does."""
     for cls in map(find, SHIPPED):
-        if subset in cls.subsets and (importer := cls.imports.importer) is not None:
+        importer = cls.imports.importer
+        if subset in cls.subsets and importer is not None:
             return cls, importer
     raise BadInput(
         f"run_{subset}.json is missing, and no benchmark reads results of {in_brief(subset)}"
@@ -165,11 +176,10 @@ def importing(subset: str) -> tuple[type[Benchmark], Importer]:
 
 def baselines() -> dict[str, Baseline]:
     """Return the models that the harness serves by itself, by name."""
-    return {
-        name: answer
-        for module in BASELINES
-        for name, answer in import_module(module).BASELINES.items()
-    }
+    models: dict[str, Baseline] = {}
+    for module in BASELINES:
+        models |= import_module(module).BASELINES
+    return models
 
 
 def served(cls: type[Benchmark]) -> dict[str, Baseline]:
@@ -189,10 +199,12 @@ def check_baseline(model: str, cls: type[Benchmark]) -> None:
 
 def reader(text: str) -> str | None:
     """Return the baseline that can answer a prompt which is for another model, None if none can."""
-    found = (
-        import_module(module).reader(text) for module in reversed(BASELINES)
-    )  # the first takes any list for a pool
-    return next(filter(None, found), None)
+    # StreamProfileBench comes last: its reader takes any list for a pool.
+    for module in reversed(BASELINES):
+        baseline: str | None = import_module(module).reader(text)
+        if baseline:
+            return baseline
+    return None
 
 
 @cache
@@ -200,32 +212,33 @@ def of_file(spec: str, name: str, data: bytes) -> type[Benchmark]:
     """Return the benchmark in the bytes of a file. Its code is run, once: the same file is the same
     class."""
     module = module_of(f"harness_benchmark_{sha256(data).hexdigest()[:16]}", name, data)
-    values = list(
-        dict.fromkeys(filter(_is_benchmark, vars(module).values()))
-    )  # a class may have two names
-    found = [value for value in values if value.__module__ == module.__name__]
-    if not spec.endswith(".py"):  # package.module:Name
-        found = [one for one in found if one is vars(module).get(spec.partition(":")[2])]
+    # A class may have two names, and imported ones are no benchmarks of this file.
+    values = dict.fromkeys(filter(_is_benchmark, vars(module).values()))
+    classes = [value for value in values if value.__module__ == module.__name__]
+    if spec.endswith(".py"):
+        bases = {*chain.from_iterable(cls.__mro__[1:] for cls in classes)}
+        classes = [cls for cls in classes if cls not in bases]
     else:
-        found = [
-            one
-            for one in found
-            if not any(one is not other and issubclass(other, one) for other in found)
-        ]
-    if len(found) != 1:
-        listed = f"{len(found)} ({', '.join(one.__name__ for one in found)})" if found else "none"
+        named = getattr(module, spec.partition(":")[2], None)
+        classes = [cls for cls in classes if cls is named]
+    if len(classes) != 1:
+        listed = "none"
+        if classes:
+            listed = f"{len(classes)} ({', '.join([cls.__name__ for cls in classes])})"
         raise BadInput(f"{name}: expected one class that extends harness.Benchmark, found {listed}")
-    return _declared(found[0], spec, name, data)
+    return _declared(classes[0], spec, name, data)
 
 
 def _of_module(spec: str, module: str, name: str) -> type[Benchmark]:
     with loading(spec):
-        found: Any = getattr(import_module(module), name, None)
-        source = find_spec(found.__module__) if _is_benchmark(found) else None
+        cls: Any = getattr(import_module(module), name, None)
+        source = None
+        if _is_benchmark(cls):
+            source = find_spec(cls.__module__)
     if source is None or source.origin is None:
         raise BadInput(f"{spec}: expected a class that extends harness.Benchmark")
     path = Path(source.origin)
-    return _declared(found, spec, path.name, input_file(path, "the benchmark "))
+    return _declared(cls, spec, path.name, input_file(path, "the benchmark "))
 
 
 def _is_benchmark(value: object) -> bool:
@@ -234,53 +247,54 @@ def _is_benchmark(value: object) -> bool:
 
 def _declared(cls: type[Benchmark], spec: str, file: str, data: bytes) -> type[Benchmark]:
     """Return the class with its origin, if it declares what every benchmark must."""
-    if wrong := undeclared(cls):
-        raise BadInput(f"{file if spec.endswith('.py') else spec}: class {cls.__name__}: {wrong}")
+    mistake = undeclared(cls)
+    if mistake:
+        place = spec
+        if spec.endswith(".py"):
+            place = file
+        raise BadInput(f"{place}: class {cls.__name__}: {mistake}")
     cls.origin = Origin(spec, KEPT + file.removeprefix(KEPT), data)
     return cls
 
 
 def undeclared(cls: type[Benchmark]) -> str | None:
     """Return the first mistake of a declaration, None for none."""
-    return next(
-        chain(
-            _bad_objects(cls),
-            _bad_words(cls),
-            _bad_subsets(cls),
-            _bad_metrics(cls),
-            _bad_shown(cls),
-            _bad_code(cls),
-        ),
-        None,
+    mistakes = chain(
+        _bad_objects(cls),
+        _bad_names(cls),
+        _bad_subsets(cls),
+        _bad_metrics(cls),
+        _bad_shown(cls),
+        _bad_code(cls),
     )
+    return next(mistakes, None)
 
 
 # Each of these yields mistakes. What follows the first one may raise: it is not run.
 
 
-def _bad_words(cls: type[Benchmark]) -> Iterator[str]:
+def _bad_names(cls: type[Benchmark]) -> Iterator[str]:
     name: Any = getattr(cls, "name", None)
     if type(name) is not str or not name.isidentifier() or not name.isascii():
         yield f"name: expected a word of letters, digits and _, got {in_brief(name)}"
     if is_shipped(name) and find(name) is not cls:
         yield f"name: {name} is a benchmark that ships: rename this one"
-    about, files = cls.about, cls.task_files
-    texts = {
-        field: getattr(about, field)
-        for field in ("parser_version", "user", "invalid_as", "title", "synthetic")
-    }
-    for field, value in {"version": cls.version, "key_field": files.key_field, **texts}.items():
-        needed = field not in ("title", "synthetic")
-        if type(value) is not str or (needed and not value) or not value.isprintable():
+    about = cls.about
+    texts = {"version": cls.version, "key_field": cls.task_files.key_field}
+    for field in ("parser_version", "user", "invalid_as", "title", "synthetic"):
+        texts[field] = getattr(about, field)
+    for field, value in texts.items():
+        is_needed = field not in ("title", "synthetic")
+        if type(value) is not str or (is_needed and not value) or not value.isprintable():
             yield f"{field}: expected text, got {in_brief(value)}"
-    if type(files.data_set) is not str or (
-        files.data_set and not DATA_SET.fullmatch(files.data_set)
-    ):
-        yield f"data_set: expected owner/name of a data set, got {in_brief(files.data_set)}"
+    data_set = cls.task_files.data_set
+    if data_set != "" and not _matches(DATA_SET, data_set):
+        yield f"data_set: expected owner/name of a data set, got {in_brief(data_set)}"
     if about.language not in ("en", "zh"):
         yield f"language: expected en or zh, got {in_brief(about.language)}"
-    named = cls.baselines.items() if isinstance(cls.baselines, dict) else [(None, None)]
-    if not all(_is_word(one) and callable(of) for one, of in named):
+    baselines = cls.baselines
+    is_mapping = isinstance(baselines, dict) and all(map(callable, baselines.values()))
+    if not is_mapping or not all(map(_is_word, baselines)):
         yield (
             'baselines: expected {"name": function of messages and seed}, with names of a-z, 0-9, -'
             " and _"
@@ -298,122 +312,127 @@ def _bad_subsets(cls: type[Benchmark]) -> Iterator[str]:
             yield f"subsets: {in_brief(subset)}: expected lower-case letters, digits, - and _"
     if "all" in subsets and len(subsets) > 1:
         yield "subsets: all: `compare` uses this name for the mean over subsets: rename it"
-    for of, file in [
-        *subsets.items(),
-        *(("data_files", file) for file in cls.task_files.data_files),
-    ]:
-        if (
-            type(file) is not str
-            or not file
-            or Path(file).is_absolute()
-            or ".." in Path(file).parts
-        ):
-            yield f"{of}: expected a path below the tasks folder, got {in_brief(file)}"
+    files = [*subsets.items()]
+    files += [("data_files", file) for file in cls.task_files.data_files]
+    for field, file in files:
+        if not _is_path_below(file):
+            yield f"{field}: expected a path below the tasks folder, got {in_brief(file)}"
+
+
+def _is_path_below(file: object) -> bool:
+    if type(file) is not str or not file:
+        return False
+    path = Path(file)
+    return not path.is_absolute() and ".." not in path.parts
 
 
 def _is_word(word: object) -> bool:
-    return type(word) is str and WORD.fullmatch(word) is not None
+    return _matches(WORD, word)
+
+
+def _matches(pattern: re.Pattern[str], value: object) -> bool:
+    return type(value) is str and pattern.fullmatch(value) is not None
 
 
 def _bad_metrics(cls: type[Benchmark]) -> Iterator[str]:
-    for name, of in {"metrics": cls, "secondary": cls.scoring}.items():
-        found = getattr(of, name, None)
-        if not isinstance(found, tuple | list) or not all(isinstance(one, Metric) for one in found):
-            yield f"{name}: expected a tuple of Metric(...)"
-        else:
-            yield from (
-                f"{name}: {in_brief(one.name)}: {wrong}"
-                for one in found
-                if (wrong := _bad_text(one))
-            )
+    yield from _bad_declarations("metrics", getattr(cls, "metrics", None))
+    yield from _bad_declarations("secondary", cls.scoring.secondary)
     if not cls.metrics:
         yield "metrics: expected one or more"
-    every = (*cls.metrics, *cls.scoring.secondary)
-    names = [metric.name for metric in every]
+    all_metrics = (*cls.metrics, *cls.scoring.secondary)
+    names = [metric.name for metric in all_metrics]
     for name in names:
-        if (
-            type(name) is not str
-            or not name
-            or not name.isprintable()
-            or "/" in name
-            or len(name) > 60
-        ):
+        if not _is_metric_name(name):
             yield f"metrics: {in_brief(name)}: expected a name of at most 60 characters without /"
-    alike = [
-        name for name, number in Counter(map(str.casefold, map(str, names))).items() if number > 1
-    ]
-    if alike:
-        yield f"metrics: duplicate name {alike[0]} (in any case)"
-    if taken := [name for name in names if name.casefold() in TABLES]:
-        yield f"metrics: {in_brief(taken[0])}: `stats` uses this name for something else: rename it"
-    if unknown := [metric.ranked_by for metric in every if metric.ranked_by not in ("", *names)]:
+        if name.casefold() in TABLES:
+            yield f"metrics: {in_brief(name)}: `stats` uses this name for something else: rename it"
+    for name, count in Counter(map(str.casefold, names)).items():
+        if count > 1:
+            yield f"metrics: duplicate name {name} (in any case)"
+    unknown = [metric.ranked_by for metric in all_metrics if metric.ranked_by not in ("", *names)]
+    if unknown:
         yield f"metrics: ranked_by: {', '.join(map(in_brief, unknown))}: no such metric"
+
+
+def _bad_declarations(field: str, metrics: object) -> Iterator[str]:
+    if not isinstance(metrics, tuple | list) or not all(
+        isinstance(metric, Metric) for metric in metrics
+    ):
+        yield f"{field}: expected a tuple of Metric(...)"
+        return
+    for metric in metrics:
+        problem = _bad_text(metric)
+        if problem:
+            yield f"{field}: {in_brief(metric.name)}: {problem}"
+
+
+def _is_metric_name(name: object) -> bool:
+    if type(name) is not str or not name.isprintable():
+        return False
+    return 0 < len(name) <= 60 and "/" not in name
 
 
 def _bad_shown(cls: type[Benchmark]) -> Iterator[str]:
     names = metrics_of(cls)
-    for field, chosen in {"headline": cls.scoring.headline, "live": cls.scoring.live}.items():
+    for field in ("headline", "live"):
+        chosen = getattr(cls.scoring, field)
         if not isinstance(chosen, tuple | list):
             yield f"{field}: expected a tuple of names of metrics"
-        elif unknown := [name for name in chosen if name not in names]:
+        unknown = [name for name in chosen if name not in names]
+        if unknown:
             yield f"{field}: {', '.join(map(in_brief, unknown))}: no such metric"
 
 
 def _bad_text(metric: Metric) -> str | None:
-    texts = {name: getattr(metric, name) for name in ("definition", "ranked_by", "unranked")}
-    wrong = next(
-        (name for name, text in texts.items() if type(text) is not str or not text.isprintable()),
-        None,
-    )
-    if not isinstance(metric.leaves_out, tuple | list) or not all(
-        type(kind) is str for kind in metric.leaves_out
-    ):
-        return (
-            f"leaves_out: expected a tuple of kinds of breaches, got {in_brief(metric.leaves_out)}"
-        )
-    return wrong and f"expected a {wrong} that is text on one line"
+    kinds = metric.leaves_out
+    if not isinstance(kinds, tuple | list) or not {*map(type, kinds)} <= {str}:
+        return f"leaves_out: expected a tuple of kinds of breaches, got {in_brief(kinds)}"
+    for field in ("definition", "ranked_by", "unranked"):
+        text = getattr(metric, field)
+        if type(text) is not str or not text.isprintable():
+            return f"expected a {field} that is text on one line"
+    return None
 
 
 def _bad_objects(cls: type[Benchmark]) -> Iterator[str]:
-    if lost := [name for name in INSIDE if hasattr(cls, name)]:
-        yield f"{', '.join(lost)}: belongs to the object `{INSIDE[lost[0]]}`: move or rename yours"
-    if hidden := [
-        name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), kind)
-    ]:
-        yield (
-            f"{hidden[0]}: expected an object of a class that extends {OBJECTS[hidden[0]].__name__}"
-        )
-    for one, kind in ((cls.about, About), (cls.task_files, TaskFiles)):
-        own, ours = type(one), vars(kind)
-        if lost := [
-            name
-            for name, value in vars(one).items()
-            if value == ours.get(name, ...) != getattr(own, name)
-        ]:
-            yield (
-                f"{lost[0]}: {own.__name__} sets it, and its object has the default: give it as an"
-                " argument"
-            )
+    misplaced = [name for name in INSIDE if hasattr(cls, name)]
+    if misplaced:
+        owner = INSIDE[misplaced[0]]
+        yield f"{', '.join(misplaced)}: belongs to the object `{owner}`: move or rename yours"
+    for name, kind in OBJECTS.items():
+        if not isinstance(getattr(cls, name), kind):
+            yield f"{name}: expected an object of a class that extends {kind.__name__}"
+    for settings_object, kind in ((cls.about, About), (cls.task_files, TaskFiles)):
+        # A dataclass's own attribute loses against the argument's default.
+        subclass = type(settings_object)
+        for name, value in vars(settings_object).items():
+            if value == vars(kind).get(name, ...) != getattr(subclass, name):
+                yield (
+                    f"{name}: {subclass.__name__} sets it, and its object has the default: give it"
+                    " as an argument"
+                )
     if hasattr(cls, "configuration"):
         yield "configuration: the harness sets this: rename yours"
 
 
 def _bad_code(cls: type[Benchmark]) -> Iterator[str]:
-    if missing := [
+    missing = [
         name
         for name in vars(Benchmark)
         if getattr(getattr(cls, name), "__isabstractmethod__", False)
-    ]:
+    ]
+    if missing:
         yield f"{', '.join(missing)}: has to be written"
-    ours = [name for name in vars(Benchmark) if callable(getattr(Benchmark, name))]
-    if hidden := [name for name in ours if not callable(getattr(cls, name))]:
+    functions = [name for name in vars(Benchmark) if callable(getattr(Benchmark, name))]
+    hidden = [name for name in functions if not callable(getattr(cls, name))]
+    if hidden:
         yield f"{', '.join(hidden)}: the harness calls this: rename yours"
     try:
         kinds = settings.kinds(cls.Settings)
         settings.defaults(cls.Settings)
     except settings.BadSettings as error:
         yield str(error)
-    except Exception as error:  # of the author's annotations, not ours
+    except Exception as error:  # the author's annotations may raise anything
         yield f"Settings: {described(error)}"
     for name, kind in kinds.items():
         if name in RUN_FACTS:

@@ -15,10 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from harness.benchmarks.files import input_file
-from harness.benchmarks.user_code import LONGEST, described
+from harness.benchmarks.user_code import MAX_ERROR_CHARACTERS, described
 from harness.errors import BadInput, HarnessError, in_brief
 from harness.model import JSON
-from harness.option import ANY_TEXT, CHECKS, UNITS, Check, Option, flag_of, kind_of, one_of
+from harness.option import (
+    ANY_TEXT,
+    CHECKS,
+    UNITS,
+    Check,
+    Option,
+    flag_of,
+    kind_of,
+    one_of,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -46,10 +55,11 @@ def kinds(cls: object) -> Mapping[str, Any]:
             " above it"
         )
     hints = get_type_hints(cls)
-    return {
-        field.name: _kind(f"{cls.__qualname__}.{field.name}", field, hints[field.name])
-        for field in fields(cls)
-    }
+    field_kinds = {}
+    for field in fields(cls):
+        place = f"{cls.__qualname__}.{field.name}"
+        field_kinds[field.name] = _kind(place, field, hints[field.name])
+    return field_kinds
 
 
 def _kind(place: str, field: Field[Any], hint: object) -> Any:
@@ -71,38 +81,42 @@ def _kind(place: str, field: Field[Any], hint: object) -> Any:
 
 
 def _check(kind: object) -> Check:
-    return one_of(kind) if isinstance(kind, tuple) else ANY_TEXT if kind is str else CHECKS[kind]
+    if isinstance(kind, tuple):
+        return one_of(kind)
+    if kind is str:
+        return ANY_TEXT
+    return CHECKS[kind]
 
 
 def options(cls: type, title: str, taken: Collection[str] = ()) -> tuple[Option, ...]:
     """Return an option for each field. Raise `BadSettings` for one whose flag is `taken` by the
     command itself."""
-    made = []
+    field_options = []
+    field_kinds = kinds(cls)
     for field in fields(cls):
-        kind, default = kinds(cls)[field.name], field.default
         if flag(field) in taken:
             raise BadSettings(
                 f"{cls.__qualname__}.{field.name}: {flag(field)} is an option of the command"
                 " itself: rename it"
             )
-        words = [str(field.metadata.get("help") or "")]
-        words += [f"default: {default}"] if kind is not bool and default not in (None, "") else []
-        unit = "" if isinstance(kind, tuple) else UNITS.get(kind, "")
-        made.append(
-            Option(
-                DEST + field.name,
-                kind,
-                default,
-                many=False,
-                words="; ".join(filter(None, words)),
-                unit=unit,
-                flags=(flag(field),),
-                check=_check(kind),
-                group=f"settings of {title} (part of the run's identity)",
-                everyday=True,
-            )
+        kind = field_kinds[field.name]
+        help_texts = [str(field.metadata.get("help") or "")]
+        if kind is not bool and field.default not in (None, ""):
+            help_texts.append(f"default: {field.default}")
+        option = Option(
+            DEST + field.name,
+            kind,
+            field.default,
+            many=False,
+            words="; ".join(filter(None, help_texts)),
+            unit=UNITS.get(kind, ""),
+            flags=(flag(field),),
+            check=_check(kind),
+            group=f"settings of {title} (part of the run's identity)",
+            everyday=True,
         )
-    return tuple(made)
+        field_options.append(option)
+    return tuple(field_options)
 
 
 def flag(field: Field[Any]) -> str:
@@ -116,66 +130,71 @@ def flags(cls: type) -> list[str]:
 def given(cls: type, values: Mapping[str, Any]) -> Any:
     """Return the settings of a command, of which some have values. Raise `BadInput` with the flags
     if the class refuses them."""
-    flags = [
+    changed = [
         flag(field)
         for field in fields(cls)
         if values.get(field.name, field.default) != field.default
     ]
-    return _made(cls, dict(values), ", ".join(flags) or "settings")
+    return _construct(cls, values, ", ".join(changed) or "settings")
 
 
-def _made(cls: type, values: JSON, where: str) -> Any:
+def _construct(cls: type, values: Mapping[str, Any], where: str) -> Any:
     """Return the settings of these values. Raise `BadInput` if the class refuses them with
     `ValueError`, or fails."""
     try:
         return cls(**values)
     except HarnessError:
         raise
-    except Exception as error:  # of the author's code, not ours
+    except Exception as error:  # the author's code may raise anything
         raise BadInput(f"{where}: {_sentence(error)}") from error
 
 
 def _sentence(error: Exception) -> str:
-    words = " ".join(str(error).split())[:LONGEST]
-    return words if words and isinstance(error, ValueError) else described(error)
+    message = " ".join(str(error).split())[:MAX_ERROR_CHARACTERS]
+    if message and isinstance(error, ValueError):
+        return message
+    return described(error)
 
 
 def identity(settings: DataclassInstance) -> JSON:
     """Return each setting as it is in a run's identity: a file by its name, since its bytes are
     kept apart."""
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    return {
-        name: file_name(name, value) if isinstance(value, Path) else value
-        for name, value in values.items()
-    }
+    values = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, Path):
+            value = file_name(field.name, value)
+        values[field.name] = value
+    return values
 
 
 def of_run(
-    benchmark: type[Benchmark] | Benchmark, identity: JSON, found: Mapping[str, Path]
+    benchmark: type[Benchmark] | Benchmark, identity: JSON, paths: Mapping[str, Path]
 ) -> Any:
     """Return the settings of a benchmark's class that an earlier run's identity was made from.
 
-    Files are from `found` (field -> current path; empty if no user is played), other fields from
+    Files are from `paths` (field -> current path; empty if no user is played), other fields from
     the identity, or their default where it has none. Raise `BadInput` with the name of a field of
     another type.
     """
-    if (own := benchmark.imports.settings) is not None:
-        return own(identity, found)
+    if benchmark.imports.settings is not None:
+        return benchmark.imports.settings(identity, paths)
     cls = benchmark.Settings
-    made: JSON = {}
-    empty = defaults(cls)
+    values: JSON = {}
+    default_values = defaults(cls)
     for name, kind in kinds(cls).items():
         if kind is Path:
-            made[name] = found.get(name)
-        elif name in identity and (identity[name] is not None or empty[name] is not None):
-            made[name] = checked(identity, name, kind)
-    return _made(cls, made, "the run's manifest: field identity.settings")
+            values[name] = paths.get(name)
+        elif identity.get(name, default_values[name]) is not default_values[name]:
+            values[name] = checked(identity, name, kind)
+    return _construct(cls, values, "the run's manifest: field identity.settings")
 
 
 def checked(identity: JSON, name: str, kind: object) -> Any:
     """Return a setting of an identity. Raise `BadInput` if it is not of this kind."""
     fits, expected = _check(kind)
-    if not fits(value := identity.get(name)):
+    value = identity.get(name)
+    if not fits(value):
         place = f"the run's manifest: field identity.settings.{name}"
         raise BadInput(f"{place}: expected {expected}, got {in_brief(value)}")
     return value
@@ -185,12 +204,12 @@ def defaults(cls: type) -> JSON:
     """Return each setting that is no file, and its default. Raise `BadSettings` if the class
     refuses its defaults."""
     try:
-        made = cls()
-    except Exception as error:  # of the author's code, not ours
+        settings = cls()
+    except Exception as error:  # the author's code may raise anything
         raise BadSettings(
             f"{cls.__qualname__}: its defaults are refused: {_sentence(error)}"
         ) from None
-    return {name: getattr(made, name) for name, kind in kinds(cls).items() if kind is not Path}
+    return {name: getattr(settings, name) for name, kind in kinds(cls).items() if kind is not Path}
 
 
 def file_fields(cls: object) -> list[str]:
@@ -199,22 +218,27 @@ def file_fields(cls: object) -> list[str]:
 
 def files(settings: object) -> dict[str, Path]:
     """Return each field that names a file, and the file."""
-    found = {name: getattr(settings, name) for name in file_fields(type(settings))}
-    return {name: path for name, path in found.items() if path is not None}
+    paths = {}
+    for name in file_fields(type(settings)):
+        path = getattr(settings, name)
+        if path is not None:
+            paths[name] = path
+    return paths
 
 
 def contents(settings: object) -> dict[str, bytes]:
     """Return the bytes of files that settings name, by the names under which a run's folder keeps
     them."""
-    found: dict[str, bytes] = {}
+    data: dict[str, bytes] = {}
     for field, path in files(settings).items():
-        if (name := kept_name(field, path)) in found:
+        name = kept_name(field, path)
+        if name in data:
             raise BadInput(
                 f"{path}: the run's folder has another setting's file as {name}: give one another"
                 " name"
             )
-        found[name] = input_file(path)
-    return found
+        data[name] = input_file(path)
+    return data
 
 
 def kept_name(field: str, path: Path) -> str:

@@ -22,14 +22,14 @@ from harness.model import JSON, Where
 
 T = TypeVar("T")
 
-STEPS_MOST = 1_000_000
+MAX_STEPS = 1_000_000
 ZEROS = bytes.maketrans(b"123456789", b"000000000")
 """All digits become zeros: a whole number beyond 64 bits is found without decoding a line twice."""
-LEAST_DIGITS = 19
-"""That a whole number beyond 64 bits has."""
-SAMPLED = 6
-"""Every sixth byte of such a number is at least `LEAST_DIGITS // SAMPLED` digits in a row, which
-few lines have."""
+MIN_DIGITS = 19
+"""Digits of the smallest whole number beyond 64 bits."""
+SAMPLING = 6
+"""Every sixth byte of such a number is at least `MIN_DIGITS // SAMPLING` digits in a row, which few
+lines have."""
 TYPES = {
     "int": "a whole number",
     "float": "a number",
@@ -42,7 +42,7 @@ TYPES = {
 """msgspec's names of JSON types, in words."""
 
 
-class Line(dict[str, Any]):
+class TrackedLine(dict[str, Any]):
     """A decoded line that remembers which field was read last, so that an error can name it. `read`
     are those that were read without a default."""
 
@@ -70,46 +70,53 @@ def how_to_get(cls: type[Benchmark]) -> str:
     """Return what a user can do about missing tasks, as a main clause."""
     if not cls.task_files.data_set:
         return "put them there"
+    name = cls.name
+    if cls.origin:
+        name = cls.origin.spec
     return (
-        f"`harness fetch {cls.origin.spec if cls.origin else cls.name}` downloads them (data set "
-        f"{cls.task_files.data_set} of the Hugging Face Hub)"
+        f"`harness fetch {name}` downloads them (data set {cls.task_files.data_set} of the Hugging"
+        " Face Hub)"
     )
 
 
 def version(benchmark: Benchmark) -> str:
     """Return the version of the rules that validate task lines."""
-    own, origin = benchmark.task_files.version, benchmark.origin
-    return own or (f"{benchmark.version} {origin.digest}" if origin else benchmark.version)
+    if benchmark.task_files.version:
+        return benchmark.task_files.version
+    if benchmark.origin:
+        return f"{benchmark.version} {benchmark.origin.digest}"
+    return benchmark.version
 
 
 def parse(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> Task:
     """Return the task of a line. Raise `BadInput` with file, line and field for one that the
     benchmark refuses."""
     data = decoded(line, where)
-    marked = data.get("synthetic") is True
+    # Looked up first: a plug-in may take fields out of the line.
+    is_synthetic = data.get("synthetic") is True
     task: object = _read(benchmark, benchmark.parse, data, line, where, subset)
     if not isinstance(task, Task):
         raise BenchmarkError(
             f"{benchmark.name}: parse returned {in_brief(task)} for {where}, expected a Task"
         )
     key = _checked(benchmark, task.key, task.steps, where)
-    return replace(task, key=key, synthetic=marked or task.synthetic)
+    return replace(task, key=key, synthetic=is_synthetic or task.synthetic)
 
 
 def outline(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> tuple[str, int]:
     """Return key and steps of the task of a line. Raise as `parse` does."""
-    found = _read(
-        benchmark, benchmark.task_files.outline, decoded(line, where), line, where, subset
-    )
-    if found is None:
+    data = decoded(line, where)
+    outlined = _read(benchmark, benchmark.task_files.outline, data, line, where, subset)
+    if outlined is None:
         task = parse(benchmark, line, where, subset)
         return task.key, task.steps
-    if not isinstance(found, tuple) or len(found) != 2:
+    if not isinstance(outlined, tuple) or len(outlined) != 2:
         raise BenchmarkError(
-            f"{benchmark.name}: outline returned {in_brief(found)} for {where}, expected key and"
+            f"{benchmark.name}: outline returned {in_brief(outlined)} for {where}, expected key and"
             " steps"
         )
-    return _checked(benchmark, *found, where), found[1]
+    key, steps = outlined
+    return _checked(benchmark, key, steps, where), steps
 
 
 def _read(
@@ -120,34 +127,39 @@ def _read(
     where: Where,
     subset: str,
 ) -> T:
-    """Return what a benchmark reads in a decoded line. Only a line that fails is read again by a
-    `Line`, since this is called for every line of a file of any size."""
+    """Return what a benchmark reads in a decoded line. Only a line that fails is read again as a
+    `TrackedLine`, since this is called for every line of a file of any size."""
     try:
         return read(data, subset)
     except Exception:
-        again = Line(decoded(line, where))
+        tracked = TrackedLine(decoded(line, where))
     try:
         with guarded(benchmark, f"{where}", FieldError, *ODD_SHAPE):
-            return read(again, subset)
-    except FieldError as error:
-        raise BadInput(f"{where}: {error}") from None
-    except KeyError as error:
-        name = error.args[0] if error.args else again.last
-        if again.last is None or name == again.last:
-            raise BadInput(
-                f"{where}: field {name}: expected a value, got nothing (missing)"
-            ) from None
-        at = place(error, benchmark) if benchmark.origin else ""
-        raise BadInput(
-            f"{where}: field {again.last}: {in_brief(name)} is missing or unknown{at}"
-        ) from None
+            return read(tracked, subset)
     except ODD_SHAPE as error:
-        field = f"field {again.last}: " if again.last else ""
-        is_mistake = benchmark.origin and not isinstance(error, ValueError)
-        at = place(error, benchmark) if is_mistake else ""
-        raise BadInput(
-            f"{where}: {field}{' '.join(str(error).split()) or type(error).__name__}{at}"
-        ) from None
+        problem = _read_problem(benchmark, error, tracked.last)
+        raise BadInput(f"{where}: {problem}") from None
+
+
+def _read_problem(benchmark: Benchmark, error: Exception, last_field: str | None) -> str:
+    """Return why a line could not be read, with the field that was read last."""
+    if isinstance(error, FieldError):
+        return str(error)
+    source_line = ""
+    if isinstance(error, KeyError):
+        name, *_ = (*error.args, last_field)
+        if last_field is None or name == last_field:
+            return f"field {name}: expected a value, got nothing (missing)"
+        problem = f"{in_brief(name)} is missing or unknown"
+        is_mistake = True
+    else:
+        problem = " ".join(str(error).split()) or type(error).__name__
+        is_mistake = not isinstance(error, ValueError)
+    if is_mistake and benchmark.origin:
+        source_line = place(error, benchmark)
+    if last_field:
+        problem = f"field {last_field}: {problem}"
+    return problem + source_line
 
 
 def decoded(line: bytes, where: Where) -> JSON:
@@ -160,32 +172,27 @@ def decoded(line: bytes, where: Where) -> JSON:
         raise BadInput(f"{where}: expected a JSON object, got {got}") from None
     if type(data) is not dict:
         raise BadInput(f"{where}: expected a JSON object, got {kind_of(data)}")
-    many_digits = LEAST_DIGITS // SAMPLED * b"0" in line[::SAMPLED].translate(ZEROS)
-    if many_digits and (found := _too_large(line)):
-        field, number = found
-        raise BadInput(
-            f"{where}: field {field}: expected a whole number of at most 64 bits, or text, got"
-            f" {in_brief(number)}"
-        )
+    if MIN_DIGITS // SAMPLING * b"0" in line[::SAMPLING].translate(ZEROS):
+        _check_numbers(line, where)
     return data
 
 
-def _too_large(line: bytes) -> tuple[str, int] | None:
-    """Return a whole number that orjson rounds to a float, with its path; None if a line has
-    none."""
+def _check_numbers(line: bytes, where: Where) -> None:
+    """Raise `BadInput` with the path of a whole number that orjson rounds to a float."""
     with suppress(RecursionError):
         values: list[tuple[str, Any]] = [("", json.loads(line))]
         while values:
             path, value = values.pop()
             if type(value) is int and not -(2**63) <= value < 2**64:
-                return path, value
+                raise BadInput(
+                    f"{where}: field {path}: expected a whole number of at most 64 bits, or text,"
+                    f" got {in_brief(value)}"
+                )
             if type(value) is dict:
-                values += [
-                    (f"{path}.{name}".removeprefix("."), each) for name, each in value.items()
-                ]
+                names = [f"{path}.{name}".removeprefix(".") for name in value]
+                values += zip(names, value.values(), strict=True)
             elif type(value) is list:
-                values += [(f"{path}[{place}]", each) for place, each in enumerate(value)]
-    return None
+                values += [(f"{path}[{index}]", member) for index, member in enumerate(value)]
 
 
 def typed(value: Any, kind: type[T], field: str = "") -> T:
@@ -195,24 +202,32 @@ def typed(value: Any, kind: type[T], field: str = "") -> T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:  # "Expected `int`, got `str` - at `$.steps[2].id`"
         problem, _, path = str(error).rstrip("`").partition(" - at `$")
-    if missing := re.fullmatch("Object missing required field `(.+?)`?", problem):
-        raise FieldError(f"{field}{path}.{missing[1]}".removeprefix("."), "a value", kind_of(None))
-    if unknown := re.fullmatch("Object contains unknown field `(.+?)`?", problem):
-        raise FieldError(f"{field}{path}.{unknown[1]}".removeprefix("."), "no such field")
-    for step in re.findall(r"\w+", path):
-        value = value[int(step) if step.isdigit() else step]
+    name = field + path
+    missing = re.fullmatch("Object missing required field `(.+?)`?", problem)
+    if missing:
+        raise FieldError(f"{name}.{missing[1]}".removeprefix("."), "a value", kind_of(None))
+    unknown = re.fullmatch("Object contains unknown field `(.+?)`?", problem)
+    if unknown:
+        raise FieldError(f"{name}.{unknown[1]}".removeprefix("."), "no such field")
     expected = problem.removeprefix("Expected ").partition(", got ")[0]
     if problem.startswith("Invalid enum value"):
         expected = "one of the known values"
-    expected = re.sub(
-        "`(.+?)`",
-        lambda found: " or ".join(TYPES[name] for name in found[1].split(" | ")),
-        expected,
-    )
-    got = (
-        "" if path.endswith("[...]") else kind_of(value)
-    )  # of a mapping's value, its key is not named
-    raise FieldError(f"{field}{path}".removeprefix("."), expected, got)
+    expected = re.sub("`(.+?)`", _type_names, expected)
+    # msgspec does not name the key of a mapping's value.
+    got = ""
+    if not path.endswith("[...]"):
+        got = kind_of(_member(value, path))
+    raise FieldError(name.removeprefix("."), expected, got)
+
+
+def _type_names(types: re.Match[str]) -> str:
+    return " or ".join(map(TYPES.__getitem__, types[1].split(" | ")))
+
+
+def _member(value: Any, path: str) -> Any:
+    for key in re.findall(r"\w+", path):
+        value = value[int(key) if isinstance(value, list) else key]
+    return value
 
 
 def kind_of(value: object) -> str:
@@ -224,19 +239,27 @@ def kind_of(value: object) -> str:
         return "a list" if value else "an empty list"
     if isinstance(value, dict):
         return "an object"
-    return "a long string" if isinstance(value, str) and len(value) > 40 else repr(value)
+    if isinstance(value, str) and len(value) > 40:
+        return "a long string"
+    return repr(value)
 
 
-def _checked(benchmark: Benchmark, given: object, steps: object, where: Where) -> str:
+def _checked(benchmark: Benchmark, key: object, steps: object, where: Where) -> str:
     """Return the key as text. A wrong number of steps is a mistake of `parse`, not of the line."""
-    if type(steps) is not int or not 1 <= steps <= STEPS_MOST:
+    if type(steps) is not int or not 1 <= steps <= MAX_STEPS:
         raise BenchmarkError(
             f"{benchmark.name}: parse gave {in_brief(steps)} steps for {where}, expected 1 or more"
         )
-    key = str(given) if type(given) is int else given
-    if isinstance(key, str) and key and is_text(key):
+    if type(key) is int:
+        return str(key)
+    if not isinstance(key, str):
+        got = kind_of(key)
+    elif not key:
+        got = "an empty one"
+    elif is_text(key):
         return key
-    got = kind_of(given) if not isinstance(key, str) else "no UTF-8" if key else "an empty one"
+    else:
+        got = "no UTF-8"
     raise BadInput(
         f"{where}: field {benchmark.task_files.key_field}: expected text or a whole number, got"
         f" {got}"

@@ -24,7 +24,7 @@ OWN, AUTHORS = "own", "authors"
 
 
 class Template:
-    """The template of a file, or `own`, the one that ships.
+    """The template of a file, or the one that ships.
 
     `source` is its origin (`own` or a file's name); `files` are the bytes that define it, by name.
     Raise `BadInput` for a file that cannot be read, a place that is not in `known`, or one missing
@@ -32,24 +32,33 @@ class Template:
     """
 
     def __init__(
-        self, path: Path | None, own: Path, known: frozenset[str], needed: frozenset[str]
+        self,
+        path: Path | None,
+        shipped: Path,
+        known: frozenset[str],
+        needed: frozenset[str],
     ) -> None:
-        file = path or own
+        file = path or shipped
         data = read_file(file)
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             raise BadInput(f"{file}: a prompt template must be UTF-8 text") from None
-        is_own = path is None or data == read_file(own)
-        name = kept_name(file).removeprefix(KEPT)
         self.path = path
-        self.source = OWN if is_own else f"file {name}" if name in (OWN, AUTHORS) else name
-        self.files: Mapping[str, bytes] = {f"{KEPT}own.txt" if is_own else kept_name(file): data}
+        self.source = kept_name(file).removeprefix(KEPT)
+        self.files: Mapping[str, bytes] = {kept_name(file): data}
+        if path is None or data == read_file(shipped):
+            self.source = OWN
+            self.files = {f"{KEPT}own.txt": data}
+        elif self.source in (OWN, AUTHORS):
+            # A file of this name is not what a report calls by it.
+            self.source = f"file {self.source}"
         system, user = _split_roles(text, file)
-        self._system, self._user = _cut(system, known, file), _cut(user, known, file)
-        self._fixed_system = _filled("system", self._system, {}) if len(self._system) == 1 else None
-        if missing := needed.difference(self._system[1::2], self._user[1::2]):
-            places = " and ".join(f"${{{name}}}" for name in sorted(missing))
+        self._system = _cut(system, known, file)
+        self._user = _cut(user, known, file)
+        missing = needed.difference(self._system[1::2], self._user[1::2])
+        if missing:
+            places = " and ".join([f"${{{name}}}" for name in sorted(missing)])
             raise BadInput(
                 f"{file}: the prompt template has no place {places}, and without it no model could"
                 " answer"
@@ -60,7 +69,7 @@ class Template:
         user = _filled("user", self._user, values)
         if not self._system:
             return (user,)
-        return (self._fixed_system or _filled("system", self._system, values), user)
+        return (_filled("system", self._system, values), user)
 
 
 def kept_name(path: Path) -> str:
@@ -81,30 +90,35 @@ def check_digest(path: Path, data: bytes, digests: Mapping[str, str] | None) -> 
 def _split_roles(text: str, file: Path) -> tuple[str, str]:
     """Return the texts under `[system]` and `[user]`, each a line of its own. Without these, all is
     the user's."""
-    before, *parts = re.split(r"^\[(system|user)\][ \t]*\r?$", text, flags=re.MULTILINE)
-    roles, texts = parts[::2], [part.strip() for part in parts[1::2]] or [before.strip()]
-    if roles not in ([], ["user"], ["system", "user"]) or (roles and before.strip()):
+    preamble, *sections = re.split(r"^\[(system|user)\][ \t]*\r?$", text, flags=re.MULTILINE)
+    preamble = preamble.strip()
+    roles = sections[::2]
+    texts = [*map(str.strip, sections[1::2])]
+    if roles not in ([], ["user"], ["system", "user"]) or (roles and preamble):
         raise BadInput(
             f"{file}: a prompt template has one part [user], after one part [system] or nothing"
         )
-    if not texts[-1]:
+    system, user = ("", preamble, *texts)[-2:]
+    if not user:
         raise BadInput(f"{file}: the prompt template has no text for the user message")
-    return (texts[0] if len(texts) == 2 else ""), texts[-1]
+    return system, user
 
 
 def _cut(text: str, known: frozenset[str], file: Path) -> tuple[str, ...]:
-    """Return the parts of a text: literal text at even positions, names of places at odd ones."""
-    parts = tuple(re.split(r"\$\{([^{}\n]*)\}", text)) if text else ()
-    for name in parts[1::2]:
+    """Return the pieces of a text: literal text at even positions, names of places at odd ones."""
+    if not text:
+        return ()
+    pieces = re.split(r"\$\{([^{}\n]*)\}", text)
+    for name in pieces[1::2]:
         if name not in known:
             raise BadInput(
                 f"{file}: unknown place ${{{name}}}; known are {', '.join(sorted(known))}"
             )
-    return parts
+    return tuple(pieces)
 
 
-def _filled(role: str, parts: tuple[str, ...], values: Mapping[str, str]) -> Message:
-    """Return a message of the parts that `_cut` returns."""
-    texts = list(parts)
-    texts[1::2] = [values[name] for name in parts[1::2]]
+def _filled(role: str, pieces: tuple[str, ...], values: Mapping[str, str]) -> Message:
+    """Return a message of the pieces that `_cut` returns."""
+    texts = list(pieces)
+    texts[1::2] = map(values.__getitem__, pieces[1::2])
     return Message(role, "".join(texts))

@@ -19,16 +19,13 @@ def counted(record: JSON) -> dict[str, int]:
 
 
 def tokens(usage: Mapping[str, int]) -> str:
-    counts = (
+    text = (
         f"{usage['requests']} requests, {usage['prompt_tokens']} prompt tokens, "
         f"{usage['completion_tokens']} completion tokens"
     )
-    missing = usage["untold"]
-    return (
-        f"{counts}, without those of {missing} requests whose usage was not reported."
-        if missing
-        else f"{counts}."
-    )
+    if usage["untold"]:
+        text += f", without those of {usage['untold']} requests whose usage was not reported"
+    return f"{text}."
 
 
 def billed(cost: Cost, users: int, user: str) -> Iterator[str]:
@@ -59,14 +56,15 @@ def billed(cost: Cost, users: int, user: str) -> Iterator[str]:
     if cost.money is None or cost.price is None:
         yield "No price is known for this model."
         return
-    about, bounds = "about " if cost.money.about else "", ""
+    bill = f"{plain(cost.money.amount)} {cost.money.currency}"
+    if cost.money.about:
+        bill = f"about {bill}"
     if cost.money.high is not None:
-        bounds = f" (the bill is {plain(cost.money.least)} to {plain(cost.money.most)})"
-    of_each = f", {money_text(each([cost.money], users))} a {user}" if users else ""
-    yield (
-        f"Cost: {about}{plain(cost.money.amount)} {cost.money.currency}{bounds}{of_each}. "
-        f"Price: {'; '.join(price.described for price in cost.prices)}."
-    )
+        bill += f" (the bill is {plain(cost.money.least)} to {plain(cost.money.most)})"
+    if users:
+        bill += f", {money_text(each([cost.money], users))} a {user}"
+    prices = [price.described for price in cost.prices]
+    yield f"Cost: {bill}. Price: {'; '.join(prices)}."
 
 
 def session(took: JSON | None, user: str) -> str | None:
@@ -77,24 +75,26 @@ def session(took: JSON | None, user: str) -> str | None:
     """
     if not took or took["ratio"] is None:
         return None
-    others = (
-        took.get("runs", 1) - 1
-    )  # several models at one account share its slots, and so one bound
-    shared = f", with those of {others} more at the same account" if others else ""
-    held_up = f" {words}" if (words := bottleneck(took)) else ""
-    return (
+    # Several models at one account share its slots, and so one bound.
+    further_runs = took.get("runs", 1) - 1
+    shared = ""
+    if further_runs:
+        shared = f", with those of {further_runs} more at the same account"
+    text = (
         f"The last session took {took['seconds']:.1f} s, {took['ratio']:.2f} times the least that"
         f" its requests allow ({took['lower_bound_seconds']:.1f} s: the larger of all their time"
-        f" over {took['slots']:g} slots, and the longest {user}'s chain{shared}).{held_up}"
+        f" over {took['slots']:g} slots, and the longest {user}'s chain{shared})."
     )
+    return " ".join(filter(None, (text, bottleneck(took))))
 
 
 def bottleneck(took: JSON) -> str | None:
     """Return that the event loop held the last session up, and what to do about it; None if it did
     not."""
-    if (share := took.get("event_loop")) is None:
+    share = took.get("event_loop")
+    if share is None:
         return None
-    used = f"{100 * share:.0f} % of its core"
     return (
-        f"The event loop used {used} and held the run up: `harness run --help` has what uses more."
+        f"The event loop used {100 * share:.0f} % of its core and held the run up:"
+        " `harness run --help` has what uses more."
     )

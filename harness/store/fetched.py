@@ -48,7 +48,7 @@ def load(folder: Path) -> Fetched:
     path = folder / NAME
     try:
         return (
-            json.decode(input_file(path, most=DOCUMENT_MOST), type=Fetched)
+            json.decode(input_file(path, max_bytes=DOCUMENT_MOST), type=Fetched)
             if path.exists()
             else Fetched({})
         )

@@ -283,7 +283,7 @@ def bad_lines(subject: Subject) -> Iterator[str]:
     can be played."""
     reported = set()
     for number, line in enumerate(subject.decoded[:MAX_FINDINGS], 1):
-        watched = tasks.Line(line)
+        watched = tasks.TrackedLine(line)
         subject.benchmark.parse(watched, subject.subset)
         for path in line_changes.paths(line):
             # A field's other values, and other lines, most likely have the same mistake.
