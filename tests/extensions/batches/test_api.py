@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.client.address import Address
-from harness.client.http import Client
+from harness.client.http import LARGEST_REPLY, Client
 from harness.client.replies import Denied
 from harness.errors import EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
 from harness.extensions.batches.api import BatchApi
@@ -117,6 +117,22 @@ def test_line_with_a_reply_is_its_completion() -> None:
         {"custom_id": "1", "response": {"status_code": 200, "body": REPLY}, "error": None}, b"{}"
     )
     assert received.completion.text == "好"
+
+
+def test_line_keeps_calls_and_log_probabilities_and_has_the_limit_of_a_reply() -> None:
+    """The request of the line decides whether a call is an answer."""
+    call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
+    logprobs = {"content": [{"token": "A", "logprob": -1.5}]}
+    choice: JSON = {"message": {"tool_calls": [call]}, "logprobs": logprobs}
+    line: JSON = {"response": {"status_code": 200, "body": {"choices": [choice]}}}
+    received = api().judged(line, b'{"tools": [{}]}')
+    assert [(one.id, one.name) for one in received.completion.tool_calls] == [("a", "f")]
+    assert received.completion.logprobs == logprobs
+    assert api().judged(line, b"{}").completion.tool_calls == ()
+    choice["logprobs"] = {"content": [{"token": "A" * LARGEST_REPLY, "logprob": -1.5}]}
+    with pytest.raises(TransportFault) as caught:
+        api().judged(line, b"{}")
+    assert caught.value.kind == "too_large"
 
 
 async def call(address: Address, *arguments: Any, **options: Any) -> dict[str, Any]:
