@@ -4,8 +4,8 @@ are installed.
 
 A price belongs to a provider and a model by its exact name, or to the name before a date:
 `gpt-4o-2024-08-06` has the price of `gpt-4o` where it has none of its own. One of the two tables
-holds at that provider's own address alone: a relay bills what it likes. docs/providers.md,
-"Prices", is the user's page.
+holds at that provider's own address alone: a relay bills what it likes. docs/features/prices.md
+is the user's page.
 """
 
 from __future__ import annotations

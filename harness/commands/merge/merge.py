@@ -1,5 +1,5 @@
 """Merge the parts of a run (`run --part`) to the run that one process would have written
-(docs/features/parts.md).
+(docs/scale.md, Merge).
 
 Guarantee: parts are only read, under their locks. The run is written in a folder aside, which gets
 its name last: after any death there is the whole run or none, and the next merge removes what was

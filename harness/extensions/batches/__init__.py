@@ -1,4 +1,4 @@
-"""Send requests by a provider's Batch API, for less (`--batch`; docs/providers.md)."""
+"""Send requests by a provider's Batch API, for less (`--batch`; docs/features/batches.md)."""
 
 from __future__ import annotations
 
