@@ -26,8 +26,9 @@ from harness.ui.streams import show_json, tell
 
 GATE_CODES = {"not_worse": 0, "worse": 7, "unknown": 8}
 MAX_WIDTH = 120
-FEWEST, MOST = 1000, 1_000_000
-"""Swaps: with fewer, the second digit of a p-value would be random."""
+MIN_SWAPS = 1000
+"""With fewer, the second digit of a p-value would be random."""
+MAX_SWAPS = 1_000_000
 
 
 @command_options
@@ -44,7 +45,7 @@ class Options(options.Forced, options.AsJson, options.Earlier):
         RESAMPLES,
         "swaps of the permutation test, and draws for simultaneous intervals (default:"
         f" {RESAMPLES})",
-        check=whole(FEWEST, MOST),
+        check=whole(MIN_SWAPS, MAX_SWAPS),
     )
     out: Path | None = option(
         None, "write an Excel file too", unit="FILE.xlsx", read=file_of(".xlsx")
@@ -71,8 +72,10 @@ def execute(args: Options) -> int:
     written = [path for path in (args.out, args.html) if path is not None]
     check_free(*written, force=args.force)
     data = _compared(args)
+
     if args.out is not None:
         xlsx.write(args.out, comparison.sheets(data))
+
     if args.html is not None:
         from harness.reporting import html
 
@@ -80,35 +83,44 @@ def execute(args: Options) -> int:
         atomic.make_folder(args.html.parent)
         page = html.page(title, list(comparison.blocks(data)))
         atomic.write(args.html, page.encode("utf-8", "replace"), shared=True)
+
     if args.json:
         show_json(data)
     else:
-        screen = console()
-        blocks = (
-            comparison.blocks(data)
-            if args.full
-            else comparison.summary(data, "--full shows the rest.")
-        )
-        between = "\n\n" if args.full else "\n"
-        text = rendered(
-            list(blocks), min(screen.width, MAX_WIDTH), encoding=screen.encoding, between=between
-        )
-        screen.print(*text.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
+        _print(data, full=args.full)
+
     for path in written:
         tell(f"written: {path}")
+
     return 0 if args.not_worse_than is None else _gate(data)
+
+
+def _print(data: JSON, *, full: bool) -> None:
+    screen = console()
+    if full:
+        blocks = list(comparison.blocks(data))
+        separator = "\n\n"
+    else:
+        blocks = list(comparison.summary(data, "--full shows the rest."))
+        separator = "\n"
+
+    width = min(screen.width, MAX_WIDTH)
+    text = rendered(blocks, width, encoding=screen.encoding, between=separator)
+    screen.print(*text.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
 
 
 def _gate(data: JSON) -> int:
     """Print whether the first run is worse than the second by more than a margin; return the exit
     code."""
-    gates = [(pair, pair["non_inferiority"]) for pair in data["pairs"] if "non_inferiority" in pair]
-    if len(data["pairs"]) != 1 or not gates:
+    pair = data["pairs"][0]
+    gate = pair.get("non_inferiority")
+    if len(data["pairs"]) > 1 or not gate:
         raise BadInput(
             "--not-worse-than is for two runs of one benchmark that have users in common"
         )
-    [(pair, gate)] = gates
+
     tell(comparison.non_inferiority(pair, gate))
+
     return GATE_CODES[gate["answer"]]
 
 
@@ -126,7 +138,11 @@ def _compared(args: Options) -> JSON:
     return pairs.compared(chosen, args.resamples, args.not_worse_than, args.metric)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(
+    frozen=True,
+    slots=True,
+    repr=False,
+)
 class Findings:
     """What a command has found, for Python: `data` is what its `--json` prints, `blocks` everything
     for people. As text and in notebooks it is the first lines."""
@@ -160,7 +176,6 @@ def compare(  # noqa: PLR0913
     `metric`, by default the last one, `data` has the key `non_inferiority` for each pair. Raise
     `BadInput`.
     """
-    data = _compared(
-        called("compare", {**locals(), "name": [fspath(one) for one in runs] or None}).args
-    )
+    args = called("compare", {**locals(), "name": [fspath(run) for run in runs] or None}).args
+    data = _compared(args)
     return Findings(data, tuple(comparison.blocks(data)))

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import to_builtins
 
-from harness.commands.compare import sides as runs
+from harness.commands.compare import sides
 from harness.commands.compare.sides import Subset
 from harness.commands.compare.warnings import coverage, warnings
 from harness.cost import money_text
@@ -46,7 +46,7 @@ Runs = Mapping[str, Mapping[str, Subset]]
 """The subsets of each run, by the names of both."""
 
 
-class Pair(NamedTuple):
+class RunPair(NamedTuple):
     """Runs `a` and `b` on the subsets of one benchmark that both have; `alone` are the names of
     those that only one has."""
 
@@ -61,15 +61,16 @@ class Pair(NamedTuple):
     @property
     def strata(self) -> list[Stratum]:
         """Return the subsets on which both have users with the same task."""
-        reports = [[of.report for of in of_subset] for of_subset in self.subsets]
-        with_chance = [
-            next((report for report in both if report and report.chance), None) for both in reports
-        ]
-        strata = [
-            Stratum.of(a, b, self.figures, report)
-            for (a, b), report in zip(self.sides, with_chance, strict=True)
-        ]
-        return [stratum for stratum in strata if stratum.users]
+        strata = []
+        for (a, b), subsets in zip(self.sides, self.subsets, strict=True):
+            reports = (subset.report for subset in subsets)
+            with_chance = next((report for report in reports if report and report.chance), None)
+            stratum = Stratum.of(a, b, self.figures, with_chance)
+
+            if stratum.users:
+                strata.append(stratum)
+
+        return strata
 
     @property
     def left_out(self) -> list[str]:
@@ -82,21 +83,22 @@ class Pair(NamedTuple):
                 has = "has" if len(empty) == 1 else "have"
                 sentences.append(f"On {a.subset} {' and '.join(empty)} {has} no scored user.")
             elif not a.tasks.items() & b.tasks.items():
-                why = (
-                    "no user with the same task"
-                    if a.tasks.keys() & b.tasks.keys()
-                    else "no user in common"
-                )
-                sentences.append(f"On {a.subset} {a.run} and {b.run} have {why}.")
-        return sentences + [
-            f"Only {run} has {', '.join(names)}: left out."
-            for run, names in self.alone.items()
-            if names
-        ]
+                has_same_users = a.tasks.keys() & b.tasks.keys()
+                lack = "no user with the same task" if has_same_users else "no user in common"
+                sentences.append(f"On {a.subset} {a.run} and {b.run} have {lack}.")
+
+        for run, names in self.alone.items():
+            if names:
+                sentences.append(f"Only {run} has {', '.join(names)}: left out.")
+
+        return sentences
 
 
 def compared(
-    chosen: CompareOptions, resamples: int, points: float | None = None, metric: str | None = None
+    chosen: CompareOptions,
+    resamples: int,
+    points: float | None = None,
+    metric: str | None = None,
 ) -> JSON:
     """Return the whole comparison, as `compare --json` prints it. Raise `BadInput` if no two runs
     share a user.
@@ -104,114 +106,152 @@ def compared(
     With `points`, each pair says whether its first run is not worse by more than that in a primary
     `metric`, by default the last one.
     """
-    found = _found(chosen)
-    pairs = _pairs(found, chosen.tasks)
+    runs = _runs(chosen)
+    pairs = _pairs(runs, chosen.tasks)
     strata = [pair.strata for pair in pairs]
+
     if not any(strata):
-        raise BadInput(" ".join(dict.fromkeys(words for pair in pairs for words in pair.left_out)))
+        sentences = chain.from_iterable(pair.left_out for pair in pairs)
+        raise BadInput(" ".join(dict.fromkeys(sentences)))
+
+    families: dict[str, list[list[Stratum]]] = {}
+    for pair, strata_of_pair in zip(pairs, strata, strict=True):
+        families.setdefault(pair.benchmark, []).append(strata_of_pair)
+
     figures = {}
-    for benchmark in dict.fromkeys(pair.benchmark for pair in pairs):
-        family = [
-            of_pair
-            for pair, of_pair in zip(pairs, strata, strict=True)
-            if pair.benchmark == benchmark
-        ]
+    for benchmark, family in families.items():
         figures[benchmark] = iter(differences.compared(family, resamples))
+
     return {
         "format": FORMAT,
-        "runs": [_run(*run) for run in found.items()],
+        "runs": list(map(_run_data, runs, runs.values())),
         "resamples": resamples,
         "seed": differences.SEED,
         "pairs": [
-            _report(pair, of_pair, next(figures[pair.benchmark]), points, metric)
-            for pair, of_pair in zip(pairs, strata, strict=True)
+            _pair_data(pair, strata_of_pair, next(figures[pair.benchmark]), points, metric)
+            for pair, strata_of_pair in zip(pairs, strata, strict=True)
         ],
     }
 
 
-def _found(chosen: CompareOptions) -> Runs:
+def _runs(chosen: CompareOptions) -> Runs:
     """Return the subsets of each run. Raise `BadInput` for a run without any."""
-    found = {}
-    for run, folder in runs.folders(chosen.names, chosen.results).items():
-        found[run] = runs.subsets(run, folder, chosen.subsets, chosen.trust, chosen.benchmark)
-        if not found[run]:
+    runs = {}
+    for run, folder in sides.folders(chosen.names, chosen.results).items():
+        runs[run] = sides.subsets(
+            run,
+            folder,
+            chosen.subsets,
+            chosen.trust,
+            chosen.benchmark,
+        )
+        if not runs[run]:
             wanted = f" for {', '.join(chosen.subsets)}" if chosen.subsets else ""
             raise BadInput(f"{folder} holds no run{wanted}")
-    return found
+
+    return runs
 
 
-def _run(run: str, subsets: Mapping[str, Subset]) -> JSON:
-    manifests = [subset.manifest for subset in subsets.values() if subset.manifest]
+def _run_data(run: str, by_name: Mapping[str, Subset]) -> JSON:
+    subsets = by_name.values()
+    manifests = [subset.manifest for subset in subsets if subset.manifest]
     models = dict.fromkeys(manifest.identity["model"] for manifest in manifests)
-    replies = to_builtins(together(manifest.reply_facts for manifest in manifests))
-    costs = [report.cost for subset in subsets.values() if (report := subset.report)]
-    cost = money_text(summed(cost.money for cost in costs if cost))
-    return {
+    reports = [subset.report for subset in subsets]
+    costs = [report.cost.money for report in reports if report and report.cost]
+    data: JSON = {
         "name": run,
-        "benchmark": ", ".join(dict.fromkeys(subset.benchmark for subset in subsets.values())),
+        "benchmark": ", ".join(dict.fromkeys(subset.benchmark for subset in subsets)),
         "model": ", ".join(models) or None,
-        "subsets": ", ".join(subsets),
-        **({"replies": replies} if replies else {}),
-        **({"cost": cost} if cost else {}),
+        "subsets": ", ".join(by_name),
     }
+    replies = to_builtins(together(manifest.reply_facts for manifest in manifests))
+
+    if replies:
+        data["replies"] = replies
+
+    cost = money_text(summed(costs))
+    if cost:
+        data["cost"] = cost
+
+    return data
 
 
-def _pairs(found: Runs, tasks: Path | None) -> list[Pair]:
+def _pairs(runs: Runs, tasks: Path | None) -> list[RunPair]:
     """Return every pair of runs, for each benchmark that both have; each file is read once."""
     by_subset: dict[str, list[Subset]] = {}
-    for subsets in found.values():
-        for name, subset in subsets.items():
-            by_subset.setdefault(name, []).append(subset)
-    measured = {name: runs.figures(of, tasks) for name, of in by_subset.items() if len(of) > 1}
-    read = cache(lambda run, subset: runs.read(found[run][subset], measured[subset]))
+    for name, subset in chain.from_iterable(subsets.items() for subsets in runs.values()):
+        by_subset.setdefault(name, []).append(subset)
+
+    figures = {}
+    for name, subsets in by_subset.items():
+        if len(subsets) > 1:
+            figures[name] = sides.common_figures(subsets, tasks)
+
+    read = cache(lambda run, name: sides.read_side(runs[run][name], figures[name]))
     pairs = []
-    for a, b in combinations(found, 2):
+    for a, b in combinations(runs, 2):
+        in_a, in_b = runs[a], runs[b]
         alone = {
-            run: sorted(found[run].keys() - found[other].keys()) for run, other in ((a, b), (b, a))
+            a: sorted(in_a.keys() - in_b.keys()),
+            b: sorted(in_b.keys() - in_a.keys()),
         }
         groups: dict[str, list[str]] = {}
-        for name in sorted(found[a].keys() & found[b].keys()):
-            groups.setdefault(found[a][name].benchmark, []).append(name)
+        for name in sorted(in_a.keys() & in_b.keys()):
+            groups.setdefault(in_a[name].benchmark, []).append(name)
+
         for benchmark, names in groups.items():
-            subsets_of_both = [(found[a][name], found[b][name]) for name in names]
-            sides = [(read(a, name), read(b, name)) for name in names]
-            pairs.append(Pair(a, b, benchmark, subsets_of_both, sides, measured[names[0]], alone))
+            of_both = [(in_a[name], in_b[name]) for name in names]
+            pair_sides = [(read(a, name), read(b, name)) for name in names]
+            common = figures[names[0]]
+            pairs.append(
+                RunPair(
+                    a,
+                    b,
+                    benchmark,
+                    of_both,
+                    pair_sides,
+                    common,
+                    alone,
+                )
+            )
+
     if not pairs:
-        has = {
-            run: ", ".join(f"{of.name} ({of.benchmark})" for of in subsets.values())
-            for run, subsets in found.items()
-        }
-        which = "; ".join(f"{run} has {names}" for run, names in has.items())
-        raise BadInput(f"the runs have no subset in common: {which}")
+        raise BadInput(f"the runs have no subset in common: {_subsets_text(runs)}")
+
     return pairs
 
 
-def _report(
-    pair: Pair,
+def _subsets_text(runs: Runs) -> str:
+    sentences = []
+    for run, subsets in runs.items():
+        names = ", ".join(f"{subset.name} ({subset.benchmark})" for subset in subsets.values())
+        sentences.append(f"{run} has {names}")
+
+    return "; ".join(sentences)
+
+
+def _pair_data(
+    pair: RunPair,
     strata: Sequence[Stratum],
     figures: Sequence[Difference],
     points: float | None,
-    metric: str | None,
+    gate_metric: str | None,
 ) -> JSON:
     """Return everything about two runs."""
     names = {"a": pair.a, "b": pair.b}
     covered = [
-        coverage(subsets, sides, pair.figures)
-        for subsets, sides in zip(pair.subsets, pair.sides, strict=True)
+        coverage(subsets, sides_of_subset, pair.figures)
+        for subsets, sides_of_subset in zip(pair.subsets, pair.sides, strict=True)
     ]
     units = pair.figures.metrics
-    verdicts = [
-        " ".join(
-            [
-                verdict(of, units[of.metric], pair.a, pair.b),
-                *reservations(of, units[of.metric], names),
-            ]
-        )
-        for of in reversed(figures)
-        if not of.exploratory
-    ]
-    gate = None if points is None else _gate(pair, strata, figures, points, metric)
-    return {
+    verdicts = []
+    for figure in reversed(figures):
+        if not figure.exploratory:
+            metric = units[figure.metric]
+            sentences = reservations(figure, metric, names)
+            verdicts.append(" ".join([verdict(figure, metric, pair.a, pair.b), *sentences]))
+
+    data = {
         **names,
         "benchmark": pair.benchmark,
         "main": list(pair.figures.main),
@@ -222,12 +262,16 @@ def _report(
         "figures": to_builtins(figures),
         "most_different": differences.most_different(strata),
         "verdicts": verdicts or ["Nothing to compare."],
-        **({"non_inferiority": asdict(gate)} if gate else {}),
     }
+    gate = None if points is None else _gate(pair, strata, figures, points, gate_metric)
+    if gate:
+        data["non_inferiority"] = asdict(gate)
+
+    return data
 
 
 def _gate(
-    pair: Pair,
+    pair: RunPair,
     strata: Sequence[Stratum],
     figures: Sequence[Difference],
     points: float,
@@ -240,8 +284,11 @@ def _gate(
     if name not in main:
         known = which_is_known(name, main)
         raise BadInput(f"--metric: {name} is no primary metric of {pair.benchmark}{known}")
-    primary = [figure for figure in figures if figure.metric == name and not figure.exploratory]
-    if not primary:
-        return None
-    metric, column = pair.figures.metrics[name], pair.figures.names.index(name)
-    return differences.non_inferiority(primary[0], strata, column, points / metric.scale)
+
+    for figure in figures:
+        if figure.metric == name and not figure.exploratory:
+            column = pair.figures.names.index(name)
+            margin = points / pair.figures.metrics[name].scale
+            return differences.non_inferiority(figure, strata, column, margin)
+
+    return None

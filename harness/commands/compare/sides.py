@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
+from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.records import ODD_SHAPE
@@ -31,8 +32,9 @@ from harness.store.log import lines, objects, parsed, sound
 from harness.store.manifest import Manifest, load
 from harness.store.run import RECORD_FORMAT, RunFiles
 
-SHARD = 256
-UNKNOWN = "an unknown benchmark"
+RECORDS_AT_ONCE = 256
+"""A read of all at once would take too much memory."""
+UNKNOWN_BENCHMARK = "an unknown benchmark"
 SCORE_AGAIN = "score it again with `reeval`"
 
 
@@ -57,10 +59,11 @@ class Subset:
     def benchmark(self) -> str:
         if self.manifest:
             return str(self.manifest.identity["benchmark"])
+
         try:
             return registry.importing(self.name)[0].name
         except BadInput:
-            return UNKNOWN
+            return UNKNOWN_BENCHMARK
 
     @property
     def report(self) -> Report | None:
@@ -75,137 +78,195 @@ class Subset:
 def folders(named: Sequence[str], results: Path) -> dict[str, Path]:
     """Return the folders of runs, by their labels; a run of the results folder goes before another
     folder. Raise `BadInput` for fewer than two, or one that does not exist."""
-    found: dict[str, Path] = {}
+    by_label: dict[str, Path] = {}
     for name in named:
         path = selection.folder(name, results)
         label = path.resolve().name
-        label = name if label in found else label
-        if label in found or any(path.samefile(other) for other in found.values()):
+        if label in by_label:
+            label = name
+        if label in by_label or any(map(path.samefile, by_label.values())):
             raise BadInput(f"{name} is named twice: name different runs")
-        found[label] = path
-    if len(found) < 2:
-        raise BadInput(f"name at least two runs to compare, got {', '.join(found)}")
-    return found
+
+        by_label[label] = path
+
+    if len(by_label) < 2:
+        raise BadInput(f"name at least two runs to compare, got {', '.join(by_label)}")
+
+    return by_label
 
 
 def subsets(
-    run: str, folder: Path, wanted: Sequence[str], trust: bool, benchmark: str | None
+    run: str,
+    folder: Path,
+    wanted: Sequence[str],
+    trust: bool,
+    benchmark: str | None,
 ) -> dict[str, Subset]:
     """Return the subsets of a run, by name; those `wanted` if any. Raise `BadInput` for an unusable
     manifest."""
     chosen = {name.lower() for name in wanted}
     names = {path.stem.removeprefix("run_") for path in folder.glob("run_*.json")}
-    names |= {
-        path.stem.removeprefix("inference_results_")
-        for path in folder.glob("inference_results_*.jsonl")
-    }
-    found = {}
+    for path in folder.glob("inference_results_*.jsonl"):
+        names.add(path.stem.removeprefix("inference_results_"))
+
+    by_name = {}
     for name in sorted(names & chosen if chosen else names):
         files = RunFiles(folder, name)
-        saved = SavedRun(files, made, trust, benchmark) if (made := load(files.manifest)) else None
-        found[name] = Subset(run, files, saved)
-    return found
+        manifest = load(files.manifest)
+        saved = SavedRun(files, manifest, trust, benchmark) if manifest else None
+        by_name[name] = Subset(run, files, saved)
+
+    return by_name
 
 
-def figures(of: Sequence[Subset], tasks: Path | None) -> Figures:
+def common_figures(subsets: Sequence[Subset], tasks: Path | None) -> Figures:
     """Return the figures of the benchmark that these runs of one subset have in common.
 
     Raise `BadInput` if they are of several, or were not scored with the current ground truth.
     """
-    found = {subset.benchmark: subset for subset in of}
-    if len(found) > 1:
-        which = " and ".join(f"{subset.run} is a run of {name}" for name, subset in found.items())
-        raise BadInput(f"{which}: they cannot be compared")
-    runs = [subset.saved for subset in of if subset.saved]
+    by_benchmark = {subset.benchmark: subset for subset in subsets}
+    if len(by_benchmark) > 1:
+        texts = (f"{subset.run} is a run of {name}" for name, subset in by_benchmark.items())
+        raise BadInput(f"{' and '.join(texts)}: they cannot be compared")
+
+    runs = [subset.saved for subset in subsets if subset.saved]
     if not runs:
-        return Figures(registry.importing(of[0].name)[0]())
+        return Figures(registry.importing(subsets[0].name)[0]())
+
     benchmark = runs[0].measuring(tasks)
     for run in runs:
-        if (
-            run.manifest.tasks.get("truth", benchmark.task_files.truth_sha256)
-            != benchmark.task_files.truth_sha256
-        ):
-            raise BadInput(
-                f"{run.name} was scored with another ground truth than the current one: score it"
-                " again with `reeval`, or name the folder that has it with --tasks-dir"
-            )
-        if (origin := benchmark.origin) and run.manifest.identity["files"].get(
-            origin.kept
-        ) != origin.digest:
-            raise BadInput(
-                f"{run.name} was made with another version of {origin.kept}: they cannot be"
-                " compared"
-            )
-    primary = {
-        subset.manifest.provenance.get("primary") if subset.manifest else None for subset in of
-    }
+        _check_measures_alike(run, benchmark)
+
+    primary = set()
+    for subset in subsets:
+        primary.add(subset.manifest.provenance.get("primary") if subset.manifest else None)
+
     return Figures(benchmark, primary.pop() if len(primary) == 1 else None)
 
 
-def read(of: Subset, figures: Figures) -> Side:
+def _check_measures_alike(run: SavedRun, benchmark: Benchmark) -> None:
+    """Raise `BadInput` for a run with another ground truth or other code than the benchmark."""
+    truth = benchmark.task_files.truth_sha256
+    if run.manifest.tasks.get("truth", truth) != truth:
+        raise BadInput(
+            f"{run.name} was scored with another ground truth than the current one: score it"
+            " again with `reeval`, or name the folder that has it with --tasks-dir"
+        )
+
+    origin = benchmark.origin
+    if origin and run.manifest.identity["files"].get(origin.kept) != origin.digest:
+        raise BadInput(
+            f"{run.name} was made with another version of {origin.kept}: they cannot be compared"
+        )
+
+
+def read_side(subset: Subset, figures: Figures) -> Side:
     """Return what a run's users contribute. Raise `BadInput` for records that this harness has not
     scored."""
-    tasks, places, parts = dict[str, str](), dict[str, dict[str, int]](), list[Array]()
-    outcomes, alike, skipped = list[Outcomes](), dict[Outcomes, Outcomes](), [0]
-    records = _records(of, skipped)
-    while some := list(islice(records, SHARD)):
-        for place, (record, task) in enumerate(some, len(outcomes)):
-            if tasks.get(record.key) != task:  # of two records the later one is the user's
-                tasks[record.key], places[record.key] = task, {}
+    tasks: dict[str, str] = {}
+    places: dict[str, dict[str, int]] = {}  # of each user's records among all, by repeat
+    chunks: list[Array] = []
+    outcomes: list[Outcomes] = []
+    shared: dict[Outcomes, Outcomes] = {}
+    skipped = [0]
+    records = _records(subset, skipped)
+
+    while chunk := list(islice(records, RECORDS_AT_ONCE)):
+        for place, (record, task) in enumerate(chunk, len(outcomes)):
+            # Of two records the later one is the user's.
+            if tasks.get(record.key) != task:
+                tasks[record.key] = task
+                places[record.key] = {}
+
             places[record.key][str(record.data.get("repeat"))] = place
-        shard = [record for record, _ in some]
-        try:
-            parts.append(figures.raw(shard))
-            counted = [tuple(sorted(one.items())) for one in figures.outcomes(shard)]
-        except ODD_SHAPE as error:  # a record that is odd only together with others
-            raise BadInput(
-                f"{of.files.results}: a saved record has another shape than this harness gives it,"
-                f" one of users {shard[0].key} to {shard[-1].key} ({type(error).__name__}):"
-                f" {SCORE_AGAIN}"
-            ) from None
-        except BadInput as error:
-            raise BadInput(f"{of.files.results}: {error}") from None
-        outcomes += [alike.setdefault(one, one) for one in counted]
-    chosen = [[*places[key].values()] for key in tasks]
-    starts = np.cumsum([0, *map(len, chosen)])[:-1].tolist()
-    raw = (
-        np.concatenate(parts)[[place for some in chosen for place in some]]
-        if tasks
-        else figures.raw([])
+
+        rows, counts = _measured(subset, figures, [record for record, _ in chunk])
+        chunks.append(rows)
+        # Many users have the same outcomes, and a run may have a million users.
+        outcomes += map(shared.setdefault, counts, counts)
+
+    places_of_users = [list(places[user].values()) for user in tasks]
+    starts = np.cumsum([0, *map(len, places_of_users)])[:-1].tolist()
+    order = list(chain.from_iterable(places_of_users))
+    raw = np.concatenate(chunks)[order] if chunks else figures.raw([])
+    contributions, given = figures.contributions(raw, starts)
+    failed = {}
+    for _, data in objects(subset.files.failures):
+        user = str(data.get("user_id"))
+        if user not in tasks:
+            failed[user] = str(data.get("task"))
+
+    outcomes_of_users = []
+    for of_repeats in places_of_users:
+        outcomes_of_users.append(_together([outcomes[place] for place in of_repeats]))
+
+    return Side(
+        subset.run,
+        subset.name,
+        tasks,
+        contributions,
+        given,
+        outcomes_of_users,
+        failed,
+        subset.saved.expected_users if subset.saved else None,
+        skipped[0],
     )
-    rows, given = figures.contributions(raw, starts)
-    failures = (data for _, data in objects(of.files.failures))
-    failed = {str(data.get("user_id")): str(data.get("task")) for data in failures}
-    failed = {user: task for user, task in failed.items() if user not in tasks}
-    counts = [_together([outcomes[place] for place in some]) for some in chosen]
-    expected = of.saved.expected_users if of.saved else None
-    return Side(of.run, of.name, tasks, rows, given, counts, failed, expected, skipped[0])
+
+
+def _measured(
+    subset: Subset,
+    figures: Figures,
+    records: Sequence[Record],
+) -> tuple[Array, list[Outcomes]]:
+    """Return a row and the outcomes of each record. Raise `BadInput` for records of another
+    shape."""
+    path = subset.files.results
+    try:
+        rows = figures.raw(records)
+        outcomes = [tuple(sorted(counts.items())) for counts in figures.outcomes(records)]
+    except ODD_SHAPE as error:  # a record that is odd only together with others
+        raise BadInput(
+            f"{path}: a saved record has another shape than this harness gives it, one of users"
+            f" {records[0].key} to {records[-1].key} ({type(error).__name__}): {SCORE_AGAIN}"
+        ) from None
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+
+    return rows, outcomes
 
 
 def _together(outcomes: Sequence[Outcomes]) -> Outcomes:
     """Return the outcomes of a user's repeats as one."""
     if len(outcomes) == 1:
         return outcomes[0]
-    return tuple(sorted(sum((Counter(dict(one)) for one in outcomes), Counter()).items()))
+
+    counts = Counter[str]()
+    for of_repeat in outcomes:
+        counts.update(dict(of_repeat))
+
+    return tuple(sorted(counts.items()))
 
 
-def _records(of: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:
+def _records(subset: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:
     """Yield records with their task's hash; count unsound lines in `skipped`."""
-    path = of.files.results
+    path = subset.files.results
     for number, line in enumerate(lines(path), 1):
         if not line.text:
             continue
+
         data = parsed(line.text) if sound(line.text) else {}
-        if not data and of.manifest is None:
+        if not data and subset.manifest is None:
             raise BadInput(f"{path}, line {number}: not scored by this harness: {SCORE_AGAIN}")
+
         user, task = data.get("user_id"), data.get("task")
         if user is None or not isinstance(task, str):
-            skipped[0] += (
-                not data or of.manifest is not None
-            )  # of another program's users some are not scored
+            # Of another program's users some are not scored.
+            skipped[0] += not data or subset.manifest is not None
             continue
+
         if data.get("format") != RECORD_FORMAT:
             raise BadInput(
                 f"{path}, line {number}: field format: expected {RECORD_FORMAT}: {SCORE_AGAIN}"
             )
+
         yield Record(str(user), data), task

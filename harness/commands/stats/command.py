@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -16,8 +17,8 @@ from harness.commands.stats import costs, formats, workbooks
 from harness.commands.stats import leaderboard as tables
 from harness.commands.stats.missing import left_out, unranked
 from harness.commands.stats.notes import notes
-from harness.commands.stats.run_reports import RunReport, read, without_merged
-from harness.commands.stats.standings import Standing, main, standings
+from harness.commands.stats.run_reports import RunReport, about_run, by_run, read, without_merged
+from harness.commands.stats.standings import Standing, main_standings, standings
 from harness.commands.stats.uncertainty import with_uncertainty
 from harness.document import Table
 from harness.errors import BadInput, MachineError, in_brief, which_is_known
@@ -80,16 +81,34 @@ def execute(args: Options) -> int:
         raise BadInput("--out is the folder for the files of --excel")
     if args.into:
         check_free(args.into, force=args.force)
+
     board = _board(args)
     chosen = _chosen(board.standings, args)
-    out = args.out or args.results_dir / defaults.EXCEL_FOLDER
-    error = _write_excel(board, out, args) if args.excel else None
-    _print(board, chosen, args)
-    if args.excel and not error and args.format == "table" and not args.json:
-        console().print(f"every metric: {out}", soft_wrap=True)
-    if error:
-        raise type(error)(f"{error} (--out DIR puts the Excel files elsewhere)") from error
+    if args.excel:
+        _print_with_excel(board, chosen, args)
+    else:
+        _print(board, chosen, args)
+
     return board.code
+
+
+def _print_with_excel(
+    board: Board,
+    chosen: Sequence[Standing],
+    args: Options,
+) -> None:
+    """Write the Excel files and print the tables; these come also if the files cannot be written,
+    as for a read-only archive."""
+    out = args.out or args.results_dir / defaults.EXCEL_FOLDER
+    try:
+        _write_excel(board, out, args)
+    except (MachineError, BadInput) as error:
+        _print(board, chosen, args)
+        raise type(error)(f"{error} (--out DIR puts the Excel files elsewhere)") from error
+
+    _print(board, chosen, args)
+    if args.format == "table" and not args.json:
+        console().print(f"every metric: {out}", soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +125,29 @@ class Board:
 def _board(args: Options) -> Board:
     paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
     reports, code = selection.each(_selected(paths, args), read, str)
-    left = left_out(reports, paths, args.results_dir, args.runs, args.platform)
-    reports = [report for report in reports if (report.run, report.subset) not in left.outdated]
-    reports = reports if args.runs else without_merged(reports)
+    left = left_out(
+        reports,
+        paths,
+        args.results_dir,
+        args.runs,
+        args.platform,
+    )
+    outdated = left.outdated
+    reports = [report for report in reports if report.key not in outdated]
+
+    if not args.runs:
+        reports = without_merged(reports)
+
     covered = [report for report in reports if report.scored]
+    subsets = args.platform or ()
     if not covered and not args.published:
-        raise BadInput(left.nothing_else(args.results_dir, (*args.runs, *(args.platform or ()))))
-    found = standings(covered, published=args.published, subsets=args.platform or ())
-    found, unusable = with_uncertainty(found, args.results_dir)
-    return Board(found, reports, [*unranked(unusable), *left.sentences()], code)
+        raise BadInput(left.nothing_else(args.results_dir, (*args.runs, *subsets)))
+
+    all_standings, unusable = with_uncertainty(
+        standings(covered, published=args.published, subsets=subsets), args.results_dir
+    )
+
+    return Board(all_standings, reports, [*unranked(unusable), *left.sentences()], code)
 
 
 def leaderboard(
@@ -137,73 +170,92 @@ def leaderboard(
 
 def _selected(paths: Sequence[Path], args: Options) -> list[Path]:
     """Return the reports of the runs and subsets that are named, of all without names."""
-    found, others = list(runs(args.results_dir)), imported(args.results_dir)
-    subsets = {path: path.stem.removeprefix("eval_report_") for path in paths}
-    selection.check_subsets(args.platform, [*subsets.values(), *(files.subset for files in found)])
-    there = (
-        {path.parent.name for path in paths}
-        | {files.folder.name for files in found}
-        | {of.name for of in others}
-    )
-    if missing := [name for name in args.runs if name not in there]:
-        known = f": there are {', '.join(sorted(there))}" if there else ""
+    folders = {results.name for results in imported(args.results_dir)}
+    subsets = set()
+    for files in runs(args.results_dir):
+        folders.add(files.folder.name)
+        subsets.add(files.subset)
+
+    selected = []
+    for path in paths:
+        run = path.parent.name
+        subset = path.stem.removeprefix("eval_report_")
+        folders.add(run)
+        subsets.add(subset)
+        is_named = not args.runs or run in args.runs
+
+        if is_named and (not args.platform or subset in args.platform):
+            selected.append(path)
+
+    selection.check_subsets(args.platform, subsets)
+    missing = [name for name in args.runs if name not in folders]
+    if missing:
+        known = f": there are {', '.join(sorted(folders))}" if folders else ""
         raise BadInput(
             f"no report of {', '.join(map(in_brief, missing))} under {args.results_dir}{known}"
         )
-    return [
-        path
-        for path, subset in subsets.items()
-        if (not args.runs or path.parent.name in args.runs)
-        and (not args.platform or subset in args.platform)
-    ]
+
+    return selected
 
 
-def _chosen(found: list[Standing], args: Options) -> list[Standing]:
+def _chosen(all_standings: list[Standing], args: Options) -> list[Standing]:
     """Return the named metrics, of all benchmarks that have one of that name, in the order of the
     names.
 
     Without names JSON has all, and anything else the main ones, and those with published scores; in
     CSV what ranks them has lines of its own.
     """
+    if args.metric is None and args.json:
+        return all_standings
     if args.metric is None:
-        return found if args.json else main(found, with_ranking=args.format == "csv")
+        return main_standings(all_standings, with_ranking=args.format == "csv")
+
     chosen: dict[str, Standing] = {}
     for name in args.metric:
-        named = {
-            standing.label: standing
-            for standing in found
-            if name.casefold() in (standing.metric.name.casefold(), standing.label.casefold())
-        }
+        wanted = name.casefold()
+        named = {}
+        for standing in all_standings:
+            if wanted in (standing.metric.name.casefold(), standing.label.casefold()):
+                named[standing.label] = standing
+
         if not named:
-            known = [standing.label for standing in found]
+            known = [standing.label for standing in all_standings]
             raise BadInput(
                 f"no run has the metric {name!r}{which_is_known(name, known, '--metric')}"
             )
+
         chosen |= named
+
     return list(chosen.values())
 
 
-def _write_excel(board: Board, out: Path, args: Options) -> MachineError | BadInput | None:
-    """Write the Excel files, or return why they cannot be written: the tables of a read-only
-    archive can still be printed. A folder that the command has named may be a symbolic link."""
-    try:
-        if args.out is None:
-            atomic.check_folder(out)
-        made = workbooks.workbooks(board.standings, board.reports, board.missing)
-        files = {out / f"{name}.xlsx": sheets for name, sheets in made}
-        if args.out is not None:
-            check_free(*files, force=args.force)
-        for path, sheets in files.items():
-            xlsx.write(path, sheets)
-    except (MachineError, BadInput) as error:
-        return error
-    return None
+def _write_excel(
+    board: Board,
+    out: Path,
+    args: Options,
+) -> None:
+    """Write the Excel files. A folder that the command has named may be a symbolic link."""
+    if args.out is None:
+        atomic.check_folder(out)
+
+    sheets_by_name = workbooks.workbooks(board.standings, board.reports, board.missing)
+    files = {out / f"{name}.xlsx": sheets for name, sheets in sheets_by_name}
+    if args.out is not None:
+        check_free(*files, force=args.force)
+
+    for path, sheets in files.items():
+        xlsx.write(path, sheets)
 
 
-def _print(board: Board, chosen: Sequence[Standing], args: Options) -> None:
+def _print(
+    board: Board,
+    chosen: Sequence[Standing],
+    args: Options,
+) -> None:
     if args.json or args.format == "csv":  # which have no place for sentences
         for sentence in board.missing:
             tell(sentence)
+
     if args.json:
         show_json(formats.as_json(chosen))
     elif args.format == "table":
@@ -215,7 +267,11 @@ def _print(board: Board, chosen: Sequence[Standing], args: Options) -> None:
         show(_text(board, chosen, args).rstrip("\n"))
 
 
-def _text(board: Board, chosen: Sequence[Standing], args: Options) -> str:
+def _text(
+    board: Board,
+    chosen: Sequence[Standing],
+    args: Options,
+) -> str:
     """Return tables as CSV, or as Markdown or LaTeX, where what is missing in them is a comment for
     the author."""
     about = [*_about(chosen), *board.missing]
@@ -228,45 +284,55 @@ def _text(board: Board, chosen: Sequence[Standing], args: Options) -> str:
             return markdown.rendered(_tables(chosen, args), [*_notes(chosen, args), *about])
 
 
-def _show(board: Board, chosen: Sequence[Standing], args: Options) -> None:
+def _show(
+    board: Board,
+    chosen: Sequence[Standing],
+    args: Options,
+) -> None:
     screen = console()
     for table in _tables(chosen, args):
         terminal.show(screen, table)
         screen.print()
-    for line in [
-        *_notes(chosen, args, places=screen.color_system is not None),
-        *_about(chosen),
-        *board.missing,
-    ]:
+
+    lines = _notes(chosen, args, places=screen.color_system is not None)
+    for line in [*lines, *_about(chosen), *board.missing]:
         screen.print(line, soft_wrap=not screen.is_terminal)
 
 
-def _tables(chosen: Sequence[Standing], args: Options, *, with_notes: bool = False) -> list[Table]:
+def _tables(
+    chosen: Sequence[Standing],
+    args: Options,
+    *,
+    with_notes: bool = False,
+) -> list[Table]:
     """Return the figures of each metric, and what runs cost unless metrics are named; with their
     notes on request."""
-    found = [
-        tables.table(
-            of,
-            intervals=args.intervals,
-            notes=notes([of], intervals=args.intervals) if with_notes else (),
-        )
-        for of in chosen
-    ]
-    return (
-        found
-        if args.metric
-        else [*found, *(costs.table(of, notes=with_notes) for of in costs.first(chosen))]
-    )
+    shown = []
+    for standing in chosen:
+        lines = notes([standing], intervals=args.intervals) if with_notes else ()
+        shown.append(tables.table(standing, intervals=args.intervals, notes=lines))
+
+    if not args.metric:
+        for standing in costs.first_priced(chosen):
+            shown.append(costs.table(standing, notes=with_notes))
+
+    return shown
 
 
-def _notes(chosen: Sequence[Standing], args: Options, *, places: bool = True) -> list[str]:
-    spent = [] if args.metric else costs.cost_notes(costs.first(chosen))
-    return [*notes(chosen, places=places, intervals=args.intervals), *spent]
+def _notes(
+    chosen: Sequence[Standing],
+    args: Options,
+    *,
+    places: bool = True,
+) -> list[str]:
+    lines = notes(chosen, places=places, intervals=args.intervals)
+    if not args.metric:
+        lines += costs.cost_notes(costs.first_priced(chosen))
+
+    return lines
 
 
 def _about(chosen: Sequence[Standing]) -> list[str]:
     """Return a description of each run, once."""
-    about: dict[str, dict[str, None]] = {}
-    for report in (report for standing in chosen for report in standing.reports):
-        about.setdefault(report.run, {})[report.about] = None
-    return [f"{run}: {'; '.join(texts)}" for run, texts in about.items()]
+    reports = chain.from_iterable(standing.reports for standing in chosen)
+    return [f"{run}: {about_run(of_run)}" for run, of_run in by_run(reports).items()]

@@ -3,17 +3,18 @@ is known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import msgspec
 
 from harness.commands.stats.leaderboard import RUN, cells
 from harness.commands.stats.notes import bounded
 from harness.commands.stats.run_reports import RunReport
-from harness.commands.stats.standings import Row, Standing
+from harness.commands.stats.standings import Standing, StandingRow
 from harness.cost import Cost, each, money_text, plain, together
-from harness.document import Cell, Table, without_empty_columns
+from harness.document import Table, without_empty_columns
 from harness.model import JSON, Money
 
 COLUMNS = ("cost", "cost a user", "tokens a user: prompt", "completion", "cached", "reasoning")
@@ -27,67 +28,83 @@ BOUNDED = "Bounds: from what the endpoint reported, to all that may have been bi
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class RunCost:
     """What a run cost on those of its subsets whose tokens are known, together."""
 
-    reports: tuple[tuple[RunReport, Cost], ...]
+    costs: tuple[tuple[RunReport, Cost], ...]
 
     @property
     def users(self) -> int:
         """Return the scored users of these subsets."""
-        return sum(report.scored for report, _ in self.reports)
+        return sum(report.scored for report, _ in self.costs)
 
     @property
     def money(self) -> tuple[Money, ...]:
         """Return the cost in each currency."""
-        return together(cost.money for _, cost in self.reports)
+        return together(cost.money for _, cost in self.costs)
 
     @property
-    def each(self) -> tuple[Money, ...]:
+    def money_per_user(self) -> tuple[Money, ...]:
         """Return the cost of a scored user in each currency, of the subsets whose price is
         known."""
-        return each(self.money, sum(report.scored for report, cost in self.reports if cost.money))
+        users = sum(report.scored for report, cost in self.costs if cost.money)
+        return each(self.money, users)
 
     def total(self, name: str) -> int:
         """Return a count of `Cost`, over the subsets."""
-        return sum(getattr(cost, name) for _, cost in self.reports)
+        return sum(getattr(cost, name) for _, cost in self.costs)
 
 
-def spent(reports: Sequence[RunReport]) -> Spent:
+def run_cost(reports: Iterable[RunReport]) -> RunCost:
     """Return what the reports of one run cost."""
-    return Spent(tuple((report, report.report.cost) for report in reports if report.report.cost))
+    costs = ((report, report.report.cost) for report in reports)
+    return RunCost(tuple((report, cost) for report, cost in costs if cost))
 
 
 def is_known(reports: Sequence[RunReport]) -> bool:
     """Return whether the cost of any report is known."""
-    return bool(spent(reports).money)
+    return bool(run_cost(reports).money)
 
 
-def first(standings: Sequence[Standing]) -> list[Standing]:
+def first_priced(standings: Sequence[Standing]) -> list[Standing]:
     """Return the first metric of each benchmark that has a run whose cost is known."""
-    by_benchmark = {standing.benchmark: standing for standing in reversed(standings)}
-    return [standing for standing in reversed(by_benchmark.values()) if is_known(standing.reports)]
+    first_by_benchmark: dict[str, Standing] = {}
+    for standing in standings:
+        first_by_benchmark.setdefault(standing.benchmark, standing)
+
+    return [standing for standing in first_by_benchmark.values() if is_known(standing.reports)]
 
 
 def table(standing: Standing, *, notes: bool) -> Table:
     """Return what the runs of a benchmark cost, next to their means in one metric."""
     rows = tuple((row.label, *cells(standing, row.mean), *_cells(row)) for row in standing.runs)
     columns = (RUN, f"{standing.label}, {standing.mean}", *COLUMNS)
-    beneath = tuple(cost_notes([standing])) if notes else ()
-    return without_empty_columns(Table(columns, rows, f"Cost ({standing.benchmark})", beneath))
+    table_notes = tuple(cost_notes([standing])) if notes else ()
+    title = f"Cost ({standing.benchmark})"
+
+    return without_empty_columns(Table(columns, rows, title, table_notes))
 
 
-def _cells(row: Row) -> list[str | Cell]:
-    run = spent(row.reports)
-    if not run.reports:  # a baseline, or a report of an earlier version
+def _cells(row: StandingRow) -> Sequence[str]:
+    run = run_cost(row.reports)
+    if not run.costs:  # a baseline, or a report of an earlier version
         return [""] * len(COLUMNS)
-    tokens = [sum(cost.tokens[place] for _, cost in run.reports) for place in (0, 1)]
-    a_user = (f"{total / run.users:.0f}" if run.users else "" for total in tokens)
-    shares = (
+
+    prompt = sum(cost.tokens[0] for _, cost in run.costs)
+    completion = sum(cost.tokens[1] for _, cost in run.costs)
+
+    return (
+        money_text(run.money),
+        money_text(run.money_per_user),
+        _per_user(prompt, run.users),
+        _per_user(completion, run.users),
         _share(run.total("cached_tokens"), run.total("prompt_tokens")),
-        _share(run.total("reasoning_tokens"), tokens[1]),
+        _share(run.total("reasoning_tokens"), completion),
     )
-    return [money_text(run.money), money_text(run.each), *a_user, *shares]
+
+
+def _per_user(tokens: int, users: int) -> str:
+    return f"{tokens / users:.0f}" if users else ""
 
 
 def _share(tokens: int, total: int) -> str:
@@ -96,44 +113,52 @@ def _share(tokens: int, total: int) -> str:
 
 def cost_notes(standings: Sequence[Standing]) -> list[str]:
     """Return how costs were counted, and every price."""
-    reports = [report for standing in standings for report in standing.reports]
-    costs = [(report, cost) for report, cost in spent(reports).reports]
-    lines = [COUNTED] if costs else []
-    lines += [ESTIMATED] if any(cost.requests_without_usage for _, cost in costs) else []
-    lines += (
-        [BOUNDED] if any(cost.money and cost.money.high is not None for _, cost in costs) else []
-    )
-    lines += [
-        f"Price of {report.report.model}: {price.described}."
-        for report, cost in costs
-        for price in cost.prices
-    ]
-    if unpriced := dict.fromkeys(report.run for report, cost in costs if not cost.price):
+    reports = chain.from_iterable(standing.reports for standing in standings)
+    costs = run_cost(reports).costs
+    if not costs:
+        return []
+
+    lines = [COUNTED]
+    if any(cost.requests_without_usage for _, cost in costs):
+        lines.append(ESTIMATED)
+    if any(cost.money and cost.money.high is not None for _, cost in costs):
+        lines.append(BOUNDED)
+
+    for report, cost in costs:
+        lines += [f"Price of {report.report.model}: {price.described}." for price in cost.prices]
+
+    unpriced = dict.fromkeys(report.run for report, cost in costs if not cost.price)
+    if unpriced:
         lines.append(f"Tokens only, since no price is known: {bounded(unpriced)}.")
+
     return list(dict.fromkeys(lines))
 
 
 def as_json(standings: Sequence[Standing]) -> JSON:
     """Return the cost of each run and subset: its counts, the exact amount and that of a user as
     text, the price."""
-    reports = {
-        (report.run, report.subset): report for standing in standings for report in standing.reports
-    }
+    reports: dict[tuple[str, str], RunReport] = {}
+    for standing in standings:
+        reports |= {report.key: report for report in standing.reports}
+
     by_run: JSON = {}
-    for report, cost in spent(list(reports.values())).reports:
-        of_user = spent([report]).each
-        about = {
-            "users": report.scored,
-            "amount_per_user": plain(of_user[0].amount) if of_user else None,
-        }
-        by_run.setdefault(report.run, {})[report.subset] = {**msgspec.to_builtins(cost), **about}
+    for report, cost in run_cost(reports.values()).costs:
+        per_user = run_cost([report]).money_per_user
+        data = msgspec.to_builtins(cost)
+        data["users"] = report.scored
+        data["amount_per_user"] = plain(per_user[0].amount) if per_user else None
+        by_run.setdefault(report.run, {})[report.subset] = data
+
     return by_run
 
 
-def amounts(standing: Standing) -> Iterator[tuple[str, Row, RunReport, Money]]:
+def amounts(standing: Standing) -> Iterator[tuple[str, StandingRow, RunReport, Money]]:
     """Yield name, row, report and amount of each cost for CSV."""
     for row in standing.runs:
         for report in row.reports:
-            run = spent([report])
-            for name, money in (("cost", run.money), ("cost a user", run.each)):
-                yield from ((name, row, report, amount) for amount in money)
+            run = run_cost([report])
+            for amount in run.money:
+                yield "cost", row, report, amount
+
+            for amount in run.money_per_user:
+                yield "cost a user", row, report, amount

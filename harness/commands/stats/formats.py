@@ -9,37 +9,17 @@ from collections.abc import Iterator, Sequence
 from harness.benchmark import Metric
 from harness.commands.stats import costs
 from harness.commands.stats.run_reports import about_run
-from harness.commands.stats.standings import AVERAGE, Figure, Rank, Row, Standing
+from harness.commands.stats.standings import AVERAGE, Figure, Rank, Standing, StandingRow
 from harness.cost import plain as plain_amount
 from harness.model import JSON
 from harness.printable import in_cell
 from harness.scoring.differences import ALL
 
 CSV_COLUMNS = (
-    *(
-        "benchmark",
-        "metric",
-        "run",
-        "subset",
-        "value",
-        "unit",
-        "from",
-        "to",
-        "users",
-        "expected",
-        "answers",
-    ),
-    *("invalid", "complete", "place", "published", "what", "rank", "separable"),
-    *(
-        "ranked_by",
-        "ranked_value",
-        "ranked_users",
-        "following",
-        "chance",
-        "chance_error",
-        "approximate",
-        "bias",
-    ),
+    *("benchmark", "metric", "run", "subset", "value", "unit", "from", "to", "users", "expected"),
+    *("answers", "invalid", "complete", "place", "published", "what", "rank", "separable"),
+    *("ranked_by", "ranked_value", "ranked_users", "following", "chance", "chance_error"),
+    *("approximate", "bias"),
 )
 NAMES = ("benchmark", "metric", "run", "subset", "unit", "what", "ranked_by")
 SHARE = Metric("share")
@@ -51,24 +31,40 @@ def as_csv(standings: Sequence[Standing]) -> str:
     content = io.StringIO()
     lines = csv.DictWriter(content, CSV_COLUMNS, lineterminator="\n")
     lines.writeheader()
+
     for standing in standings:
         for row in standing.rows:
             for column, figure in row.figures.items():
                 if figure:
                     lines.writerow(_csv_line(standing, row, column, figure))
-    for standing in costs.first(standings):
+
+    for standing in costs.first_priced(standings):
         lines.writerows(_csv_costs(standing))
+
     return content.getvalue()
 
 
-def _csv_line(standing: Standing, row: Row, column: str, figure: Figure) -> JSON:
-    metric, data = standing.metric, _figure(standing, figure)
-    data |= dict(zip(("from", "to"), data["ci95"] or (None, None), strict=True))
+def _csv_line(
+    standing: Standing,
+    row: StandingRow,
+    column: str,
+    figure: Figure,
+) -> JSON:
+    metric = standing.metric
+    data = _figure(standing, figure)
+    data["from"], data["to"] = data["ci95"] or (None, None)
+
     for name in ("value", "from", "to", "ranked_value", "chance", "chance_error", "bias"):
-        data[name] = None if data[name] is None else metric.text(data[name])
-    data["following"] = None if figure.following is None else SHARE.text(figure.following)
-    data["approximate"] = bool(data["approximate"]) if data["ci95"] else None
-    data["complete"] = figure.complete if row.reports else None
+        if data[name] is not None:
+            data[name] = metric.text(data[name])
+
+    if figure.following is not None:
+        data["following"] = SHARE.text(figure.following)
+    if not data["ci95"]:
+        data["approximate"] = None
+    if not row.reports:
+        data["complete"] = None
+
     data |= {
         "benchmark": standing.benchmark,
         "metric": metric.name,
@@ -78,6 +74,7 @@ def _csv_line(standing: Standing, row: Row, column: str, figure: Figure) -> JSON
         "published": not row.reports,
         "what": about_run(row.reports),
     }
+
     return _in_cells(data)
 
 
@@ -109,11 +106,17 @@ def _csv_costs(standing: Standing) -> Iterator[JSON]:
 
 def _in_cells(data: JSON) -> JSON:
     """Return the cells of a line; what is true or not is yes or no there."""
-    cells = {name: data.get(name) for name in CSV_COLUMNS}
-    cells |= {
-        name: "yes" if value else "no" for name, value in cells.items() if isinstance(value, bool)
-    }
-    return cells | {name: in_cell(cells[name] or "") for name in NAMES}
+    cells: JSON = {}
+    for name in CSV_COLUMNS:
+        value = data.get(name)
+        if name in NAMES:
+            value = in_cell(value or "")
+        elif isinstance(value, bool):
+            value = "yes" if value else "no"
+
+        cells[name] = value
+
+    return cells
 
 
 def as_json(standings: Sequence[Standing]) -> JSON:
@@ -125,29 +128,44 @@ def as_json(standings: Sequence[Standing]) -> JSON:
     """
     data: JSON = {}
     for standing in standings:
-        data[standing.label] = {
-            row.name: {
-                column: figure and _figure(standing, figure)
-                for column, figure in row.figures.items()
+        by_run: JSON = {}
+        for row in standing.runs:
+            columns = row.figures.items()
+            by_run[row.name] = {
+                name: figure and _figure(standing, figure) for name, figure in columns
             }
-            for row in standing.runs
-        }
+
+        data[standing.label] = by_run
+
     for standing in standings:
-        metric, source = standing.metric, standing.source
+        metric = standing.metric
         if standing.subsets_ranked_apart:
-            data.setdefault("ranks", {})[standing.label] = {
-                row.name: {"subsets": row.subsets, "value": row.mean.ranked, **_rank(row.mean.rank)}
-                for row in standing.rows
-                if row.mean and row.mean.rank
-            }
+            data.setdefault("ranks", {})[standing.label] = _ranks(standing)
         if metric.unit is not None:
             data.setdefault("units", {})[standing.label] = metric.unit
-        if source:
-            data.setdefault("published", {"source": source.source})[standing.label] = {
-                model: {column: metric.shown(value) for column, value in values.items()}
-                for model, values in source.figures[metric.name].items()
+
+        if standing.source:
+            published = data.setdefault("published", {"source": standing.source.source})
+            published[standing.label] = {
+                model: dict(zip(values, map(metric.shown, values.values()), strict=True))
+                for model, values in standing.source.figures[metric.name].items()
             }
-    return {**data, "costs": costs.as_json(standings)} if costs.first(standings) else data
+
+    if costs.first_priced(standings):
+        data["costs"] = costs.as_json(standings)
+
+    return data
+
+
+def _ranks(standing: Standing) -> JSON:
+    """Return the rank of each run in the mean over its subsets."""
+    ranks: JSON = {}
+    for row in standing.rows:
+        if row.mean and row.mean.rank:
+            rank = _rank(row.mean.rank)
+            ranks[row.name] = {"subsets": row.subsets, "value": row.mean.ranked, **rank}
+
+    return ranks
 
 
 def _rank(rank: Rank | None) -> JSON:
@@ -157,7 +175,10 @@ def _rank(rank: Rank | None) -> JSON:
 def _figure(standing: Standing, figure: Figure) -> JSON:
     """Return a figure with how many users have it and how many should, of how many answers how many
     were invalid, and what ranks it."""
-    report, by = figure.report, figure.by if figure.ranked is not None else None
+    report = figure.report
+    ranking_value = None if figure.ranked is None else figure.ranking_value
+    chance, chance_error = figure.chance or (None, None)
+
     return {
         "value": figure.value.value,
         "ci95": figure.value.ci95,
@@ -168,12 +189,12 @@ def _figure(standing: Standing, figure: Figure) -> JSON:
         "complete": figure.complete,
         "place": figure.place,
         **_rank(figure.rank),
-        "ranked_by": standing.ranking if by else None,
-        "ranked_value": by and by.value,
-        "ranked_users": by and by.users,
+        "ranked_by": standing.ranking if ranking_value else None,
+        "ranked_value": ranking_value and ranking_value.value,
+        "ranked_users": ranking_value and ranking_value.users,
         "following": figure.following,
-        "chance": figure.chance and figure.chance[0],
-        "chance_error": figure.chance and figure.chance[1],
+        "chance": chance,
+        "chance_error": chance_error,
         "approximate": bool(figure.value.approximate),
         "bias": figure.bias,
     }

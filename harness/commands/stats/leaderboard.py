@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from harness.commands.stats.standings import Figure, Standing
 from harness.document import Cell, Table
@@ -12,41 +13,71 @@ RUN = "run"
 
 
 def table(
-    standing: Standing, *, intervals: bool = False, ends: bool = False, notes: Sequence[str] = ()
+    standing: Standing,
+    *,
+    intervals: bool = False,
+    ends: bool = False,
+    notes: Sequence[str] = (),
 ) -> Table:
     """Return the figures of a metric: of the runs, with their ranks, then those published, and the
     chance level.
 
     Intervals are in the cells of their figures, or their `ends` in columns of their own.
     """
-    columns, metric, levels = standing.columns, standing.metric, standing.chance
-    ranks = ["rank"] if any(row.rank for row in standing.rows) else []
-    rows = [
-        [
-            row.label,
-            *(
-                each
-                for name in columns
-                for each in cells(standing, row.figures[name], ends, intervals, not row.reports)
-            ),
-            *([row.rank] if ranks else []),
-        ]
-        for row in standing.rows
-    ]
-    rules = [len(standing.runs), len(rows)]
-    heads_shown = [RUN, *heads(columns, ends), *ranks]
-    if levels:
-        chance: dict[str, str | Cell] = {
-            name: Cell(level(metric, *of), metric.shown(of[0]), metric.decimals, faint=True)
-            for name, of in levels.items()
-        }
-        rows.append([CHANCE, *(chance.get(name, "") for name in heads_shown[1:])])
-    shown = tuple(number for number in dict.fromkeys(rules) if 0 < number < len(rows))
-    return Table(tuple(heads_shown), tuple(map(tuple, rows)), standing.title, tuple(notes), shown)
+    has_ranks = any(row.rank for row in standing.rows)
+    headings = [RUN, *column_headings(standing.columns, ends)]
+    if has_ranks:
+        headings.append("rank")
+
+    rows = []
+    for row in standing.rows:
+        row_cells: list[str | Cell] = [row.label]
+        for name in standing.columns:
+            row_cells += cells(
+                standing,
+                row.figures[name],
+                ends,
+                intervals,
+                not row.reports,
+            )
+
+        if has_ranks:
+            row_cells.append(row.rank)
+
+        rows.append(tuple(row_cells))
+
+    # A line above what was published, and one above the chance level.
+    rules = {len(standing.runs), len(rows)}
+    if standing.chance:
+        rows.append((CHANCE, *_chance_cells(standing, headings[1:])))
+
+    shown_rules = tuple(number for number in sorted(rules) if 0 < number < len(rows))
+
+    return Table(
+        tuple(headings),
+        tuple(rows),
+        standing.title,
+        tuple(notes),
+        shown_rules,
+    )
 
 
-def heads(columns: Sequence[str], ends: bool) -> list[str]:
-    return [head for name in columns for head in (name, *(("from", "to") if ends else ()))]
+def _chance_cells(standing: Standing, headings: Sequence[str]) -> Iterator[str | Cell]:
+    metric, chance = standing.metric, standing.chance
+    for name in headings:
+        if name in chance:
+            value, error = chance[name]
+            text = level(metric, value, error)
+            yield Cell(text, metric.shown(value), metric.decimals, faint=True)
+        else:
+            yield ""
+
+
+def column_headings(columns: Sequence[str], ends: bool) -> list[str]:
+    if not ends:
+        return list(columns)
+
+    return list(chain.from_iterable((name, "from", "to") for name in columns))
 
 
 def cells(
@@ -60,9 +91,17 @@ def cells(
     empty for none."""
     if figure is None:
         return ["", "", ""] if ends else [""]
+
     metric, shown = standing.metric, figure.shown
     is_approximate = bool(shown.approximate)
-    bias = "" if figure.bias is None else f"bias {metric.text(figure.bias, signed=True)}"
+    interval = ""
+    if intervals and shown.ci95:
+        interval = metric.span(shown.ci95, approximate=is_approximate)
+
+    notes = [standing.as_published(figure)]
+    if figure.bias is not None:
+        notes.append(f"bias {metric.text(figure.bias, signed=True)}")
+
     value = Cell(
         metric.text(shown.value),
         metric.shown(shown.value or 0.0),
@@ -70,16 +109,20 @@ def cells(
         figure.place,
         partial=not figure.complete,
         faint=faint,
-        interval=metric.span(shown.ci95, approximate=is_approximate)
-        if intervals and shown.ci95
-        else "",
-        note="; ".join(filter(None, (standing.as_published(figure), bias))),
+        interval=interval,
+        note="; ".join(filter(None, notes)),
     )
     if not ends:
         return [value]
+    if not shown.ci95:
+        return [value, "", ""]
+
     mark = "~" if is_approximate else ""
-    bounds: list[str | Cell] = [
-        Cell(f"{mark}{metric.text(end)}", metric.shown(end), metric.decimals, faint=True)
-        for end in shown.ci95 or ()
+
+    return [
+        value,
+        *(
+            Cell(f"{mark}{metric.text(end)}", metric.shown(end), metric.decimals, faint=True)
+            for end in shown.ci95
+        ),
     ]
-    return [value, *(bounds or ["", ""])]

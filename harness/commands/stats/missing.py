@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.analysis.imported import Imported, imported
 from harness.commands.stats.notes import bounded
-from harness.commands.stats.run_reports import RunReport, as_text
+from harness.commands.stats.run_reports import RunReport, as_text, grouped
 from harness.errors import in_brief
 from harness.store.files import RunFiles, runs
 from harness.ui.words import plural
@@ -35,11 +35,14 @@ class LeftOut:
     def sentences(self) -> list[str]:
         """Return a line for each kind that occurs, and for each folder of another program's
         results."""
-        lines = [f"Left out: {_by_run(self.nobody)} (no user is scored)."] if self.nobody else []
+        lines = []
+        if self.nobody:
+            lines.append(f"Left out: {_runs_text(self.nobody)} (no user is scored).")
+
         if self.unfinished:
-            lines.append(
-                f"Left out: {_by_run(self.unfinished)} (unfinished: no report yet; {UNFINISHED})."
-            )
+            runs = _runs_text(self.unfinished)
+            lines.append(f"Left out: {runs} (unfinished: no report yet; {UNFINISHED}).")
+
         return lines + self._unscored()
 
     def _unscored(self) -> list[str]:
@@ -48,63 +51,60 @@ class LeftOut:
 
     def nothing_else(self, results: Path, names: Sequence[str]) -> str:
         """Return why there is nothing to show of the named runs (of all if none is named)."""
-        number = len(self.unfinished)
-        unfinished = f"{plural(number, 'unfinished run')}: {UNFINISHED}" if number else ""
+        unfinished = f"{plural(len(self.unfinished), 'unfinished run')}: {UNFINISHED}"
         if self.nobody:
-            also = f", and {unfinished}" if unfinished else ""
-            return f"no user is scored in {_by_run(self.nobody)} under {results}{also}"
-        if self.unscored and not unfinished:
+            text = f"no user is scored in {_runs_text(self.nobody)} under {results}"
+            return f"{text}, and {unfinished}" if self.unfinished else text
+
+        if self.unscored and not self.unfinished:
             return f"no reports under {results}. {' '.join(self._unscored()[:10])}"
+
         named = f" of {bounded(map(in_brief, dict.fromkeys(names)))}" if names else ""
-        return (
-            f"no reports{named} under"
-            f" {results}{f', but {unfinished}' if unfinished else ': run something first'}"
-        )
+        text = f"no reports{named} under {results}"
+
+        return f"{text}, but {unfinished}" if self.unfinished else f"{text}: run something first"
 
 
 def left_out(
     reports: Sequence[RunReport],
-    there: Collection[Path],
+    report_paths: Collection[Path],
     results: Path,
     names: Sequence[str] = (),
     subsets: Sequence[str] | None = None,
 ) -> LeftOut:
     """Return which of the named runs and subsets (of all if none is named) are in no table.
 
-    `there` are the files of all reports, also of those that could not be read.
+    `report_paths` are the files of all reports, also of those that could not be read.
     """
 
     def is_selected(files: RunFiles) -> bool:
-        return (not names or files.folder.name in names) and (
-            not subsets or files.subset in subsets
-        )
+        has_name = not names or files.folder.name in names
+        return has_name and (not subsets or files.subset in subsets)
 
-    unfinished = [
-        (as_text(files.folder.name), as_text(files.subset))
-        for files in runs(results)
-        if is_selected(files) and files.report("json") not in there
-    ]
-    others = [
-        other for other in imported(results) if is_selected(other.files) and not other.is_current
-    ]
-    return LeftOut(
-        [(report.run, report.subset) for report in reports if not report.scored], unfinished, others
-    )
+    nobody = [report.key for report in reports if not report.scored]
+    unfinished = []
+    for files in runs(results):
+        if is_selected(files) and files.report("json") not in report_paths:
+            unfinished.append((as_text(files.folder.name), as_text(files.subset)))
+
+    outdated = []
+    for other in imported(results):
+        if is_selected(other.files) and not other.is_current:
+            outdated.append(other)
+
+    return LeftOut(nobody, unfinished, outdated)
 
 
-def _by_run(pairs: Iterable[tuple[str, str]]) -> str:
-    subsets: dict[str, list[str]] = {}
-    for run, subset in pairs:
-        subsets.setdefault(run, []).append(subset)
-    return bounded((f"{run} on {', '.join(names)}" for run, names in subsets.items()), "; ")
+def _runs_text(pairs: Iterable[tuple[str, str]]) -> str:
+    subsets = grouped(pairs).items()
+    return bounded((f"{run} on {', '.join(names)}" for run, names in subsets), "; ")
 
 
 def unranked(unusable: Mapping[str, str]) -> list[str]:
     """Return which runs have no ranks, once for each reason."""
-    runs_of: dict[str, list[str]] = {}
-    for run, reason in unusable.items():
-        runs_of.setdefault(reason, []).append(run)
+    runs_by_reason = grouped((reason, run) for run, reason in unusable.items())
+
     return [
-        f"Without ranks and intervals of averages: {bounded(names)} ({why})."
-        for why, names in runs_of.items()
+        f"Without ranks and intervals of averages: {bounded(names)} ({reason})."
+        for reason, names in runs_by_reason.items()
     ]

@@ -18,8 +18,15 @@ from harness.commands.stats import leaderboard, standings
 from harness.commands.stats.leaderboard import RUN
 from harness.commands.stats.missing import left_out, unranked
 from harness.commands.stats.notes import notes
-from harness.commands.stats.run_reports import RunReport, about_run, checked, without_merged
-from harness.commands.stats.standings import Row, Standing
+from harness.commands.stats.run_reports import (
+    RunReport,
+    about_run,
+    by_run,
+    checked,
+    grouped,
+    without_merged,
+)
+from harness.commands.stats.standings import Standing, StandingRow
 from harness.commands.stats.uncertainty import with_uncertainty
 from harness.document import Block, Chart, Heading, Paragraph, Table
 from harness.errors import BadInput
@@ -38,43 +45,51 @@ def execute(args: report.Options) -> int:
         raise BadInput(
             "--users and --with-posts are for pages of single runs: name one with --name"
         )
+
     if args.out:
         check_free(args.out, force=args.force)
+
     results = args.results_dir
-    place = args.out or results / defaults.ALL_RUNS_PAGE
-    found, _ = report.selected(args)
-    addressed, code = selection.each(found, _addressed, report.label)
-    left = left_out([], {files.report("json") for files in found}, results)
+    page_path = args.out or results / defaults.ALL_RUNS_PAGE
+    selected, _ = report.selected(args)
+    linked_reports, code = selection.each(selected, _linked_report, report.label)
+    left = left_out([], {files.report("json") for files in selected}, results)
+    outdated = left.outdated
     reports = without_merged(
-        [of for of, _ in addressed if (of.run, of.subset) not in left.outdated]
+        [run_report for run_report, _ in linked_reports if run_report.key not in outdated]
     )
+
     if not reports:
         raise BadInput(left.nothing_else(results, ()))
+
     ranked, unusable = with_uncertainty(standings.standings(reports, published=False), results)
-    blocks: list[Block] = [
-        Paragraph(sentence) for sentence in (*left.sentences(), *unranked(unusable))
-    ]
-    for name in dict.fromkeys(of.report.benchmark for of in reports):
-        main = [standing for standing in standings.main(ranked) if standing.benchmark == name]
-        blocks += _blocks([of for of in reports if of.report.benchmark == name], main)
-    shown = [
-        (of, address) for of, address in addressed if of in reports and place.parent == results
-    ]
-    links = {(of.run, RUN): address for of, address in reversed(shown)}
-    links |= {(of.run, of.subset): address for of, address in shown}
-    atomic.write(
-        place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True
-    )
-    report.show(place)
+    blocks: list[Block] = [*map(Paragraph, left.sentences()), *map(Paragraph, unranked(unusable))]
+    main = grouped((standing.benchmark, standing) for standing in standings.main_standings(ranked))
+
+    for name, of_benchmark in grouped((each.report.benchmark, each) for each in reports).items():
+        blocks += _blocks(of_benchmark, main.get(name, []))
+
+    links: dict[tuple[str, str], str] = {}
+    if page_path.parent == results:  # addresses are relative to the results folder
+        for run_report, address in linked_reports:
+            if run_report in reports:
+                links.setdefault((run_report.run, RUN), address)
+                links[run_report.key] = address
+
+    page = html.page("All runs", blocks, links=links)
+    atomic.write(page_path, page.encode("utf-8", "replace"), shared=True)
+    report.show(page_path)
+
     return code
 
 
-def _addressed(files: RunFiles) -> tuple[RunReport, str]:
+def _linked_report(files: RunFiles) -> tuple[RunReport, str]:
     """Return a report as `stats` reads it, and the path of its page, else of its text, from the
     results folder."""
     run_report = checked(report.read(files), files.report("json"))
     paths = map(files.report, ("html", "txt"))
     path = next((path for path in paths if path.exists()), files.report("json"))
+
     return run_report, f"{quote(os.fsencode(path.parent.name))}/{quote(os.fsencode(path.name))}"
 
 
@@ -84,18 +99,14 @@ def _blocks(reports: Sequence[RunReport], of_benchmark: Sequence[Standing]) -> I
         ordered = _by_score(standing)
         yield leaderboard.table(ordered, intervals=True)
         yield _chart(ordered)
+
     yield from map(Paragraph, notes(of_benchmark))
-    by_run: dict[str, list[RunReport]] = {}
-    for of in reports:
-        by_run.setdefault(of.run, []).append(of)
-    rows = [
-        (
-            run,
-            f"{sum(of.scored for of in some)} of {sum(of.expected for of in some)}",
-            about_run(some),
-        )
-        for run, some in by_run.items()
-    ]
+    rows = []
+    for run, of_run in by_run(reports).items():
+        scored = sum(run_report.scored for run_report in of_run)
+        expected = sum(run_report.expected for run_report in of_run)
+        rows.append((run, f"{scored} of {expected}", about_run(of_run)))
+
     yield Table((RUN, "users", "what"), tuple(rows))
 
 
@@ -104,14 +115,9 @@ def _by_score(standing: Standing) -> Standing:
     those of the same subsets together and the best of them first."""
     sign = 1 if standing.metric.lower_is_better else -1
 
-    def key(row: Row) -> tuple[bool, int, tuple[str, ...], float]:
-        is_partial = not (row.mean and row.mean.complete)
-        return (
-            is_partial,
-            -len(row.subsets),
-            row.subsets,
-            sign * (row.mean.shown.value or 0.0) if row.mean else 0.0,
-        )
+    def key(row: StandingRow) -> tuple[bool, int, tuple[str, ...], float]:
+        score = row.mean.shown.value or 0.0 if row.mean else 0.0
+        return not _is_complete(row), -len(row.subsets), row.subsets, sign * score
 
     return replace(standing, rows=tuple(sorted(standing.rows, key=key)))
 
@@ -119,24 +125,22 @@ def _by_score(standing: Standing) -> Standing:
 def _chart(standing: Standing) -> Chart:
     """Return a row per run and a dot per subset; a run of which not all users are scored has an
     asterisk."""
-    labels = {
-        row.name: row.name if row.mean and row.mean.complete else f"{row.name} *"
-        for row in standing.rows
-    }
-    explained = (
-        ""
-        if labels.keys() == set(labels.values())
-        else " (*: not all users of the tasks file are scored)"
-    )
-    by_subset = {
-        subset: {
-            row.name: figure.shown if (figure := row.figures[subset]) else Value(None)
-            for row in standing.rows
-        }
-        for subset in standing.subsets
-        if standing.in_column(subset)
-    }
-    chart = intervals(
-        f"{standing.metric.name}{explained}", standing.metric, by_subset, list(labels)
-    )
-    return structs.replace(chart, x=tuple(labels.values()))
+    title = standing.metric.name
+    if not all(map(_is_complete, standing.rows)):
+        title = f"{title} (*: not all users of the tasks file are scored)"
+
+    by_subset: dict[str, dict[str, Value]] = {}
+    for subset in filter(standing.in_column, standing.subsets):
+        by_subset[subset] = values = {}
+        for row in standing.rows:
+            figure = row.figures[subset]
+            values[row.name] = figure.shown if figure else Value(None)
+
+    chart = intervals(title, standing.metric, by_subset, [row.name for row in standing.rows])
+    labels = (row.name if _is_complete(row) else f"{row.name} *" for row in standing.rows)
+
+    return structs.replace(chart, x=tuple(labels))
+
+
+def _is_complete(row: StandingRow) -> bool:
+    return row.mean is not None and row.mean.complete

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import filterfalse
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import orjson
-from msgspec import UNSET
 
 from harness import defaults
 from harness.benchmark import metrics_of
@@ -32,8 +33,7 @@ DEFAULTS: JSON = {
     "structured": "json_object",
 }
 """Parameters of requests that no table mentions."""
-LONGEST = 60
-"""Characters of a setting that are shown."""
+MAX_SETTING_CHARACTERS = 60
 
 
 class RunSettings(msgspec.Struct, frozen=True):
@@ -65,6 +65,11 @@ class RunReport:
     run_settings: RunSettings
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Return run and subset."""
+        return self.run, self.subset
+
+    @property
     def subset(self) -> str:
         return self.report.subset
 
@@ -79,31 +84,32 @@ class RunReport:
         return self.report.coverage.expected_users
 
     @property
-    def in_tasks(self) -> int:
+    def users_in_tasks(self) -> int:
         """Return the number of users in the tasks file."""
         users = self.run_settings.users_in_tasks
-        return self.expected if users is None else users
+        if users is None:  # a run of the authors' program
+            return self.expected
+
+        return users
 
     @property
     def ratio(self) -> float:
         """Return the share of the users in the tasks file that are to be scored."""
-        settings = self.run_settings
-        return (
-            settings.ratio
-            if settings.limit is None
-            else min(1.0, settings.limit / max(1, self.in_tasks))
-        )
+        limit = self.run_settings.limit
+        if limit is None:
+            return self.run_settings.ratio
+
+        return min(1.0, limit / max(1, self.users_in_tasks))
 
     @property
     def complete(self) -> bool:
         """Return whether all users of the tasks file are scored."""
-        return (
-            self.report.coverage.complete and self.ratio == 1.0 and self.run_settings.part is None
-        )
+        is_whole_run = self.ratio == 1.0 and self.run_settings.part is None
+        return is_whole_run and self.report.coverage.complete
 
     @property
     def repeats(self) -> Repeats | None:
-        return None if self.report.repeats is UNSET else self.report.repeats
+        return self.report.repeats or None
 
     @property
     def is_incomplete(self) -> bool:
@@ -116,8 +122,11 @@ class RunReport:
     def covered(self) -> str:
         """Return how many users of the tasks file are scored, and with repeats how many of their
         plays."""
-        users, repeats = f"{self.scored} of {self.in_tasks}", self.repeats
-        return f"{users} ({repeats.scored} of {repeats.expected} repeats)" if repeats else users
+        users = f"{self.scored} of {self.users_in_tasks}"
+        if not self.repeats:
+            return users
+
+        return f"{users} ({self.repeats.scored} of {self.repeats.expected} repeats)"
 
     @property
     def invalid(self) -> int:
@@ -132,72 +141,78 @@ class RunReport:
         return any("synthetic" in note for note in self.report.notes)
 
     @property
-    def files(self) -> tuple[str, ...]:
+    def file_hashes(self) -> tuple[str, ...]:
         """Return the SHA-256 of the prompt's or agent's files, in the order of their names."""
-        return tuple(digest for _, digest in sorted(self.run_settings.files.items()))
+        files = self.run_settings.files
+        return tuple(map(files.__getitem__, sorted(files)))
 
     @property
-    def alike(self) -> tuple[str, ...] | None:
+    def comparison_key(self) -> tuple[str, ...] | None:
         """Return what runs have in common that are ranked against each other; None where nobody
         knows the prompt."""
         report = self.report
-        if not self.files and report.prompt not in KNOWN_PROMPTS:
+        if not self.file_hashes and report.prompt not in KNOWN_PROMPTS:
             return None
-        return (
-            report.prompt,
-            report.prompt_version,
-            self.run_settings.tasks_sha256 or "",
-            *self.files,
-        )
+
+        tasks = self.run_settings.tasks_sha256 or ""
+
+        return report.prompt, report.prompt_version, tasks, *self.file_hashes
 
     @property
     def prompt(self) -> str:
         """Return the prompt's name; a user's own with the beginning of its SHA-256, since two files
         may have one."""
-        name = self.report.prompt
-        digest = (
-            ""
-            if name in KNOWN_PROMPTS or not self.files
-            else f" ({'+'.join(map(short_hash, self.files))})"
-        )
-        return f"{name}{digest}{'' if name.startswith('agent ') else ' prompt'}"
+        text = self.report.prompt
+        if self.file_hashes and text not in KNOWN_PROMPTS:
+            text = f"{text} ({'+'.join(map(short_hash, self.file_hashes))})"
+
+        return text if self.report.prompt.startswith("agent ") else f"{text} prompt"
 
     @property
     def settings(self) -> tuple[str, ...]:
         """Return what is not the default: settings of the benchmark, and parameters of requests."""
         run = self.report.run
-        changed = {
-            name: run[name]
-            for name, usual in self.report.defaults.items()
-            if run.get(name, usual) != usual
-        }
-        texts = [
-            f"no {name}" if value is False else f"{name} {_bounded(str(value))}"
-            for name, value in changed.items()
-        ]
+        texts = []
+        for name, default in self.report.defaults.items():
+            value = run.get(name, default)
+            if value == default:
+                continue
+
+            texts.append(f"no {name}" if value is False else f"{name} {_shortened(str(value))}")
+
         if self.run_settings.created and self.run_settings.temperature is None:
             texts.append("temperature by request")
-        for name, usual in DEFAULTS.items():
+
+        for name, default in DEFAULTS.items():
             value = getattr(self.run_settings, name)
-            if value not in (None, usual):
-                texts.append(
-                    f"{name} {f'{value:g}' if isinstance(value, float) else _bounded(str(value))}"
-                )
-        if body := self.run_settings.extra_body:
-            texts.append(f"extra_body {_bounded(orjson.dumps(body).decode())}")
+            if value not in (None, default):
+                text = f"{value:g}" if isinstance(value, float) else _shortened(str(value))
+                texts.append(f"{name} {text}")
+
+        if self.run_settings.extra_body:
+            body = orjson.dumps(self.run_settings.extra_body).decode()
+            texts.append(f"extra_body {_shortened(body)}")
+
         return tuple(texts)
 
     @property
     def about(self) -> str:
         """Return what a reader must know before comparing: the model, the prompt, and what is not
         usual."""
-        limit, part, repeats = self.run_settings.limit, self.run_settings.part, self.repeats
+        run = self.run_settings
         texts = [self.report.model, self.prompt, *self.settings]
-        if self.ratio != 1.0:
-            texts.append(f"share {self.ratio:g}" if limit is None else f"limit {limit}")
-        texts += [f"part {part}"] if part else []
-        texts += [f"{repeats.repeats} repeats"] if repeats else []
-        texts += ["synthetic tasks"] if self.is_synthetic else []
+        if run.limit is not None and self.ratio != 1.0:
+            texts.append(f"limit {run.limit}")
+        elif self.ratio != 1.0:
+            texts.append(f"share {self.ratio:g}")
+
+        if run.part:
+            texts.append(f"part {run.part}")
+        if self.repeats:
+            texts.append(f"{self.repeats.repeats} repeats")
+        if self.is_synthetic:
+            texts.append("synthetic tasks")
+
         return ", ".join(texts)
 
     def following(self, name: str) -> float | None:
@@ -206,14 +221,14 @@ class RunReport:
         Metrics of a benchmark that ships are those of today, as far as the report has them.
         """
         report = self.report
-        shipped = (
-            metrics_of(registry.find(report.benchmark))
-            if registry.is_shipped(report.benchmark)
-            else {}
-        )
         if name not in report.units:
             return None
-        return report.diagnostics.following(shipped.get(name) or report.units[name])
+
+        metric = report.units[name]
+        if registry.is_shipped(report.benchmark):
+            metric = metrics_of(registry.find(report.benchmark)).get(name, metric)
+
+        return report.diagnostics.following(metric)
 
 
 def read(path: Path) -> RunReport:
@@ -228,6 +243,7 @@ def checked(report: Report, path: Path) -> RunReport:
         settings = msgspec.convert(report.run, RunSettings)
     except msgspec.ValidationError:
         raise BadInput(NOT_A_REPORT) from None
+
     return RunReport(as_text(path.parent.name), report, settings)
 
 
@@ -239,12 +255,12 @@ def as_text(name: str) -> str:
 def without_merged(reports: Sequence[RunReport]) -> list[RunReport]:
     """Return reports without those of parts of a whole run that is among them: it has their
     users."""
-    there = {(report.run, report.subset) for report in reports}
-    return [
-        report
-        for report in reports
-        if (whole_of(report.run, report.run_settings.part), report.subset) not in there
-    ]
+    keys = {report.key for report in reports}
+
+    def is_merged(report: RunReport) -> bool:
+        return (whole_of(report.run, report.run_settings.part), report.subset) in keys
+
+    return list(filterfalse(is_merged, reports))
 
 
 def about_run(reports: Sequence[RunReport]) -> str:
@@ -252,11 +268,28 @@ def about_run(reports: Sequence[RunReport]) -> str:
     return "; ".join(dict.fromkeys(report.about for report in reports))
 
 
-def _bounded(text: str) -> str:
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, keys and values in the order of the pairs."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+
+    return groups
+
+
+def by_run(reports: Iterable[RunReport]) -> dict[str, list[RunReport]]:
+    return grouped((report.run, report) for report in reports)
+
+
+def _shortened(text: str) -> str:
     """Cut a long text; the beginning of its SHA-256 follows, since two that begin alike must not
     read alike."""
-    return (
-        text
-        if len(text) <= LONGEST
-        else f"{text[:LONGEST]}… ({short_hash(sha256(text.encode()).hexdigest())})"
-    )
+    if len(text) <= MAX_SETTING_CHARACTERS:
+        return text
+
+    digest = sha256(text.encode()).hexdigest()
+    return f"{text[:MAX_SETTING_CHARACTERS]}… ({short_hash(digest)})"

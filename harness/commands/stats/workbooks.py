@@ -4,13 +4,14 @@ their runs."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import filterfalse
 
 from msgspec import structs
 
 from harness.commands.stats import costs, leaderboard
 from harness.commands.stats.notes import notes
-from harness.commands.stats.run_reports import RunReport, about_run
+from harness.commands.stats.run_reports import RunReport, about_run, grouped
 from harness.commands.stats.standings import Figure, Standing
 from harness.document import Cell, Table
 from harness.model import Money
@@ -32,23 +33,16 @@ COSTS = (
 """Columns on what reports cost together, where the cost of any run is known. An asterisk: tokens
 are estimated."""
 RUN_COLUMNS = (
-    *(
-        "users scored",
-        "users expected",
-        "requests",
-        "prompt tokens",
-        "completion tokens",
-        "model",
-        "prompt",
-        "share",
-    ),
-    "tasks",
+    *("users scored", "users expected", "requests", "prompt tokens", "completion tokens"),
+    *("model", "prompt", "share", "tasks"),
 )
-Cells = Sequence[str | Cell]
+Cells = tuple[str | Cell, ...]
 
 
 def workbooks(
-    standings: Sequence[Standing], reports: Sequence[RunReport], missing: Sequence[str] = ()
+    standings: Sequence[Standing],
+    reports: Sequence[RunReport],
+    missing: Sequence[str] = (),
 ) -> Iterator[tuple[str, list[Table]]]:
     """Yield the name of each file, without its suffix, and its sheets; `missing` are notes for the
     sheet of runs.
@@ -58,70 +52,68 @@ def workbooks(
     """
     for standing in standings:
         name = re.sub(r"[^\w ^().,+-]", "_", standing.label)[:100]
-        yield (
-            name,
-            [
-                _sheet(
-                    standing,
-                    ["what"],
-                    [[about_run(row.reports)] for row in standing.runs],
-                    ends=False,
-                )
-            ],
-        )
-    by_run: dict[tuple[str, str], list[RunReport]] = {}
-    for report in reports:
-        by_run.setdefault((report.report.benchmark, report.run), []).append(report)
-    spent = COSTS if costs.is_known(reports) else ()
-    facts = {key: _facts(some) for key, some in by_run.items()}
-    columns = (*RUN_COLUMNS, *spent)
+        about = [(about_run(row.reports),) for row in standing.runs]
+        yield name, [_sheet(standing, ["what"], about, ends=False)]
+
+    runs = grouped(((report.report.benchmark, report.run), report) for report in reports)
+    facts = {key: _facts(of_run) for key, of_run in runs.items()}
+    columns = (*RUN_COLUMNS, *COSTS) if costs.is_known(reports) else RUN_COLUMNS
     sheets = [_runs_sheet(reports, missing)]
+
     for standing in standings:
-        runs = [facts[standing.benchmark, row.name] for row in standing.runs]
-        about = [[cells[column] for column in columns] for cells in runs]
-        sheets.append(_sheet(standing, columns, about, ends=True))
+        cells = []
+        for row in standing.runs:
+            cells.append(_in_columns(facts[standing.benchmark, row.name], columns))
+
+        sheets.append(_sheet(standing, columns, cells, ends=True))
+
     yield SUMMARY, sheets
 
 
+def _in_columns(facts: Mapping[str, str | Cell], columns: Iterable[str]) -> Cells:
+    return tuple(map(facts.__getitem__, columns))
+
+
 def _sheet(
-    standing: Standing, heads: Sequence[str], about: Sequence[Cells], *, ends: bool
+    standing: Standing,
+    headings: Sequence[str],
+    about: Sequence[Cells],
+    *,
+    ends: bool,
 ) -> Table:
-    """Return the table of a metric, with cells `about` each run under further `heads`, and the
+    """Return the table of a metric, with cells `about` each run under further `headings`, and the
     metric's own figures of columns that show others for some run."""
     shown = leaderboard.table(standing, ends=ends)
-    own = [
-        name
-        for name in standing.columns
-        if any(map(standing.as_published, standing.in_column(name)))
-    ]
+    published = []
+    for name in standing.columns:
+        if any(map(standing.as_published, standing.in_column(name))):
+            published.append(name)
+
+    published_headings = [f"{name}, as published" for name in published]
     columns = [
         *shown.columns,
-        *heads,
-        *leaderboard.heads([f"{name}, as published" for name in own], ends),
+        *headings,
+        *leaderboard.column_headings(published_headings, ends),
     ]
     rows = []
-    for number, cells in enumerate(shown.rows):
+    for number, shown_cells in enumerate(shown.rows):
+        # Beneath the runs are published figures, and the chance level, which is no row of figures.
         figures = standing.rows[number].figures if number < len(standing.rows) else {}
-        run = about[number] if number < len(about) else [""] * len(heads)
-        plain = (figure and Figure(figure.value) for figure in map(figures.get, own))
-        rows.append(
-            (
-                *cells,
-                *run,
-                *(cell for figure in plain for cell in leaderboard.cells(standing, figure, ends)),
-            )
-        )
-    definition = (
-        f" {standing.metric.name}: {standing.metric.definition}."
-        if standing.metric.definition
-        else ""
-    )
-    lines = (
-        f"{standing.title}.{definition}",
-        *notes([standing], intervals=ends),
-        *(SUMMARY_NOTES if ends else ()),
-    )
-    return Table(tuple(columns), tuple(rows), standing.label, lines)
+        row = [*shown_cells, *(about[number] if number < len(about) else [""] * len(headings))]
+        for figure in map(figures.get, published):
+            row += leaderboard.cells(standing, figure and Figure(figure.value), ends)
+
+        rows.append(tuple(row))
+
+    about_metric = f"{standing.title}."
+    if standing.metric.definition:
+        about_metric += f" {standing.metric.name}: {standing.metric.definition}."
+
+    lines = [about_metric, *notes([standing], intervals=ends)]
+    if ends:
+        lines += SUMMARY_NOTES
+
+    return Table(tuple(columns), tuple(rows), standing.label, tuple(lines))
 
 
 def _runs_sheet(reports: Sequence[RunReport], missing: Sequence[str]) -> Table:
@@ -129,43 +121,44 @@ def _runs_sheet(reports: Sequence[RunReport], missing: Sequence[str]) -> Table:
     ordered = sorted(
         reports, key=lambda report: (report.run, report.report.subsets.index(report.subset))
     )
-    notes = dict.fromkeys((*RUNS_NOTES, *(f"{report.report.invalid_as}." for report in ordered)))
+    lines = dict.fromkeys((*RUNS_NOTES, *(f"{report.report.invalid_as}." for report in ordered)))
     facts = [_facts([report]) for report in ordered]
-    columns = list(facts[0])
+    columns = tuple(facts[0])
+
     if costs.is_known(reports):
-        notes[costs.COUNTED] = None
+        lines[costs.COUNTED] = None
     else:
-        columns = [column for column in columns if column not in COSTS]
-    rows = tuple(tuple(cells[column] for column in columns) for cells in facts)
-    return Table(tuple(columns), rows, "Runs", (*notes, *missing))
+        columns = tuple(filterfalse(COSTS.__contains__, columns))
+
+    rows = tuple(_in_columns(cells, columns) for cells in facts)
+
+    return Table(columns, rows, "Runs", (*lines, *missing))
 
 
 def _facts(reports: Sequence[RunReport]) -> dict[str, str | Cell]:
     """Return the cells on a run, on all its subsets or on one, by their columns."""
-    first, cost = reports[0], costs.spent(reports)
+    first = reports[0]
+    cost = costs.run_cost(reports)
     usages = [report.report.usage for report in reports if report.report.usage.get("requests")]
-
-    def count(name: str) -> Cell:
-        return _count(sum(getattr(report, name) for report in reports))
+    users_scored = _sum(report.scored for report in reports)
+    is_partial = not all(report.complete for report in reports)
 
     def used(name: str) -> str | Cell:
         """Return a sum, blank if no request was counted, as for results of the authors' runner."""
-        return _count(sum(usage.get(name, 0) for usage in usages)) if usages else ""
+        return _sum(usage.get(name, 0) for usage in usages) if usages else ""
 
     def billed(name: str) -> str | Cell:
-        return _count(cost.total(name)) if cost.reports else ""
+        return _sum([cost.total(name)]) if cost.costs else ""
 
     return {
         "run": first.run,
         "benchmark": first.report.benchmark,
         "subset": first.subset,
-        "users scored": structs.replace(
-            count("scored"), partial=not all(report.complete for report in reports)
-        ),
-        "users expected": count("expected"),
-        "users failed": _count(sum(report.report.coverage.failed_users for report in reports)),
-        "answers": count("answers"),
-        "invalid": count("invalid"),
+        "users scored": structs.replace(users_scored, partial=is_partial),
+        "users expected": _sum(report.expected for report in reports),
+        "users failed": _sum(report.report.coverage.failed_users for report in reports),
+        "answers": _sum(report.answers for report in reports),
+        "invalid": _sum(report.invalid for report in reports),
         "share": Cell("", min(report.ratio for report in reports)),
         "model": _joined(report.report.model for report in reports),
         "prompt": _joined(", ".join((report.prompt, *report.settings)) for report in reports),
@@ -184,25 +177,30 @@ def _facts(reports: Sequence[RunReport]) -> dict[str, str | Cell]:
         "currency": " + ".join(money.currency for money in cost.money),
         "at least": _amount(cost.money, "low"),
         "at most": _amount(cost.money, "high"),
-        "cost a user": _amount(cost.each, "amount"),
-        "a user at least": _amount(cost.each, "low"),
-        "a user at most": _amount(cost.each, "high"),
+        "cost a user": _amount(cost.money_per_user, "amount"),
+        "a user at least": _amount(cost.money_per_user, "low"),
+        "a user at most": _amount(cost.money_per_user, "high"),
     }
 
 
-def _count(number: int) -> Cell:
+def _sum(counts: Iterable[int]) -> Cell:
+    number = sum(counts)
     return Cell(str(number), number, 0)
 
 
 def _amount(amounts: Sequence[Money], bound: str) -> str | Cell:
     """Return an amount or a bound of it, blank without one, and where there are several
     currencies."""
-    amount = getattr(amounts[0], bound) if len(amounts) == 1 else None
-    return (
-        ""
-        if amount is None
-        else Cell(str(amount), float(amount), 6, partial=amounts[0].about and bound == "amount")
-    )
+    if len(amounts) != 1:
+        return ""
+
+    amount = getattr(amounts[0], bound)
+    if amount is None:
+        return ""
+
+    is_estimated = amounts[0].about and bound == "amount"
+
+    return Cell(str(amount), float(amount), 6, partial=is_estimated)
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -317,8 +317,8 @@ def test_users_whose_cost_is_unknown_do_not_share_it(results: Path) -> None:
         for cost in (known.report.cost.at(None), msgspec.UNSET)
     )
     for reports_of_run, users in (((known, before), 9), ((known, unpriced), 18)):
-        of = costs.spent(reports_of_run)
-        assert (of.each, of.users) == (costs.spent([known]).each, users)
+        of = costs.run_cost(reports_of_run)
+        assert (of.money_per_user, of.users) == (costs.run_cost([known]).money_per_user, users)
 
 
 def test_workbook_has_cost_and_tokens_of_each_run(results: Path, tmp_path: Path) -> None:

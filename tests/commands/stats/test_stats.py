@@ -298,7 +298,7 @@ def test_reports_have_the_sha256_of_their_prompt(tmp_path: Path) -> None:
     )
     found = read(tmp_path / "results" / "a" / "eval_report_weibo.json")
     digest = hashlib.sha256(prompt.read_bytes()).hexdigest()
-    assert found.files == (digest,)
+    assert found.file_hashes == (digest,)
     assert found.about == f"baseline/recency, p.txt ({digest[:12]}…) prompt, synthetic tasks"
 
 
