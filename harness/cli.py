@@ -44,7 +44,9 @@ def main(argv: list[str] | None = None) -> int:
             code = _reported(arguments, may_restart=argv is None)
     except KeyboardInterrupt as signalled:
         streams.tell("interrupted")
-        code = signalled.exit_code if isinstance(signalled, _Signalled) else INTERRUPTED
+        code = INTERRUPTED
+        if isinstance(signalled, _Signalled):
+            code = signalled.exit_code
     code = _flushed(code)
     if argv is None:
         # else the interpreter looks at every object once more before it ends, for 40 ms
@@ -75,9 +77,11 @@ def _reported(arguments: list[str], *, may_restart: bool) -> int:
         )
         return MachineError.exit_code
     except Exception as error:  # unforeseen: the user gets a sentence, a file the rest
-        if lacking := _memory_error_within(error):
+        lacking = _memory_error_within(error)
+        if lacking:
             return _out_of_memory(lacking, arguments)
-        if signalled := _signal_within(error):
+        signalled = _signal_within(error)
+        if signalled:
             raise signalled from None
         return _internal_error(error, arguments)
 
@@ -86,14 +90,18 @@ def _memory_error_within(error: BaseException) -> BaseException | None:
     """Return the error itself or one of a group's, if it means that there is no memory."""
     if isinstance(error, BaseExceptionGroup):
         return next(filter(None, map(_memory_error_within, error.exceptions)), None)
-    return error if lacks_memory(error) else None
+    if lacks_memory(error):
+        return error
+    return None
 
 
 def _out_of_memory(error: BaseException, arguments: list[str]) -> int:
     traceback.clear_frames(error.__traceback__)  # frees what the command held
     details = _scrubbed(str(error), arguments)
+    if details:
+        details = f" ({details})"
     streams.tell(
-        f"no memory left for `harness {arguments[0]}`{f' ({details})' if details else ''}:"
+        f"no memory left for `harness {arguments[0]}`{details}:"
         " everything saved is intact; give this process more (see ulimit -v), and call it again"
     )
     return MachineError.exit_code
@@ -122,11 +130,13 @@ def _ended_by_signals(*, for_good: bool) -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> None:
         raise _Signalled(EXIT_CODES[signal.Signals(number)])
 
-    before = {number: signal.signal(number, end) for number in heeded() if number != signal.SIGINT}
+    old_handlers = {
+        number: signal.signal(number, end) for number in heeded() if number != signal.SIGINT
+    }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)
         if for_good and signal.SIGINT in heeded():
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -136,12 +146,12 @@ def _ended_by_signals(*, for_good: bool) -> Iterator[None]:
 def _few_collections() -> Iterator[None]:
     """Collect garbage less often: neither what imports make nor the objects of a run have many
     cycles."""
-    before = gc.get_threshold()
+    old_threshold = gc.get_threshold()
     gc.set_threshold(*GC_THRESHOLD)
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(*old_threshold)
 
 
 def _flushed(code: int) -> int:
@@ -156,9 +166,8 @@ def _flushed(code: int) -> int:
 
 
 def _main(arguments: list[str], *, may_restart: bool) -> int:
-    for (
-        argument
-    ) in arguments:  # names and paths go into JSON, which cannot hold bytes that are not text
+    # Names and paths go into JSON, which cannot hold bytes that are not text.
+    for argument in arguments:
         try:
             argument.encode()
         except UnicodeEncodeError:
@@ -169,14 +178,14 @@ def _main(arguments: list[str], *, may_restart: bool) -> int:
         parser.print_help()
         return 2
     check_command(arguments[0])
-    found = parsed(arguments)
+    command = parsed(arguments)
     if may_restart:
-        hash_seed.fix(found.interface.command, found.args, os.environ)
-    if getattr(found.args, "detach", False):
+        hash_seed.fix(command.interface.command, command.args, os.environ)
+    if getattr(command.args, "detach", False):
         from harness.commands import detach
 
-        return detach.start(found.args, arguments)
-    return found.execute()
+        return detach.start(command.args, arguments)
+    return command.execute()
 
 
 def _scrubbed(text: str, arguments: list[str]) -> str:

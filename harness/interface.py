@@ -56,9 +56,9 @@ Progress = Callable[[Snapshots], None]
 (`harness.model.Snapshot`), one per model; of `run` and `resume` in a notebook, from another
 thread."""
 Play = Callable[[Signals], Coroutine[Any, Any, Any]]
-GROUP = 500
+GROUP_ROWS = 500
 """Rows that are read at once."""
-FAILED = 2
+FAILED_CODE = 2
 """The first exit code of a command that did not do its work; 1 is a run with failed users."""
 
 
@@ -114,10 +114,10 @@ class LoadedRun:
     def manifest(self) -> Manifest:
         """Return the manifest, which says exactly what was run: identity, provenance, tuning, state
         and counts."""
-        found = load(self.files.manifest)
-        if found is None:
+        manifest = load(self.files.manifest)
+        if manifest is None:
             raise BadInput(f"{self.files.manifest} no longer exists")
-        return found
+        return manifest
 
     @property
     def complete(self) -> bool:
@@ -161,20 +161,19 @@ class LoadedRun:
         if find_spec("polars"):
             import polars
 
-            return polars.DataFrame(
-                list(self._rows(rows)), infer_schema_length=None
-            )  # the first may lack a value
+            # Without a length the first rows, which may lack a value, do not decide the types.
+            return polars.DataFrame(list(self._rows(rows)), infer_schema_length=None)
         raise BadInput(f"frame() needs pandas or polars: {to_install('pandas')}")
 
     def _rows(self, kind: Rows) -> Iterator[JSON]:
         """Yield the rows that `export` writes, in groups: playing users again needs a separate
         event loop."""
-        found = rows_of(SavedRun(self.files, self.manifest), kind, None, self.folder.parent)
+        rows = rows_of(SavedRun(self.files, self.manifest), kind, None, self.folder.parent)
         try:
-            while group := _apart_from_loops(lambda: list(islice(found, GROUP))):
+            while group := _apart_from_loops(lambda: list(islice(rows, GROUP_ROWS))):
                 yield from group
         finally:
-            _apart_from_loops(found.close)
+            _apart_from_loops(rows.close)
 
 
 def run(  # noqa: PLR0913
@@ -336,13 +335,14 @@ def load_run(folder: str | Path, subset: str | None = None) -> LoadedRun:
 
     Raise `BadInput` if there is no such run, or more than one.
     """
-    found = [files for files in runs_in(Path(folder)) if subset in (None, files.subset)]
-    if len(found) > 1:
-        choices = " or ".join(f'subset="{files.subset}"' for files in found)
+    matching = [files for files in runs_in(Path(folder)) if subset in (None, files.subset)]
+    if len(matching) > 1:
+        choices = " or ".join([f'subset="{files.subset}"' for files in matching])
         raise BadInput(f"{folder} has runs of several subsets: name one, with {choices}")
-    if not found:
-        raise BadInput(f"{folder}: expected a run{f' of {subset}' if subset else ''}, found none")
-    return LoadedRun(found[0].folder, found[0].subset)
+    if not matching:
+        expected = f"a run of {subset}" if subset else "a run"
+        raise BadInput(f"{folder}: expected {expected}, found none")
+    return LoadedRun(matching[0].folder, matching[0].subset)
 
 
 def list_runs(results: str | Path = RESULTS_FOLDER) -> list[LoadedRun]:
@@ -355,8 +355,10 @@ class _Call:
     once."""
 
     def __init__(self, parsed: Parsed, progress: Progress | None) -> None:
-        self._name, self._raised = parsed.interface.command, list[Exception]()
-        self._progress, self._parsed = progress, parsed
+        self._name = parsed.interface.command
+        self._raised = list[Exception]()
+        self._progress = progress
+        self._parsed = parsed
 
     def __call__(self, run_async: Callable[[Any], Any] | None = None) -> list[LoadedRun]:
         """Return the runs that `run` was called for, complete before or not, else those that
@@ -364,26 +366,30 @@ class _Call:
         args = self._parsed.args
         if self._name != "reeval":
             args = replace(args, progress=self._progress and self._observe, run_async=run_async)
-        before = {one.files.manifest: _changed(one) for one in list_runs(args.results_dir)}
+        changes_before = {
+            saved_run.files.manifest: _changed(saved_run)
+            for saved_run in list_runs(args.results_dir)
+        }
         try:
             code = replace(self._parsed, args=args).execute()
         except HarnessError as error:
             with suppress(HarnessError):
-                error.runs = self._runs(before)
+                error.runs = self._runs(changes_before)
             raise
         except BaseException:
             if self._raised:
                 raise self._raised[0] from None
             raise
-        made = self._runs(before)
-        if code < FAILED:
-            return made
+        runs_so_far = self._runs(changes_before)
+        if code < FAILED_CODE:
+            return runs_so_far
         ending = (
             code.error
             if isinstance(code, ExitCode)
             else HarnessError(f"{self._name} ended with exit code {code}")
         )
-        ending.exit_code, ending.runs = int(code), made
+        ending.exit_code = int(code)
+        ending.runs = runs_so_far
         raise ending
 
     def _observe(self, snapshots: Snapshots) -> None:
@@ -396,25 +402,35 @@ class _Call:
             self._raised.append(error)
             raise
 
-    def _runs(self, before: Mapping[Path, int]) -> list[LoadedRun]:
+    def _runs(self, changes_before: Mapping[Path, int]) -> list[LoadedRun]:
         args = self._parsed.args
-        found = list_runs(args.results_dir)
+        saved_runs = list_runs(args.results_dir)
         if self._name == "run":
             names = run_command.names(args)
-            return [one for one in found if one.name in names and _is_asked_for(one, args)]
-        return [one for one in found if before.get(one.files.manifest) != _changed(one)]
+            return [
+                saved_run
+                for saved_run in saved_runs
+                if saved_run.name in names and _is_asked_for(saved_run, args)
+            ]
+        return [
+            saved_run
+            for saved_run in saved_runs
+            if changes_before.get(saved_run.files.manifest) != _changed(saved_run)
+        ]
 
 
-def _called(name: str, given: Mapping[str, Any]) -> _Call:
+def _called(name: str, arguments: Mapping[str, Any]) -> _Call:
     """Return the call of a command, of the arguments of one of the functions above."""
     tell_warnings()
-    arguments = {**given}
-    if headers := given.get("extra_header"):
-        arguments["extra_header"] = [f"{key}:{value}" for key, value in headers.items()]
-    if roles := given.get("roles"):
-        arguments["roles"] = [f"{role}={model}" for role, model in roles.items()]
-    parsed = called(name, arguments, given["extensions"], given.get("settings"))
-    return _Call(parsed, given.get("progress"))
+    keywords = {**arguments}
+    headers = arguments.get("extra_header")
+    if headers:
+        keywords["extra_header"] = [f"{key}:{value}" for key, value in headers.items()]
+    roles = arguments.get("roles")
+    if roles:
+        keywords["roles"] = [f"{role}={model}" for role, model in roles.items()]
+    parsed = called(name, keywords, arguments["extensions"], arguments.get("settings"))
+    return _Call(parsed, arguments.get("progress"))
 
 
 def _apart_from_loops(work: Callable[[], T]) -> T:
@@ -424,8 +440,8 @@ def _apart_from_loops(work: Callable[[], T]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return work()
-    with ThreadPoolExecutor(1) as own:
-        return own.submit(work).result()
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(work).result()
 
 
 def _in_this_loop(
@@ -441,8 +457,10 @@ def _in_this_loop(
     async def played(*args: P.args, **kwargs: P.kwargs) -> list[LoadedRun]:
         bound = signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
-        call, loop = _called(name, bound.arguments), asyncio.get_running_loop()
-        plays, cancelled = list[asyncio.Future[Any]](), asyncio.Event()
+        call = _called(name, bound.arguments)
+        loop = asyncio.get_running_loop()
+        plays = list[asyncio.Future[Any]]()
+        cancelled = asyncio.Event()
 
         async def play(playing: Play) -> Any:
             if cancelled.is_set():
@@ -458,8 +476,8 @@ def _in_this_loop(
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             cancelled.set()
-            for one in plays:
-                one.cancel()
+            for pending in plays:
+                pending.cancel()
             with suppress(BaseException):
                 await work
             raise
@@ -478,13 +496,13 @@ arun = _in_this_loop("run", run)
 aresume = _in_this_loop("resume", resume)
 
 
-def _is_asked_for(one: LoadedRun, args: RunOptions) -> bool:
+def _is_asked_for(loaded: LoadedRun, args: RunOptions) -> bool:
     """Return whether a run has a benchmark and subset that `run` was called for."""
     return (
-        one.subset in (args.platform or [one.subset])
-        and one.manifest.identity["benchmark"] == args.found().name
+        loaded.subset in (args.platform or [loaded.subset])
+        and loaded.manifest.identity["benchmark"] == args.found().name
     )
 
 
-def _changed(one: LoadedRun) -> int:
-    return one.files.manifest.stat().st_mtime_ns
+def _changed(loaded: LoadedRun) -> int:
+    return loaded.files.manifest.stat().st_mtime_ns

@@ -50,12 +50,10 @@ def number(fits: Callable[[float], bool], expected: str) -> Check:
     """Return the check of a number that a float can hold; TOML's have no end."""
 
     def is_such(value: object) -> bool:
+        if type(value) is not int and type(value) is not float:
+            return False
         try:
-            return (
-                (type(value) is int or type(value) is float)
-                and math.isfinite(value)
-                and fits(value)
-            )
+            return math.isfinite(value) and fits(value)
         except OverflowError:
             return False
 
@@ -64,10 +62,11 @@ def number(fits: Callable[[float], bool], expected: str) -> Check:
 
 def whole(least: int, most: int) -> Check:
     up_to = "" if most >= BITS_64 - 1 else f" to {most}"
-    return (
-        lambda value: type(value) is int and least <= value <= most,
-        f"a whole number from {least}{up_to}",
-    )
+
+    def is_within(value: object) -> bool:
+        return type(value) is int and least <= value <= most
+
+    return is_within, f"a whole number from {least}{up_to}"
 
 
 def one_of(texts: Sequence[str]) -> Check:
@@ -98,11 +97,11 @@ def option(
     flags: str = "",
     check: Check | None = None,
     read: Callable[[str], Any] | None = None,
-    **more: object,
+    **members: object,
 ) -> Any:
     """Return a field that is an option; `flags` are its flags where they do not follow from its
-    name, and `unit` names its value in the help. `more` are other members of `Option`."""
-    made: dict[str, Any] = {
+    name, and `unit` names its value in the help. `members` are others of `Option`."""
+    members |= {
         "words": words,
         "unit": unit,
         "flags": tuple(flags.split()),
@@ -110,8 +109,8 @@ def option(
         "read": read,
     }
     if isinstance(default, dict):
-        return field(default_factory=default.copy, metadata={"option": {**made, **more}})
-    return field(default=default, metadata={"option": {**made, **more}})
+        return field(default_factory=default.copy, metadata={"option": members})
+    return field(default=default, metadata={"option": members})
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,56 +162,73 @@ class Option:
     @property
     def label(self) -> str:
         """Return the name that messages, settings file and `config` have: that of its flag."""
-        return self.flags[0].removeprefix("--") if self.flags else self.name
+        if self.flags:
+            return self.flags[0].removeprefix("--")
+        return self.name
 
     @property
     def choices(self) -> Sequence[str]:
-        return self.kind if isinstance(self.kind, tuple) else ()
+        if isinstance(self.kind, tuple):
+            return self.kind
+        return ()
 
-    def value(self, given: object) -> Any:
+    def value(self, raw: object) -> Any:
         """Return a value of the command line, a settings file or Python as commands have it. Raise
         `ValueError` with what is expected."""
         if not self.many:
-            return self.one(given)
-        return [
-            self.one(each)
-            for each in (given if isinstance(given, (list, tuple, set, frozenset)) else [given])
-        ]
+            return self.one(raw)
+        members = raw if isinstance(raw, (list, tuple, set, frozenset)) else [raw]
+        return [self.one(member) for member in members]
 
-    def one(self, given: object) -> Any:
+    def one(self, raw: object) -> Any:
         """Return one value of those that may be repeated. No shell replaces `~` after a flag's
         `=`."""
-        if isinstance(given, (str, Path)) and str(given).partition("/")[0] == "~":
-            given = expanduser(given)
-        if self.read is not None and isinstance(given, (str, Path)):
-            if not str(given).strip():
-                raise ValueError(f"expected {NO_TEXT}")
-            try:
-                return self.read(str(given))
-            except BadInput as error:
-                raise ValueError(str(error)) from None
-        made = _converted(given, self.kind)
-        fits, expected = self.check or (one_of(self.choices) if self.choices else CHECKS[self.kind])
-        if fits(made):
-            return made
-        hides = self.secret or expected is NO_TEXT
-        raise ValueError(f"expected {expected}{'' if hides else f', got {in_brief(given)}'}")
+        if isinstance(raw, (str, Path)):
+            if str(raw).partition("/")[0] == "~":
+                raw = expanduser(raw)
+            if self.read is not None:
+                return self._read(self.read, str(raw))
+        value = _converted(raw, self.kind)
+        fits, expected = self._check
+        if fits(value):
+            return value
+        message = f"expected {expected}"
+        if not self.secret and expected is not NO_TEXT:
+            message += f", got {in_brief(raw)}"
+        raise ValueError(message)
+
+    def _read(self, read: Callable[[str], Any], text: str) -> Any:
+        if not text.strip():
+            raise ValueError(f"expected {NO_TEXT}")
+        try:
+            return read(text)
+        except BadInput as error:
+            raise ValueError(str(error)) from None
+
+    @property
+    def _check(self) -> Check:
+        """Return the check of this option, else that of its kind."""
+        if self.check:
+            return self.check
+        return one_of(self.choices) if self.choices else CHECKS[self.kind]
 
 
-def _converted(given: object, kind: object) -> Any:
+def _converted(raw: object, kind: object) -> Any:
     """Return a text as its type, and a number as the wider one; what cannot be converted as it
     is."""
     try:
-        if isinstance(given, str) and kind in (int, float):
-            return kind(given)
-        if kind is float and type(given) is int:
-            return float(given)
+        if isinstance(raw, str) and kind in (int, float):
+            return kind(raw)
+        if kind is float and type(raw) is int:
+            return float(raw)
     except (ValueError, OverflowError):
-        return given
-    if kind is Path and isinstance(given, str):
-        return Path(given)
-    is_text = isinstance(given, Path) or (type(given) in (int, float) and CHECKS[float][0](given))
-    return str(given) if kind is str and is_text else given
+        return raw
+    if kind is Path and isinstance(raw, str):
+        return Path(raw)
+    is_text = isinstance(raw, Path) or (type(raw) in (int, float) and CHECKS[float][0](raw))
+    if kind is str and is_text:
+        return str(raw)
+    return raw
 
 
 @dataclass_transform(
@@ -232,32 +248,39 @@ def options_of(cls: type[Any]) -> tuple[Option, ...]:
 @cache
 def _options_of(cls: type[Any]) -> tuple[Option, ...]:
     hints = get_type_hints(cls)
-    declared = [one for one in fields(cls) if "option" in one.metadata]
-    return tuple([_option(one, hints[one.name]) for one in declared])
+    declared = [
+        declared_field for declared_field in fields(cls) if "option" in declared_field.metadata
+    ]
+    return tuple(
+        [_option(declared_field, hints[declared_field.name]) for declared_field in declared]
+    )
 
 
 def _option(declared: Field[Any], hint: object) -> Option:
     kind, many = kind_of(hint)
-    made = dict(declared.metadata["option"])
-    made["unit"] = made["unit"] or UNITS.get(kind, "")
-    made["flags"] = made["flags"] or (
-        () if made.get("position") else (flag_of(declared.name, declared.default),)
-    )
-    default = (
-        declared.default if declared.default_factory is MISSING else declared.default_factory()
-    )
-    return Option(declared.name, kind, default, many, **made)
+    members = dict(declared.metadata["option"])
+    members["unit"] = members["unit"] or UNITS.get(kind, "")
+    if not members["flags"] and not members.get("position"):
+        members["flags"] = (flag_of(declared.name, declared.default),)
+    default = declared.default
+    if declared.default_factory is not MISSING:
+        default = declared.default_factory()
+    return Option(declared.name, kind, default, many, **members)
 
 
 def flag_of(name: str, default: object) -> str:
-    return f"--{'no-' if default is True else ''}{name.replace('_', '-')}"
+    """Return the flag of a field; that of a switch that is on turns it off."""
+    prefix = "--no-" if default is True else "--"
+    return prefix + name.replace("_", "-")
 
 
 def kind_of(hint: object) -> tuple[Any, bool]:
     """Return the kind of a field's type, and whether it may be repeated."""
     if get_origin(hint) in (Union, UnionType):
-        others = [one for one in get_args(hint) if one is not NoneType]
-        hint = others[0] if len(others) == 1 else object
+        others = [member for member in get_args(hint) if member is not NoneType]
+        hint = object
+        if len(others) == 1:
+            hint = others[0]
     if get_origin(hint) is Sequence:
         return kind_of(get_args(hint)[0])[0], True
     if get_origin(hint) is Literal and all(isinstance(text, str) for text in get_args(hint)):
@@ -289,11 +312,11 @@ def file_of(*endings: str) -> Callable[[str], Path]:
     record, a task or a log, so that a typing error overwrites only what can be made again."""
 
     def path(text: str) -> Path:
-        made = Path(text)
-        if made.suffix.lower() not in endings or "\0" in text:
+        target = Path(text)
+        if target.suffix.lower() not in endings or "\0" in text:
             raise ValueError(
                 f"expected the name of an {' or '.join(endings)} file, got {in_brief(text)}"
             )
-        return made
+        return target
 
     return path

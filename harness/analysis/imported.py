@@ -39,10 +39,10 @@ class Imported:
         """Return the report of these results; None if `reeval` has not scored them, or they were
         written again."""
         first = next((line.text for line in lines(self.files.results)), b"")
-        try:
-            if sound(first):
-                return report_files.read(content(self.files.report("json"), DOCUMENT_MOST))
+        if not sound(first):
             return None
+        try:
+            return report_files.read(content(self.files.report("json"), DOCUMENT_MOST))
         except (OSError, BadInput):
             return None
 
@@ -50,9 +50,9 @@ class Imported:
     def is_current(self) -> bool:
         """Return whether the report is of these very results: another program has no line added or
         changed since."""
-        return self.report is not None and all(
-            sound(line.text) for line in lines(self.files.results) if line.text
-        )
+        if self.report is None:
+            return False
+        return all(sound(line.text) for line in lines(self.files.results) if line.text)
 
     @property
     def remedy(self) -> str:
@@ -104,6 +104,7 @@ def imported(results: Path) -> Iterator[Imported]:
 
 def imported_of(files: RunFiles) -> Imported | None:
     """Return the results of another program that are in a folder of the results."""
-    return next(
-        (one for one in imported(files.folder.parent) if one.files.results == files.results), None
-    )
+    for results in imported(files.folder.parent):
+        if results.files.results == files.results:
+            return results
+    return None

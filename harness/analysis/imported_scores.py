@@ -38,18 +38,18 @@ from harness.store.run import RECORD_FORMAT, replace_results
 from harness.store.tasks import TaskIndex
 
 
-def scored_again(found: Imported, chosen: RescoreOptions) -> Rescored:
+def scored_again(results: Imported, chosen: RescoreOptions) -> Rescored:
     """Score the results of another program on a subset, under their lock. Raise `BadInput` if they
     cannot be read."""
-    files = found.files
+    files = results.files
     cls, importer = registry.importing(files.subset)
     benchmark = cls()
     tasks = benchmark.task_files.file_in(
         chosen.tasks or defaults.TASKS_FOLDER, benchmark.subsets[files.subset]
     )
     if not tasks.exists():
-        words = f"name its folder with --tasks-dir; or {how_to_get(cls)}"
-        raise BadInput(f"its tasks file {tasks} does not exist: {words}")
+        remedy = f"name its folder with --tasks-dir; or {how_to_get(cls)}"
+        raise BadInput(f"its tasks file {tasks} does not exist: {remedy}")
     lock = RunLock(files.lock, time.time)
     try:
         with closing(index_file(benchmark, files.subset, tasks, chosen.results)) as index:
@@ -57,12 +57,14 @@ def scored_again(found: Imported, chosen: RescoreOptions) -> Rescored:
             replace_results(files.results, theirs.records(lock.beat), stamp(), shown_by=files.pages)
             name = files.folder.name
             notes = theirs.notes()
-            about = RunFacts(files.subset, name, name, AUTHORS, len(index), theirs.failed, notes)
-            report, more = theirs.scores.report(about)
+            run_facts = RunFacts(
+                files.subset, name, name, AUTHORS, len(index), theirs.failed, notes
+            )
+            report, extra_files = theirs.scores.report(run_facts)
             if theirs.failed:
-                report = with_failures(report, theirs.scores.report(about, theirs.failures)[0])
+                report = with_failures(report, theirs.scores.report(run_facts, theirs.failures)[0])
             _keep_foreign_text(files)
-            write_report(files, report, more)
+            write_report(files, report, extra_files)
             chosen.reported(Reported(files, report, defaults.SAMPLE_SEED, benchmark, index))
     finally:
         lock.release()
@@ -85,25 +87,26 @@ def _keep_foreign_text(files: RunFiles) -> None:
 
 @dataclass(slots=True)
 class _Theirs:
-    """Results of another program, and the tasks that they answer. `unknown` users have no task,
-    `cut` ones not all steps of it, and `failed` ones answers that are failures of the endpoint:
-    `failures` has their scores."""
+    """Results of another program, and the tasks that they answer.
+
+    Users are counted: those `without_task`; `partial` ones, that have not all steps of theirs; and
+    `failed` ones, with answers that are failures of the endpoint. `failures` has their scores.
+    """
 
     files: RunFiles
     benchmark: Benchmark
     importer: Importer
     index: TaskIndex
-    unknown: int = 0
-    cut: int = 0
+    without_task: int = 0
+    partial: int = 0
     failed: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     scores: ReportScores = field(init=False)
     failures: ReportScores = field(init=False)
 
     def __post_init__(self) -> None:
-        self.scores, self.failures = (
-            ReportScores(self.benchmark, self.files.subset, self.index) for _ in range(2)
-        )
+        self.scores = ReportScores(self.benchmark, self.files.subset, self.index)
+        self.failures = ReportScores(self.benchmark, self.files.subset, self.index)
 
     def records(self, beat: Callable[[], None]) -> Iterator[JSON]:
         """Yield the records, those with a whole task measured again and scored; call `beat` before
@@ -117,35 +120,37 @@ class _Theirs:
             data = self.importer.record(line.text, where)
             position = self.index.find(str(data["user_id"]))
             if position is None:
-                self.unknown += 1
+                self.without_task += 1
                 yield data
                 continue
             if seen[position]:
                 raise BadInput(f"{where}: field user_id: duplicate user")
             seen[position] = True
-            task = self.index.task(self.benchmark, position, self.files.subset)
-            if self.importer.is_partial(task, data):
-                self.cut += 1
-            else:
-                data = rescored(self.benchmark, task, data)
-                self.outcomes.update(self.benchmark.records.outcomes(data))
-                if self.importer.has_failed(data):
-                    self.failed += 1
-                    add(data, self.failures)
-                else:
-                    data = data | {
-                        "task": self.index.digest(position),
-                        "format": RECORD_FORMAT,
-                    }  # not the author's own
-                    add(data, self.scores)
-            yield data
+            yield self._scored(position, data)
         self.scores.flush()
         self.failures.flush()
 
+    def _scored(self, position: int, data: JSON) -> JSON:
+        """Return a record as it is saved; add it to the scores, unless it is partial."""
+        task = self.index.task(self.benchmark, position, self.files.subset)
+        if self.importer.is_partial(task, data):
+            self.partial += 1
+            return data
+        data = rescored(self.benchmark, task, data)
+        self.outcomes.update(self.benchmark.records.outcomes(data))
+        if self.importer.has_failed(data):
+            self.failed += 1
+            add(data, self.failures)
+            return data
+        # Fields of the same names that the other program may have written are replaced.
+        data = data | {"task": self.index.digest(position), "format": RECORD_FORMAT}
+        add(data, self.scores)
+        return data
+
     def notes(self) -> tuple[str, ...]:
         left_out = {
-            "are not in the tasks file and are not scored.": self.unknown,
-            "lack steps of their tasks, or have one twice, and are not scored.": self.cut,
+            "are not in the tasks file and are not scored.": self.without_task,
+            "lack steps of their tasks, or have one twice, and are not scored.": self.partial,
             "have failures of the endpoint, and are not scored; the report has figures with them, "
             "too.": self.failed,
         }
@@ -153,23 +158,28 @@ class _Theirs:
         return (*self.importer.notes(self.outcomes), *excluded)
 
 
-def with_failures(report: Report, of_all: Report) -> Report:
-    """Return a report of another program's results with the figures `of_all`, in which failures
-    count as empty."""
+def with_failures(report: Report, report_of_all: Report) -> Report:
+    """Return a report of another program's results with the figures of `report_of_all`, in which
+    failures count as empty."""
     user = report.user
     units = report.units
     rows = []
     for name, value in overview.shown(report).items():
         metric = units[name]
-        value_of_all = of_all.values[name]
+        value_of_all = report_of_all.values[name]
         cells = [(metric.text(side.value), str(side.users)) for side in (value, value_of_all)]
         rows.append((name, metric.shown_unit, *cells[0], *cells[1]))
     table = Table(("metric", "unit", "without", f"{user}s", "with", f"{user}s"), tuple(rows))
-    words = (
+    explanation = (
         f"{report.coverage.failed_users} {user}s have answers that are failures of the endpoint."
         " The program that wrote them counts each as an empty answer; so do the figures under"
         " `with`, and no others in this report."
     )
-    sections = Heading("With failures as empty answers"), Paragraph(words), table, *report.sections
-    details = {**report.details, "with_failures": msgspec.to_builtins(of_all.values)}
+    sections = (
+        Heading("With failures as empty answers"),
+        Paragraph(explanation),
+        table,
+        *report.sections,
+    )
+    details = {**report.details, "with_failures": msgspec.to_builtins(report_of_all.values)}
     return msgspec.structs.replace(report, sections=sections, details=details)

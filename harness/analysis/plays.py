@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from harness.analysis.replies import Replies
@@ -55,10 +56,8 @@ class Transcript:
         right."""
         if len(self.reads) != rows or sum(self.reads) != len(self.exchanges):
             return [self.exchanges, *[()] * (rows - 1)][:rows]
-        ends = [sum(self.reads[: at + 1]) for at in range(rows)]
-        return [
-            self.exchanges[end - size : end] for end, size in zip(ends, self.reads, strict=True)
-        ]
+        remaining = iter(self.exchanges)
+        return [tuple(islice(remaining, size)) for size in self.reads]
 
 
 class Plays:
@@ -75,14 +74,15 @@ class Plays:
         self._loop = loop
         self._sampling = sampling_again(run.manifest)
         self._replies = Replies(run.files.responses, index.of, lambda: None)
-        deque(
-            self._replies.findings(), maxlen=0
-        )  # reads them all; what is wrong with lines is for `verify`
+        # Read them all; what is wrong with lines is for `verify`.
+        deque(self._replies.findings(), maxlen=0)
 
-    def of(self, record: JSON) -> Transcript | None:
+    def exchanges_of(self, record: JSON) -> Transcript | None:
         """Return the exchanges of a record's user, None if these are not known."""
         position = self._index.current(record)
-        played = None if position is None else self._played(position, record)
+        played = None
+        if position is not None:
+            played = self._played(position, record)
         self.diverged += played is None
         return played
 
@@ -105,20 +105,19 @@ async def transcript(
 ) -> Transcript | None:
     """Play a user again from the `lines` of its responses; return its exchanges, None if they do
     not give its `record`."""
-    saved = {
-        (line["request"], line["nth"]): (completion, line)
-        for line in lines
-        if (completion := completion_of(line))
-    }
-    of_completion = {id(completion): line for completion, line in saved.values()}
+    completions = dict[tuple[str, int], Completion]()
+    line_by_id = dict[int, JSON]()
+    for line in lines:
+        saved = completion_of(line)
+        if saved:
+            completions[line["request"], line["nth"]] = saved
+            line_by_id[id(saved)] = line
     exchanges = list[Exchange]()
-    replayed = replaying(
-        sampling.of_repeat(repeat), {key: completion for key, (completion, _) in saved.items()}
-    )
+    replayed = replaying(sampling.of_repeat(repeat), completions)
 
     async def ask(request: Request) -> Completion:
         completion = await replayed.ask(request)
-        exchanges.append(Exchange(request, completion, of_completion[id(completion)]))
+        exchanges.append(Exchange(request, completion, line_by_id[id(completion)]))
         return completion
 
     try:
@@ -133,18 +132,18 @@ async def transcript(
 def conversation(exchanges: Sequence[Exchange]) -> Iterator[list[Block]]:
     """Yield each request with its reply. Messages that continue the conversation before are left
     out."""
-    before: tuple[Message, ...] = ()
-    for number, each in enumerate(exchanges, 1):
-        messages = each.request.messages
-        same = next(
-            (at for at, (a, b) in enumerate(zip(before, messages, strict=False)) if a != b),
-            len(before),
-        )
+    previous: tuple[Message, ...] = ()
+    for number, exchange in enumerate(exchanges, 1):
+        messages = exchange.request.messages
+        same = 0
+        while same < min(len(previous), len(messages)) and previous[same] == messages[same]:
+            same += 1
         blocks: list[Block] = [Heading(f"Request {number} of {len(exchanges)}")]
-        blocks += [Paragraph(f"{plural(same, 'message')} as before.")] if same else []
+        if same:
+            blocks.append(Paragraph(f"{plural(same, 'message')} as before."))
         blocks += [Quote(message.role, message.text) for message in messages[same:]]
-        yield [*blocks, *quotes(each.completion, "reply")]
-        before = *messages, each.completion.as_message()
+        yield [*blocks, *quotes(exchange.completion, "reply")]
+        previous = *messages, exchange.completion.as_message()
 
 
 @contextmanager
@@ -153,17 +152,17 @@ def opened(run: SavedRun, tasks: Path | None, results: Path) -> Iterator[Plays]:
     the run cannot be played: without its tasks, or trust in its code."""
     benchmark = run.as_it_was(tasks, play=True)
     path = run.tasks(tasks)
-    chosen = run.manifest.selection
+    selected = run.manifest.selection
     with (
-        closing(index_file(benchmark, run.files.subset, path, results, chosen)) as index,
+        closing(index_file(benchmark, run.files.subset, path, results, selected)) as index,
         asyncio.Runner() as loop,
     ):
         plays = Plays(run, benchmark, index, loop)
         yield plays
     if plays.diverged:
-        who = plural(plays.diverged, "user")
+        users = plural(plays.diverged, "user")
         tell(
-            f"{run.label}: {who} could not be played again from the saved responses, and have no"
+            f"{run.label}: {users} could not be played again from the saved responses, and have no"
             " tokens or messages"
         )
 
@@ -172,23 +171,20 @@ def cost(exchanges: tuple[Exchange, ...]) -> JSON:
     """Return what replies add up to, by `COST`; tokens are None if the endpoint counted none of
     any."""
 
-    def total(counts: list[int | None]) -> int | None:
+    def total(field: str) -> int | None:
+        counts = [getattr(exchange.completion, field) for exchange in exchanges]
         known = [count for count in counts if count is not None]
-        if known or not counts:
-            return sum(known)
-        return None
+        return sum(known) if known or not counts else None
 
     return {
         "requests": len(exchanges),
-        "prompt_tokens": total([each.completion.prompt_tokens for each in exchanges]),
-        "completion_tokens": total([each.completion.completion_tokens for each in exchanges]),
-        "seconds": round(sum(seconds(each) for each in exchanges), 4),
+        "prompt_tokens": total("prompt_tokens"),
+        "completion_tokens": total("completion_tokens"),
+        "seconds": round(sum(map(seconds, exchanges)), 4),
     }
 
 
 def seconds(exchange: Exchange) -> float:
     """Return the seconds of the try that succeeded; 0 where the line has none."""
-    found: object = exchange.line.get("seconds")
-    if isinstance(found, (int, float)):
-        return float(found)
-    return 0.0
+    value = exchange.line.get("seconds")
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -51,41 +51,41 @@ class Replies:
 
     def findings(self) -> Iterator[str]:
         """Read them all, and yield what is wrong with single lines."""
-        numbers = array("q")
-        positions = array("q")
-        offsets = array("q")
-        keys = array("Q")
-        for at, number, line, data in opened(self._path, self._beat):
+        line_numbers = array("q")
+        user_positions = array("q")
+        line_offsets = array("q")
+        key_hashes = array("Q")
+        for place, number, line, data in opened(self._path, self._beat):
             if data is None:
-                yield f"{at}: {TORN}"
+                yield f"{place}: {TORN}"
                 continue
             position = self._find(data)
-            numbers.append(number)
-            positions.append(-1 if position is None else position)
-            offsets.append(line.offset)
-            keys.append(
-                key_hash(
-                    " ".join(
-                        str(data.get(name)) for name in ("user_id", "repeat", "request", "nth")
-                    )
-                )
-            )
-        order = np.argsort(np.frombuffer(positions, np.int64), kind="stable")
-        self._positions = np.frombuffer(positions, np.int64)[order]
-        self._offsets = np.frombuffer(offsets, np.int64)[order]
-        values = np.frombuffer(keys, np.uint64)
-        order = np.argsort(values, kind="stable")
-        again = order[1:][values[order][1:] == values[order][:-1]]
-        for number in np.sort(np.frombuffer(numbers, np.int64)[again]):
+            line_numbers.append(number)
+            user_positions.append(-1 if position is None else position)
+            line_offsets.append(line.offset)
+            key = [str(data.get(name)) for name in ("user_id", "repeat", "request", "nth")]
+            key_hashes.append(key_hash(" ".join(key)))
+        positions = np.frombuffer(user_positions, np.int64)
+        order = np.argsort(positions, kind="stable")
+        self._positions = positions[order]
+        self._offsets = np.frombuffer(line_offsets, np.int64)[order]
+
+        # Lines with equal keys are neighbours in this order, the first one in front.
+        hashes = np.frombuffer(key_hashes, np.uint64)
+        order = np.argsort(hashes, kind="stable")
+        is_repeated = hashes[order][1:] == hashes[order][:-1]
+        repeated = order[1:][is_repeated]
+        for number in np.sort(np.frombuffer(line_numbers, np.int64)[repeated]):
             yield f"{self._path.name}, line {number}: duplicate response"
 
-    def of(self, position: int) -> dict[tuple[str, int], Completion]:
+    def completions(self, position: int) -> dict[tuple[str, int], Completion]:
         """Return a user's, by request digest and how many times it was sent before. Raise
         `MISSHAPEN`."""
-        return {
-            (data["request"], data["nth"]): msgspec.convert(data["completion"], Completion)
-            for data in self.lines(position)
-        }
+        completions = dict[tuple[str, int], Completion]()
+        for data in self.lines(position):
+            completion = msgspec.convert(data["completion"], Completion)
+            completions[data["request"], data["nth"]] = completion
+        return completions
 
     def lines(self, position: int) -> Iterator[JSON]:
         """Yield the lines of a user's, in the order of the file."""

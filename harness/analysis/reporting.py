@@ -20,8 +20,8 @@ def report_of(run: SavedRun, results: Path, tasks: Path | None) -> None:
     """Make the report of a run that was stopped or killed, of its records as they are, under its
     lock."""
     with opened(run, run.as_it_was(tasks, play=False), results, tasks) as job:
-        report, more = finish(job, run.name, stopped=True)
-        write_report(run.files, report, more)
+        report, extra_files = finish(job, run.name, stopped=True)
+        write_report(run.files, report, extra_files)
         job.save()
 
 

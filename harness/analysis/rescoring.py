@@ -55,7 +55,7 @@ class Rescored:
     complete: bool
 
 
-def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
+def rescored_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
     """Score a run again, under its lock. Raise `BadInput` if its tasks have changed; its results
     are then unchanged."""
     benchmark = run.as_it_was(chosen.tasks, play=chosen.reparse)
@@ -71,17 +71,17 @@ def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
         job.manifest.tasks["truth"] = benchmark.task_files.truth_sha256
         job.settle()
         job.save()
-        many = (
-            f"{len(diverged)} users could not be played again from their saved responses and keep"
-            " their records."
-        )
-        about = facts(job, run.name)
-        notes = (many,) if diverged else ()
-        report, more = scores.report(replace(about, notes=(*about.notes, *notes)))
-        write_report(run.files, report, more)
-        chosen.reported(
-            Reported(run.files, report, job.manifest.selection["sample_seed"], benchmark, job.index)
-        )
+        notes: tuple[str, ...] = ()
+        if diverged:
+            notes = (
+                f"{len(diverged)} users could not be played again from their saved responses and"
+                " keep their records.",
+            )
+        run_facts = facts(job, run.name)
+        report, extra_files = scores.report(replace(run_facts, notes=(*run_facts.notes, *notes)))
+        write_report(run.files, report, extra_files)
+        seed = job.manifest.selection["sample_seed"]
+        chosen.reported(Reported(run.files, report, seed, benchmark, job.index))
         return Rescored(run.files, report, notes, job.manifest.state != INCOMPLETE)
 
 
@@ -139,8 +139,8 @@ def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Ite
             diverged.append(task.key)
             yield {**rescored(job.benchmark, task, record.data), "reparse": "diverged"}
             continue
-        made = recorded(job.benchmark, task, played)
-        yield record_line(made, repeat, record.data["task"], record.data.get("roles"))
+        measured = recorded(job.benchmark, task, played)
+        yield record_line(measured, repeat, record.data["task"], record.data.get("roles"))
 
 
 def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:

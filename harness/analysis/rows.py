@@ -22,9 +22,11 @@ from harness.store import log
 from harness.store.run import completion_of
 from harness.ui.streams import tell
 
-OURS = frozenset({"user_id", "repeat", "format"})
+NOT_VALUES = frozenset({"user_id", "repeat", "format"})
 """Numbers in every record that are no values."""
-CHUNK = 500
+REPLY_FIELDS = ("completion", "format")
+"""Fields of a line of the responses file that are no columns."""
+CHUNK_USERS = 500
 """Users whose values are computed at once."""
 
 
@@ -33,20 +35,21 @@ def rows(run: SavedRun, kind: Rows, tasks: Path | None, results: Path) -> Genera
     seconds, and steps have no tokens either; a sentence on stderr says so."""
     about = {"run": run.name, "model": run.manifest.identity["model"], "subset": run.files.subset}
     repeat = {"repeat": 1} if run.manifest.repeats > 1 else {}
-    with ExitStack() as held:
+    with ExitStack() as stack:
         plays = None
         if kind != "responses":
             try:
-                plays = held.enter_context(opened(run, tasks, results))
+                plays = stack.enter_context(opened(run, tasks, results))
             except BadInput as error:
                 tell(f"{run.label}: without what the replies of a step took: {error}")
         if kind == "responses":
-            found = responses(run)
+            run_rows = responses(run)
         elif kind == "steps":
-            found = steps(run, plays)
+            run_rows = steps(run, plays)
         else:
-            found = users(run, plays, plays.benchmark if plays else run.measuring(tasks))
-        for row in found:
+            run_rows = users(run, plays, plays.benchmark if plays else run.measuring(tasks))
+        for row in run_rows:
+            # `about` comes first and last: first for the order of columns, last for its values.
             yield {**about, "user_id": row.get("user_id"), **repeat, **row, **about}
 
 
@@ -58,36 +61,32 @@ def responses(run: SavedRun) -> Iterator[JSON]:
     """Yield the saved replies, with the members of their completions as columns; `response_model`
     is the model by the endpoint's own name."""
     for _, line in log.objects(run.files.responses):
-        plain = {
-            name: value for name, value in line.items() if name not in ("completion", "format")
-        }
+        row = {name: value for name, value in line.items() if name not in REPLY_FIELDS}
         completion = completion_of(line)
         if completion:
-            plain |= {**completion.data, "response_model": completion.model}
-        yield plain
+            row |= {**completion.data, "response_model": completion.model}
+        yield row
 
 
 def steps(run: SavedRun, plays: Plays | None) -> Iterator[JSON]:
     """Yield the rows of every user."""
     cls = run.benchmark_class
-    return (row for record in records(run) for row in steps_of(cls, record, plays))
+    for record in records(run):
+        yield from steps_of(cls, record, plays)
 
 
 def steps_of(cls: type[Benchmark], record: JSON, plays: Plays | None) -> list[JSON]:
     """Return the benchmark's rows of a user, each with what its replies cost, None where that is
     not known."""
     with reading(cls, record, "rows"):
-        made = [dict(row) for row in cls.records.rows(record)]
+        step_rows = [dict(row) for row in cls.records.rows(record)]
         if cls.origin:  # its author's numbers may be numpy's
-            made = orjson.loads(orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY))
-    played = None
-    if plays:
-        played = plays.of(record)
+            step_rows = orjson.loads(orjson.dumps(step_rows, option=orjson.OPT_SERIALIZE_NUMPY))
+    played = plays.exchanges_of(record) if plays else None
     if played is None:
-        return [{**dict.fromkeys(COST), **row} for row in made]
-    return [
-        {**row, **cost(group)} for row, group in zip(made, played.groups(len(made)), strict=True)
-    ]
+        return [dict.fromkeys(COST) | row for row in step_rows]
+    groups = played.groups(len(step_rows))
+    return [row | cost(group) for row, group in zip(step_rows, groups, strict=True)]
 
 
 @contextmanager
@@ -101,46 +100,40 @@ def reading(cls: type[Benchmark], record: JSON, what: str) -> Iterator[None]:
 
 def users(run: SavedRun, plays: Plays | None, benchmark: Benchmark) -> Iterator[JSON]:
     """Yield a row for each user: answers, values of the metrics, tokens, seconds."""
-    found = records(run)
-    while chunk := list(islice(found, CHUNK)):
-        for record, own in zip(chunk, values_of(benchmark, chunk), strict=True):
-            played = None
-            if plays:
-                played = plays.of(record)
+    remaining = records(run)
+    while chunk := list(islice(remaining, CHUNK_USERS)):
+        for record, values in zip(chunk, values_of(benchmark, chunk), strict=True):
+            played = plays.exchanges_of(record) if plays else None
             with read_of(str(record.get("user_id"))):
-                spent = (
-                    cost(played.exchanges) if played else {**dict.fromkeys(COST), **record["usage"]}
-                )
-            yield {
-                **{name: record[name] for name in ("user_id", "repeat") if name in record},
-                **own,
-                **spent,
-            }
+                if played:
+                    usage = cost(played.exchanges)
+                else:
+                    usage = {**dict.fromkeys(COST), **record["usage"]}
+            key: JSON = {name: record[name] for name in ("user_id", "repeat") if name in record}
+            yield {**key, **values, **usage}
 
 
 def values_of(benchmark: Benchmark, chunk: Sequence[JSON]) -> list[JSON]:
     """Return for each record how many answers it has and how many are valid, and its values of the
     metrics; of a benchmark whose users have none, the numbers of the record."""
-    made = []
+    users = list[JSON]()
     for record in chunk:
         with reading(type(benchmark), record, "outcomes"):
             outcomes = list(benchmark.records.outcomes(record))
-        made.append({"answers": len(outcomes), "valid": outcomes.count(VALID)})
+        users.append({"answers": len(outcomes), "valid": outcomes.count(VALID)})
     if not benchmark.scoring.is_mean:
-        return [{**of, **_numbers(record)} for of, record in zip(made, chunk, strict=True)]
+        return [user | _numbers(record) for user, record in zip(users, chunk, strict=True)]
     names = metrics_of(benchmark)
     table, _ = raw_rows(benchmark, [Record(str(record.get("user_id")), record) for record in chunk])
-    values = (
-        [None if isnan(value) else value for value in row] for row in table.tolist()
-    )  # NaN is undefined
-    return [
-        {**of, **dict(zip(names, own, strict=False))} for of, own in zip(made, values, strict=True)
-    ]
+    for user, row in zip(users, table.tolist(), strict=True):
+        for name, value in zip(names, row, strict=False):
+            user[name] = None if isnan(value) else value  # NaN is undefined
+    return users
 
 
 def _numbers(record: JSON) -> JSON:
-    return {
-        name: value
-        for name, value in record.items()
-        if type(value) in (int, float) and name not in OURS
-    }
+    numbers = dict[str, object]()
+    for name, value in record.items():
+        if type(value) in (int, float) and name not in NOT_VALUES:
+            numbers[name] = value
+    return numbers

@@ -23,9 +23,9 @@ from harness.options import trusted
 from harness.store.manifest import Manifest, changes, differences, share
 from harness.store.run import RunFiles, value_text
 
-ASKED: dict[str, Any] = {"structured": "json_object", "parse_retries": PARSE_RETRIES}
+ASKING_DEFAULTS: dict[str, Any] = {"structured": "json_object", "parse_retries": PARSE_RETRIES}
 """Defaults of runs from before these settings were recorded."""
-KINDS = {"structured": get_args(Structured), "parse_retries": int}
+ASKING_KINDS = {"structured": get_args(Structured), "parse_retries": int}
 
 Rows = Literal["steps", "users", "responses"]
 """What a flat row of a run is of."""
@@ -100,19 +100,18 @@ class SavedRun:
         return [name for name in self._digests if not name.startswith(registry.KEPT)]
 
     @property
-    def _kept(self) -> list[Path]:
+    def _copies(self) -> list[Path]:
         """Return the copies of prompt or agent in the run's folder, the main file's first."""
-        return [
-            path for path in map(self.files.folder.joinpath, self._prompt_files) if path.is_file()
-        ]
+        paths = map(self.files.folder.joinpath, self._prompt_files)
+        return [path for path in paths if path.is_file()]
 
     @property
     def _benchmark_copy(self) -> Path | None:
         """Return the folder's copy of the benchmark's file, None for a shipped one."""
-        return next(
-            (self.files.folder / name for name in self._digests if name.startswith(registry.KEPT)),
-            None,
-        )
+        for name in self._digests:
+            if name.startswith(registry.KEPT):
+                return self.files.folder / name
+        return None
 
     @property
     def _sources(self) -> dict[str, str]:
@@ -132,18 +131,18 @@ class SavedRun:
 
         The latter is taken of a known run alone, if there is no copy, or what changed is `allowed`.
         """
-        named = self.manifest.provenance.get("source")
-        if not named:
+        source = self.manifest.provenance.get("source")
+        if not source:
             return None
-        copies = [copy for copy in self._kept if _is_copy(copy, Path(named))]
+        copies = [copy for copy in self._copies if _is_copy(copy, Path(source))]
         if self.is_known and (not copies or allowed.issuperset(self.changed)):
-            return Path(named)
+            return Path(source)
         if not copies:
             raise BadInput(
-                f"{self.files.folder} has no copy of the run's prompt or agent {Path(named).name}:"
+                f"{self.files.folder} has no copy of the run's prompt or agent {Path(source).name}:"
                 " add it"
             )
-        for copy in self._kept:
+        for copy in self._copies:
             self._checked(copy)
         return copies[0]
 
@@ -154,44 +153,38 @@ class SavedRun:
 
         None of a run that is not known, whose manifest may name any file.
         """
-        named = self.manifest.provenance.get("source")
-        if not named or not self.is_known:
+        main = self.manifest.provenance.get("source")
+        if not main or not self.is_known:
             return []
+        originals = self._originals(Path(main))
+        return [f"files.{copy.name}" for copy in originals if not _same(copy, originals[copy])]
+
+    def _originals(self, main: Path) -> dict[Path, Path]:
+        """Return the original of each copy of prompt or agent, by the copy; `main` is that of the
+        main file."""
+        originals = dict[Path, Path]()
         if self._sources:
-            kept = {
-                settings.kept_name(field, Path(path)): Path(path)
-                for field, path in self._sources.items()
-            }
-            pairs = [
-                (self.files.folder / name, path)
-                for name, path in kept.items()
-                if name in self._prompt_files
-            ]
-        else:
-            main = Path(named)
-            pairs = [
-                (
-                    copy,
-                    main if _is_copy(copy, main) else main.with_name(copy.name.partition("_")[2]),
-                )
-                for copy in self._kept
-            ]
-        return [f"files.{copy.name}" for copy, original in pairs if not _same(copy, original)]
+            for field, source in self._sources.items():
+                name = settings.kept_name(field, Path(source))
+                if name in self._prompt_files:
+                    originals[self.files.folder / name] = Path(source)
+            return originals
+        for copy in self._copies:
+            originals[copy] = main
+            if not _is_copy(copy, main):
+                # Other files of an agent are next to it; their copies are named FIELD_NAME.
+                originals[copy] = main.with_name(copy.name.partition("_")[2])
+        return originals
 
     @property
     def changed_benchmark(self) -> list[str]:
         """Return the benchmark's file, as identity names it, if it has changed since the run was
         made."""
-        named = self.manifest.provenance.get("benchmark")
+        source = self.manifest.provenance.get("benchmark")
         copy = self._benchmark_copy
-        if (
-            not named
-            or ":" in named
-            or copy is None
-            or self.named
-            or not self.is_known
-            or _same(copy, Path(named))
-        ):
+        if not source or ":" in source or copy is None:
+            return []
+        if self.named or not self.is_known or _same(copy, Path(source)):
             return []
         return [f"files.{copy.name}"]
 
@@ -217,16 +210,18 @@ class SavedRun:
             raise BadInput(
                 f"{self.files.manifest}: field tasks.path: expected the path of a tasks file"
             )
-        of = self.benchmark_class.task_files.file_in
-        return next((folder for folder in above if of(folder, self._tasks_file) == path), above[-1])
+        file_in = self.benchmark_class.task_files.file_in
+        for candidate in above:
+            if file_in(candidate, self._tasks_file) == path:
+                return candidate
+        return above[-1]
 
     def tasks(self, folder: Path | None) -> Path:
         """Return its tasks file, in the named folder if any. Raise `BadInput` if it does not
         exist."""
         path = self.benchmark_class.task_files.file_in(self._folder(folder), self._tasks_file)
-        if not os.path.exists(
-            path
-        ):  # unlike the path's own method it fails for no name, however long
+        # Unlike the path's own method this fails for no name, however long.
+        if not os.path.exists(path):
             raise BadInput(
                 f"its tasks file {path} does not exist: name the folder that has it with"
                 f" --tasks-dir; or {how_to_get(self.benchmark_class)}"
@@ -241,28 +236,31 @@ class SavedRun:
         named, or the folder's copy, which runs only if it is known or trusted. Raise `BadInput`."""
         name = self.manifest.identity["benchmark"]
         if self.named is not None:
-            found = registry.find(self.named)
-            what = self.named
+            cls = registry.find(self.named)
+            source = self.named
         elif registry.is_shipped(name):
             return registry.find(name)
-        elif (copy := self._benchmark_copy) is None:
+        else:
+            cls = self._copied_class()
+            source = f"its copy {self._benchmark_copy.name}" if self._benchmark_copy else ""
+        if cls.name != name:
+            raise BadInput(f"{self.name} is a run of {name}, and {source} is {cls.name}")
+        return cls
+
+    def _copied_class(self) -> type[Benchmark]:
+        """Return the class of the folder's copy, or of a known run that of its module."""
+        copy = self._benchmark_copy
+        if copy is None:
             raise BadInput(
                 f"{self.files.manifest}: field identity.benchmark: unknown benchmark"
-                f" {value_text(name)}"
+                f" {value_text(self.manifest.identity['benchmark'])}"
             )
-        else:
-            self._check_trust()
-            spec = self.manifest.provenance.get("benchmark") or copy.name
-            what = f"its copy {copy.name}"
-            if ":" in spec and self.is_known:
-                found = registry.find(spec)
-            else:
-                found = registry.of_file(
-                    spec, copy.name.removeprefix(registry.KEPT), self._checked(copy)
-                )
-        if found.name != name:
-            raise BadInput(f"{self.name} is a run of {name}, and {what} is {found.name}")
-        return found
+        self._check_trust()
+        spec = self.manifest.provenance.get("benchmark") or copy.name
+        if ":" in spec and self.is_known:
+            return registry.find(spec)
+        name = copy.name.removeprefix(registry.KEPT)
+        return registry.of_file(spec, name, self._checked(copy))
 
     def benchmark(
         self, folder: Path | None, *, allowed: frozenset[str] = frozenset(), play: bool = True
@@ -281,7 +279,7 @@ class SavedRun:
         files = self._named_files(cls, allowed, play=play)
         if play and self.has_code:
             self._check_trust()
-        copies = [copy.resolve() for copy in self._kept]
+        copies = [copy.resolve() for copy in self._copies]
         are_copies = bool(files) and all(path.resolve() in copies for path in files.values())
         return cls(
             settings.of_run(cls, identity, files),
@@ -307,23 +305,21 @@ class SavedRun:
 
     def as_it_was(self, folder: Path | None, *, play: bool) -> Benchmark:
         """Return the benchmark on the run's own data. Raise `BadInput` if the data has changed."""
-        made = self.benchmark(folder, play=play)
-        found = differences(self.manifest.identity["settings"], made.configuration.identity)
-        if found:
-            words = "; ".join(changes(found))
+        benchmark = self.benchmark(folder, play=play)
+        changed = differences(self.manifest.identity["settings"], benchmark.configuration.identity)
+        if changed:
             raise BadInput(
-                f"the run was made with other data ({words}): restore it, or name it with"
-                " --tasks-dir"
+                f"the run was made with other data ({'; '.join(changes(changed))}): restore it, or"
+                " name it with --tasks-dir"
             )
-        of = made.origin
-        if of is not None:
-            for name, data in kept_files(made).items():
-                if self._digests.get(name) != sha256(data).hexdigest():
-                    what = name
-                    if name == of.kept:
-                        what = of.spec
-                    raise BadInput(f"{what} has changed since the run was made")
-        return made
+        origin = benchmark.origin
+        if origin is None:
+            return benchmark
+        for name, data in kept_files(benchmark).items():
+            if self._digests.get(name) != sha256(data).hexdigest():
+                source = origin.spec if name == origin.kept else name
+                raise BadInput(f"{source} has changed since the run was made")
+        return benchmark
 
     def _named_files(
         self, cls: type[Benchmark], allowed: frozenset[str], *, play: bool
@@ -332,32 +328,34 @@ class SavedRun:
         their code needs trust."""
         fields = settings.file_fields(cls.Settings)
         if cls.origin is None:
-            if not play or (source := self.source(allowed)) is None:
+            source = self.source(allowed) if play else None
+            if source is None:
                 return {}
-            return {
-                next(
-                    (name for name in fields if self._prompt_files[0].startswith(f"{name}_")),
-                    fields[0],
-                ): source
-            }
-        named = {**self.manifest.identity["settings"], **self._sources}
-        paths = {field: path for field in fields if isinstance(path := named.get(field), str)}
-        kept = {field: settings.kept_name(field, Path(path)) for field, path in paths.items()}
-        kept = {field: name for field, name in kept.items() if name in self._digests}
-        if kept and self.has_code:
+            main = self._prompt_files[0]
+            matching = [name for name in fields if main.startswith(f"{name}_")]
+            return {[*matching, *fields][0]: source}
+        values = {**self.manifest.identity["settings"], **self._sources}
+        copies = dict[str, str]()
+        for field in fields:
+            path = values.get(field)
+            if isinstance(path, str):
+                name = settings.kept_name(field, Path(path))
+                if name in self._digests:
+                    copies[field] = name
+        if copies and self.has_code:
             self._check_trust()
-        return {field: self._setting_file(field, name, allowed) for field, name in kept.items()}
+        return {field: self._setting_file(field, name, allowed) for field, name in copies.items()}
 
-    def _setting_file(self, field: str, kept: str, allowed: frozenset[str]) -> Path:
+    def _setting_file(self, field: str, name: str, allowed: frozenset[str]) -> Path:
         """Return the folder's copy, or the original of a known run if that is `allowed` or there is
         no copy."""
-        copy = self.files.folder / kept
+        copy = self.files.folder / name
         original = self._sources.get(field)
-        if self.is_known and original and (f"files.{kept}" in allowed or not copy.is_file()):
+        if self.is_known and original and (f"files.{name}" in allowed or not copy.is_file()):
             return Path(original)
         if not copy.is_file():
             raise BadInput(
-                f"{self.files.folder} has no copy {kept} of the file that the run was given: add it"
+                f"{self.files.folder} has no copy {name} of the file that the run was given: add it"
             )
         self._checked(copy)
         return copy
@@ -365,18 +363,17 @@ class SavedRun:
 
 def _asking(identity: JSON, manifest: Manifest) -> Asking:
     """Return how an earlier run sent its requests. Raise `BadInput`."""
-    made = ASKED | {
-        name: settings.checked(identity, name, kind)
-        for name, kind in KINDS.items()
-        if name in identity
-    }
-    if not 0 <= made["parse_retries"] <= RETRIES_MOST:  # each is paid for
+    values = dict(ASKING_DEFAULTS)
+    for name, kind in ASKING_KINDS.items():
+        if name in identity:
+            values[name] = settings.checked(identity, name, kind)
+    if not 0 <= values["parse_retries"] <= RETRIES_MOST:  # each is paid for
         raise BadInput(
             "the run's manifest: field identity.settings.parse_retries: expected a number from 0"
             f" to {RETRIES_MOST}"
         )
     roles = frozenset(manifest.identity.get("roles", ()))
-    return Asking(made["structured"], made["parse_retries"], roles)
+    return Asking(values["structured"], values["parse_retries"], roles)
 
 
 def _is_copy(copy: Path, named: Path) -> bool:
@@ -385,8 +382,8 @@ def _is_copy(copy: Path, named: Path) -> bool:
     return copy.name == named.name or copy.name.endswith(f"_{named.name}")
 
 
-def _same(one: Path, other: Path) -> bool:
+def _same(copy: Path, original: Path) -> bool:
     try:
-        return content(one, DOCUMENT_MOST) == content(other, DOCUMENT_MOST)
+        return content(copy, DOCUMENT_MOST) == content(original, DOCUMENT_MOST)
     except OSError:  # it is missing or unreadable
         return False

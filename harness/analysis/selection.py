@@ -43,10 +43,10 @@ def find(args: Selected) -> tuple[list[SavedRun], int]:
     Raise `BadInput` for a name that no folder has.
     """
     for name in args.runs:
-        _there(args.results_dir / name, name, args.results_dir)
+        _existing(args.results_dir / name, name, args.results_dir)
     trust = getattr(args, "trust", False)
-    named = getattr(args, "benchmark", None)
-    found = []
+    benchmark = getattr(args, "benchmark", None)
+    selected = list[SavedRun]()
     code = 0
     for files in runs(args.results_dir):
         if not _is_selected(files, args.runs, args):
@@ -61,44 +61,45 @@ def find(args: Selected) -> tuple[list[SavedRun], int]:
         if manifest is None:
             continue
         model = manifest.identity["model"]
-        if not args.model or args.model in (
-            model,
-            f"{manifest.provenance.get('provider')}:{model}",
-        ):
-            found.append(SavedRun(files, manifest, trust, named))
-    return found, code
+        with_provider = f"{manifest.provenance.get('provider')}:{model}"
+        if not args.model or args.model in (model, with_provider):
+            selected.append(SavedRun(files, manifest, trust, benchmark))
+    return selected, code
 
 
-def without_merged(found: Sequence[SavedRun]) -> list[SavedRun]:
+def without_merged(runs: Sequence[SavedRun]) -> list[SavedRun]:
     """Return runs without the complete parts of a whole run that is among them: it has their
     users."""
-    there = {(run.name, run.files.subset) for run in found}
-    wholes = [
-        (whole_of(run.name, run.manifest.selection.get("part")), run.files.subset) for run in found
-    ]
-    pairs = zip(found, wholes, strict=True)
-    return [run for run, whole in pairs if run.manifest.state != COMPLETE or whole not in there]
+    keys = {(run.name, run.files.subset) for run in runs}
+
+    def is_merged(run: SavedRun) -> bool:
+        merged = whole_of(run.name, run.manifest.selection.get("part"))
+        return run.manifest.state == COMPLETE and (merged, run.files.subset) in keys
+
+    return [run for run in runs if not is_merged(run)]
 
 
 def find_imported(args: Selected) -> tuple[list[Imported], int]:
     """Return the results of another program that the options select, and an exit code as `find`
     does."""
-    found = list[Imported]()
+    selected = list[Imported]()
     code = 0
-    try:
-        named = args.runs or ([run_name(None, args.model)] if args.model else [])
-    except BadInput:  # a model's name that is no folder's
-        return found, code
-    for one in imported(args.results_dir):
-        if not _is_selected(one.files, named, args):
+    names = args.runs
+    if args.model and not names:
+        try:
+            names = [run_name(None, args.model)]
+        except BadInput:  # a model's name that is no folder's
+            return selected, code
+    for results in imported(args.results_dir):
+        if not _is_selected(results.files, names, args):
             continue
         try:
-            check_name(one.files.folder)
-            found.append(one)
+            check_name(results.files.folder)
+            selected.append(results)
         except BadInput as error:
             tell(str(error))
             code = ExitCode.of(error)
-    return found, code
+    return selected, code
 
 
 def _is_selected(files: RunFiles, names: Sequence[str], args: Selected) -> bool:
@@ -113,18 +114,17 @@ def folder(name: str, results: Path) -> Path:
     `BadInput`."""
     if os.path.isdir(name) and not os.path.isdir(results / name):
         return Path(name)
-    return _there(results / name, name, results)
+    return _existing(results / name, name, results)
 
 
-def _there(path: Path, name: str, results: Path) -> Path:
+def _existing(path: Path, name: str, results: Path) -> Path:
     """Return the path of a run's folder. Raise `BadInput` with the names of those that exist if it
     does not."""
-    if not os.path.isdir(path):
-        there = sorted(path.name for path in results.glob("*") if any(path.glob("run_*.json")))
-        raise BadInput(
-            f"no run {name} under {results}{': there are ' + ', '.join(there) if there else ''}"
-        )
-    return path
+    if os.path.isdir(path):
+        return path
+    names = sorted(path.name for path in results.glob("*") if any(path.glob("run_*.json")))
+    existing = f": there are {', '.join(names)}" if names else ""
+    raise BadInput(f"no run {name} under {results}{existing}")
 
 
 def check_name(folder: Path) -> None:
@@ -138,33 +138,33 @@ def check_name(folder: Path) -> None:
         ) from None
 
 
-def check_subsets(wanted: Sequence[str] | None, found: Iterable[str]) -> None:
+def check_subsets(wanted: Sequence[str] | None, of_runs: Iterable[str]) -> None:
     """Raise `BadInput` for a subset that neither runs that are found nor benchmarks that ship
     have."""
-    known = {
-        *found,
-        *(subset for name in registry.names() for subset in registry.find(name).subsets),
-    }
-    for name in wanted or ():
-        if name not in known:
+    known = set(of_runs)
+    for name in registry.names():
+        known.update(registry.find(name).subsets)
+    for subset in wanted or ():
+        if subset not in known:
             raise BadInput(
-                f"no subset {in_brief(name)}{which_is_known(name, sorted(known), '--subset')}"
+                f"no subset {in_brief(subset)}{which_is_known(subset, sorted(known), '--subset')}"
             )
 
 
 def nothing_found(args: Selected) -> BadInput:
     """Return the error that no run is selected; it names results of another program that are."""
-    unscored = [one for one in find_imported(args)[0] if one.report is None]
-    if unscored:
-        return BadInput(f"{unscored[0].label}: {unscored[0].remedy}")
-    named = [f"--name {name}" for name in args.runs]
-    named += [f"--model {args.model}"] if args.model else []
-    named += [f"--subset {platform}" for platform in args.platform or ()]
-    for_these = ""
-    if named:
-        for_these = f" for {' '.join(named)}"
+    for results in find_imported(args)[0]:
+        if results.report is None:
+            return BadInput(f"{results.label}: {results.remedy}")
+    options = [f"--name {name}" for name in args.runs]
+    if args.model:
+        options.append(f"--model {args.model}")
+    options += [f"--subset {platform}" for platform in args.platform or ()]
+    selected = ""
+    if options:
+        selected = f" for {' '.join(options)}"
     return BadInput(
-        f"no run under {args.results_dir.resolve()}{for_these}: name the folder of the runs with"
+        f"no run under {args.results_dir.resolve()}{selected}: name the folder of the runs with"
         " --results-dir"
     )
 

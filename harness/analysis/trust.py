@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.errors import BadInput
 from harness.ui.streams import can_ask, tell
 
-UNKNOWN = "nothing shows that you have run it on this machine before"
+NOT_RUN_BEFORE = "nothing shows that you have run it on this machine before"
 
 
 def check_trust(run: str, folder: Path, files: Mapping[str, str], *, trust: bool) -> None:
@@ -18,7 +18,7 @@ def check_trust(run: str, folder: Path, files: Mapping[str, str], *, trust: bool
     it may not."""
     if trust:
         return
-    why = f"its prompt or agent in {folder} is code, and {UNKNOWN}"
+    why = f"its prompt or agent in {folder} is code, and {NOT_RUN_BEFORE}"
     if not can_ask():
         raise BadInput(f"{why}: read it, and give --trust to run it")
     if not _agreed(f"{run}: {why}. Run it? [y/N]", tuple(files.items())):

@@ -95,41 +95,44 @@ class Options(options.Options):
 
 
 def execute(args: Options) -> int:
-    show(shtab.complete(whole(), args.shell))
+    show(shtab.complete(full_parser(), args.shell))
     return 0
 
 
-def whole() -> argparse.ArgumentParser:
+def full_parser() -> argparse.ArgumentParser:
     """Return one parser with the options of all commands, and of all benchmarks that ship."""
-    made = argparse.ArgumentParser(prog="harness", allow_abbrev=False)
-    commands = made.add_subparsers()
+    parser = argparse.ArgumentParser(prog="harness", allow_abbrev=False)
+    commands = parser.add_subparsers()
     for name, does in COMMANDS.items():
-        of = commands.add_parser(name, help=does)
-        for one in _options(name):
-            for action in add(of, one):
+        command = commands.add_parser(name, help=does)
+        for declared in _options(name):
+            for action in add(command, declared):
                 if action.dest == "benchmark" and not action.option_strings:
                     action.choices = registry.names()
-                if completer := _completer(one):
+                completer = _completer(declared)
+                if completer:
                     action.complete = completer  # type: ignore[attr-defined]  # where shtab looks for it
-    return made
+    return parser
 
 
 def _options(command: str) -> Iterator[Option]:
     """Yield the options of a command, with those that it has for any benchmark."""
     seen = set[str]()
-    for interface in [
-        built(command, (name,)) for name in (registry.names() if command == RUN else ("",))
-    ]:
-        for one in interface.every:
-            if not seen.intersection((one.name, *one.flags)):
-                seen.update((one.name, *one.flags))
-                yield one
+    benchmarks = registry.names() if command == RUN else ("",)
+    for benchmark in benchmarks:
+        for declared in built(command, (benchmark,)).every:
+            names = (declared.name, *declared.flags)
+            if seen.isdisjoint(names):
+                seen.update(names)
+                yield declared
 
 
-def _completer(one: Option) -> Any:
+def _completer(declared: Option) -> Any:
     """Return how a value is completed, None where it is neither a run, a folder nor a file."""
-    if one.completes:
+    if declared.completes:
         return RUNS
-    if one.read is folder:
+    if declared.read is folder:
         return shtab.DIRECTORY
-    return shtab.FILE if one.kind is Path or one.unit.startswith("FILE") else None
+    if declared.kind is Path or declared.unit.startswith("FILE"):
+        return shtab.FILE
+    return None

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from itertools import chain
 
 from harness.benchmarks import usage
 from harness.commands.notices import Printer, ends, notices, outcome, resume_commands, without_price
@@ -42,19 +43,19 @@ def launch(
     console.quiet = caller.json or caller.progress is not None
     is_quiet = caller.quiet or console.quiet
     say: Say = _say_nothing if is_quiet else partial(console.print, **PLAIN)
-    shown = Printer(console, hooks, alone=len(plans) == 1, quiet=is_quiet)
+    printer = Printer(console, hooks, alone=len(plans) == 1, quiet=is_quiet)
 
     def emit(event: Event) -> None:
         if isinstance(event, Failed) and isinstance(event.error, BadInput):
             caller.name_places(event.error)
-        shown(event)
-        for one in hooks:
-            one.on_event(event)
+        printer(event)
+        for hook in hooks:
+            hook.on_event(event)
         if isinstance(event, Scored):
             reported(event.run, say)
 
-    with ExitStack() as held:
-        sessions, code = _open(plans, hooks, emit, say, held)
+    with ExitStack() as stack:
+        sessions, code = _open(plans, hooks, emit, say, stack)
         _play(sessions, hooks, console, say, caller)
         for session in sessions:
             if session.code is None:
@@ -69,7 +70,7 @@ def _show_nothing(snapshots: Snapshots) -> None:
     """Leave out the display of a quiet command."""
 
 
-def _say_nothing(words: str) -> None:
+def _say_nothing(line: str) -> None:
     """Leave out what a quiet command does not print."""
 
 
@@ -88,16 +89,19 @@ def _close(
         if is_log:
             console.width = LOG_COLUMNS  # all that follows is printed without wrapping
         console.print(ends(sessions, for_log=is_log), highlight=False, markup=False)
-    left = [session.plan for session in sessions if session.is_resumable]
     if several:
-        for command in resume_commands(left, hooks):
+        resumable = [session.plan for session in sessions if session.is_resumable]
+        for command in resume_commands(resumable, hooks):
             console.print(f"resume with: {command}", **PLAIN)
     played = [session for session in sessions if session.schedule]
-    if words := without_price([session.plan for session in played]):
-        say(words)
-    held_up = [usage.bottleneck(session.schedule) for session in played if session.schedule]
-    if bottleneck := next(filter(None, held_up), None):  # said once: all share the event loop
-        say(bottleneck)
+    unpriced = without_price([session.plan for session in played])
+    if unpriced:
+        say(unpriced)
+    for session in played:
+        bottleneck = session.schedule and usage.bottleneck(session.schedule)
+        if bottleneck:
+            say(bottleneck)
+            break  # once for all of them, as they share the event loop
 
 
 def _open(
@@ -105,26 +109,27 @@ def _open(
     hooks: Sequence[Hooks],
     emit: Emit,
     say: Callable[[str], None],
-    held: ExitStack,
+    stack: ExitStack,
 ) -> tuple[list[Session], int]:
-    """Open the runs of plans, for as long as `held`; return the sessions, and an exit code for
+    """Open the runs of plans, until `stack` is closed; return the sessions, and an exit code for
     those that cannot start.
 
     Plans are refused, and their tasks validated to the last line, before anything is written.
     """
-    for words in dict.fromkeys(words for plan in plans for words in notices(plan)):
-        say(words)
-    for one in hooks:
-        one.check(plans)
-    for one in hooks:
-        one.prepare(plans, held, say)
-    sessions, code = open_sessions(plans, held, emit, hooks)
-    for session in [session for session in sessions if session.unfinished]:
+    for notice in dict.fromkeys(chain.from_iterable(map(notices, plans))):
+        say(notice)
+    for hook in hooks:
+        hook.check(plans)
+    for hook in hooks:
+        hook.prepare(plans, stack, say)
+    sessions, code = open_sessions(plans, stack, emit, hooks)
+    for session in sessions:
+        if not session.unfinished:
+            continue
         label = f"{session.plan.name}: " if len(plans) > 1 else ""
-        for words in [
-            words for one in hooks for words in one.forecast(session.plan, session.longest)
-        ]:
-            say(f"{label}{words}")
+        for hook in hooks:
+            for line in hook.forecast(session.plan, session.longest):
+                say(f"{label}{line}")
     return sessions, code
 
 
@@ -140,14 +145,13 @@ def _play(
     def shown() -> AbstractContextManager[Observe]:
         if caller.progress:
             return nullcontext(caller.progress)
-        return (
-            nullcontext(_show_nothing)
-            if caller.quiet or caller.json
-            else display(console, verbose=caller.verbose)
-        )
+        if caller.quiet or caller.json:
+            return nullcontext(_show_nothing)
+        return display(console, verbose=caller.verbose)
 
     playing = partial(play, hooks=hooks, say=say, display=shown, run_async=caller.run_async)
-    for one in hooks:
-        sessions = one.before_play(sessions, partial(playing, finishing=False), say)
-    if unfinished := [session for session in sessions if session.unfinished]:
+    for hook in hooks:
+        sessions = hook.before_play(sessions, partial(playing, finishing=False), say)
+    unfinished = [session for session in sessions if session.unfinished]
+    if unfinished:
         playing(unfinished)

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from harness.engine.session import Session
 from harness.errors import HarnessError, RunStopped
 from harness.model import JSON
 from harness.options import providers
+from harness.options.address import Found
 from harness.options.plan import Plan
 from harness.reporting.report import covered, headline, in_brief, running
 from harness.reporting.report_files import loaded
@@ -39,11 +41,11 @@ from harness.ui.words import plural
 
 OUTCOMES = events.Scored, events.Unchanged, events.LeftOpen, events.Dropped, events.Ended
 """What runs have come to, one of them for each."""
-SHORT = 200
+MAX_VALUE_CHARACTERS = 200
 """Longest value shown in a note, in characters: a manifest may be from another user."""
-USERS_SHOWN = 5
+MAX_USERS = 5
 """Most refused users that are named at the end of a run; failures_*.jsonl has all."""
-WARNINGS_SHOWN = 5
+MAX_WARNINGS = 5
 """Most warnings of a benchmark shown at the end of a run; run_*.log has all."""
 
 
@@ -65,21 +67,23 @@ class Printer:
             tell(f"{event.what}: {event.error}")
         if self.quiet and not isinstance(event, OUTCOMES):
             return
-        for words in self._lines(event):
-            self.console.print(words, **PLAIN)
+        for line in self._lines(event):
+            self.console.print(line, **PLAIN)
 
     def _lines(self, event: Event) -> Iterator[str]:
         match event:
             case events.Replaced(label):
                 yield f"{label}: an earlier configuration has no results; this one replaces it"
-            case events.Changed(label, name, before, now):
-                yield f"{label}: note: {name} was {_short(before)}, is now {_short(now)}"
+            case events.Changed(label, name, old, new):
+                yield f"{label}: note: {name} was {_short(old)}, is now {_short(new)}"
             case events.Opened():
-                yield from (f"{event.label}: {words}" for words in _found(event))
+                yield from (f"{event.label}: {line}" for line in _opened_lines(event))
             case events.Unchanged(label, path):
                 yield f"{label}: complete; report: {path}"
             case events.Scored(label, run):
-                figures = f": {headline(run.report)}" if self.alone or self.quiet else ""
+                figures = ""
+                if self.alone or self.quiet:
+                    figures = f": {headline(run.report)}"
                 users = covered(run.report)
                 yield f"{label}: {users}{figures}; report: {run.files.report('txt')}"
             case events.LeftOpen():
@@ -93,31 +97,32 @@ class Printer:
                 yield from self._ended(event)
 
     def _label(self, plan: Plan) -> str:
-        return "" if self.alone else f"{plan.name}: "
+        if self.alone:
+            return ""
+        return f"{plan.name}: "
 
     def _ended(self, event: events.Ended) -> Iterator[str]:
         """Yield what remains of a plan, and the command for it."""
-        plan, ending, label = event.plan, event.ending, self._label(event.plan)
-        what = "user" if plan.repeats == 1 else "repeat"
+        plan = event.plan
+        ending = event.ending
+        label = self._label(plan)
+        unit = "user" if plan.repeats == 1 else "repeat"
+        refused = list(dict.fromkeys(event.refused))
         if ending is not None:
-            yield f"{label}{_ending(plan, ending)}; {plural(event.remaining, what)} remaining"
+            yield f"{label}{_ending(plan, ending)}; {plural(event.remaining, unit)} remaining"
             if event.batches:
                 batches = plural(event.batches, "batch", "batches")
                 yield f"{label}{batches} at the provider: `resume` picks up their replies"
         elif event.failed:
             yield (
-                f"{label}{plural(event.failed, what)} failed: not scored; see"
+                f"{label}{plural(event.failed, unit)} failed: not scored; see"
                 f" {plan.folder}/failures_*.jsonl"
             )
-            if refused := list(dict.fromkeys(event.refused)):
-                shown = ", ".join([*refused[:USERS_SHOWN], *["..."] * (len(refused) > USERS_SHOWN)])
-                yield (
-                    f"{label}the endpoint refuses what {plural(len(refused), 'user')} of these"
-                    f" send ({shown}): only `resume` requests them again, and they may be refused"
-                    " again"
-                )
+            if refused:
+                yield f"{label}{_refused(refused)}"
         if not self.quiet:
-            yield from (f"{label}warning: {warning}" for warning in event.warnings[:WARNINGS_SHOWN])
+            for warning in event.warnings[:MAX_WARNINGS]:
+                yield f"{label}warning: {warning}"
         if event.diverged:
             yield (
                 f"{label}{event.diverged} users sent different requests after resuming; the new"
@@ -125,12 +130,21 @@ class Printer:
             )
         can_go_on = event.remaining > len(event.refused) or isinstance(ending, RunStopped)
         if self.alone and can_go_on:
-            yield from (
-                f"resume with: {command}" for command in resume_commands([plan], self.hooks)
-            )
+            for command in resume_commands([plan], self.hooks):
+                yield f"resume with: {command}"
 
 
-def _found(event: events.Opened) -> Iterator[str]:
+def _refused(users: Sequence[str]) -> str:
+    shown = ", ".join(users[:MAX_USERS])
+    if len(users) > MAX_USERS:
+        shown += ", ..."
+    return (
+        f"the endpoint refuses what {plural(len(users), 'user')} of these send ({shown}): only"
+        " `resume` requests them again, and they may be refused again"
+    )
+
+
+def _opened_lines(event: events.Opened) -> Iterator[str]:
     if event.torn:
         yield (
             f"{event.torn} torn lines were moved to *.torn; their users or replies will be"
@@ -150,40 +164,45 @@ def _found(event: events.Opened) -> Iterator[str]:
         yield "resuming: {} of {} users are done".format(*event.resumed)
 
 
-def _new_price(before: Price, now: Price | None) -> str:
-    if now is None:
+def _new_price(old: Price, new: Price | None) -> str:
+    if new is None:
         return (
             "note: no price is known at this address: replies from now on have none (where the run"
-            f" was before it is {before.described})"
+            f" was before it is {old.described})"
         )
     return (
-        f"note: the price is now {now.described}, and was {before.described}: each reply costs what"
+        f"note: the price is now {new.described}, and was {old.described}: each reply costs what"
         " was in force when it was requested (`reeval --new-prices` takes the new price for all)"
     )
 
 
 def _left_open(event: events.LeftOpen) -> str:
     user = event.benchmark.about.user
-    figures = running(event.benchmark, event.figures)
-    so_far = (
-        f"; {figures} (of the {plural(event.scored, user)} scored so far)" if event.scored else ""
-    )
-    state = (
-        "INCOMPLETE" if event.done < event.users else "not scored yet: `resume` makes the report"
-    )
-    return f"{event.label}: {event.done} of {event.users} {user}s are done ({state}){so_far}"
+    state = "not scored yet: `resume` makes the report"
+    if event.done < event.users:
+        state = "INCOMPLETE"
+    line = f"{event.label}: {event.done} of {event.users} {user}s are done ({state})"
+    if event.scored:
+        figures = running(event.benchmark, event.figures)
+        line += f"; {figures} (of the {plural(event.scored, user)} scored so far)"
+    return line
 
 
 def _short(value: object) -> str:
     text = str(value)
-    return text if len(text) <= SHORT else f"{text[:SHORT]} … ({len(text) - SHORT} more characters)"
+    left_out = len(text) - MAX_VALUE_CHARACTERS
+    if left_out <= 0:
+        return text
+    return f"{text[:MAX_VALUE_CHARACTERS]} … ({left_out} more characters)"
 
 
 def outcome(run: Run, session: Session) -> JSON:
     """Return what a run has come to, for programs: its state, its users, and the figures of its
     report."""
     path = run.store.files.report("json")
-    report = loaded(path) if path.exists() else None
+    report = None
+    if path.exists():
+        report = loaded(path)
     return {
         "name": session.plan.name,
         "subset": run.subset,
@@ -224,9 +243,9 @@ def ends(sessions: Sequence[Session], *, for_log: bool) -> Table:
 
 def _figures(session: Session, run: Run) -> dict[str, str]:
     """Return the figures of a run that is scored, by this command or before."""
-    for made in session.reported:
-        if made.files.subset == run.subset:
-            return in_brief(made.report)
+    for reported in session.reported:
+        if reported.files.subset == run.subset:
+            return in_brief(reported.report)
     if run.manifest.state != COMPLETE:
         return {}
     return in_brief(loaded(run.store.files.report("json")))
@@ -238,33 +257,42 @@ def notices(plan: Plan) -> Iterator[str]:
 
     Raise `BadInput` if there are more parts than requests at once.
     """
-    for role, asked in plan.roles.items():
-        place = f"on {asked.endpoint}" if asked.found else "answered by the harness itself"
-        yield f"{role}: {asked.sampling.model}, {place}"
-    most = plan.limits.most
-    if part := plan.selection.get("part"):
+    for role, role_model in plan.roles.items():
+        place = "answered by the harness itself"
+        if role_model.found:
+            place = f"on {role_model.endpoint}"
+        yield f"{role}: {role_model.sampling.model}, {place}"
+    limit = plan.limits.most  # read for plans without parts, too: it may be refused
+    part = plan.selection.get("part")
+    if part:
         yield (
-            f"{plan.name}: part {part} has {most} of the {plan.tuning.most} requests at once, and"
+            f"{plan.name}: part {part} has {limit} of the {plan.tuning.most} requests at once, and"
             " its share of rates"
         )
     if plan.found is None:
         yield f"{plan.sampling.model}: answered by the harness itself; no key, no network"
-        if note := plan.benchmark.configuration.note:
+        note = plan.benchmark.configuration.note
+        if note:
             yield note
         return
-    provider = plan.found.provider
-    if provider and provider.source != str(providers.SHIPPED):
-        yield f"provider {provider.name}: from {provider.source}, at {plan.endpoint}"
-    for one in plan.found.addresses:
-        if (way := connection(one, 1).way) != DIRECTLY:
-            yield f"{one.shown}: {way}"
-    if plan.found.key_from is None:
-        yield f"no key found for {plan.endpoint}: requests are sent without one{_key_not_sent()}"
+    yield from _endpoint_notices(plan.found)
     if plan.repeats > 1 and plan.sampling.temperature == 0:
         yield (
             f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike"
             " (--temperature)"
         )
+
+
+def _endpoint_notices(endpoint: Found) -> Iterator[str]:
+    provider = endpoint.provider
+    if provider and provider.source != str(providers.SHIPPED):
+        yield f"provider {provider.name}: from {provider.source}, at {endpoint.shown}"
+    for address in endpoint.addresses:
+        proxy = connection(address, 1).way
+        if proxy != DIRECTLY:
+            yield f"{address.shown}: {proxy}"
+    if endpoint.key_from is None:
+        yield f"no key found for {endpoint.shown}: requests are sent without one{_key_not_sent()}"
 
 
 def _key_not_sent() -> str:
@@ -281,25 +309,20 @@ def _key_not_sent() -> str:
 
 def without_price(plans: Sequence[Plan]) -> str:
     """Return that no price is known of models whose endpoint may bill; empty if none is so."""
-    models = [
-        plan.sampling.model
-        for plan in with_roles(plans)
-        if plan.found and plan.found.key_from and plan.price is None
-    ]
-    return (
-        f"no price is known for {', '.join(dict.fromkeys(models))}; give {HOW_TO_PRICE}"
-        if models
-        else ""
-    )
+    models = dict[str, None]()
+    for plan in with_roles(plans):
+        if plan.found and plan.found.key_from and plan.price is None:
+            models[plan.sampling.model] = None
+    if not models:
+        return ""
+    return f"no price is known for {', '.join(models)}; give {HOW_TO_PRICE}"
 
 
 def _ending(plan: Plan, ending: HarnessError) -> str:
     """Say why a plan ended early."""
-    return (
-        "interrupted"
-        if isinstance(ending, RunStopped)
-        else f"stopped: {ending}{_hint(plan, ending)}"
-    )
+    if isinstance(ending, RunStopped):
+        return "interrupted"
+    return f"stopped: {ending}{_hint(plan, ending)}"
 
 
 def _hint(plan: Plan, ending: HarnessError) -> str:
@@ -307,13 +330,10 @@ def _hint(plan: Plan, ending: HarnessError) -> str:
     otherwise."""
     if isinstance(ending, UnknownModel):
         return ": give --model once for each" if "," in plan.sampling.model else ""
-    without = plan.found is not None and plan.found.key_from is None
-    refused = type(ending) is Denied and REFUSED in str(ending)
-    return (
-        "; none was sent: give one with LLM_API_KEY or --api-key-file"
-        if without and refused
-        else ""
-    )
+    is_refused = type(ending) is Denied and REFUSED in str(ending)
+    if is_refused and plan.found is not None and plan.found.key_from is None:
+        return "; none was sent: give one with LLM_API_KEY or --api-key-file"
+    return ""
 
 
 def resume_commands(plans: Sequence[Plan], hooks: Sequence[Hooks]) -> Iterator[str]:
@@ -322,30 +342,35 @@ def resume_commands(plans: Sequence[Plan], hooks: Sequence[Hooks]) -> Iterator[s
     Where an option named address, key or header, the command names its runs; else one for several
     plans takes all unfinished runs of the results folder.
     """
-    groups: dict[tuple[str, ...], list[Plan]] = {}
+    groups = defaultdict[tuple[str, ...], list[Plan]](list)
     for plan in plans:
-        of_extensions = [word for one in hooks for word in one.options_to_resume(plan)]
-        groups.setdefault((*plan.way.flags, *of_extensions), []).append(plan)
-    for flags, group in groups.items():
-        way = group[0].way
-        is_bare = len(plans) > 1 == len(groups) and not (
-            way.headers or (way.found and way.found.flags)
-        )
-        names = [] if is_bare else [plan.name for plan in group]
-        yield shlex.join([*resume_words(group[0].results, names), *flags])
+        flags = [*plan.way.flags]
+        for hook in hooks:
+            flags += hook.options_to_resume(plan)
+        groups[tuple(flags)].append(plan)
+    for shared_flags, group in groups.items():
+        choice = group[0].way
+        has_endpoint = choice.headers or (choice.found and choice.found.flags)
+        takes_all = len(plans) > 1 and len(groups) == 1 and not has_endpoint
+        names = [] if takes_all else [plan.name for plan in group]
+        yield shlex.join([*resume_words(group[0].results, names), *shared_flags])
 
 
 def resume_words(results: Path, names: Sequence[str]) -> list[str]:
     """Return the words of the command that resumes runs, without flags for their endpoint."""
-    folder = [] if results == defaults.RESULTS_FOLDER else ["--results-dir", str(results)]
-    named = [word for name in names for word in ("--name", name)]
-    return [*_this_program(), "resume", *named, *folder]
+    command = [*_this_program(), "resume"]
+    for name in names:
+        command += ["--name", name]
+    if results != defaults.RESULTS_FOLDER:
+        command += ["--results-dir", str(results)]
+    return command
 
 
 def _this_program() -> list[str]:
     """Return the words that start this program from here. Python's own `-m` would import from the
     current folder."""
-    script, python = Path(sys.executable).with_name("harness"), Path(sys.executable)
+    python = Path(sys.executable)
+    script = python.with_name("harness")
     if script.is_file():
         return [_from_here(script)]
     return [_from_here(python), "-P", "-m", "harness"]
@@ -355,6 +380,5 @@ def _from_here(program: Path) -> str:
     """Return the name of a program if the shell finds it by that, else its path."""
     if shutil.which(program.name) == str(program):
         return program.name
-    return (
-        str(program.relative_to(Path.cwd())) if program.is_relative_to(Path.cwd()) else str(program)
-    )
+    folder = Path.cwd()
+    return str(program.relative_to(folder) if program.is_relative_to(folder) else program)

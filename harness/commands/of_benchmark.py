@@ -21,8 +21,8 @@ class Options(options.AsJson):
 
 
 def execute(args: Options) -> int:
-    [(name, own)] = args.parts.items()
-    data, blocks = registry.command_module(name).execute(own)
+    [(name, benchmark_options)] = args.parts.items()
+    data, blocks = registry.command_module(name).execute(benchmark_options)
     if args.json:
         show_json(data)
     else:

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any, NoReturn
 
 from harness import defaults
@@ -31,7 +32,7 @@ from harness.options import options, secrets, settings_file
 from harness.options.extension import extensions
 from harness.printable import on_one_line
 
-ALL = "--help-all"
+HELP_ALL = "--help-all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +52,26 @@ class Interface:
     @property
     def own(self) -> tuple[Option, ...]:
         """Return the options of all classes."""
-        return tuple([one for cls in (self.cls, *self.parts.values()) for one in options_of(cls)])
+        options_by_class = map(options_of, (self.cls, *self.parts.values()))
+        return tuple(chain.from_iterable(options_by_class))
 
     @property
     def every(self) -> tuple[Option, ...]:
         return (*self.own, *self.of_benchmark)
 
-    def made(self, values: Mapping[str, Any], more: JSON) -> Any:
+    def made(self, values: Mapping[str, Any], fields_of_command: JSON) -> Any:
         """Return the options with these values, by name, and defaults; those of the benchmark
-        apart."""
+        apart. `fields_of_command` are no options."""
+        fields = {**fields_of_command}
         if self.benchmark is not None:
-            given = [one.name for one in self.of_benchmark if one.name in values]
-            of_benchmark = {name.removeprefix(settings.DEST): values[name] for name in given}
-            more = {**more, "benchmark_class": self.benchmark, "of_benchmark": of_benchmark}
-        parts = {name: cls(**_values_of(cls, values)) for name, cls in self.parts.items()}
-        return self.cls(**_values_of(self.cls, values), parts=parts, **more)
+            fields["benchmark_class"] = self.benchmark
+            fields["of_benchmark"] = {
+                option.name.removeprefix(settings.DEST): values[option.name]
+                for option in self.of_benchmark
+                if option.name in values
+            }
+        fields["parts"] = {name: cls(**_values_of(cls, values)) for name, cls in self.parts.items()}
+        return self.cls(**_values_of(self.cls, values), **fields)
 
 
 def _values_of(cls: type[Any], values: Mapping[str, Any]) -> JSON:
@@ -111,18 +117,22 @@ def completed(interface: Interface, typed: Mapping[str, Any]) -> Parsed:
             raise BadInput(
                 f"{option.flags[0]} and {other.flags[0]} are for the same: give one of them"
             )
-    given = (
-        options.Given()
-        if interface.command in ALONE
-        else settings_file.of_command(_call(interface), typed, lambda: _call(built(RUN, ())))
-    )
-    if missing := [
-        one for one in interface.own if one.required and one.name not in {*given.values, *typed}
-    ]:
-        flags = ", ".join([one.flags[0] if one.flags else one.position for one in missing])
-        raise BadInput(f"{interface.command} needs {flags}")
-    more: JSON = {"typed": frozenset(typed), "places": given.places, "fallback": given.fallback}
-    return Parsed(interface, interface.made({**given.values, **typed}, more))
+    from_file = options.Given()
+    if interface.command not in ALONE:
+        from_file = settings_file.of_command(_call(interface), typed, lambda: _call(built(RUN, ())))
+    values = {**from_file.values, **typed}
+    missing = list[str]()
+    for option in interface.own:
+        if option.required and option.name not in values:
+            missing.append(option.flags[0] if option.flags else option.position)
+    if missing:
+        raise BadInput(f"{interface.command} needs {', '.join(missing)}")
+    fields: JSON = {
+        "typed": frozenset(typed),
+        "places": from_file.places,
+        "fallback": from_file.fallback,
+    }
+    return Parsed(interface, interface.made(values, fields))
 
 
 def _call(interface: Interface) -> settings_file.Call:
@@ -133,26 +143,26 @@ def _call(interface: Interface) -> settings_file.Call:
 
 def all_options() -> dict[str, list[Option]]:
     """Return all options of all commands, by their flags without dashes."""
-    found: dict[str, list[Option]] = {}
+    by_flag = defaultdict[str, list[Option]](list)
     for name in COMMANDS:
-        for one in built(name, ()).every:
-            for flag in one.flags:
-                found.setdefault(flag.lstrip("-"), []).append(one)
-    return found
+        for option in built(name, ()).every:
+            for flag in option.flags:
+                by_flag[flag.lstrip("-")].append(option)
+    return by_flag
 
 
 KEYWORDS: Mapping[str, str] = {name: name for name in ("settings_file", "html", "roles")}
 """Option -> its keyword in Python, where that does not follow from its flag."""
 
 
-def keyword(one: Option) -> str:
+def keyword(option: Option) -> str:
     """Return the keyword of an option in Python: its flag's name."""
-    return KEYWORDS.get(one.name) or one.label.replace("-", "_")
+    return KEYWORDS.get(option.name) or option.label.replace("-", "_")
 
 
 def called(
     name: str,
-    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     parts: Sequence[object] = (),
     settings_of: Mapping[str, Any] | None = None,
 ) -> Parsed:
@@ -161,22 +171,12 @@ def called(
     `BadInput` with the keyword of a value that cannot be used."""
     interface = interface_of(name)
     if name == RUN:
-        interface = of_benchmark(
-            interface, registry.find(str(given.get("benchmark") or defaults.BENCHMARK))
-        )
-    values = [(option, keyword(option), given.get(keyword(option))) for option in interface.own]
+        benchmark = str(arguments.get("benchmark") or defaults.BENCHMARK)
+        interface = of_benchmark(interface, registry.find(benchmark))
+    # Options with the place that errors name, and their values.
+    values = [(option, keyword(option), arguments.get(keyword(option))) for option in interface.own]
     for part in parts:
-        if not (is_dataclass(part) and type(part) in interface.parts.values()):
-            raise BadInput(f"extensions: {in_brief(part)} has no options of `{name}`")
-        for option in options_of(type(part)):
-            value = getattr(part, option.name)
-            values.append(
-                (
-                    option,
-                    f"{type(part).__name__}.{option.name}",
-                    None if value == option.default else value,
-                )
-            )
+        values += _values_of_extension(interface, part)
     known = {option.name.removeprefix(settings.DEST): option for option in interface.of_benchmark}
     for setting, value in (settings_of or {}).items():
         if setting not in known:
@@ -184,23 +184,37 @@ def called(
         values.append((known[setting], f"settings.{setting}", value))
     typed: JSON = {}
     for option, place, value in values:
+        if value is None:
+            continue
         try:
-            typed |= {option.name: option.value(value)} if value is not None else {}
+            typed[option.name] = option.value(value)
         except ValueError as error:
             raise BadInput(f"{place}: {error}") from None
     return completed(interface, typed)
 
 
+def _values_of_extension(interface: Interface, part: object) -> Iterator[tuple[Option, str, Any]]:
+    """Yield the options that an object of an extension's class sets, as `called` has them."""
+    cls = type(part)
+    if not is_dataclass(part) or cls not in interface.parts.values():
+        raise BadInput(f"extensions: {in_brief(part)} has no options of `{interface.command}`")
+    for option in options_of(cls):
+        value = getattr(part, option.name)
+        if value != option.default:
+            yield option, f"{cls.__name__}.{option.name}", value
+
+
 def interface_of(name: str) -> Interface:
     """Return what a command takes, whatever its benchmark."""
+    cls = options_class(name)
     if name in registry.COMMANDS:
-        return Interface(name, options_class(name), {name: registry.command_module(name).Options})
-    parts = (
-        {one.name: one.options for one in extensions() if name in one.commands}
-        if name in (RUN, RESUME)
-        else {}
-    )
-    return Interface(name, options_class(name), parts)
+        return Interface(name, cls, {name: registry.command_module(name).Options})
+    parts = dict[str, type[Any]]()
+    if name in (RUN, RESUME):
+        for extension in extensions():
+            if name in extension.commands:
+                parts[extension.name] = extension.options
+    return Interface(name, cls, parts)
 
 
 def built(name: str, words: Sequence[str]) -> Interface:
@@ -214,20 +228,19 @@ def built(name: str, words: Sequence[str]) -> Interface:
 
 def of_benchmark(interface: Interface, cls: type[Benchmark]) -> Interface:
     """Return what `run` takes for a benchmark. Raise `BadInput` if its settings cannot be flags."""
+    flags = set(chain.from_iterable(option.flags for option in interface.own))
     try:
-        found = settings.options(
-            cls.Settings, cls.name, {flag for one in interface.own for flag in one.flags}
-        )
+        of_settings = settings.options(cls.Settings, cls.name, flags)
     except settings.BadSettings as error:
         raise BadInput(f"{cls.name}: {error}") from None
-    return replace(interface, benchmark=cls, of_benchmark=found)
+    return replace(interface, benchmark=cls, of_benchmark=of_settings)
 
 
 def named_benchmark(known: Sequence[Option], words: Sequence[str]) -> str:
     """Return the benchmark among a command's words, before its own flags are known: the first word
     that is neither an option nor its value. An unknown option may take the next word, unless that
     is a benchmark."""
-    switches = {flag: one.kind is bool for one in known for flag in one.flags}
+    switches = {flag: option.kind is bool for option in known for flag in option.flags}
     left = list(words)
     while left:
         flag, _, value = left.pop(0).partition("=")
@@ -245,67 +258,73 @@ def named_benchmark(known: Sequence[Option], words: Sequence[str]) -> str:
 def parser(interface: Interface, words: Sequence[str]) -> Parser:
     """Return a parser of a command's words; its help has all options with `--help-all`, else those
     of every day."""
-    name, every = interface.command, interface.every
-    layered = name in (RUN, RESUME)
-    whole = ALL in words or not layered
-    examples = "".join(f"  {line}\n" for line in interface.cls.examples)
-    parts = [f"examples:\n{examples}" if examples else ""]
-    more = sum(not one.everyday for one in every)
-    parts += [] if whole else [f"`harness {name} {ALL}` lists {more} more options"]
-    made = Parser(
-        words, f"harness {name}", COMMANDS[name], "\n".join(filter(None, parts)) or None, every
+    name = interface.command
+    has_layers = name in (RUN, RESUME)
+    shows_all = HELP_ALL in words or not has_layers
+    epilog = list[str]()
+    if interface.cls.examples:
+        epilog.append("examples:\n" + "".join([f"  {line}\n" for line in interface.cls.examples]))
+    if not shows_all:
+        hidden = sum(not option.everyday for option in interface.every)
+        epilog.append(f"`harness {name} {HELP_ALL}` lists {hidden} more options")
+    command_parser = Parser(
+        words,
+        f"harness {name}",
+        COMMANDS[name],
+        "\n".join(epilog) or None,
+        interface.every,
     )
-    if layered:
-        made.add_argument(
-            ALL, action="help", help="show every option" if not whole else "show this"
-        )
-    groups: dict[str, Any] = {"": made}
-    for one in every:
-        if one.group not in groups:
-            groups[one.group] = made.add_argument_group(one.group)
-        add(groups[one.group], one, hidden=not (whole or one.everyday))
-    return made
+    if has_layers:
+        help_text = "show this" if shows_all else "show every option"
+        command_parser.add_argument(HELP_ALL, action="help", help=help_text)
+    groups: dict[str, Any] = {"": command_parser}
+    for option in interface.every:
+        if option.group not in groups:
+            groups[option.group] = command_parser.add_argument_group(option.group)
+        add(groups[option.group], option, hidden=not (shows_all or option.everyday))
+    return command_parser
 
 
-def add(to: Any, one: Option, *, hidden: bool = False) -> list[argparse.Action]:
+def add(to: Any, option: Option, *, hidden: bool = False) -> list[argparse.Action]:
     """Add an option to a parser or a group, by position and by flags; return argparse's objects for
     both."""
-    words = argparse.SUPPRESS if hidden else one.words.replace("%", "%%") or None
-    value: dict[str, Any] = {"type": _of_text(one), "metavar": one.unit or None}
-    if one.choices:
-        value = {"choices": one.choices}
-    made = []
-    if one.position:
-        nargs = (
-            argparse.REMAINDER if one.rest else "*" if one.many else None if one.required else "?"
-        )
-        more = {"action": "extend"} if one.many and not one.rest else {}
-        made.append(
-            to.add_argument(
-                one.name, nargs=nargs, help=words, **value | {"metavar": one.position}, **more
-            )
-        )
-    if one.flags:
-        if one.both:
+    help_text = argparse.SUPPRESS if hidden else option.words.replace("%", "%%") or None
+    value: dict[str, Any] = {"type": _of_text(option), "metavar": option.unit or None}
+    if option.choices:
+        value = {"choices": option.choices}
+    actions = list[argparse.Action]()
+    if option.position:
+        by_position = {**value, "metavar": option.position, "nargs": _nargs(option)}
+        if option.many and not option.rest:
+            by_position["action"] = "extend"
+        actions.append(to.add_argument(option.name, help=help_text, **by_position))
+        if not hidden:
+            help_text = f"the same as {option.position}; may be repeated"
+    if option.flags:
+        if option.both:
             value = {"action": argparse.BooleanOptionalAction}
-        elif one.kind is bool:
-            value = {"action": "store_const", "const": not one.off}
-        elif one.many:
+        elif option.kind is bool:
+            value = {"action": "store_const", "const": not option.off}
+        elif option.many:
             value["action"] = "append"
-        if one.position:
-            words = words if hidden else f"the same as {one.position}; may be repeated"
-        made.append(
-            to.add_argument(
-                *one.flags, dest=one.name, default=argparse.SUPPRESS, help=words, **value
-            )
-        )
-    return made
+        value |= {"dest": option.name, "default": argparse.SUPPRESS}
+        actions.append(to.add_argument(*option.flags, help=help_text, **value))
+    return actions
 
 
-def _of_text(one: Option) -> Any:
+def _nargs(option: Option) -> str | None:
+    """Return how many words an option takes by position, in argparse's terms."""
+    if option.rest:
+        return argparse.REMAINDER
+    if option.many:
+        return "*"
+    return None if option.required else "?"
+
+
+def _of_text(option: Option) -> Any:
     def read(text: str) -> Any:
         try:
-            return one.one(text)
+            return option.one(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -321,32 +340,36 @@ class Parser(argparse.ArgumentParser):
         prog: str,
         description: str,
         epilog: str | None,
-        every: Sequence[Option] = (),
+        shown_options: Sequence[Option] = (),
     ) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
         super().__init__(
             prog, None, description, epilog, formatter_class=formatter, allow_abbrev=False
         )
-        self._words, self._every = words, every
+        self._words = words
+        self._options = shown_options
 
     def values(self) -> JSON:
         """Return what the words give, by the names of options. Print help, or an error, and
         leave."""
-        found, unknown = self.parse_known_args(self._words)
-        if flags := [word.partition("=")[0] for word in unknown if word.startswith("-")]:
+        namespace, unknown = self.parse_known_args(self._words)
+        flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        if flags:
             self.error("; ".join(map(self._unknown, flags)))
         if unknown:
             self.error(f"unexpected argument {unknown[0]}")
-        return {
-            name: value for name, value in vars(found).items() if value is not None and value != []
-        }
+        values = dict[str, Any]()
+        for name, value in vars(namespace).items():
+            if value is not None and value != []:
+                values[name] = value
+        return values
 
     def _unknown(self, flag: str) -> str:
         """Return the message on an unknown option: whose it is, or the nearest known one."""
         owner = settings_file.owner_of(flag)
         if owner:
             return f"{flag} is an option of `run {owner}`"
-        known = [name for option in self._every for name in option.flags if name.startswith("--")]
+        known = [name for option in self._options for name in option.flags if name.startswith("--")]
         return f"unknown option {flag}{did_you_mean(flag, ['--help', *known])}"
 
     def error(self, message: str) -> NoReturn:

@@ -31,9 +31,9 @@ class Options(options.Pages, options.Earlier, options.Which):
 
 
 def execute(args: Options) -> int:
-    ours, skipped = selection.find(args)
-    theirs, unnamed = selection.find_imported(args)
-    if not ours and not theirs:
+    runs, skipped = selection.find(args)
+    imported, unnamed = selection.find_imported(args)
+    if not runs and not imported:
         raise selection.nothing_found(args)
     chosen = rescoring.RescoreOptions(
         args.results_dir,
@@ -44,22 +44,23 @@ def execute(args: Options) -> int:
         partial(write_new_page, args),
     )
     codes, failed = selection.each(
-        ours, lambda run: _shown(rescoring.of_run(run, chosen)), lambda run: run.label
+        runs, lambda run: _show(rescoring.rescored_run(run, chosen)), lambda run: run.label
     )
-    more, unread = selection.each(
-        theirs,
-        lambda of: _shown(imported_scores.scored_again(of, chosen)),
-        lambda of: str(of.files.results),
+    imported_codes, unread = selection.each(
+        imported,
+        lambda results: _show(imported_scores.scored_again(results, chosen)),
+        lambda results: str(results.files.results),
     )
-    return max(skipped, unnamed, *codes, *more, failed, unread)
+    return max(skipped, unnamed, *codes, *imported_codes, failed, unread)
 
 
-def _shown(made: Rescored) -> int:
+def _show(rescored: Rescored) -> int:
     """Print where the new report is; return an exit code."""
-    files, users = made.files, overview.covered(made.report)
+    files = rescored.files
+    users = overview.covered(rescored.report)
     summary = (
         f"{files.folder.name}, {files.subset}: scored again: {users}; report: {files.report('txt')}"
     )
-    for words in (summary, *made.notes):
-        console().print(words, highlight=False, soft_wrap=True, markup=False)
-    return 0 if made.complete else 1
+    for line in (summary, *rescored.notes):
+        console().print(line, highlight=False, soft_wrap=True, markup=False)
+    return 0 if rescored.complete else 1

@@ -32,21 +32,26 @@ def execute(args: Options) -> int:
 
 def _remove(name: str, args: Options) -> None:
     """Set a run aside on all named subsets, or on none if one of them is in use."""
-    folder, platforms = args.results_dir / name, args.platform or ()
-    found = [files for files in runs_in(folder) if not platforms or files.subset in platforms]
-    if not found:
+    folder = args.results_dir / name
+    platforms = args.platform or ()
+    subsets_of_run = [
+        files for files in runs_in(folder) if not platforms or files.subset in platforms
+    ]
+    if not subsets_of_run:
         raise BadInput(
             f"{in_brief(str(folder))} holds no run of these names: `harness status` lists the runs"
         )
-    made = stamp()
-    with ExitStack() as held:
+    stamp_text = stamp()
+    with ExitStack() as stack:
         stores = []
-        for files in found:
-            stores.append(RunStore(files, time.time, made))
-            held.callback(stores[-1].close)
+        for files in subsets_of_run:
+            stores.append(RunStore(files, time.time, stamp_text))
+            stack.callback(stores[-1].close)
         for store in stores:
             store.set_aside_everything()
-    subsets = ", ".join(files.subset for files in found)
+    subsets = ", ".join(files.subset for files in subsets_of_run)
     console().print(
-        f"{name}: {subsets}: set aside as {folder}/*.before-{made}", highlight=False, soft_wrap=True
+        f"{name}: {subsets}: set aside as {folder}/*.before-{stamp_text}",
+        highlight=False,
+        soft_wrap=True,
     )

@@ -30,16 +30,16 @@ from harness.store.tasks import TaskIndex
 from harness.ui.console import console
 from harness.ui.streams import tell
 
-ALL = "all"
+ALL_USERS = "all"
 
 
 def _users(text: str) -> int | str:
     """Parse how many users a page shows."""
-    if text == ALL:
-        return ALL
+    if text == ALL_USERS:
+        return ALL_USERS
     fits, expected = whole(0, 1_000_000)
     if not (text.isdecimal() and fits(int(text[:9]))):
-        raise ValueError(f"expected {expected}, or `{ALL}`, got {in_brief(text)}")
+        raise ValueError(f"expected {expected}, or `{ALL_USERS}`, got {in_brief(text)}")
     return int(text)
 
 
@@ -50,8 +50,8 @@ class Options(options.Forced, options.Earlier, options.Which):
     with_posts: bool = option(False, "show users' posts too: private data, share with care")
     users: int | str | None = option(
         None,
-        f"users to show one by one (default: {pages.SAMPLE}); `{ALL}` writes a second page with"
-        " every user",
+        f"users to show one by one (default: {pages.SAMPLE}); `{ALL_USERS}` writes a second page"
+        " with every user",
         unit="N",
         read=_users,
         own=True,
@@ -73,19 +73,19 @@ def execute(args: Options) -> int:
     if args.out:
         check_free(args.out, force=args.force)
     code = _make_missing(args)
-    found, code_of_unreadable = selected(args)
-    if not (found or code):
+    reports, code_of_unreadable = selected(args)
+    if not (reports or code):
         raise selection.nothing_found(args)
-    if args.out and len(found) > 1:
+    if args.out and len(reports) > 1:
         raise BadInput(
-            f"--out is for one page, and these are {len(found)}: name one and its --subset"
+            f"--out is for one page, and these are {len(reports)}: name one and its --subset"
         )
-    _, code_of_pages = selection.each(found, lambda files: _write(files, args), label)
+    _, code_of_pages = selection.each(reports, lambda files: _write(files, args), label)
     return max(code, code_of_unreadable, code_of_pages)
 
 
 def write_new_page(
-    args: options.Pages, run: Reported, say: Callable[[str], None] = lambda words: None
+    args: options.Pages, run: Reported, say: Callable[[str], None] = lambda line: None
 ) -> None:
     """Write the page of a new report, but of a run that was begun without."""
     manifest = load(run.files.manifest)
@@ -97,27 +97,31 @@ def write_new_page(
 
 
 def _write(files: RunFiles, args: Options) -> None:
-    report, manifest = read(files), load(files.manifest)
-    if manifest is None and (imported := imported_of(files)) and not imported.is_current:
-        raise BadInput(imported.remedy)
+    """Write the page of a run, and with `--users all` that of all users."""
+    report = read(files)
+    manifest = load(files.manifest)
+    if manifest is None:
+        results = imported_of(files)
+        if results and not results.is_current:
+            raise BadInput(results.remedy)
     all_users = args.out and args.out.with_name(files.all_users.name)
-    if all_users and args.users == ALL:
+    if all_users and args.users == ALL_USERS:
         check_free(all_users, force=args.force)
     users = args.users if isinstance(args.users, int) else pages.SAMPLE
     options = pages.PageOptions(users, args.with_posts, patient=True)
     seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
     source = Reported(files, report, seed)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
             benchmark, index = _opened(files, manifest, args)
-            held.callback(index.close)
+            stack.callback(index.close)
             source = Reported(files, report, seed, benchmark, index)
         except HarnessError as error:
             tell(f"{label(files)}: without its tasks ({error})")
-        made = [pages.write_page(source, options, args.out)]
-        if args.users == ALL:
-            made.append(pages.write_all(source, options, all_users))
-    for path in made:
+        written = [pages.write_page(source, options, args.out)]
+        if args.users == ALL_USERS:
+            written.append(pages.write_all(source, options, all_users))
+    for path in written:
         show(path)
 
 
@@ -131,7 +135,8 @@ def _opened(
         tasks = benchmark.task_files.file_in(folder, benchmark.subsets[files.subset])
         return benchmark, index_file(benchmark, files.subset, tasks, args.results_dir)
     run = SavedRun(files, manifest, args.trust, args.benchmark)
-    benchmark, tasks = run.as_it_was(args.tasks_dir, play=False), run.tasks(args.tasks_dir)
+    benchmark = run.as_it_was(args.tasks_dir, play=False)
+    tasks = run.tasks(args.tasks_dir)
     return benchmark, index_file(
         benchmark, files.subset, tasks, args.results_dir, manifest.selection
     )
@@ -153,21 +158,21 @@ def selected(args: Options) -> tuple[list[RunFiles], int]:
 
     A report that cannot be read is reported and skipped, if the model in it matters.
     """
-    platforms, code = args.platform or (), 0
-    found = []
+    reports = list[RunFiles]()
+    code = 0
     for path in sorted(args.results_dir.glob("*/eval_report_*.json")):
         files = RunFiles(path.parent, path.stem.removeprefix("eval_report_"))
-        if (args.runs and path.parent.name not in args.runs) or (
-            platforms and files.subset not in platforms
-        ):
+        if args.runs and path.parent.name not in args.runs:
+            continue
+        if args.platform and files.subset not in args.platform:
             continue
         try:
             if not args.model or args.model in (read(files).model, files.folder.name):
-                found.append(files)
+                reports.append(files)
         except BadInput as error:
             tell(str(error))
             code = ExitCode.of(error)
-    return found, code
+    return reports, code
 
 
 def read(files: RunFiles) -> Report:

@@ -33,10 +33,10 @@ Options = ResumeOptions
 
 def execute(args: ResumeOptions) -> int:
     args = replace(args, endpoint=endpoint_file.endpoint_of(args))
-    found, skipped = selection.find(args)
+    runs, skipped = selection.find(args)
     screen = console(no_color=args.no_color)
-    unfinished = [run for run in found if run.manifest.state != COMPLETE]
-    if not found and not skipped:
+    unfinished = [run for run in runs if run.manifest.state != COMPLETE]
+    if not runs and not skipped:
         raise selection.nothing_found(args)
     if not unfinished:
         screen.print("nothing to resume: every run is complete")
@@ -46,9 +46,11 @@ def execute(args: ResumeOptions) -> int:
     plans, failed = selection.each(
         groups, lambda group: _planned(group, args, screen), lambda group: group[0].name
     )
-    if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
+    for previous, plan in pairwise(plans):
+        if previous.name != plan.name:
+            continue
         raise BadInput(
-            f"{twice[0]} holds runs of two configurations: resume one subset of it with --subset"
+            f"{plan.name} holds runs of two configurations: resume one subset of it with --subset"
         )
     code = 0
     if plans:
@@ -60,59 +62,69 @@ def execute(args: ResumeOptions) -> int:
 def _check_one_endpoint(groups: Sequence[Sequence[SavedRun]], args: ResumeOptions) -> None:
     """Raise `BadInput` if what the command says of one endpoint would be for runs that were at
     several."""
-    is_for_one = (
-        args.endpoint
-        or args.api_url
-        or args.provider
-        or args.api_key
-        or args.api_key_file
-        or args.extra_header
+    of_one_endpoint = (
+        args.endpoint,
+        args.api_url,
+        args.provider,
+        args.api_key,
+        args.api_key_file,
+        args.extra_header,
     )
-    if is_for_one and len({group[0].manifest.provenance["endpoint"] for group in groups}) > 1:
+    endpoints = {group[0].manifest.provenance["endpoint"] for group in groups}
+    if len(endpoints) > 1 and any(of_one_endpoint):
+        names = dict.fromkeys([group[0].name for group in groups])
         raise BadInput(
             f"{len(groups)} runs are unfinished, and a key, header, address or provider is for one"
-            " endpoint: name its runs with --name"
-            f" ({', '.join(dict.fromkeys(group[0].name for group in groups))})"
+            f" endpoint: name its runs with --name ({', '.join(names)})"
         )
 
 
-SHARED = ("endpoint", "address_from", "key_from", "provider", "headers", "source", "sources")
+SHARED_PROVENANCE = (
+    "endpoint",
+    "address_from",
+    "key_from",
+    "provider",
+    "headers",
+    "source",
+    "sources",
+)
 """Parts of the provenance that runs of one plan have in common."""
 
 
 def _together(run: SavedRun) -> bytes:
     """Return a key: runs of one folder with the same configuration and endpoint share a
     schedule."""
-    where = {name: run.manifest.provenance.get(name) for name in SHARED}
+    where = {name: run.manifest.provenance.get(name) for name in SHARED_PROVENANCE}
     return orjson.dumps([run.name, run.manifest.identity, where, run.manifest.selection])
 
 
 def _planned(group: list[SavedRun], args: ResumeOptions, screen: Console) -> Plan:
     """Return the plan of runs that share a schedule, and print what it changes."""
     first = group[0]
-    if changed := [
-        name for name in (*first.changed, *first.changed_benchmark) if name not in args.allow
-    ]:
-        words = (
+    changed = [*first.changed, *first.changed_benchmark]
+    changed = [name for name in changed if name not in args.allow]
+    if changed:
+        screen.print(
             f"{first.name}: {', '.join(changed)} was changed or deleted since the run began:"
-            " resuming with the "
+            f" resuming with the run's own copy (--allow {changed[0]} uses the current file)",
+            highlight=False,
+            soft_wrap=True,
         )
-        words += f"run's own copy (--allow {changed[0]} uses the current file)"
-        screen.print(words, highlight=False, soft_wrap=True)
     if first.manifest.provenance.get("ca_file") and not args.ca_file:
         screen.print(
             f"{first.name}: certificates named in its manifest are not trusted: give yours with"
             " --ca-file"
         )
-    made = _plan(group, args)
+    plan = _plan(group, args)
     screen.print(
-        f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True
+        f"{plan.name}: {plan.sampling.model} on {plan.endpoint}", highlight=False, soft_wrap=True
     )
-    return made
+    return plan
 
 
 def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
-    first, manifest = group[0], group[0].manifest
+    first = group[0]
+    manifest = group[0].manifest
     provenance: JSON = {**manifest.provenance}
     found = None
     if args.api_url or args.provider or provenance["endpoint"] != defaults.EMBEDDED:
@@ -149,18 +161,23 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
     return roles.with_earlier_roles(plan, args, book, manifest)
 
 
-def _lower(tuning: JSON, found: address.Found | None) -> JSON:
+def _lower(tuning: JSON, endpoint: address.Found | None) -> JSON:
     """Return the run's earlier tuning, within the account's limits in the current providers
     file."""
-    limits = models.pace_of(found.provider) if found and found.provider else {}
-    kept = dict(tuning)
+    limits: JSON = {}
+    if endpoint and endpoint.provider:
+        limits = models.pace_of(endpoint.provider)
+    lowered = dict(tuning)
     for name in ("rpm", "tpm", "concurrency"):
-        limit, had = limits.get(name), kept.get(name)
-        if limit is not None and (
-            had is not None or name != "concurrency"
-        ):  # `auto` finds its own way
-            kept[name] = limit if had is None else min(limit, had)
-    return kept
+        limit = limits.get(name)
+        earlier = lowered.get(name)
+        if limit is None:
+            continue
+        if earlier is not None:
+            lowered[name] = min(limit, earlier)
+        elif name != "concurrency":  # `auto` finds its own limit
+            lowered[name] = limit
+    return lowered
 
 
 def _provider(run: str, provenance: JSON, args: ResumeOptions) -> providers.Provider | None:
@@ -174,9 +191,10 @@ def _provider(run: str, provenance: JSON, args: ResumeOptions) -> providers.Prov
         return None
     book = providers.read(args.providers, os.environ)
     if name not in book.providers:
-        was = provenance.get("providers_file")
+        file = provenance.get("providers_file")
+        earlier = f" (it was {file})" if file else ""
         raise BadInput(
             f"{run} ran on the provider {name}, which is not in {book.files[-1]}: name its file"
-            f" with --providers{f' (it was {was})' if was else ''}"
+            f" with --providers{earlier}"
         )
     return book.providers[name]

@@ -40,7 +40,8 @@ def execute(args: RunOptions) -> int:
         from harness.commands.dry_run import preview
 
         return preview.execute(args)
-    hooks, screen = hooks_of(args), console(no_color=args.no_color)
+    hooks = hooks_of(args)
+    screen = console(no_color=args.no_color)
     return launch(plans(args), screen, hooks, reported=partial(write_new_page, args), caller=args)
 
 
@@ -55,44 +56,50 @@ def plans(args: RunOptions, *, sends: bool = True) -> list[Plan]:
     entries = models.entries(args, book, args.model)
     subsets = options.subsets(cls, args.platform)
     missing: list[str] = []
-    made = [models.resolve(entry, book, args, missing) for entry in entries]
+    resolved = [models.resolve(entry, book, args, missing) for entry in entries]
     folder = defaults.SAMPLE_FOLDER if args.demo else args.tasks_dir
     if args.fetch and not missing and _absent(cls, subsets, folder):
         fetch(cls, subsets, folder)
-    if absent := _absent(cls, subsets, folder):
-        ours = not (args.demo or _absent(cls, subsets, defaults.SAMPLE_FOLDER))
-        demo = ", or use synthetic ones with --demo" if ours else ""
-        remedy = (
-            "this benchmark has none that ship: name a folder with --tasks-dir"
-            if args.demo
-            else how_to_get(cls)
-        )
-        missing.append(f"no tasks: missing {', '.join(absent)}; {remedy}{demo}")
+    absent = _absent(cls, subsets, folder)
+    if absent:
+        missing.append(f"no tasks: missing {', '.join(absent)}; {_remedy(cls, subsets, args)}")
     if missing:
         raise BadInput(*dict.fromkeys(missing))
+    found_models = [model for model in resolved if model]
     if sends:
-        models.check_keys(args, [model for model in made if model])
+        models.check_keys(args, found_models)
     tasks = {subset: cls.task_files.file_in(folder, cls.subsets[subset]) for subset in subsets}
-    return [_with_roles(model, cls, folder, tasks, args, book) for model in filter(None, made)]
+    return [_with_roles(model, cls, folder, tasks, args, book) for model in found_models]
+
+
+def _remedy(cls: type[Benchmark], subsets: Sequence[str], args: RunOptions) -> str:
+    """Return how to get tasks that are missing."""
+    if args.demo:
+        return "this benchmark has none that ship: name a folder with --tasks-dir"
+    if _absent(cls, subsets, defaults.SAMPLE_FOLDER):
+        return how_to_get(cls)
+    return f"{how_to_get(cls)}, or use synthetic ones with --demo"
 
 
 def names(args: RunOptions) -> set[str]:
     """Return the names of the runs that a command which has been executed was for."""
-    args, book = completed(args), providers.read(args.providers, os.environ)
-    entries = models.entries(args, book, args.model)
-    return {
-        _folder_name(args, args.name or models.folder_of(entry, args, book)) for entry in entries
-    }
+    args = completed(args)
+    book = providers.read(args.providers, os.environ)
+    run_names = set[str]()
+    for entry in models.entries(args, book, args.model):
+        run_names.add(_folder_name(args, args.name or models.folder_of(entry, args, book)))
+    return run_names
 
 
 def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[str]:
     """Return the files that these subsets need and that do not exist."""
-    names = dict.fromkeys(name for subset in subsets for name in files_needed(cls, subset))
-    return [
-        str(path)
-        for path in (cls.task_files.file_in(folder, name) for name in names)
-        if not path.exists()
-    ]
+    absent = dict[str, None]()  # several subsets may need one file
+    for subset in subsets:
+        for name in files_needed(cls, subset):
+            path = cls.task_files.file_in(folder, name)
+            if not path.exists():
+                absent[str(path)] = None
+    return list(absent)
 
 
 def _with_roles(
@@ -105,11 +112,15 @@ def _with_roles(
 ) -> Plan:
     """Return the plan of a model, with a benchmark of its own, so that warnings stay separate, and
     with the models of the benchmark's roles."""
-    chosen = roles.role_models(cls, args.roles, model.roles)
-    asking = Asking(args.structured, args.parse_retries, frozenset(one.role for one in chosen))
-    of_benchmark = settings.given(cls.Settings, args.of_benchmark or {})
-    plan = _plan(model, cls(of_benchmark, asking=asking, folder=folder), tasks, args)
-    return roles.with_roles(plan, args, book, chosen)
+    models_of_roles = roles.role_models(cls, args.roles, model.roles)
+    asking = Asking(
+        args.structured,
+        args.parse_retries,
+        frozenset(role_model.role for role_model in models_of_roles),
+    )
+    benchmark_settings = settings.given(cls.Settings, args.of_benchmark or {})
+    plan = _plan(model, cls(benchmark_settings, asking=asking, folder=folder), tasks, args)
+    return roles.with_roles(plan, args, book, models_of_roles)
 
 
 def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: RunOptions) -> Plan:
@@ -118,7 +129,9 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: R
     if not args.restart:
         _check_folder(args.results_dir / name, tasks, selection)
     learned = _learned(args.results_dir / name, tuple(tasks))
-    sampling, set_by_user = model.sampling, model.sampling.temperature is not None
+    sampling = model.sampling
+    if sampling.temperature is None:
+        sampling = replace(sampling, temperature=benchmark.configuration.temperature)
     if args.repeats > 1 and "seed" in sampling.extra_body:
         raise BadInput(
             f"{model.name}: its extra body sets the seed of every repeat: use --seed instead"
@@ -135,11 +148,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: R
     return Plan(
         name=name,
         benchmark=benchmark,
-        sampling=(
-            sampling
-            if set_by_user
-            else replace(sampling, temperature=benchmark.configuration.temperature)
-        ),
+        sampling=sampling,
         tasks=tasks,
         results=args.results_dir,
         way=Way.of(args, model.found, model.price),
@@ -158,11 +167,9 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: R
 
 def _folder_name(args: RunOptions, name: str) -> str:
     """Return the name of a run's folder, which says what part of the users it has."""
-    return (
-        options.new_run_name(f"{name}.part{args.part.replace('/', 'of')}", name)
-        if args.part
-        else name
-    )
+    if not args.part:
+        return name
+    return options.new_run_name(f"{name}.part{args.part.replace('/', 'of')}", name)
 
 
 def _selection(args: RunOptions, folder: Path) -> Selection:
@@ -173,26 +180,26 @@ def _selection(args: RunOptions, folder: Path) -> Selection:
     share or of some users it is every n-th in the order that the seed draws, which only all keys
     decide.
     """
-    chosen: Selection = {"ratio": args.ratio, "sample_seed": args.sample_seed}
+    selection: Selection = {"ratio": args.ratio, "sample_seed": args.sample_seed}
     if args.limit is not None:
-        chosen["limit"] = args.limit
+        selection["limit"] = args.limit
     if args.repeats > 1:
-        chosen["repeats"] = args.repeats
+        selection["repeats"] = args.repeats
     if args.part is None:
-        return chosen
-    chosen["part"] = args.part
+        return selection
+    selection["part"] = args.part
     takes_all = args.ratio == 1 and args.limit is None
     earlier = {} if args.restart else manifests(folder)
-    before = next((manifest.selection for manifest in earlier.values()), None)
-    is_by_lines = bool(before and before.get("by"))
+    earlier_selection = next((manifest.selection for manifest in earlier.values()), None)
+    is_by_lines = bool(earlier_selection and earlier_selection.get("by"))
     if is_by_lines and not takes_all:
         raise BadInput(
             f"{folder.name} has every n-th line of the tasks file: leave out --ratio and --limit,"
             " or give --restart"
         )
-    if takes_all and (is_by_lines or before is None):
-        chosen["by"] = "lines"
-    return chosen
+    if takes_all and (is_by_lines or earlier_selection is None):
+        selection["by"] = "lines"
+    return selection
 
 
 def _check_folder(folder: Path, tasks: Mapping[str, Path], selection: Selection) -> None:
@@ -200,32 +207,28 @@ def _check_folder(folder: Path, tasks: Mapping[str, Path], selection: Selection)
     ships = all(defaults.ships(str(path)) for path in tasks.values())
     for manifest in manifests(folder).values():
         if defaults.ships(manifest.tasks["path"]) != ships:
-            kinds = (
-                ("your tasks", "those that ship")
-                if ships
-                else ("the tasks that ship", "your tasks")
-            )
+            earlier, now = "the tasks that ship", "your tasks"
+            if ships:
+                earlier, now = "your tasks", "those that ship"
             raise BadInput(
-                f"{folder} holds a run on {kinds[0]}, and this one is on {kinds[1]}: give it"
-                " another name with --name"
+                f"{folder} holds a run on {earlier}, and this one is on {now}: give it another"
+                " name with --name"
             )
         users = manifest.tasks["users"]
         if share(selection, users) < share(manifest.selection, users):
             raise BadInput(
-                f"{folder} holds a run of more users: go on {_words_of_share(manifest.selection)},"
-                " or give this one another name with --name"
+                f"{folder} holds a run of more users: go on {_share_flag(manifest.selection)}, or"
+                " give this one another name with --name"
             )
 
 
-def _words_of_share(selection: Selection) -> str:
+def _share_flag(selection: Selection) -> str:
     """Return how a command names a share of the users."""
     if "limit" in selection:
         return f"with --limit {selection['limit']}"
-    return (
-        "with all users (no --limit, no --ratio)"
-        if selection["ratio"] == 1
-        else f"with --ratio {selection['ratio']:g}"
-    )
+    if selection["ratio"] == 1:
+        return "with all users (no --limit, no --ratio)"
+    return f"with --ratio {selection['ratio']:g}"
 
 
 def _score_again(args: RunOptions) -> int:
@@ -235,37 +238,34 @@ def _score_again(args: RunOptions) -> int:
             "--part plays users, and --reeval scores saved answers: name the part with --name"
         )
     tasks: Path | None = args.tasks_dir
-    if args.demo or tasks == defaults.TASKS_FOLDER:
-        tasks = defaults.SAMPLE_FOLDER if args.demo else None
+    if args.demo:
+        tasks = defaults.SAMPLE_FOLDER
+    elif tasks == defaults.TASKS_FOLDER:
+        tasks = None
     book = providers.read(args.providers, os.environ)
-    names: list[str | None] = [
-        models.named(entry, args, book)[1] for entry in models.entries(args, book, args.model)
-    ]
-    codes = [
-        reeval.execute(
-            reeval.Options(
-                results_dir=args.results_dir,
-                tasks_dir=tasks,
-                runs=[args.name] if args.name else [],
-                model=model,
-                platform=args.platform,
-                benchmark=(
-                    None if registry.is_shipped(args.benchmark) else args.benchmark
-                ),  # None: runs of any
-                providers=args.providers,
-                html=args.html,
-            )
-        )
-        for model in names or [None]
-    ]
-    return max(codes)
+    model_names = list[str | None]()
+    for entry in models.entries(args, book, args.model):
+        model_names.append(models.named(entry, args, book)[1])
+    chosen = reeval.Options(
+        results_dir=args.results_dir,
+        tasks_dir=tasks,
+        runs=[args.name] if args.name else [],
+        platform=args.platform,
+        # Runs of benchmarks that ship are opened without a name: None is for any of them.
+        benchmark=None if registry.is_shipped(args.benchmark) else args.benchmark,
+        providers=args.providers,
+        html=args.html,
+    )
+    return max([reeval.execute(replace(chosen, model=name)) for name in model_names or [None]])
 
 
 def completed(args: RunOptions) -> RunOptions:
     """Return options with the endpoint of `--config`, and a model if no option names any. Raise
     `BadInput`."""
     args = replace(args, endpoint=endpoint_file.endpoint_of(args))
-    return args if args.model or args.queue is not None else replace(args, model=[_model(args)])
+    if not args.model and args.queue is None:
+        args = replace(args, model=[_model(args)])
+    return args
 
 
 def _model(args: RunOptions) -> str:
@@ -277,17 +277,18 @@ def _model(args: RunOptions) -> str:
     floor = cls.about.floor or next(iter(cls.baselines), None)
     if floor and args.demo and not (args.api_url or args.provider):
         return f"{defaults.BASELINE_PREFIX}{floor}"
-    hint = f" ({defaults.BASELINE_PREFIX}{floor} needs no endpoint)" if floor else ""
+    hint = ""
+    if floor:
+        hint = f" ({defaults.BASELINE_PREFIX}{floor} needs no endpoint)"
     raise BadInput(f"which model? name it with --model, as the endpoint does{hint}")
 
 
 def _learned(folder: Path, subsets: tuple[str, ...]) -> JSON:
     """Return the limit that an earlier process of this run learned; other tuning is this command's
     own."""
-    manifests = [load(RunFiles(folder, subset).manifest) for subset in subsets]
-    found = [
-        made.tuning["learned_limit"]
-        for made in manifests
-        if made and "learned_limit" in made.tuning
-    ]
-    return {"learned_limit": max(found)} if found else {}
+    limits = list[int]()
+    for subset in subsets:
+        manifest = load(RunFiles(folder, subset).manifest)
+        if manifest and "learned_limit" in manifest.tuning:
+            limits.append(manifest.tuning["learned_limit"])
+    return {"learned_limit": max(limits)} if limits else {}

@@ -30,29 +30,35 @@ class Options(options.Forced, options.ResultsFolder, options.TasksFolder, option
 def execute(args: Options) -> int:
     screen = console()
     cls = registry.find(args.benchmark)
-    subsets, find = options.subsets(cls, args.platform), cls.task_files.file_in
-    files = {name: find(args.tasks_dir, cls.subsets[name]) for name in subsets}
-    there = {name: path for name, path in files.items() if path.exists()}
-    if not there or (args.platform and len(there) < len(files)):
-        absent = ", ".join(str(path) for path in files.values() if not path.exists())
+    subsets = options.subsets(cls, args.platform)
+    paths = dict[str, Path]()
+    missing = list[str]()
+    for subset in subsets:
+        path = cls.task_files.file_in(args.tasks_dir, cls.subsets[subset])
+        if path.exists():
+            paths[subset] = path
+        else:
+            missing.append(str(path))
+    if not paths or (args.platform and missing):
         raise BadInput(
-            f"no tasks to sample: missing {absent}; {how_to_get(cls)}, or see --tasks-dir"
+            f"no tasks to sample: missing {', '.join(missing)}; {how_to_get(cls)}, or see"
+            " --tasks-dir"
         )
-    ending = f"_sub{round(100 * args.ratio)}"
-    made = {name: path.with_name(f"{_stem(path)}{ending}.jsonl") for name, path in there.items()}
-    check_free(*made.values(), force=args.force)
+    ending = f"_sub{round(100 * args.ratio)}.jsonl"
+    targets = {name: path.with_name(f"{_stem(path)}{ending}") for name, path in paths.items()}
+    check_free(*targets.values(), force=args.force)
     benchmark = cls(folder=args.tasks_dir)
-    for subset, path in there.items():
+    for subset, path in paths.items():
         if ".json" in path.suffixes:
             raise BadInput(
                 f"{path} is a JSON array, and a share is written line by line: use `run --ratio`"
             )
         index = index_file(benchmark, subset, path, args.results_dir)
-        chosen = index.select(args.ratio, args.sample_seed).nonzero()[0]
-        with atomic.replacing(made[subset], shared=True) as file:
-            for position in chosen:
+        positions = index.select(args.ratio, args.sample_seed).nonzero()[0]
+        with atomic.replacing(targets[subset], shared=True) as file:
+            for position in positions:
                 file.write(index.read(int(position)) + b"\n")
-        screen.print(f"{made[subset]}: {len(chosen)} of {len(index)} users", soft_wrap=True)
+        screen.print(f"{targets[subset]}: {len(positions)} of {len(index)} users", soft_wrap=True)
         index.close()
     return 0
 

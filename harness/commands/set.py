@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar, Literal
 
-from harness.commands.watch import OnePlaying, found
+from harness.commands.watch import OnePlaying, selected
 from harness.engine import control_calls as calls
 from harness.errors import BadInput
 from harness.option import POSITIVE, command_options, option
@@ -31,31 +31,31 @@ class Options(OnePlaying):
 
 
 def execute(args: Options) -> int:
-    given = args.typed & {
-        "concurrency",
-        "rpm",
-        "tpm",
-    }  # what a settings file has is for runs that begin
-    limits = {name: str(getattr(args, name)) for name in sorted(given)}
+    # What a settings file has is for runs that begin.
+    typed = args.typed & {"concurrency", "rpm", "tpm"}
+    limits = {name: str(getattr(args, name)) for name in sorted(typed)}
     if not limits:
         raise BadInput("name a limit: --concurrency, --rpm or --tpm")
-    with calls.connected(one_of(args)) as call:
+    with calls.connected(named_run(args)) as call:
         answer = call.ask("set", **limits)
-    words = ", ".join(f"{name} {value.removesuffix('.0')}" for name, value in limits.items())
-    also = [name for name in answer.get("runs", ()) if name != args.run]
-    show(
-        f"{args.run}: {words}"
-        + (f"; also for {', '.join(also)}, at the same account" if also else "")
-    )
-    if (parts := answer.get("part", 1)) > 1:
+    line = f"{args.run}: "
+    line += ", ".join([f"{name} {value.removesuffix('.0')}" for name, value in limits.items()])
+    other_runs = [name for name in answer.get("runs", ()) if name != args.run]
+    if other_runs:
+        line += f"; also for {', '.join(other_runs)}, at the same account"
+    show(line)
+    parts = answer.get("part", 1)
+    if parts > 1:
         show(f"this is one of {plural(parts, 'part')}, which has its share of these limits")
     return 0
 
 
-def one_of(args: OnePlaying) -> RunFiles:
+def named_run(args: OnePlaying) -> RunFiles:
     """Return the run that is named, of its subsets one that is being played. Raise `BadInput`."""
-    named = found(args)
-    there = [files for files in named if calls.socket_of(files).exists()]
-    if not named:
+    subsets = selected(args)
+    if not subsets:
         raise BadInput(f"no run {args.run} under {args.results_dir}: `harness status` lists them")
-    return (there or named)[0]
+    for files in subsets:
+        if calls.socket_of(files).exists():
+            return files
+    return subsets[0]

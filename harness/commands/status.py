@@ -33,6 +33,8 @@ from harness.ui.console import console
 from harness.ui.streams import show_json
 from harness.ui.words import plural
 
+COLUMN_NAMES = {"untold": "requests_without_usage"}
+"""By the names that counts have elsewhere."""
 TOKENS = ("prompt_tokens", "completion_tokens")
 COLUMNS = (
     *(
@@ -70,12 +72,12 @@ class Options(options.AsJson, options.ResultsFolder, options.TasksFolder, option
 
 def execute(args: Options) -> int:
     selection.check_subsets(args.platform, (files.subset for files in runs(args.results_dir)))
-    found, skipped = selection.find(args)
+    found_runs, skipped = selection.find(args)
     screen = console()
     imported, unnamed = selection.find_imported(args)
     if not args.runs:
-        found = selection.without_merged(found)
-    rows, failed = selection.each(found, _row, lambda run: run.label)
+        found_runs = selection.without_merged(found_runs)
+    rows, failed = selection.each(found_runs, _row, lambda run: run.label)
     rows += [results.row(_named({}, None)) for results in imported]
     rows = [{**row, "percent": _percent(row)} for row in rows]
     if args.json:
@@ -91,30 +93,33 @@ def _percent(row: JSON) -> int | None:
     """Return how much is done in percent, of users or of users times their repeats."""
     if not row["users"]:
         return None
-    done, times = (row["repeats_done"], row["repeats"]) if "repeats" in row else (row["done"], 1)
-    return int(100 * done // (row["users"] * times))
+    if "repeats" in row:
+        return int(100 * row["repeats_done"] // (row["users"] * row["repeats"]))
+    return int(100 * row["done"] // row["users"])
 
 
 def _fitting(rows: list[JSON], width: int) -> Table:
     """Return a table without columns for which there is no room; a note names them."""
-    table = whole = _table(rows)
+    table = _table(rows)
+    columns = table.columns
     for number in range(1, 1 + len(LEAST_FIRST)):
         lines = text.rendered([table], terminal.NO_LIMIT).splitlines()
         if max(map(cell_len, lines)) <= width:
             break
         table = _table(rows, LEAST_FIRST[:number])
-    missing = [name for name in whole.columns if name not in table.columns]
+    missing = [name for name in columns if name not in table.columns]
+    if not missing:
+        return structs.replace(table, notes=())
     note = f"no room for {', '.join(missing)}: widen the terminal, or use --json"
-    return structs.replace(table, notes=(note,) if missing else ())
+    return structs.replace(table, notes=(note,))
 
 
 def _table(rows: list[JSON], left_out: Sequence[str] = ()) -> Table:
     """Return a row for each run on each subset, with the columns that some row has."""
     names = [name for name in COLUMNS if name not in left_out]
-    cells = tuple(tuple(_cell(row, name) for name in names) for row in rows)
-    return without_empty_columns(
-        Table(tuple(name.removesuffix("_tokens") for name in names), cells)
-    )
+    heads = tuple([name.removesuffix("_tokens") for name in names])
+    cells = [tuple([_cell(row, name) for name in names]) for row in rows]
+    return without_empty_columns(Table(heads, tuple(cells)))
 
 
 def _cell(row: JSON, name: str) -> str:
@@ -126,44 +131,43 @@ def _cell(row: JSON, name: str) -> str:
             cost = msgspec.convert(value, Cost)
             return money_text([cost.money]) if cost.money else ""
         case "waves":
-            batches = (
-                f"{plural(value['batches'], 'batch', 'batches')},"
-                f" {value['completed']}/{value['requests']}"
-            )
-            return f"{value['number']} ({batches})" if value["batches"] else str(value["number"])
+            if not value["batches"]:
+                return str(value["number"])
+            batches = plural(value["batches"], "batch", "batches")
+            return f"{value['number']} ({batches}, {value['completed']}/{value['requests']})"
         case "updated":
             return str(value).replace("T", " ").replace("+00:00", "Z")
-    unknown = "+" if name in TOKENS and row["requests_without_usage"] else ""
-    return f"{value}{unknown}"
+    is_incomplete = name in TOKENS and row["requests_without_usage"]
+    return f"{value}+" if is_incomplete else str(value)
 
 
 def _row(run: SavedRun) -> JSON:
     """Return a run's row; users done are counted in the results file, which may be ahead of the
     manifest. With repeats a user is done once all of them are; `repeats_done` counts them."""
     manifest = run.manifest
-    plays = {
-        (str(data["user_id"]), str(data.get("repeat")))
-        for _, data in objects(run.files.results)
-        if "user_id" in data
-    }
-    done, repeats = Counter(user for user, _ in plays), manifest.repeats
-    return {
+    repeats = manifest.repeats
+    plays = set[tuple[str, str]]()
+    for _, data in objects(run.files.results):
+        if "user_id" in data:
+            plays.add((str(data["user_id"]), str(data.get("repeat"))))
+    repeats_done = Counter([user for user, _ in plays])
+    row = {
         "name": run.name,
         "subset": run.files.subset,
         "model": manifest.identity["model"],
         "state": state(run.files, manifest),
         "users": run.expected_users,
-        "done": sum(times >= repeats for times in done.values()),
+        "done": sum(times >= repeats for times in repeats_done.values()),
         "failed": manifest.counts.get("failed", 0),
         **_usage(run),
         "updated": manifest.times.get("updated", manifest.times["created"]),
-        **({"repeats": repeats, "repeats_done": len(plays)} if repeats > 1 else {}),
-        **(
-            {"waves": asdict(waves)}
-            if (waves := Wave.of_run(run.files, ended=manifest.state == COMPLETE))
-            else {}
-        ),
     }
+    if repeats > 1:
+        row |= {"repeats": repeats, "repeats_done": len(plays)}
+    waves = Wave.of_run(run.files, ended=manifest.state == COMPLETE)
+    if waves:
+        row["waves"] = asdict(waves)
+    return row
 
 
 def _usage(run: SavedRun) -> JSON:
@@ -182,23 +186,21 @@ def _usage(run: SavedRun) -> JSON:
         return _named(report.usage, report.cost or None)
     bill = tally_of(run.files).bill.copy(pending(run.files))
     usage = bill.total
-    named = {
+    counts = {
         "untold": usage.requests_without_usage,
         **{name: getattr(usage, name) for name in USAGE[:3]},
     }
-    return _named(named, counted_cost(manifest, bill))
+    return _named(counts, counted_cost(manifest, bill))
 
 
 def _named(usage: Mapping[str, int], cost: Cost | None) -> JSON:
     """Return the columns of a usage; None for counts that it lacks."""
-    named = {
-        {"untold": "requests_without_usage"}.get(name, name): usage.get(name) for name in USAGE
-    }
-    return {**named, "cost": msgspec.to_builtins(cost)}
+    columns = {COLUMN_NAMES.get(name, name): usage.get(name) for name in USAGE}
+    return {**columns, "cost": msgspec.to_builtins(cost)}
 
 
 def state(files: RunFiles, manifest: Manifest) -> str:
     """Return a run's state; `running` without a held lock means that the process died."""
-    if manifest.state != RUNNING:
-        return manifest.state
-    return RUNNING if held(files.lock, time.time) else "died (resume it)"
+    if manifest.state == RUNNING and not held(files.lock, time.time):
+        return "died (resume it)"
+    return manifest.state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from harness.commands.set import one_of
+from harness.commands.set import named_run
 from harness.commands.watch import OnePlaying
 from harness.engine import control_calls as calls
 from harness.option import command_options
@@ -20,7 +20,7 @@ class Options(OnePlaying):
 
 
 def execute(args: Options) -> int:
-    with calls.connected(one_of(args)) as call:
+    with calls.connected(named_run(args)) as call:
         answer = call.ask("stop")
     show(
         f"{args.run}: stopping; requests in flight have {answer.get('seconds', 0):g} seconds. Go on"

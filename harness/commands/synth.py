@@ -16,7 +16,7 @@ from harness.options import fields, options
 from harness.store.atomic import make_folder, replacing
 from harness.ui.console import console
 
-OPTIONS = {"platform": "subsets", "steps": "mean_steps"}
+KEYWORDS_OF_OPTIONS = {"platform": "subsets", "steps": "mean_steps"}
 """Option -> the keyword of `synthesise` that takes it, where a benchmark's has it."""
 
 
@@ -57,27 +57,27 @@ def _made(cls: type[Benchmark], args: Options, subsets: list[str]) -> dict[str, 
     files itself."""
     make: Callable[..., Mapping[str, Iterable[bytes]] | None]
     make = cls.synthesise if inspect.ismethod(cls.synthesise) else cls().synthesise
-    taken = inspect.signature(make).parameters
-    given = {"subsets": subsets if args.platform else None, "mean_steps": args.steps}
-    for flag, keyword in OPTIONS.items():
-        if given[keyword] is not None and keyword not in taken:
+    parameters = inspect.signature(make).parameters
+    values = {"subsets": subsets if args.platform else None, "mean_steps": args.steps}
+    arguments = dict[str, object]()
+    for flag, keyword in KEYWORDS_OF_OPTIONS.items():
+        value = values[keyword]
+        if value is None:
+            continue
+        if keyword not in parameters:
             raise BadInput(f"--{flag} is no option of {cls.name}")
-    more = {keyword: value for keyword, value in given.items() if value is not None}
+        arguments[keyword] = value
     with guarded(cls, "synthesise"):
-        made = dict(make(args.out, args.users, args.seed, **more) or {})
-    for name in made:
-        if (
-            type(name) is not str
-            or not name
-            or Path(name).is_absolute()
-            or ".." in Path(name).parts
-        ):
+        files = dict(make(args.out, args.users, args.seed, **arguments) or {})
+    for name in files:
+        path = Path(name) if type(name) is str and name else None
+        if path is None or path.is_absolute() or ".." in path.parts:
             raise _wrong(cls, f"expected a path below the tasks folder, got {in_brief(name)}")
-    return made
+    return files
 
 
-def _wrong(cls: type[Benchmark], words: str) -> BenchmarkError:
-    return BenchmarkError(f"benchmark {cls.name}, synthesise: {words}")
+def _wrong(cls: type[Benchmark], problem: str) -> BenchmarkError:
+    return BenchmarkError(f"benchmark {cls.name}, synthesise: {problem}")
 
 
 def _pieces(cls: type[Benchmark], name: str, lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -30,14 +30,14 @@ class Options(options.Options):
 
 
 def execute(args: Options) -> int:
-    found = [
+    paths = [
         path for path in map(Path, (user_files.SETTINGS, providers.FILE)) if os.path.isfile(path)
     ]
-    if not found:
+    if not paths:
         raise BadInput(
             f"there is neither {user_files.SETTINGS} nor {providers.FILE} in {Path.cwd()}"
         )
-    for path in found:
+    for path in paths:
         _allow(path)
     return 0
 
@@ -52,8 +52,11 @@ def _allow(path: Path) -> None:
         return
     lines = data.decode("utf-8-sig").replace("\r\n", "\n").rstrip().split("\n")
     show("\n".join([f"{path.absolute()}  (SHA-256 {digest})", "", *_numbered(lines), ""]))
-    what = f"{path} ({plural(len(lines), 'line')}, shown above)"
-    tell(f"let {what} decide addresses, keys, files and code of commands in this folder? [y/N]")
+    count = plural(len(lines), "line")
+    tell(
+        f"let {path} ({count}, shown above) decide addresses, keys, files and code of commands in"
+        " this folder? [y/N]"
+    )
     if _answer().strip().lower() not in ("y", "yes"):
         raise BadInput(f"{path} stays ignored: no yes was read from stdin")
     record = _recorded(path, digest)
@@ -71,13 +74,16 @@ def _numbered(lines: Sequence[str]) -> Iterator[str]:
             yield f"     ({len(members)} blank lines)"
             continue
         for number, line in members:
-            yield f"{number:>4}  {MANY_BLANKS.sub(lambda found: f'({len(found[0])} blanks)', line)}"
+            text = MANY_BLANKS.sub(lambda blanks: f"({len(blanks[0])} blanks)", line)
+            yield f"{number:>4}  {text}"
 
 
 def _answer() -> str:
     """Return a line of standard input, empty if it is closed."""
     try:
-        return sys.stdin.readline(100) if sys.stdin else ""
+        if sys.stdin:
+            return sys.stdin.readline(100)
+        return ""
     except (OSError, ValueError):
         return ""
 

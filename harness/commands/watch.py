@@ -42,27 +42,29 @@ def execute(args: Options) -> int:
     """Show the runs until they have ended, and print how; or until Ctrl-C. Return 1 unless all of
     them are complete. Raise `BadInput` if none begins to be played."""
     until = time.monotonic() + WAIT_SECONDS
-    while not (playing := _processes(found(args))):
+    playing = _processes(selected(args))
+    while not playing:
         if time.monotonic() > until:
             raise BadInput(
                 f"no run under {args.results_dir.resolve()} is being played on this machine by you"
             )
         time.sleep(LOOK_SECONDS)
-    played: dict[tuple[str, str], None] = {}
-    """Names and subsets of the runs that were shown, in their order."""
+        playing = _processes(selected(args))
+    # Names and subsets of the runs that were shown, in their order.
+    played = dict[tuple[str, str], None]()
     try:
         with display(console()) as observe:
             while shown := _snapshots(playing):
                 for run in shown:
-                    played |= dict.fromkeys((run.name, each.subset) for each in run.subsets)
+                    played |= {(run.name, progress.subset): None for progress in run.subsets}
                 observe(shown)
                 time.sleep(LOOK_SECONDS)
-        ends = [_ended(RunFiles(args.results_dir / name, subset)) for name, subset in played]
+        endings = [_ended(RunFiles(args.results_dir / name, subset)) for name, subset in played]
     except KeyboardInterrupt:
         return 0
-    for words, _ in ends:
-        console().print(words, **PLAIN)
-    return 0 if all(is_complete for _, is_complete in ends) else 1
+    for line, _ in endings:
+        console().print(line, **PLAIN)
+    return 0 if all(is_complete for _, is_complete in endings) else 1
 
 
 def _ended(files: RunFiles) -> tuple[str, bool]:
@@ -81,7 +83,7 @@ def _ended(files: RunFiles) -> tuple[str, bool]:
     return f"{label}: {state}: {users}, {failed} failed", manifest.state == COMPLETE
 
 
-def found(args: OnePlaying) -> list[RunFiles]:
+def selected(args: OnePlaying) -> list[RunFiles]:
     """Return the subsets of the run that the options name, of all runs without a name."""
     subsets = args.platform or ()
     return [
@@ -91,19 +93,19 @@ def found(args: OnePlaying) -> list[RunFiles]:
     ]
 
 
-def _processes(named: Sequence[RunFiles]) -> list[RunFiles]:
+def _processes(runs: Sequence[RunFiles]) -> list[RunFiles]:
     """Return one run of each process that plays any of them."""
-    of_process: dict[int, RunFiles] = {}
-    for files in named:
+    run_by_process: dict[int, RunFiles] = {}
+    for files in runs:
         with suppress(HarnessError), calls.connected(files) as call:
-            of_process.setdefault(call.snapshots()[0], files)
-    return list(of_process.values())
+            run_by_process.setdefault(call.snapshots()[0], files)
+    return list(run_by_process.values())
 
 
 def _snapshots(playing: Sequence[RunFiles]) -> Snapshots:
     """Return the last snapshots of processes, of those that have ended none."""
-    made: Snapshots = ()
+    snapshots: Snapshots = ()
     for files in playing:
         with suppress(HarnessError), calls.connected(files) as call:
-            made += call.snapshots()[1]
-    return made
+            snapshots += call.snapshots()[1]
+    return snapshots

@@ -110,6 +110,8 @@ def warnings(snapshots: Snapshots) -> dict[str, str]:
     every.sort(key=lambda item: item[0].age)
     newest: dict[str, str] = {}
     for warning, name in every:
-        run = f"{name}: " if len(snapshots) > 1 else ""
+        run = ""
+        if len(snapshots) > 1:
+            run = f"{name}: "
         newest.setdefault(warning.text, words.warned(replace(warning, text=run + warning.text)))
     return newest

@@ -36,5 +36,7 @@ class Screen:
             text = text.encode("ascii", "backslashreplace").decode()
         if cell_len(text) <= width:
             return text
-        mark = "…" if self.has("…") else ".."
+        mark = ".."
+        if self.has("…"):
+            mark = "…"
         return set_cell_size(text, max(0, width - len(mark))).rstrip() + mark

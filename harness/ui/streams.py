@@ -140,4 +140,6 @@ class Unfailing:
 
 def unfailing() -> TextIO | None:
     """Return standard output for displays; None if the process has none."""
-    return cast(TextIO, Unfailing(sys.stdout)) if sys.stdout is not None else None
+    if sys.stdout is not None:
+        return cast(TextIO, Unfailing(sys.stdout))
+    return None

@@ -54,14 +54,18 @@ def figure(value: float | None, unit: str | None = None) -> str:
     """Return a running figure: a share in percent, anything else with its unit."""
     if value is None:
         return "-"
-    return f"{100 * value:.2f}%" if unit is None else f"{value:,.3f} {unit}"
+    if unit is None:
+        return f"{100 * value:.2f}%"
+    return f"{value:,.3f} {unit}"
 
 
 def pace(rate: float) -> str:
     """Return the steps a second, or a minute where models are slow."""
     if 0 < rate < 1:
         return f"{60 * rate:.1f} steps/min"
-    return f"{rate:.1f} steps/s" if rate < 100 else f"{rate:,.0f} steps/s"
+    if rate < 100:
+        return f"{rate:.1f} steps/s"
+    return f"{rate:,.0f} steps/s"
 
 
 # Time and state
@@ -79,23 +83,31 @@ def state(s: Snapshot) -> str:
         return halted(s)
     if s.eta is None or (is_silent(s) and not s.at_most):
         return "?"
-    return f"at most {duration(s.eta)}" if s.at_most else duration(s.eta)
+    if s.at_most:
+        return f"at most {duration(s.eta)}"
+    return duration(s.eta)
 
 
 def halted(s: Snapshot) -> str:
     """Return why there is no time to go, in one word; empty if there is one."""
     if s.over:
-        return "stopped" if s.stopping else "done"
+        if s.stopping:
+            return "stopped"
+        return "done"
     if s.stopping:
         return "stopping"
     if s.outage:
-        return "waiting" if s.awaited else "outage"
+        if s.awaited:
+            return "waiting"
+        return "outage"
     return ""
 
 
 def is_silent(s: Snapshot) -> bool:
     """Return whether replies are overdue for longer than usual."""
-    usual = s.latency[1] if s.latency else 0.0
+    usual = 0.0
+    if s.latency:
+        usual = s.latency[1]
     return bool(s.outage) or (s.in_flight > 0 and s.silence > max(SILENT, 2 * usual))
 
 
@@ -108,7 +120,9 @@ def in_flight(s: Snapshot) -> list[str]:
         return list(s.load)
     requested = "auto" if s.requested is None else f"{s.requested:,} requested"
     note = "" if s.requested == s.limit else f" ({requested})"
-    others = f", {s.others_in_flight:,} by other runs" if s.others_in_flight else ""
+    others = ""
+    if s.others_in_flight:
+        others = f", {s.others_in_flight:,} by other runs"
     return [f"{s.in_flight:,} in flight of {s.limit:,} allowed{note}{others}"]
 
 
@@ -131,11 +145,14 @@ def held_back(s: Snapshot) -> list[str]:
 def mostly_refused(s: Snapshot) -> list[str]:
     """Return what to do where the endpoint refused (429) more than half of the tries: the rate that
     it did serve."""
-    ended, faults = s.requests - s.in_flight, Counter(dict(s.faults))
+    ended = s.requests - s.in_flight
+    faults = Counter(dict(s.faults))
     if ended < MIN_TRIES or 2 * faults[REFUSED] <= ended:
         return []
     served = 60.0 * (ended - faults.total()) / max(s.seconds, 1.0)
-    auto = "" if s.requested is None else " or --concurrency auto"
+    auto = " or --concurrency auto"
+    if s.requested is None:
+        auto = ""
     return [f"most tries are refused: --rpm {max(served, 1.0):.0f}{auto}"]
 
 
@@ -146,7 +163,9 @@ def failed_counts(snapshots: Snapshots) -> list[str]:
     for name, nouns in FAILED.items():
         kinds = sum([Counter(dict(getattr(s, name))) for s in snapshots], Counter())
         shown = [f"{kind} {number:,}" for kind, number in kinds.most_common(KINDS_SHOWN)]
-        more = ", ..." if len(kinds) > KINDS_SHOWN else ""
+        more = ""
+        if len(kinds) > KINDS_SHOWN:
+            more = ", ..."
         if kinds:
             result.append(f"{plural(kinds.total(), *nouns)}: {', '.join(shown)}{more}")
     return result
@@ -154,7 +173,9 @@ def failed_counts(snapshots: Snapshots) -> list[str]:
 
 def latency(s: Snapshot) -> list[str]:
     """Return the latency of replies, and how late this machine itself is."""
-    replies = f"p50 {s.latency[0]:.3g} s, p95 {s.latency[1]:.3g} s" if s.latency else "no reply yet"
+    replies = "no reply yet"
+    if s.latency:
+        replies = f"p50 {s.latency[0]:.3g} s, p95 {s.latency[1]:.3g} s"
     machine = [
         f"event loop {1e3 * s.lag:.0f} ms late",
         f"disk write {1e3 * s.slowest_write:.1f} ms",
@@ -170,7 +191,9 @@ def requests_sent(s: Snapshot) -> list[str]:
 
 def tokens_of(into: int, out: int) -> list[str]:
     """Return tokens of prompts and of completions; nothing where an endpoint reports none."""
-    return [f"{count(into)} tokens in, {count(out)} out"] if into or out else []
+    if into or out:
+        return [f"{count(into)} tokens in, {count(out)} out"]
+    return []
 
 
 def by_the_end(s: Snapshot) -> list[str]:
@@ -179,9 +202,13 @@ def by_the_end(s: Snapshot) -> list[str]:
         return []
     expected = tokens_of(*(s.projected_tokens or (0, 0)))
     expected += [money_text(s.projected_cost)] if s.projected_cost else []
-    return [f"expected by the end: {', '.join(expected)}"] if expected else []
+    if expected:
+        return [f"expected by the end: {', '.join(expected)}"]
+    return []
 
 
 def warned(warning: Warned) -> str:
-    times = f" ({warning.times:,} times)" if warning.times > 1 else ""
+    times = ""
+    if warning.times > 1:
+        times = f" ({warning.times:,} times)"
     return f"{duration(warning.age)} ago: {warning.text}{times}"

@@ -9,9 +9,11 @@ baseline shows first requests only.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import orjson
@@ -34,16 +36,20 @@ from harness.ui.console import PLAIN
 from harness.ui.console import console as console_of
 from harness.ui.words import count, plural
 
-SAMPLED, SHOWN = 50, 3
-"""Users of a subset that are played with a baseline, and of these whose first prompt is shown."""
+SAMPLED_USERS = 50
+"""Of a subset, played with a baseline."""
+SHOWN_USERS = 3
+"""Of those that are sampled; their first prompts are shown."""
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What one subset of a plan would send. `requests`, `size` in bytes of their bodies, and
-    `replied` in bytes of a baseline's replies are projected from sampled users by their steps;
-    `whole` means that a baseline answered all of these. `longest` are the steps of the longest
-    user. `first` has (key, steps, first body)."""
+    """What one subset of a plan would send.
+
+    `requests`, `size` in bytes of their bodies, and `replied` in bytes of a baseline's replies are
+    projected from sampled users by their steps; `is_complete` means that a baseline answered all of
+    these. `longest` are the steps of the longest user. `first` has (key, steps, first body).
+    """
 
     users: int
     steps: int
@@ -51,7 +57,7 @@ class Preview:
     requests: int
     size: int
     replied: int
-    whole: bool
+    is_complete: bool
     first: tuple[tuple[str, int, bytes], ...]
 
 
@@ -60,13 +66,14 @@ def execute(args: RunOptions) -> int:
     too."""
     if not (args.api_key or args.api_key_file or args.endpoint):
         args = replace(args, api_key="none")  # nothing is sent
-    screen, hooks = console_of(no_color=args.no_color), hooks_of(args)
+    screen = console_of(no_color=args.no_color)
+    hooks = hooks_of(args)
     try:
-        plans, addressed = plans_of(args, sends=False), True
+        plans = plans_of(args, sends=False)
     except BadInput:
         args = replace(args, fallback=Fallback((defaults.OPENAI_URL,), None, source=""))
-        plans, addressed = plans_of(args, sends=False), False
-    return show(plans, screen, hooks, addressed=addressed)
+        return show(plans_of(args, sends=False), screen, hooks, addressed=False)
+    return show(plans, screen, hooks, addressed=True)
 
 
 def show(
@@ -77,52 +84,61 @@ def show(
 
     Where they are not `addressed`, nothing names an endpoint yet, and no price is known.
     """
-    for one in hooks if addressed else ():
-        one.check(plans)
-    with ExitStack() as held:
-        indexes = open_indexes(plans, held)
+    if addressed:
+        for hook in hooks:
+            hook.check(plans)
+    with ExitStack() as stack:
+        indexes = open_indexes(plans, stack)
         for plan in plans:
-            found = {
-                subset: preview(plan, subset, index) for subset, index in indexes[plan.name].items()
-            }
-            for line in _plan_lines(plan, list(found.values()), addressed, hooks):
+            previews = dict[str, Preview]()
+            for subset, index in indexes[plan.name].items():
+                previews[subset] = preview(plan, subset, index)
+            for line in _plan_lines(plan, list(previews.values()), addressed, hooks):
                 console.print(line, **PLAIN)
-            for subset, of in found.items():
-                _print(subset, of, console)
+            for subset, shown in previews.items():
+                _print(subset, shown, console)
     console.print("nothing was sent, and nothing written", **PLAIN)
     return 0
 
 
 def preview(plan: Plan, subset: str, index: TaskIndex) -> Preview:
     """Return what a subset of a plan would send, from its first user to its last."""
-    chosen = np.flatnonzero(index.selected(plan.selection))
-    steps = int(index.steps[chosen].sum())
-    sample = chosen[_spread(index.steps[chosen], SAMPLED)]
+    selected = index.selected(plan.selection)
+    positions = np.flatnonzero(selected)
+    steps = int(index.steps[positions].sum())
+    sample = positions[_spread(index.steps[positions], SAMPLED_USERS)]
     with asyncio.Runner() as loop:
-        played = [_rehearsed(plan, subset, index, int(position), loop) for position in sample]
-    bodies, whole = [body for of in played for body in of.bodies], all(of.whole for of in played)
-    requests = round(steps * len(bodies) / int(index.steps[sample].sum())) if whole else steps
-    first = [played[at] for at in _spread(index.steps[sample], SHOWN)]
+        rehearsals = [_rehearsed(plan, subset, index, int(sampled), loop) for sampled in sample]
+    is_complete = all(rehearsal.is_complete for rehearsal in rehearsals)
+    bodies = [*chain.from_iterable(rehearsal.bodies for rehearsal in rehearsals)]
+    bytes_sent = sum(map(len, bodies))
+    bytes_replied = sum(rehearsal.replied for rehearsal in rehearsals)
+    requests = steps
+    if is_complete:
+        requests = round(steps * len(bodies) / int(index.steps[sample].sum()))
+    first = list[tuple[str, int, bytes]]()
+    for number in _spread(index.steps[sample], SHOWN_USERS):
+        rehearsal = rehearsals[number]
+        if rehearsal.bodies:
+            first.append((rehearsal.key, rehearsal.steps, rehearsal.bodies[0]))
     return Preview(
-        users=index.users(index.selected(plan.selection)),
+        users=index.users(selected),
         steps=steps,
-        longest=int(index.steps[chosen].max(initial=0)),
+        longest=int(index.steps[positions].max(initial=0)),
         requests=requests,
-        size=round(requests * sum(map(len, bodies)) / max(1, len(bodies))),
-        replied=round(requests * sum(of.replied for of in played) / max(1, len(bodies))),
-        whole=whole,
-        first=tuple((of.key, of.steps, of.bodies[0]) for of in first if of.bodies),
+        size=round(requests * bytes_sent / max(1, len(bodies))),
+        replied=round(requests * bytes_replied / max(1, len(bodies))),
+        is_complete=is_complete,
+        first=tuple(first),
     )
 
 
-def _spread(steps: NDArray[np.int32], most: int) -> NDArray[np.int64]:
+def _spread(steps: NDArray[np.int32], limit: int) -> NDArray[np.int64]:
     """Return the places of at most so many chains, evenly over all lengths, the shortest and the
     longest included."""
-    order = np.argsort(steps, kind="stable")
-    chosen: NDArray[np.int64] = order[
-        np.unique(np.linspace(0, len(order) - 1, most).round().astype(np.int64))
-    ]
-    return chosen
+    order: NDArray[np.int64] = np.argsort(steps, kind="stable")
+    ranks = np.linspace(0, len(order) - 1, limit).round().astype(np.int64)
+    return order[np.unique(ranks)]
 
 
 def _rehearsed(
@@ -137,57 +153,64 @@ def _plan_lines(
 ) -> Iterator[str]:
     """Yield where a plan would send its requests, with which parameters, and about what they would
     take."""
-    sampling, price = plan.sampling, plan.price if addressed else None
-    where = (
-        plan.endpoint if addressed or plan.found is None else "an endpoint that nothing names yet"
-    )
-    yield f"{plan.name}: {sampling.model}, at {where}"
-    named = {
-        name: getattr(sampling, name) for name in ("temperature", "top_p", "seed", "max_tokens")
-    }
-    given = {
-        **{name: value for name, value in named.items() if value is not None},
-        **sampling.extra_body,
-    }
-    yield f"  parameters: {', '.join(f'{name} {value}' for name, value in given.items()) or 'none'}"
-    into, out = (
-        -(-sum(sizes) // BYTES_PER_TOKEN)
-        for sizes in zip(*[(of.size, of.replied) for of in subsets], strict=True)
-    )
-    most = sampling.most_completion
-    at_most = f", at most {count(most * sum(of.requests for of in subsets))}" if most else ""
+    sampling = plan.sampling
+    endpoint = plan.endpoint
+    if plan.found is not None and not addressed:
+        endpoint = "an endpoint that nothing names yet"
+    yield f"{plan.name}: {sampling.model}, at {endpoint}"
+    parameters = dict[str, object]()
+    for name in ("temperature", "top_p", "seed", "max_tokens"):
+        value = getattr(sampling, name)
+        if value is not None:
+            parameters[name] = value
+    parameters |= sampling.extra_body
+    shown = ", ".join([f"{name} {value}" for name, value in parameters.items()])
+    yield f"  parameters: {shown or 'none'}"
+
+    prompt_tokens = math.ceil(sum(subset.size for subset in subsets) / BYTES_PER_TOKEN)
+    reply_tokens = math.ceil(sum(subset.replied for subset in subsets) / BYTES_PER_TOKEN)
+    at_most = ""
+    if sampling.most_completion:
+        requests = sum(subset.requests for subset in subsets)
+        at_most = f", at most {count(sampling.most_completion * requests)}"
     yield (
-        f"  tokens: about {count(into)} in, and {count(out)} out if replies are as long as the"
-        f" baseline's{at_most} ({BYTES_PER_TOKEN} bytes a token)"
+        f"  tokens: about {count(prompt_tokens)} in, and {count(reply_tokens)} out if replies are"
+        f" as long as the baseline's{at_most} ({BYTES_PER_TOKEN} bytes a token)"
     )
+    price = plan.price if addressed else None
     if price is not None:
         price = _rate(plan, hooks).among([price]) or price
-        yield f"  cost: about {rounded(price.of(into, out))} {price.currency}, {price.described}"
+        amount = rounded(price.of(prompt_tokens, reply_tokens))
+        yield f"  cost: about {amount} {price.currency}, {price.described}"
     elif plan.found is not None:
         yield "  cost: not known, without a price for this model at this address"
-    for role, asked in plan.roles.items():
-        yield f"  role {role}: {asked.sampling.model}, whose requests are not counted here"
-    for one in hooks:
-        for words in one.forecast(plan, max(of.longest for of in subsets)):
-            yield f"  {words}"
+    for role, role_plan in plan.roles.items():
+        model = role_plan.sampling.model
+        yield f"  role {role}: {model}, whose requests are not counted here"
+    longest = max(subset.longest for subset in subsets)
+    for hook in hooks:
+        for line in hook.forecast(plan, longest):
+            yield f"  {line}"
 
 
 def _rate(plan: Plan, hooks: Sequence[Hooks]) -> Rate:
     rate = Rate()
-    for one in hooks:
-        rate = one.adjust_price(plan, rate)
+    for hook in hooks:
+        rate = hook.adjust_price(plan, rate)
     return rate
 
 
-def _print(subset: str, of: Preview, console: Console) -> None:
-    about = "about " if of.whole else "at least "
+def _print(subset: str, preview: Preview, console: Console) -> None:
+    approximately = "at least "
+    if preview.is_complete:
+        approximately = "about "
     console.print(
-        f"{subset}: {plural(of.users, 'user')}, {plural(of.steps, 'step')};"
-        f" {about}{plural(of.requests, 'request')} if every reply can be used, about"
-        f" {of.size / 1e6:.1f} MB of prompts",
+        f"{subset}: {plural(preview.users, 'user')}, {plural(preview.steps, 'step')};"
+        f" {approximately}{plural(preview.requests, 'request')} if every reply can be used, about"
+        f" {preview.size / 1e6:.1f} MB of prompts",
         **PLAIN,
     )
-    for key, steps, body in of.first:
+    for key, steps, body in preview.first:
         console.print()
         console.print(f"{subset}, user {key}, {plural(steps, 'step')}, first request:", **PLAIN)
         for message in orjson.loads(body)["messages"]:

@@ -28,14 +28,14 @@ class _NoAnswer(Exception):
 @dataclass
 class Rehearsal:
     """The requests of one user to the model under test, with a baseline in its place, and the bytes
-    of their replies; `whole` if it answered all of them."""
+    of their replies; `is_complete` if it answered all of them."""
 
     key: str
     steps: int
     answer: Callable[[Sequence[Mapping[str, Any]]], str | Mapping[str, Any]]
     bodies: list[bytes] = field(default_factory=list)
     replied: int = 0
-    whole: bool = True
+    is_complete: bool = True
 
     async def settle(self, asked: Asked) -> Completion:
         completion = completion_of_answer(self.answer(orjson.loads(asked.body)["messages"]))
@@ -48,24 +48,22 @@ class Rehearsal:
     def size(self) -> int:
         """Return the bytes of all requests; where only the first is known, as if all were like
         it."""
-        return (
-            sum(map(len, self.bodies))
-            if self.whole
-            else self.steps * sum(map(len, self.bodies[:1]))
-        )
+        if self.is_complete:
+            return sum(map(len, self.bodies))
+        return self.steps * sum(map(len, self.bodies[:1]))
 
 
 def rehearsed(
     benchmark: Benchmark, sampling: Sampling, task: Task, repeat: int, loop: asyncio.Runner
 ) -> Rehearsal:
     """Return the requests of a user's repeat."""
-    of = Rehearsal(task.key, task.steps, _answerer(benchmark))
-    conversation = Conversation(sampling.of_repeat(repeat), {}, task.steps, of.settle)
+    rehearsal = Rehearsal(task.key, task.steps, _answerer(benchmark))
+    conversation = Conversation(sampling.of_repeat(repeat), {}, task.steps, rehearsal.settle)
     try:
         loop.run(play(benchmark, task, conversation.ask, repeat))
     except (_NoAnswer, AgentFailed):
-        of.whole = False
-    return of
+        rehearsal.is_complete = False
+    return rehearsal
 
 
 def _answerer(
@@ -78,7 +76,8 @@ def _answerer(
     def answer(messages: Sequence[Mapping[str, Any]]) -> str | Mapping[str, Any]:
         if own is not None:
             return own(messages, 0)
-        if (name := registry.reader(text_of({**messages[-1]}))) is None:
+        name = registry.reader(text_of({**messages[-1]}))
+        if name is None:
             raise _NoAnswer
         return registry.baselines()[name](messages, 0)
 

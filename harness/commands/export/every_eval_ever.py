@@ -207,7 +207,7 @@ def _samples(
         if value is None:
             without_value.append(str(record["user_id"]))
             continue
-        played = plays.of(record)
+        played = plays.exchanges_of(record)
         exchanges = played.exchanges if played else ()
         yield {
             "schema_version": VERSION,

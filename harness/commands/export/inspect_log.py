@@ -168,7 +168,7 @@ def _figures(report: Report) -> Iterator[JSON]:
 def _samples(run: SavedRun, plays: Plays) -> Iterator[JSON]:
     for record in records(run):
         steps = steps_of(type(plays.benchmark), record, None)
-        played = plays.of(record)
+        played = plays.exchanges_of(record)
         [values] = values_of(plays.benchmark, [record])
         with read_of(str(record.get("user_id"))):
             sample = _sample(run, record, steps, values, played)

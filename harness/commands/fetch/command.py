@@ -44,10 +44,8 @@ def fetch(
     """
     if not cls.task_files.data_set:
         raise BadInput(f"{cls.name} declares no data set: put its files into {folder}")
-    os.environ |= {
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-    }  # mirrors have neither
+    # Mirrors have neither.
+    os.environ |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     try:
         from harness.commands.fetch import download  # needs the extra `data`
 

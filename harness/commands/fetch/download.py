@@ -30,12 +30,15 @@ def fetch(cls: type[Benchmark], subsets: Sequence[str], folder: Path, revision: 
     branch. Raise `BadInput` before any download if the data set does not have a file, or if one
     differs that no `fetch` made; errors of the library as they are.
     """
-    data_set, record = cls.task_files.data_set, load(folder)
+    data_set = cls.task_files.data_set
+    record = load(folder)
     latest = record.last(data_set)
     api = HfApi(os.environ.get("HF_ENDPOINT") or None)
-    commit = str(
-        api.dataset_info(data_set, revision=revision or (latest.commit if latest else "main")).sha
-    )
+    if revision is None:
+        revision = "main"
+        if latest:
+            revision = latest.commit
+    commit = str(api.dataset_info(data_set, revision=revision).sha)
     listing = [*api.list_repo_tree(data_set, recursive=True, revision=commit, repo_type="dataset")]
     files = {
         cls.task_files.file_in(folder, name): _file_for(name, listing)
@@ -51,15 +54,14 @@ def fetch(cls: type[Benchmark], subsets: Sequence[str], folder: Path, revision: 
     with TemporaryDirectory() as downloads:
         for path, file in files.items():
             if not _has_checksum(path, file):
-                received = Path(
-                    api.hf_hub_download(
-                        data_set,
-                        file.path,
-                        revision=commit,
-                        repo_type="dataset",
-                        local_dir=downloads,
-                    )
+                download = api.hf_hub_download(
+                    data_set,
+                    file.path,
+                    revision=commit,
+                    repo_type="dataset",
+                    local_dir=downloads,
                 )
+                received = Path(download)
                 if not _has_checksum(received, file):
                     raise EndpointStopped(
                         f"{file.path} of {data_set} came with bytes that do not have the checksum"
@@ -79,25 +81,25 @@ def _file_for(name: str, listing: Sequence[object]) -> RepoFile:
     """Return the file of a data set that is meant by a name below the tasks folder: the one whose
     path ends most like it, and of several the one in the fewest folders. Raise `BadInput` for none,
     and for two."""
-    ranked = [
-        (
-            (
-                os.path.commonprefix([f"/{name}"[::-1], f"/{file.path}"[::-1]]).count("/"),  # noqa: RUF071
-                -file.path.count("/"),
-            ),
-            file,
-        )
-        for file in listing
-        if isinstance(file, RepoFile) and ".." not in file.path
-    ]
-    best = max((1, -99), *[rank for rank, _ in ranked])  # the name, in any folder, is the least
-    alike = [file for rank, file in ranked if rank == best]
-    if len(alike) != 1:
+    best = (1, -99)  # the name, in any folder, is the least
+    matching = list[RepoFile]()
+    for file in listing:
+        if not isinstance(file, RepoFile) or ".." in file.path:
+            continue
+        reversed_names = [f"/{name}"[::-1], f"/{file.path}"[::-1]]
+        same_steps = os.path.commonprefix(reversed_names).count("/")  # noqa: RUF071
+        rank = same_steps, -file.path.count("/")
+        if rank > best:
+            best = rank
+            matching.clear()
+        if rank == best:
+            matching.append(file)
+    if len(matching) != 1:
         raise BadInput(
-            f"the data set has not one {name} but {[file.path for file in alike]}: name another"
+            f"the data set has not one {name} but {[file.path for file in matching]}: name another"
             " --revision"
         )
-    return alike[0]
+    return matching[0]
 
 
 def _has_checksum(path: Path, file: RepoFile) -> bool:

@@ -236,8 +236,8 @@ def merge(
         expected = index.selected(manifest.selection) | done
         run = Run(benchmark, files.subset, index, store, manifest, expected)
         is_stopped = any(part.manifest.state in (RUNNING, STOPPED) for part in parts)
-        report, text_blocks = finish(run, folder.name, is_stopped)
-        write_report(files, report, text_blocks, disk)
+        report, extra_files = finish(run, folder.name, is_stopped)
+        write_report(files, report, extra_files, disk)
         run.save()
     return manifest, report
 

@@ -50,10 +50,10 @@ class Options(options.Earlier):
 
 
 def execute(args: Options) -> int:
-    found, skipped = selection.find(args)
-    if not found and not skipped:
+    runs, skipped = selection.find(args)
+    if not runs and not skipped:
         raise selection.nothing_found(args)
-    printed, code = selection.each(found, lambda run: _print(run, args), lambda run: run.label)
+    printed, code = selection.each(runs, lambda run: _print(run, args), lambda run: run.label)
     if args.user and printed and not any(printed):
         raise BadInput(
             f"{args.run} has no user {in_brief(args.user)}: `harness show {args.run}` lists the"
@@ -65,18 +65,20 @@ def execute(args: Options) -> int:
 def _print(run: SavedRun, args: Options) -> bool:
     """Print a user of a run, or its first users; return whether there was anything to print."""
     chosen = ShowOptions(args.full, args.with_posts, args.tasks_dir, args.results_dir)
-    blocks = (
-        users.of_user(run, chosen, args.user)
-        if args.user
-        else list(users.first(run, chosen, args.limit))
-    )
+    if args.user:
+        blocks = users.user_blocks(run, chosen, args.user)
+    else:
+        blocks = list(users.first_users(run, chosen, args.limit))
     if not args.full:
         blocks = [cut(block, "--full shows them", LONG) for block in blocks]
     if blocks:
-        show(rendered([_in_lines(block) for block in blocks], max(console().width, NARROWEST)))
+        width = max(console().width, NARROWEST)
+        show(rendered([_in_lines(block) for block in blocks], width))
     return bool(blocks)
 
 
 def _in_lines(block: Block) -> Block:
     """Return a quoted text in its own lines, below its label."""
-    return Verbatim(f"[{block.label}]\n{block.text}") if isinstance(block, Quote) else block
+    if isinstance(block, Quote):
+        return Verbatim(f"[{block.label}]\n{block.text}")
+    return block

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 import orjson
@@ -32,8 +33,9 @@ from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
 from harness.ui.words import plural
 
-REQUESTS, BLOCKS = 10, 100
-"""Requests of a user, and blocks of the card, that are shown unless all are wanted."""
+# What is shown of a user unless all is wanted.
+MAX_REQUESTS = 10
+MAX_BLOCKS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,52 +43,55 @@ class ShowOptions:
     """What is shown: all requests and blocks or the first ones, and whether private texts; and
     where tasks are."""
 
-    every: bool
+    all_blocks: bool
     private: bool
     tasks: Path | None
     results: Path
 
 
-def of_user(run: SavedRun, options: ShowOptions, key: str) -> list[Block]:
+def user_blocks(run: SavedRun, options: ShowOptions, key: str) -> list[Block]:
     """Return the blocks of a user of a run, none for an unknown one. Without tasks, or trust in the
     run's code, there are fewer, and stderr says why. Raise `BadInput` if the run has no report
     yet."""
-    records, failures = (
-        list(_lines_of(path, key)) for path in (run.files.results, run.files.failures)
-    )
+    records = list(_lines_of(run.files.results, key))
+    failures = list(_lines_of(run.files.failures, key))
     if not records and not failures:
         return []
-    report, blocks = _report(run), list[Block]()
-    with ExitStack() as held:
-        tasks = _tasks(run, options, held)
+    report = _report(run)
+    blocks = list[Block]()
+    with ExitStack() as stack:
+        tasks = _tasks(run, options, stack)
         cards = ReportCards.of(report, tasks and tasks[0], posts=options.private)
-        played = None if cards.left_out or not records else _plays(run, options, held)
+        played = None
+        if records and not cards.left_out:
+            played = _plays(run, options, stack)
         for data in records:
             with read_of(key):
                 blocks += _record(run, cards, options, data, _task(run, tasks, data), played)
     if failures:
         blocks.append(Heading(f"{run.label}: failures of {report.user} {key}"))
-    return [*blocks, *(block for data in failures for block in failure(data))]
+    for data in failures:
+        blocks += failure(data)
+    return blocks
 
 
-def first(run: SavedRun, options: ShowOptions, most: int) -> Iterator[Block]:
+def first_users(run: SavedRun, options: ShowOptions, max_users: int) -> Iterator[Block]:
     """Yield a table of the first users of a run with their figures. Raise `BadInput` if the run has
     no report yet."""
-    report, rows = _report(run), list[tuple[str, ...]]()
-    with ExitStack() as held:
-        tasks = _tasks(run, options, held)
+    report = _report(run)
+    rows = list[tuple[str, ...]]()
+    with ExitStack() as stack:
+        tasks = _tasks(run, options, stack)
         cards = ReportCards.of(report, tasks and tasks[0], posts=options.private)
-        for _, data in log.objects(run.files.results):
-            if len(rows) == most:
-                break
+        for _, data in islice(log.objects(run.files.results), max_users):
             with read_of(str(data.get("user_id"))):
                 rows.append((cards.name(data), *cards.figures(data)))
     scored = report.coverage.scored_users
     yield Heading(f"{run.label}: {plural(scored, report.user)}")
-    user, *columns = zip((report.user, *cards.columns), *rows, strict=True)
+    users, *columns = zip((report.user, *cards.columns), *rows, strict=True)
     # A figure of all users together is of none alone.
-    given = [column for column in columns if {*column[1:]} != {NOT_GIVEN}]
-    head, *cells = zip(user, *given, strict=True)
+    shown_columns = [column for column in columns if {*column[1:]} != {NOT_GIVEN}]
+    head, *cells = zip(users, *shown_columns, strict=True)
     yield Table(head, tuple(cells))
     if len(rows) < scored:
         yield Paragraph(f"These are the first {len(rows)}; --limit N shows more.")
@@ -101,39 +106,47 @@ def _record(
     played: Plays | None,
 ) -> Iterator[Block]:
     """Yield the blocks of a record; without `played` its prompts are not known."""
-    transcript = played.of(data) if played else None
+    transcript = None
+    if played:
+        transcript = played.exchanges_of(data)
     requests = list(conversation(transcript.exchanges if transcript else ()))
-    card = cards.card(data, task, [] if requests else _replies(run, cards, data))
-    user = cards.report.user if cards.report else ""
+    replies = [] if requests else _replies(run, cards, data)
+    card = cards.card(data, task, replies)
+    user = ""
+    if cards.report:
+        user = cards.report.user
     yield from cards.heading(card, f"{run.label}: {user} ")
     if cards.left_out:
         yield Paragraph(
             f"{cards.left_out} are private, and prompts quote them: --with-posts shows both."
         )
-    yield from _first(options, requests, REQUESTS, "requests")
-    yield from _first(options, [(block,) for block in card.blocks], BLOCKS, "blocks")
+    yield from _shown(options, requests, MAX_REQUESTS, "requests")
+    yield from _shown(options, [(block,) for block in card.blocks], MAX_BLOCKS, "blocks")
 
 
-def _first(
-    options: ShowOptions, groups: Sequence[Sequence[Block]], most: int, what: str
+def _shown(
+    options: ShowOptions, groups: Sequence[Sequence[Block]], limit: int, name: str
 ) -> Iterator[Block]:
-    shown = groups if options.every else groups[:most]
-    yield from (block for group in shown for block in group)
+    """Yield the blocks of the first groups, of all with --full, and how many are left out."""
+    shown = groups if options.all_blocks else groups[:limit]
+    yield from chain.from_iterable(shown)
     if len(shown) < len(groups):
-        yield Paragraph(f"{len(groups) - len(shown)} more {what}: --full shows them.")
+        yield Paragraph(f"{len(groups) - len(shown)} more {name}: --full shows them.")
 
 
 def _replies(run: SavedRun, cards: ReportCards, data: JSON) -> list[Completion]:
     start = cards.response_start(data)
-    lines = (
-        line.text for line in log.sound_lines(run.files.responses) if line.text.startswith(start)
-    )
-    completions = (completion_of(log.parsed(line)) for line in lines)
-    return [completion for completion in completions if completion]
+    completions = list[Completion]()
+    for line in log.sound_lines(run.files.responses):
+        if line.text.startswith(start):
+            completion = completion_of(log.parsed(line.text))
+            if completion:
+                completions.append(completion)
+    return completions
 
 
 def _tasks(
-    run: SavedRun, options: ShowOptions, held: ExitStack
+    run: SavedRun, options: ShowOptions, stack: ExitStack
 ) -> tuple[Benchmark, TaskIndex] | None:
     try:
         benchmark = run.as_it_was(options.tasks, play=False)
@@ -144,7 +157,7 @@ def _tasks(
     except HarnessError as error:
         tell(f"{run.label}: without its tasks ({error})")
         return None
-    held.callback(index.close)
+    stack.callback(index.close)
     return benchmark, index
 
 
@@ -153,12 +166,14 @@ def _task(run: SavedRun, tasks: tuple[Benchmark, TaskIndex] | None, data: JSON) 
         return None
     benchmark, index = tasks
     position = index.current(data)
-    return None if position is None else index.task(benchmark, position, run.files.subset)
+    if position is None:
+        return None
+    return index.task(benchmark, position, run.files.subset)
 
 
-def _plays(run: SavedRun, options: ShowOptions, held: ExitStack) -> Plays | None:
+def _plays(run: SavedRun, options: ShowOptions, stack: ExitStack) -> Plays | None:
     try:
-        return held.enter_context(plays.opened(run, options.tasks, options.results))
+        return stack.enter_context(plays.opened(run, options.tasks, options.results))
     except HarnessError as error:
         tell(f"{run.label}: without prompts ({error})")
         return None
@@ -178,13 +193,10 @@ def _report(run: SavedRun) -> Report:
 
 def _lines_of(path: Path, key: str) -> Iterator[JSON]:
     """Yield the objects of a user in a file of the run; only lines with the key are decoded."""
-    marks = (
-        b'"user_id":' + orjson.dumps(key),
-        b'"user_id":' + os.fsencode(key),
-    )  # a benchmark's own may be a number
+    as_text = b'"user_id":' + orjson.dumps(key)
+    as_number = b'"user_id":' + os.fsencode(key)  # a benchmark's own keys may be numbers
     for line in log.sound_lines(path):
-        if (
-            any(mark in line.text for mark in marks)
-            and str((data := log.parsed(line.text)).get("user_id")) == key
-        ):
-            yield data
+        if as_text in line.text or as_number in line.text:
+            data = log.parsed(line.text)
+            if str(data.get("user_id")) == key:
+                yield data

@@ -221,7 +221,7 @@ class Check:
     def _unlike_responses(self, task: Task, position: int, data: JSON) -> str | None:
         """Return how a record differs from its responses: by their count alone without a player."""
         try:
-            saved = self._replies.of(position)
+            saved = self._replies.completions(position)
         except MISSHAPEN:
             return "has a malformed saved response"
         if self._player is not None:
