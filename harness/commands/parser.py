@@ -135,8 +135,8 @@ def completed(interface: Interface, typed: Mapping[str, Any]) -> Parsed:
     return Parsed(interface, interface.made(values, fields))
 
 
-def _call(interface: Interface) -> settings_file.Call:
-    return settings_file.Call(
+def _call(interface: Interface) -> settings_file.CommandCall:
+    return settings_file.CommandCall(
         interface.command, interface.own, interface.of_benchmark, COMMANDS, all_options
     )
 

@@ -44,7 +44,7 @@ def execute(args: Options) -> int:
 
 def _allow(path: Path) -> None:
     """Show a file, and record that it counts once the user has agreed. Raise `BadInput`."""
-    data = input_file(path, max_bytes=user_files.LARGEST)
+    data = input_file(path, max_bytes=user_files.MAX_FILE_BYTES)
     user_files.document(path, data)  # one that cannot be used is refused here, with its line
     digest = sha256(data).hexdigest()
     if user_files.digest_of(path, os.environ) == digest:

@@ -68,19 +68,19 @@ class Found:
     def flags(self) -> list[str]:
         """Return the words of a command line that name address and key as this command's own
         did."""
-        words: list[str] = []
+        arguments = list[str]()
         option, _, path = self.address_from.partition(" ")
         if self.address_from == FLAG:
-            words += [word for address in self.addresses for word in (FLAG, address.shown)]
+            for address in self.addresses:
+                arguments += [FLAG, address.shown]
         elif path:
-            words += [option, path]
+            arguments += [option, path]
         key_option, _, key_file = (self.key_from or "").partition(" ")
         if key_option in ("--api-key", FROM_FILE.strip()):
-            words += [
-                key_option,
-                "..." if not key_file or is_descriptor(Path(key_file)) else key_file,
-            ]
-        return words
+            # A key is not shown, and a descriptor is another one in the next command.
+            is_shown = key_file and not is_descriptor(Path(key_file))
+            arguments += [key_option, key_file if is_shown else "..."]
+        return arguments
 
 
 def host_of(url: str) -> str:
@@ -130,7 +130,9 @@ def find(
     if args.fallback:
         return _at_fallback(args.fallback, args, environment)
     is_for_openai = not (environment.get("LLM_API_KEY") or _explicit_key(args))
-    return by_variables[0] if by_variables and is_for_openai else None
+    if by_variables and is_for_openai:
+        return by_variables[0]
+    return None
 
 
 def _at(
@@ -148,10 +150,8 @@ def _at(
     `LLM_INSECURE_TLS=1` checks no certificate.
     """
     value, key_from = _explicit_key(args) or key
-    insecure, headers = (
-        environment.get("LLM_INSECURE_TLS") == "1",
-        {**(headers or {}), **dict(args.extra_header)},
-    )
+    insecure = environment.get("LLM_INSECURE_TLS") == "1"
+    headers = {**(headers or {}), **dict(args.extra_header)}
     ca_file = args.ca_file or (provider.ca_file if provider else None)
     addresses = [Address(url, value, insecure, headers, ca_file) for url in urls]
     return Found(tuple(addresses), key_from, provider, address_from)
@@ -159,7 +159,9 @@ def _at(
 
 def _at_endpoint(endpoint: Endpoint, args: Session, environment: Mapping[str, str]) -> Found:
     """Return the endpoint in an endpoint file."""
-    key_from = endpoint.address_from if endpoint.key else None
+    key_from = None
+    if endpoint.key:
+        key_from = endpoint.address_from
     return _at([endpoint.url], args, environment, endpoint.address_from, (endpoint.key, key_from))
 
 
@@ -196,7 +198,8 @@ def _at_provider(provider: Provider, args: Session, environment: Mapping[str, st
     at_home = {public_url(url) for url in urls} <= {public_url(url) for url in own}
     key = NO_KEY
     if at_home and provider.key_env and not _explicit_key(args):
-        if value := environment.get(provider.key_env):
+        value = environment.get(provider.key_env)
+        if value:
             key = value, provider.key_env
         elif provider.key_required:
             raise BadInput(
@@ -232,7 +235,9 @@ class EarlierRun:
             return recorded or PROVIDER
         key_from: str = self.provenance["key_from"] or ""
         is_endpoint_file = " " in key_from and not key_from.startswith(FROM_FILE)
-        return key_from if is_endpoint_file else None
+        if is_endpoint_file:
+            return key_from
+        return None
 
     @property
     def urls(self) -> list[str]:
@@ -283,7 +288,9 @@ def _named_as_before(
         return _at_fallback(args.fallback, args, environment)
     if path:
         endpoint = endpoint_file.endpoint_again(run.address_from or "")
-        return _at_endpoint(endpoint, args, environment) if endpoint else None
+        if endpoint:
+            return _at_endpoint(endpoint, args, environment)
+        return None
     if run.provider and option != FLAG:
         named = [_at_provider(run.provider, args, environment)]
     else:
@@ -315,13 +322,17 @@ def _explicit_key(args: Session) -> Key | None:
     if args.api_key_file is not None:
         path = args.api_key_file
         return key_in(path), f"{FROM_FILE}{path if is_descriptor(path) else path.resolve()}"
-    return (args.api_key, "--api-key") if args.api_key else None
+    if args.api_key:
+        return (args.api_key, "--api-key")
+    return None
 
 
 def key_in(path: Path) -> str:
     """Return the key in a file that an option of this command names. Raise `BadInput` if it has
     none."""
-    return _key_handed_over(path) if is_descriptor(path) else _key_of_file(path)
+    if is_descriptor(path):
+        return _key_handed_over(path)
+    return _key_of_file(path)
 
 
 @functools.lru_cache
@@ -346,9 +357,13 @@ def _key_for(urls: Sequence[str], environment: Mapping[str, str], *, named: bool
     """Return the key of the variable that belongs to these addresses. `LLM_API_KEY` without an
     address of its own goes with one that the command named."""
     for key_name in BASES:
-        own = _address_of(key_name, environment)
-        its_own = named if own is None else all(public_url(own) == public_url(url) for url in urls)
-        if environment.get(key_name) and its_own:
+        own_address = _address_of(key_name, environment)
+        belongs = (
+            named
+            if own_address is None
+            else all(public_url(own_address) == public_url(url) for url in urls)
+        )
+        if environment.get(key_name) and belongs:
             return environment[key_name], key_name
     return NO_KEY
 

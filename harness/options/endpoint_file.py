@@ -22,12 +22,12 @@ logger = logging.getLogger(__name__)
 
 FROM_CONFIG = "--config "
 """Before the file's path, as the manifest says how the address was named."""
-OF_TAGS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+TAG_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of YAML's tags on values that they cannot convert."""
-LARGEST = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 """Bytes of a file."""
 
-OURS = {"qwen": "dashscope"} | {
+PROVIDER_NAMES = {"qwen": "dashscope"} | {
     name: name for name in ("openai", "deepseek", "siliconflow", "zhipuai", "volcengine")
 }
 """Provider that needs no address in a file -> its name in `providers.toml`."""
@@ -42,11 +42,13 @@ def endpoint_of(args: Session) -> Endpoint | None:
         raise BadInput(
             "--config names an endpoint with its key: do not give another address, provider or key"
         )
-    given, others = read(args.config)
-    if others:
-        logger.warning("%s: only the first of its %d endpoints is used", args.config, others + 1)
-    trusted.remember([given.address_from], os.environ)
-    return given
+    endpoint, number_after = read(args.config)
+    if number_after:
+        logger.warning(
+            "%s: only the first of its %d endpoints is used", args.config, number_after + 1
+        )
+    trusted.remember([endpoint.address_from], os.environ)
+    return endpoint
 
 
 def endpoint_again(address_from: str) -> Endpoint | None:
@@ -68,7 +70,9 @@ def read(path: Path) -> tuple[Endpoint, int]:
     first = entries[0]
     if type(first) is not dict:
         raise BadInput(f"{path}: field llm[0]: expected a mapping")
-    pace = "concurrency" if first.get("concurrency") is not None else "semaphore"
+    pace = "semaphore"
+    if first.get("concurrency") is not None:
+        pace = "concurrency"
     checks = {
         "model": fields.MODEL,
         pace: whole(1, CONCURRENCY_MOST),
@@ -92,12 +96,12 @@ def read(path: Path) -> tuple[Endpoint, int]:
 
 def _known_address(provider: object, path: Path) -> str:
     """Return the address of a provider in the shipped providers file."""
-    if type(provider) is not str or provider not in OURS:
+    if type(provider) is not str or provider not in PROVIDER_NAMES:
         raise BadInput(
             f"{path}: field llm[0].base_url: expected an address, or as provider one of"
-            f" {', '.join(OURS)}"
+            f" {', '.join(PROVIDER_NAMES)}"
         )
-    return providers.shipped().providers[OURS[provider]].base_url[0]
+    return providers.shipped().providers[PROVIDER_NAMES[provider]].base_url[0]
 
 
 def _document(path: Path) -> JSON:
@@ -106,14 +110,13 @@ def _document(path: Path) -> JSON:
     except ImportError:
         raise BadInput(f"--config needs the package PyYAML: {to_install('PyYAML')}") from None
     try:
-        data: object = yaml.safe_load(content(path, LARGEST))
+        data: object = yaml.safe_load(content(path, MAX_FILE_BYTES))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, *OF_TAGS) as error:
+    except (yaml.YAMLError, *TAG_ERRORS) as error:
         mark = getattr(error, "problem_mark", None)
-        raise BadInput(
-            f"{path}{f', line {mark.line + 1}' if mark else ''}: expected YAML"
-        ) from None
+        line = f", line {mark.line + 1}" if mark else ""
+        raise BadInput(f"{path}{line}: expected YAML") from None
     if type(data) is not dict:
         raise BadInput(f"{path}: expected a mapping with the field llm")
     return data

@@ -72,23 +72,26 @@ class Extension(Generic[OptionsT]):
 def extensions() -> Sequence[Extension[Any]]:
     """Return the extensions that ship and are there, then those of installed packages."""
     shipped = [f"{GROUP}.{name}" for name in SHIPPED]
-    found = [import_module(module).EXTENSION for module in shipped if find_spec(module)]
-    return [*found, *[point.load() for point in entry_points(group=GROUP)]]
+    shipped_extensions = [
+        import_module(module).EXTENSION for module in shipped if find_spec(module)
+    ]
+    return [*shipped_extensions, *[point.load() for point in entry_points(group=GROUP)]]
 
 
 def hooks_of(command: Session, manifests: Sequence[Manifest] = ()) -> list[Hooks]:
     """Return the hooks of the extensions that the options of a command switch on, or the manifests
     of the runs that go on."""
-    found = []
+    hooks = []
     for extension in extensions():
         options = command.parts.get(extension.name) or extension.options()
         if extension.is_on(options, command) or any(map(extension.continues, manifests)):
-            found.append(extension.hooks(options, command))
-    return found
+            hooks.append(extension.hooks(options, command))
+    return hooks
 
 
 def counts(manifest: Manifest) -> Counter[str]:
     """Return what extensions count over all sessions of a run."""
-    return Counter(
-        {name: number for one in extensions() for name, number in one.counts(manifest).items()}
-    )
+    numbers = Counter[str]()
+    for extension in extensions():
+        numbers.update(extension.counts(manifest))
+    return numbers

@@ -24,7 +24,7 @@ from harness.store.manifest import Manifest, manifests
 
 logger = logging.getLogger(__name__)
 
-OWN_MEMBERS = frozenset({"model", "messages"})
+RESERVED_MEMBERS = frozenset({"model", "messages"})
 PARAMETERS = ("temperature", "top_p", "seed", "max_tokens")
 """Of requests: options of a command, and fields of an entry of a queue."""
 
@@ -49,58 +49,73 @@ class Model:
 
 def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]) -> Model | None:
     """Return the model of an entry, None if something is missing, which is added to `missing`."""
-    placed = bool(args.provider or args.endpoint)
-    if not placed and (near := providers.misspelt(entry.model, book)):
-        name, _, rest = entry.model.partition(":")
-        words = (
-            f"{name} is no known provider: did you mean {near}:{rest}? (If {entry.model} is the"
-            " model's own name, "
+    has_endpoint = bool(args.provider or args.endpoint)
+    similar = None if has_endpoint else providers.misspelt(entry.model, book)
+    if similar:
+        name, _, model = entry.model.partition(":")
+        missing.append(
+            f"{name} is no known provider: did you mean {similar}:{model}? (If {entry.model} is the"
+            " model's own name, name its provider with --provider.)"
         )
-        missing.append(f"{words}name its provider with --provider.)")
         return None
     provider_name, model = named(entry, args, book)
     run_name = options.new_run_name(args.name or entry.name or default_run_name(args, model), model)
     provider = provider_named(provider_name, book, args)
-    unknown = None if provider or placed else providers.unknown_provider(model, book)
-    baseline = model.startswith(defaults.BASELINE_PREFIX) and not (
+    is_baseline = model.startswith(defaults.BASELINE_PREFIX) and not (
         args.api_url or args.endpoint or provider
     )
-    try:
-        found = None if baseline else address.find(args, os.environ, provider)
-        for one in found.addresses if found else ():
-            usable(one)
-    except BadInput as error:
-        missing.append(str(error))
-        return None
-    if found is None and not baseline:
-        missing += filter(None, (address.MISSING, unknown))
-    elif found and unknown and "/" in model.partition(":")[2]:
+    unknown = None
+    if not provider and not has_endpoint:
+        unknown = providers.unknown_provider(model, book)
+    found = None
+    if not is_baseline:
+        try:
+            found = address.find(args, os.environ, provider)
+            for server in found.addresses if found else ():
+                usable(server)
+        except BadInput as error:
+            missing.append(str(error))
+            return None
+        if found is None:
+            missing += filter(None, (address.MISSING, unknown))
+    if found and unknown and "/" in model.partition(":")[2]:
         logger.warning(
             "%s as a whole is used as the name of a model of %s: %s", model, found.shown, unknown
         )
     extra = {**(provider.extra_body if provider else {}), **entry.extra_body, **args.extra_body}
-    by_user = {
-        name: getattr(args if getattr(args, name) is not None else entry, name)
-        for name in PARAMETERS
-    }
-    sampling = Sampling(model, **by_user, extra_body=extra)
+    sampling = Sampling(model, **_parameters(entry, args), extra_body=extra)
     _check_encodable(sampling)
-    pace = pace_of(provider) if provider else args.endpoint.tuning if args.endpoint else {}
+    pace: JSON = {}
+    if provider:
+        pace = pace_of(provider)
+    elif args.endpoint:
+        pace = args.endpoint.tuning
     price = args.price if found and args.price else prices.price_of(found, model, book)
     return Model(run_name, sampling, found, pace, price, entry.extensions, entry.roles)
 
 
+def _parameters(entry: QueuedModel, args: RunOptions) -> dict[str, Any]:
+    """Return the parameters that the user set: an option, or else a field of the queue's entry."""
+    parameters = dict[str, Any]()
+    for name in PARAMETERS:
+        value = getattr(args, name)
+        parameters[name] = getattr(entry, name) if value is None else value
+    return parameters
+
+
 def check_keys(args: RunOptions, models: Sequence[Model]) -> None:
     """Raise `BadInput` if a key or header of the command itself would go to several endpoints."""
-    places = {model.found.hosts for model in models if model.found}
-    given = {
+    endpoints = {model.found.hosts for model in models if model.found}
+    if len(endpoints) < 2:
+        return
+    values = {
         "--api-key": args.api_key,
         "--api-key-file": args.api_key_file,
         "--extra-header": args.extra_header,
     }
-    if len(places) > 1 and (option := next(filter(given.get, given), None)):
+    for option in filter(values.get, values):
         raise BadInput(
-            f"{option} is for one endpoint, and these models have {len(places)}: put it into the"
+            f"{option} is for one endpoint, and these models have {len(endpoints)}: put it into the"
             " providers file (key_env, extra_headers), or run them one by one"
         )
 
@@ -115,43 +130,44 @@ def named(entry: QueuedModel, args: RunOptions, book: Book) -> tuple[str | None,
 
 def entries(args: RunOptions, book: Book, models: Sequence[str]) -> list[QueuedModel]:
     """Return the `models` of the command, then those of its queue."""
-    found = [QueuedModel(model) for model in models]
+    queue = [QueuedModel(model) for model in models]
     if args.queue is not None:
         if args.queue not in book.queues:
             known = which_is_known(args.queue, book.queues)
             raise BadInput(
                 f"{args.source('queue')}: no queue {args.queue} in {book.files[-1]}{known}"
             )
-        found += book.queues[args.queue]
-    if args.name and len(found) > 1:
+        queue += book.queues[args.queue]
+    if args.name and len(queue) > 1:
         where = args.source("name")
         raise BadInput(
             f"{where} is for one model: in a queue of the providers file each entry can have a name"
         )
-    for entry in found:
+    for entry in queue:
         _check_name(entry.model)
-        if both := next((name for name in entry.extensions if args.option(name) is not None), None):
+        both = next((name for name in entry.extensions if args.option(name) is not None), None)
+        if both:
             raise BadInput(
                 f"{args.source(both)} is for all runs together, and {book.files[-1]}:"
                 f" queues.{args.queue} gives {entry.model} a {both} of its own: use one"
             )
-    names = Counter(folder_of(entry, args, book) for entry in found)
+    names = Counter(folder_of(entry, args, book) for entry in queue)
     twice = [name for name, count in names.items() if count > 1]
     if twice and not args.name:
         raise BadInput(
             f"{names[twice[0]]} of the models would share the folder {twice[0]}: give each a name,"
             " in a queue of the providers file"
         )
-    return found
+    return queue
 
 
 def _check_name(model: str) -> None:
     """Raise `BadInput` for a model's name with white space, such as that of several models."""
     names = model.split()
     if names != [model]:
-        meant = shlex.join([word for name in names for word in ("--model", name)])
+        flags = " ".join([f"--model {shlex.quote(name)}" for name in names])
         raise BadInput(
-            f"no model's name has white space, got {in_brief(model)}: did you mean {meant}?"
+            f"no model's name has white space, got {in_brief(model)}: did you mean {flags}?"
         )
 
 
@@ -169,30 +185,31 @@ def default_run_name(args: RunOptions, model: str) -> str:
     both on the tasks that ship. Where earlier versions have left a run of the same benchmark, model
     and kind of tasks under the last part alone, that run is continued.
     """
-    benchmark, last = args.found().name, options.run_name(None, model)
+    benchmark = args.found().name
+    model_name = options.run_name(None, model)
     prefixes = ["demo"] if args.demo else []
-    prefixes += [] if benchmark == defaults.BENCHMARK else [benchmark]
-    name = "-".join([*prefixes, last])
+    if benchmark != defaults.BENCHMARK:
+        prefixes.append(benchmark)
+    name = "-".join([*prefixes, model_name])
     if prefixes and not (args.results_dir / name).exists():
-        earlier = manifests(args.results_dir / last).values()
-        if any(_is_same_run(manifest, args, model) for manifest in earlier):
-            return last
+        for manifest in manifests(args.results_dir / model_name).values():
+            if _is_same_run(manifest, args, model):
+                return model_name
     return name
 
 
 def _is_same_run(manifest: Manifest, args: RunOptions, model: str) -> bool:
     identity = manifest.identity
-    has_same_tasks = defaults.ships(manifest.tasks["path"]) == args.demo
-    return has_same_tasks and (identity["benchmark"], identity["model"]) == (
-        args.found().name,
-        model,
-    )
+    if defaults.ships(manifest.tasks["path"]) != args.demo:
+        return False
+    return identity["benchmark"] == args.found().name and identity["model"] == model
 
 
 def provider_named(name: str | None, book: Book, args: Session) -> Provider | None:
     if name is None:
         return None
-    if (provider := book.providers.get(name)) is None:
+    provider = book.providers.get(name)
+    if provider is None:
         known = which_is_known(name, book.providers)
         raise BadInput(f"{args.source('provider')}: no provider {name} in {book.files[-1]}{known}")
     try:
@@ -204,20 +221,23 @@ def provider_named(name: str | None, book: Book, args: Session) -> Provider | No
 
 def pace_of(provider: Provider) -> JSON:
     """Return the pace in the providers file, by the names of `Tuning`."""
-    limits = {name: getattr(provider, name) for name in ("rpm", "tpm", "timeout", "stream")}
-    pace = {name: value for name, value in limits.items() if value is not None}
-    if provider.concurrency is not None:
-        pace["concurrency"] = (
-            None if provider.concurrency == defaults.AUTO else provider.concurrency
-        )
+    pace = dict[str, Any]()
+    for name in ("rpm", "tpm", "timeout", "stream", "concurrency"):
+        value = getattr(provider, name)
+        if value is not None:
+            pace[name] = value
+    if provider.concurrency == defaults.AUTO:
+        pace["concurrency"] = None
     return pace
 
 
 def _check_encodable(sampling: Sampling) -> None:
     """Raise `BadInput` for values that cannot be in a JSON body."""
-    if own := OWN_MEMBERS & sampling.extra_body.keys():
+    reserved = RESERVED_MEMBERS & sampling.extra_body.keys()
+    if reserved:
         raise BadInput(
-            f"the member {min(own)} of a request is the harness's own: it cannot be in extra_body"
+            f"the member {min(reserved)} of a request is the harness's own: it cannot be in"
+            " extra_body"
         )
     try:
         sampling.encode(Request((Message("user", ""),)))

@@ -94,9 +94,9 @@ def ca_file(text: str) -> str:
 
 def concurrency(text: str) -> int | str:
     """Parse a number of requests, or `auto`."""
-    made = int(text[:20]) if text.isdecimal() else text
-    if CONCURRENCY[0](made):
-        return made
+    value = int(text[:20]) if text.isdecimal() else text
+    if CONCURRENCY[0](value):
+        return value
     raise ValueError(f"expected {CONCURRENCY[1]}, got {in_brief(text)}")
 
 
@@ -170,10 +170,10 @@ class Options:
     def option(self, name: str, default: object = None) -> Any:
         """Return the value of an option, by the name of its field, of the command or of what
         extends it; without one, the default."""
-        return next(
-            (getattr(one, name) for one in (self, *self.parts.values()) if hasattr(one, name)),
-            default,
-        )
+        for part in (self, *self.parts.values()):
+            if hasattr(part, name):
+                return getattr(part, name)
+        return default
 
     def source(self, name: str) -> str:
         """Return where an option's value comes from, for messages: the settings file with the key,
@@ -184,14 +184,14 @@ class Options:
         """Add to a refusal where the settings file has the options that it names, which the user
         may not have in mind."""
         message = str(error)
-        named = []
+        notes = []
         for place in map(str, self.places.values()):
             key = place.rpartition(".")[2].rpartition(" ")[2]
             if place not in message and _names(message, key):
-                named.append(f"{key} is set in {place}")
-        if named:
-            *others, last = error.args
-            error.args = (*others, f"{last} ({'; '.join(named)})")
+                notes.append(f"{key} is set in {place}")
+        if notes:
+            *sentences, last = error.args
+            error.args = (*sentences, f"{last} ({'; '.join(notes)})")
 
 
 def _names(message: str, key: str) -> bool:
@@ -253,8 +253,17 @@ def runs_option(
     words: str, *, read: Callable[[str], str] | None = folder_name, unit: str = "RUN"
 ) -> Any:
     """Return the field of names of runs, each by position or with `--name`."""
-    more: JSON = {"position": unit, "own": True, "completes": RUNS, "everyday": True}
-    return option((), words, unit=unit, flags="--name", read=read, **more)
+    return option(
+        (),
+        words,
+        unit=unit,
+        flags="--name",
+        read=read,
+        position=unit,
+        own=True,
+        completes=RUNS,
+        everyday=True,
+    )
 
 
 def run_option(default: object = MISSING) -> Any:
@@ -325,7 +334,8 @@ TUNING = "tuning (free to change on resume)"
 REQUEST = "requests (part of the run's identity)"
 
 
-of_endpoint, of_tuning = partial(option, None, group=ENDPOINT), partial(option, None, group=TUNING)
+of_endpoint = partial(option, None, group=ENDPOINT)
+of_tuning = partial(option, None, group=TUNING)
 of_request = partial(option, group=REQUEST)
 
 
@@ -635,21 +645,24 @@ def tuning(options: Session, earlier: JSON) -> defaults.Tuning:
     """Return the tuning of a command: from its options, else from an earlier process of the run,
     else defaults."""
     earlier = {**earlier, "start": earlier.get("learned_limit") or earlier.get("start")}
-    made: JSON = {}
-    for one in fields(defaults.Tuning):
-        values = getattr(options, one.name), earlier.get(one.name), one.default
-        made[one.name] = next((value for value in values if value is not None), None)
+    values: JSON = {}
+    for tuned in fields(defaults.Tuning):
+        values[tuned.name] = tuned.default
+        for value in (getattr(options, tuned.name), earlier.get(tuned.name)):
+            if value is not None:
+                values[tuned.name] = value
+                break
     if options.concurrency is None and "concurrency" in earlier:
-        made["concurrency"] = earlier["concurrency"]  # None, too: `auto`
+        values["concurrency"] = earlier["concurrency"]  # None, too: `auto`
     else:
-        chosen = options.concurrency or _concurrency_of_environment()
-        made["concurrency"] = None if chosen == AUTO else chosen
-    if made["floor"] > made["ceiling"]:
-        floor, ceiling = options.source("floor"), options.source("ceiling")
+        concurrency_option = options.concurrency or _concurrency_of_environment()
+        values["concurrency"] = None if concurrency_option == AUTO else concurrency_option
+    if values["floor"] > values["ceiling"]:
         raise BadInput(
-            f"{floor}: {made['floor']} is above the upper limit {made['ceiling']} ({ceiling})"
+            f"{options.source('floor')}: {values['floor']} is above the upper limit"
+            f" {values['ceiling']} ({options.source('ceiling')})"
         )
-    return defaults.Tuning(**made)
+    return defaults.Tuning(**values)
 
 
 def _concurrency_of_environment() -> int | str:

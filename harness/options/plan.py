@@ -65,7 +65,9 @@ class Way:
     @classmethod
     def of(cls, args: Session, found: Found | None, price: Price | None) -> Way:
         """Return the way of a command."""
-        providers_file = str(args.providers.resolve()) if args.providers else None
+        providers_file = None
+        if args.providers:
+            providers_file = str(args.providers.resolve())
         headers = tuple(name for name, _ in args.extra_header)
         return cls(found, price, providers_file, headers, args.ca_file)
 
@@ -91,12 +93,16 @@ class Way:
     @property
     def flags(self) -> list[str]:
         """Return the words that name endpoint and certificates again on a command line."""
-        words = [*self.found.flags] if self.found else []
-        for option, file in (("--providers", self.providers_file), ("--ca-file", self.ca_file)):
-            words += [option, file] if file else []
-        return words + [
-            word for header in self.headers for word in ("--extra-header", f"{header}: ...")
-        ]
+        arguments = list[str]()
+        if self.found:
+            arguments += self.found.flags
+        if self.providers_file:
+            arguments += ["--providers", self.providers_file]
+        if self.ca_file:
+            arguments += ["--ca-file", self.ca_file]
+        for header in self.headers:
+            arguments += ["--extra-header", f"{header}: ..."]
+        return arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +186,17 @@ class Plan:
     @property
     def hosts(self) -> frozenset[str]:
         """Return the servers of its requests."""
-        return self.found.hosts if self.found else frozenset({defaults.EMBEDDED})
+        if self.found:
+            return self.found.hosts
+        return frozenset({defaults.EMBEDDED})
 
     def shares_with(self, other: Plan) -> bool:
         """Return whether both use the same server and key, and so the limits of one account."""
-        key = self.found.addresses[0].key if self.found else None
-        others = other.found.addresses[0].key if other.found else None
-        return key == others and not self.hosts.isdisjoint(other.hosts)
+        return self._key == other._key and not self.hosts.isdisjoint(other.hosts)
+
+    @property
+    def _key(self) -> str | None:
+        return self.found.addresses[0].key if self.found else None
 
     def identity(self) -> Identity:
         """Return everything that can change a prompt, a request's meaning or an answer."""
@@ -211,14 +221,15 @@ class Plan:
 
     def provenance(self) -> Provenance:
         """Return what is recorded; changes are reported, not refused."""
-        own, origin = self.benchmark.configuration.path, self.benchmark.origin
+        prompt_file = self.benchmark.configuration.path
+        origin = self.benchmark.origin
         plays_code = self.benchmark.imports.runs_code(self.benchmark.configuration.identity)
-        made: Any = {
+        provenance: Any = {
             **self.way.provenance,
             "price": msgspec.to_builtins(self.price),
             "primary": self.terms.primary,
             "benchmark": origin.spec if origin else None,
-            "source": self.terms.source or (str(own.resolve()) if own else None),
+            "source": self.terms.source or (str(prompt_file.resolve()) if prompt_file else None),
             "sources": dict(self.terms.sources) or self._sources,
             "harness": __version__,
             "parser_version": self.benchmark.about.parser_version,
@@ -227,12 +238,12 @@ class Plan:
             "git": _commit(),
         }
         if not self.terms.pages:
-            made["html"] = False
+            provenance["html"] = False
         if self.roles:
-            made["roles"] = {role: plan.way.provenance for role, plan in self.roles.items()}
+            provenance["roles"] = {role: plan.way.provenance for role, plan in self.roles.items()}
         if plays_code:
-            made["hash_seed"] = hash_seed.fixed(os.environ)
-        return cast(Provenance, made)
+            provenance["hash_seed"] = hash_seed.fixed(os.environ)
+        return cast(Provenance, provenance)
 
     @property
     def _sources(self) -> dict[str, str]:
@@ -255,11 +266,11 @@ def sampling_again(manifest: Manifest) -> Sampling:
 @cache
 def _versions() -> dict[str, str]:
     """Return the versions of those packages that are installed."""
-    found = {}
+    versions = {}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            versions[package] = version(package)
+    return versions
 
 
 @cache
@@ -270,11 +281,7 @@ def _commit() -> str | None:
         return None
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
-        return (
-            subprocess.run(
-                command, capture_output=True, text=True, timeout=5, check=False
-            ).stdout.strip()
-            or None
-        )
+        git = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
+    return git.stdout.strip() or None

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -70,41 +70,53 @@ def shipped() -> Mapping[str, Prices]:
     }
 
 
-def price_of(found: Found | None, model: str, book: Book) -> Price | None:
+def price_of(endpoint: Found | None, model: str, book: Book) -> Price | None:
     """Return the price of a model at an endpoint; None if it is not known, and for a baseline,
     which costs nothing."""
-    return next(_prices(found, model, book), None) if found else None
+    if endpoint:
+        return next(_prices(endpoint, model, book), None)
+    return None
 
 
-def _prices(found: Found, model: str, book: Book) -> Iterator[Price]:
+def _prices(endpoint: Found, model: str, book: Book) -> Iterator[Price]:
     """Yield the prices of a model, the one that counts first: the user's own, then those of its
     whole name."""
-    undated = DATE.sub("", model)
-    names = dict.fromkeys((model, undated))
-    if found.provider:
-        own = [found.provider] if _is_at_own(found, found.provider) else []
-    else:
-        own = [
-            provider
-            for provider in book.providers.values()
-            if found.hosts <= hosts_in(provider.base_url)
-        ]
-    shipped_providers = providers.shipped().providers
-    tables = [
-        name for name, one in shipped_providers.items() if found.hosts <= hosts_in(one.base_url)
-    ]
-    yield from (one.prices[name] for name in names for one in own if name in one.prices)
+    names = list(dict.fromkeys((model, DATE.sub("", model))))
+    user_providers = _providers_at(endpoint, book.providers)
+    if endpoint.provider:
+        user_providers = []
+        if _is_at_own(endpoint, endpoint.provider):
+            user_providers.append(endpoint.provider)
     for name in names:
-        yield from (
-            prices[name] for table in tables if name in (prices := shipped().get(table, {}))
-        )
-        yield from filter(
-            None, (genai_price(IN_GENAI[table], name) for table in tables if table in IN_GENAI)
-        )
-        yield from filter(
-            None,
-            (litellm_price(IN_LITELLM[table], name) for table in tables if table in IN_LITELLM),
-        )
+        for provider in user_providers:
+            if name in provider.prices:
+                yield provider.prices[name]
+
+    shipped_providers = _providers_at(endpoint, providers.shipped().providers)
+    tables = [provider.name for provider in shipped_providers]
+    for name in names:
+        for table in tables:
+            shipped_prices = shipped().get(table, {})
+            if name in shipped_prices:
+                yield shipped_prices[name]
+        yield from _package_prices(tables, name)
+
+
+def _providers_at(endpoint: Found, known: Mapping[str, Provider]) -> list[Provider]:
+    """Return the providers that have all servers of an endpoint."""
+    return [
+        provider for provider in known.values() if endpoint.hosts <= hosts_in(provider.base_url)
+    ]
+
+
+def _package_prices(tables: Sequence[str], model: str) -> Iterator[Price]:
+    """Yield the prices of a model in packages, genai-prices first."""
+    for price_in, names_of_providers in ((genai_price, IN_GENAI), (litellm_price, IN_LITELLM)):
+        for table in tables:
+            if table in names_of_providers:
+                price = price_in(names_of_providers[table], model)
+                if price:
+                    yield price
 
 
 @functools.cache
@@ -128,34 +140,41 @@ def _litellm() -> tuple[str, Mapping[str, Any]]:
 def litellm_price(provider: str, model: str) -> Price | None:
     """Return the price that litellm's table has of a provider's chat model, None if it has none."""
     source, table = _litellm()
-    entry = next((table[name] for name in (model, f"{provider}/{model}") if name in table), None)
+    entry = table.get(model, table.get(f"{provider}/{model}"))
     if not isinstance(entry, dict) or entry.get("litellm_provider") != provider:
         return None
-    prompt, completion = (
-        _per_million(entry, f"{side}_cost_per_token") for side in ("input", "output")
-    )
+    prompt = _per_million(entry, "input_cost_per_token")
+    completion = _per_million(entry, "output_cost_per_token")
     if prompt is None or completion is None:
         return None
-    lower = [_per_million(entry, f"{side}_cost_per_token_batches") for side in ("input", "output")]
-    deferred = lower[0] / prompt if prompt and lower[0] is not None else None
-    if deferred is not None and (
-        round(deferred, DIGITS) != deferred or lower[1] != deferred * completion
-    ):
-        deferred = None  # not one factor of all prices
-    more = sorted(
-        name for name in entry if "_above_" in name and name.startswith("input_cost_per_token")
-    )
+    tiers = [
+        name for name in entry if name.startswith("input_cost_per_token") and "_above_" in name
+    ]
+    note = ""
+    if tiers:
+        note = f"prompts up to {min(tiers).partition('_above_')[2].partition('_')[0]} tokens"
     return Price(
         currency="USD",
         prompt=prompt,
         completion=completion,
         cached=_per_million(entry, "cache_read_input_token_cost"),
-        deferred=deferred,
+        deferred=_deferred_factor(entry, prompt, completion),
         source=source,
-        note=f"prompts up to {more[0].partition('_above_')[2].partition('_')[0]} tokens"
-        if more
-        else "",
+        note=note,
     )
+
+
+def _deferred_factor(entry: JSON, prompt: Decimal, completion: Decimal) -> Decimal | None:
+    """Return the factor of litellm's prices for deferred requests, None if prompts and completions
+    have no factor in common."""
+    deferred_prompt = _per_million(entry, "input_cost_per_token_batches")
+    deferred_completion = _per_million(entry, "output_cost_per_token_batches")
+    if not prompt or deferred_prompt is None:
+        return None
+    factor = deferred_prompt / prompt
+    if round(factor, DIGITS) != factor or deferred_completion != factor * completion:
+        return None
+    return factor
 
 
 def genai_price(provider: str, model: str) -> Price | None:
@@ -200,13 +219,12 @@ def _per_million(entry: JSON, name: str) -> Decimal | None:
     """Return a price of litellm's table for a million tokens, None if it has none that a price can
     be."""
     number = entry.get(name)
-    if (
-        not isinstance(number, (int, Decimal))
-        or not (made := Decimal(number).scaleb(6)).is_finite()
-        or made < 0
-    ):
+    if not isinstance(number, (int, Decimal)):
         return None
-    return made.normalize() + 0 if round(made, DIGITS) == made else None
+    amount = Decimal(number).scaleb(6)
+    if not amount.is_finite() or amount < 0 or round(amount, DIGITS) != amount:
+        return None
+    return amount.normalize() + 0
 
 
 def prices_again(manifest: Manifest, providers_file: Path | None) -> list[Price | None]:
@@ -230,9 +248,9 @@ def _price_again(manifest: Manifest, priced: Priced, book: Book) -> Price | None
 def _is_at_own(found: Found, provider: Provider) -> bool:
     """Return whether all addresses are on servers that the providers file, or a variable, names for
     the provider. One that has no address of its own is wherever the user says."""
-    own = (
+    provider_urls = (
         (*provider.base_url, *providers.addresses(provider, os.environ))
         if provider.base_url
         else ()
     )
-    return not own or found.hosts <= hosts_in(own)
+    return not provider_urls or found.hosts <= hosts_in(provider_urls)

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +22,7 @@ import msgspec
 from harness.cost import Price
 from harness.errors import BadInput
 from harness.model import JSON
+from harness.option import Check
 from harness.options import fields, user_files
 from harness.options.extension import extensions
 from harness.options.user_files import Document
@@ -99,8 +99,10 @@ class Book:
 def read(named: Path | None, environment: Mapping[str, str]) -> Book:
     """Return the shipped file, overridden by the `named` one, else by that of this folder if it is
     allowed, else by the user's own. Raise `BadInput` with file and field."""
-    own = user_files.read(FILE, named, environment)
-    return shipped() if own is None else over(shipped(), own)
+    user_document = user_files.read(FILE, named, environment)
+    if user_document is None:
+        return shipped()
+    return over(shipped(), user_document)
 
 
 def shipped() -> Book:
@@ -138,12 +140,14 @@ def misspelt(text: str, book: Book) -> str | None:
     name, _, model = text.partition(":")
     if unknown_provider(text, book) is None or TAG.fullmatch(model):
         return None
+    name = name.lower()
     known = {provider.lower(): provider for provider in book.providers}
-    alike = [
-        *filter(partial(_is_slip, name.lower()), known),
-        *get_close_matches(name.lower(), known, 1, ALIKE),
-    ]
-    return known[alike[0]] if alike else None
+    for similar in known:
+        if _is_slip(name, similar):
+            return known[similar]
+    for similar in get_close_matches(name, known, 1, ALIKE):
+        return known[similar]
+    return None
 
 
 def _is_slip(name: str, known: str) -> bool:
@@ -158,19 +162,21 @@ def addresses(provider: Provider, environment: Mapping[str, str]) -> tuple[str, 
 
     Raise `BadInput` if neither has any, or the variable holds no address.
     """
-    value = environment.get(provider.url_env, "") if provider.url_env else ""
-    found = tuple(dict.fromkeys(filter(None, re.split(r"[\s,]+", value))))
-    if not found and not provider.base_url:
+    value = ""
+    if provider.url_env:
+        value = environment.get(provider.url_env, "")
+    urls = tuple(dict.fromkeys(filter(None, re.split(r"[\s,]+", value))))
+    if not urls and not provider.base_url:
         raise BadInput(
             f"provider {provider.name}: {provider.url_env} is not set: set it to the address,"
             " http(s)://HOST[:PORT]/v1"
         )
-    if not all(map(fields.is_address, found)):
+    if not all(map(fields.is_address, urls)):
         raise BadInput(
             f"provider {provider.name}: {provider.url_env}: expected an address of the form "
             "http(s)://HOST[:PORT]/v1, or several separated by spaces or commas"
         )
-    return found or provider.base_url
+    return urls or provider.base_url
 
 
 def headers(provider: Provider, environment: Mapping[str, str]) -> dict[str, str]:
@@ -193,17 +199,18 @@ def headers(provider: Provider, environment: Mapping[str, str]) -> dict[str, str
 
 def over(book: Book, document: Document) -> Book:
     """Return a book overridden by a file. Raise `BadInput` with file and field."""
-    path, found = document.path, document.content
-    for name in sorted(found.keys() - {"providers", "queues"}):
+    path = document.path
+    content = document.content
+    for name in sorted(content.keys() - {"providers", "queues"}):
         raise BadInput(
             f"{path}: unknown field {name!r}: expected tables [providers.NAME], and [queues]"
         )
     providers = dict(book.providers)
-    for name, entry in _entries(found, "providers", path):
+    for name, entry in _entries(content, "providers", path):
         providers[name] = _provider(providers.get(name, Provider(name)), entry, path)
-    queues = dict(book.queues) | {
-        name: _queue(name, entry, path) for name, entry in _entries(found, "queues", path)
-    }
+    queues = dict(book.queues)
+    for name, entry in _entries(content, "queues", path):
+        queues[name] = _queue(name, entry, path)
     return Book(providers, queues, (*book.files, path))
 
 
@@ -222,50 +229,53 @@ def _entries(document: JSON, kind: str, path: Path) -> list[tuple[str, Any]]:
 
 
 def _provider(below: Provider, entry: object, path: Path) -> Provider:
+    """Return a provider with the fields of a table over those that it has `below`."""
     where = f"{path}: providers.{below.name}"
-    given = fields.checked(entry, fields.PROVIDER, where)
-    fields.check_headers(given.get("extra_headers", {}), f"{where}.extra_headers")
-    if "base_url" in given:
-        urls = given["base_url"]
-        given["base_url"] = tuple(dict.fromkeys(urls if type(urls) is list else [urls]))
-    if "adapt" in given:
-        given["adapt"] = tuple(given["adapt"])
-    given |= {name: given[name] or None for name in ("url_env", "key_env") if name in given}
-    if "ca_file" in given:
-        given["ca_file"] = str(path.absolute().parent / os.path.expanduser(given["ca_file"]))
-    if "prices" in given:
-        own = {
-            model: _price(price, f"{where}.prices.{model}")
-            for model, price in given["prices"].items()
-        }
-        given["prices"] = {**below.prices, **own}
-    made = replace(below, **given, source=str(path))
-    if not made.base_url and made.url_env is None:
+    values = fields.checked(entry, fields.PROVIDER, where)
+    fields.check_headers(values.get("extra_headers", {}), f"{where}.extra_headers")
+    if "base_url" in values:
+        urls = values["base_url"]
+        values["base_url"] = tuple(dict.fromkeys(urls if type(urls) is list else [urls]))
+    if "adapt" in values:
+        values["adapt"] = tuple(values["adapt"])
+    for name in ("url_env", "key_env"):
+        if name in values:
+            values[name] = values[name] or None
+    if "ca_file" in values:
+        values["ca_file"] = str(path.absolute().parent / os.path.expanduser(values["ca_file"]))
+    if "prices" in values:
+        prices = dict(below.prices)
+        for model, price in values["prices"].items():
+            prices[model] = _price(price, f"{where}.prices.{model}")
+        values["prices"] = prices
+    provider = replace(below, **values, source=str(path))
+    if not provider.base_url and provider.url_env is None:
         raise BadInput(
             f"{where}.base_url: expected an address, or in url_env the name of the variable that"
             " has it"
         )
-    if "key_env" not in given and below.key_required and _moved(below, made):
+    # A key goes only to the address that it was named for.
+    if "key_env" not in values and below.key_required and _has_moved(below, provider):
         raise BadInput(
             f"{where} has another address than before, to which the key in {below.key_env} would"
             " go: name in key_env the variable that holds the key for it"
         )
-    return made
+    return provider
 
 
 def _price(value: object, where: str) -> Price:
     try:
         return msgspec.convert(value, Price)
     except msgspec.ValidationError as error:
-        words = str(error).replace("$.", "")
-        raise BadInput(f"{where}: {words[0].lower()}{words[1:]}") from None
+        problem = str(error).replace("$.", "")
+        raise BadInput(f"{where}: {problem[0].lower()}{problem[1:]}") from None
 
 
-def _moved(below: Provider, made: Provider) -> bool:
+def _has_moved(below: Provider, changed: Provider) -> bool:
     """Return whether a key would go to another host than the one that it was named for."""
     known = {urlsplit(url)[:2] for url in below.base_url}
-    elsewhere = {urlsplit(url)[:2] for url in made.base_url} - known
-    return below.key_env is not None and bool(elsewhere or made.url_env != below.url_env)
+    elsewhere = {urlsplit(url)[:2] for url in changed.base_url} - known
+    return below.key_env is not None and bool(elsewhere or changed.url_env != below.url_env)
 
 
 def _queue(name: str, entries: object, path: Path) -> tuple[QueuedModel, ...]:
@@ -275,17 +285,18 @@ def _queue(name: str, entries: object, path: Path) -> tuple[QueuedModel, ...]:
             f'{where}: expected a list of models, such as ["deepseek:deepseek-chat", {{model ='
             ' "..."}]'
         )
-    made, added = (
-        [],
-        {name: check for one in extensions() for name, check in one.queue_checks.items()},
-    )
+    extension_checks = dict[str, Check]()
+    for extension in extensions():
+        extension_checks |= extension.queue_checks
+    queue = list[QueuedModel]()
     for number, entry in enumerate(entries):
         place = f"{where}[{number}]"
-        given = fields.checked(
-            {"model": entry} if type(entry) is str else entry, {**fields.QUEUED, **added}, place
-        )
-        if "model" not in given:
+        table = {"model": entry} if type(entry) is str else entry
+        values = fields.checked(table, {**fields.QUEUED, **extension_checks}, place)
+        if "model" not in values:
             raise BadInput(f"{place}.model: expected {fields.MODEL[1]}")
-        own = {name: given.pop(name) for name in added.keys() & given.keys()}
-        made.append(QueuedModel(**given, extensions=own))
-    return tuple(made)
+        of_extensions = {}
+        for field_name in extension_checks.keys() & values.keys():
+            of_extensions[field_name] = values.pop(field_name)
+        queue.append(QueuedModel(**values, extensions=of_extensions))
+    return tuple(queue)

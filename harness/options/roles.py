@@ -95,9 +95,9 @@ def with_roles(plan: Plan, args: Session, book: Book, chosen: Sequence[RoleModel
     for choice in chosen:
         name, model = providers.split_model(choice.model, book)
         provider = models.provider_named(name, book, args)
-        own_args = _for_role(args) if provider else replace(args, provider=None)
+        role_args = _for_role(args) if provider else replace(args, provider=None)
         is_baseline = model.startswith(defaults.BASELINE_PREFIX) and not provider
-        found = None if is_baseline else address.find(own_args, os.environ, provider)
+        found = None if is_baseline else address.find(role_args, os.environ, provider)
         if found is None and not is_baseline:
             raise BadInput(f"role {choice.role}: {address.MISSING}")
         sampling = Sampling(
@@ -109,7 +109,7 @@ def with_roles(plan: Plan, args: Session, book: Book, chosen: Sequence[RoleModel
             dict(provider.extra_body) if provider else {},
         )
         price = choice.price or prices.price_of(found, model, book)
-        plans[choice.role] = _role_plan(plan, own_args, sampling, found, price)
+        plans[choice.role] = _role_plan(plan, role_args, sampling, found, price)
     return _joined(plan, plans)
 
 
@@ -121,12 +121,12 @@ def with_earlier_roles(plan: Plan, args: Session, book: Book, manifest: Manifest
     for role, sampling in plan.sampling.roles.items():
         recorded = provenance["roles"][role]
         is_elsewhere = recorded["endpoint"] != provenance["endpoint"]
-        own_args = _for_role(args) if is_elsewhere else args
-        found = _found_again(plan, own_args, book, role, recorded)
+        role_args = _for_role(args) if is_elsewhere else args
+        found = _found_again(plan, role_args, book, role, recorded)
         price = prices.price_of(found, sampling.model, book)
         if found and price is None:
             price = manifest.price_at(found.shown, role)
-        plans[role] = _role_plan(plan, own_args, sampling, found, price)
+        plans[role] = _role_plan(plan, role_args, sampling, found, price)
     return _joined(plan, plans)
 
 
@@ -136,7 +136,9 @@ def _found_again(
     if recorded["endpoint"] == defaults.EMBEDDED:
         return None
     name = recorded.get("provider")
-    provider = models.provider_named(name, book, args) if name else None
+    provider = None
+    if name:
+        provider = models.provider_named(name, book, args)
     command = shlex.join(
         ["harness", "run", "--name", plan.name, "--role", f"{role}=PROVIDER:MODEL"]
     )

@@ -31,8 +31,8 @@ LARGEST_KEY_FILE = 1 << 16
 
 def scrubber(arguments: Sequence[str], environment: Mapping[str, str]) -> Scrubber:
     """Return a function that removes them from a text."""
-    found = {*_of_arguments(arguments), *_of_environment(environment)}
-    return Scrubber(secret for secret in found if len(secret) >= SHORTEST_SECRET)
+    secrets = {*_of_arguments(arguments), *_of_environment(environment)}
+    return Scrubber(secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
 
 
 def _of_arguments(arguments: Sequence[str]) -> Iterator[str]:
@@ -52,15 +52,12 @@ def _of_arguments(arguments: Sequence[str]) -> Iterator[str]:
 
 def _of_file(name: str) -> Iterator[str]:
     """Yield the key in a file; a name of no file may be the key itself."""
+    path = Path(name)
     try:
-        yield content(Path(name), LARGEST_KEY_FILE).decode("utf-8-sig").strip()
+        yield content(path, LARGEST_KEY_FILE).decode("utf-8-sig").strip()
     except (OSError, ValueError):  # a pipe, too, which only the command itself may read
-        path = Path(name)
-        if (
-            len(name) >= LONG_SECRET
-            and not path.is_absolute()
-            and ("/" not in name or not path.parent.is_dir())
-        ):
+        is_path = path.is_absolute() or ("/" in name and path.parent.is_dir())
+        if len(name) >= LONG_SECRET and not is_path:
             yield name
 
 
@@ -76,12 +73,11 @@ def of_address(url: str) -> Iterator[str]:
     """Yield password and query of an address, also unquoted; for invalid ones all between `//` and
     `@`."""
     try:
-        parts = urlsplit(url)
-        found = [
-            parts.password or parts.username or "",
-            *(item.partition("=")[2] for item in parts.query.split("&")),
-        ]
+        address = urlsplit(url)
+        secrets = [address.password or address.username or ""]
+        secrets += [item.partition("=")[2] for item in address.query.split("&")]
     except ValueError:
-        found = [url.partition("//")[2].rpartition("@")[0].rpartition(":")[2]]
-    for one in found:
-        yield from (one, unquote(one))
+        secrets = [url.partition("//")[2].rpartition("@")[0].rpartition(":")[2]]
+    for secret in secrets:
+        yield secret
+        yield unquote(secret)

@@ -16,6 +16,7 @@ precedence. The file holds no keys. One in the current folder counts only once i
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,12 +33,14 @@ from harness.options.user_files import Document
 
 SECRETS = frozenset({"api-key", "api_key", "extra-header", *fields.KEYS})
 FOR_HELP = frozenset({"help", "help-all"})
-RUN, RESUME = "run", "resume"
-URLS, KEY_FILE = "api_url", "api_key_file"
-"""Options of an address in this file, and of its key."""
+RUN = "run"
+RESUME = "resume"
+# Options of an address in this file, and of its key.
+URLS = "api_url"
+KEY_FILE = "api_key_file"
 ENDPOINT = frozenset({URLS, KEY_FILE, "config"})
 """Options that `resume` does not take from here: each run has its own endpoint."""
-TOGETHER = (
+RIVALS = (
     {"api_url", "provider", "config"},
     {"api_key", "api_key_file"},
     {"model", "queue"},
@@ -62,7 +65,7 @@ class _Value(NamedTuple):
     value: Any
 
 
-class _Level(NamedTuple):
+class _Table(NamedTuple):
     """A table: what precedes its keys in messages, its entries, and the options that it may set, by
     flag."""
 
@@ -71,24 +74,25 @@ class _Level(NamedTuple):
     options: Mapping[str, Option]
 
 
-def of_command(call: Call, typed: Mapping[str, Any], run_call: Callable[[], Call]) -> Given:
+def of_command(
+    call: CommandCall, typed: Mapping[str, Any], run_call: Callable[[], CommandCall]
+) -> Given:
     """Return what a command gets of the file that it names, or finds. `run_call` returns a call of
     `run`: a run whose address this file named goes on where it names it now. Raise `BadInput` for a
     file that cannot be used."""
-    if (
-        found := user_files.read(user_files.SETTINGS, typed.get("settings_file"), os.environ)
-    ) is None:
+    file = user_files.read(user_files.SETTINGS, typed.get("settings_file"), os.environ)
+    if file is None:
         return Given()
-    named = typed.get("benchmark", BENCHMARK if call.command == RUN else "")
-    of_file = given(found, call, named, frozenset(typed))
-    if call.command != RESUME:
-        return of_file
-    of_run = given(found, run_call(), BENCHMARK, frozenset())
-    return replace(of_file, fallback=of_run.fallback)
+    benchmark = typed.get("benchmark", BENCHMARK if call.command == RUN else "")
+    values = given(file, call, benchmark, frozenset(typed))
+    if call.command == RESUME:
+        values_of_run = given(file, run_call(), BENCHMARK, frozenset())
+        values = replace(values, fallback=values_of_run.fallback)
+    return values
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CommandCall:
     """A command's name and options. `others` returns the options of all commands, by their flags
     without dashes."""
 
@@ -99,95 +103,111 @@ class Call:
     others: Callable[[], Mapping[str, Sequence[Option]]]
 
 
-def given(file: Document, call: Call, benchmark: str, typed: Set[str]) -> Given:
+def given(file: Document, call: CommandCall, benchmark: str, typed: Set[str]) -> Given:
     """Return what a file gives a command. Raise `BadInput` with file and key for one that is
     unknown, or whose value the option refuses."""
-    found = _values(file, call, benchmark)
-    if KEY_FILE in found and URLS not in found and call.command == RUN:
+    values = _values(file, call, benchmark)
+    if KEY_FILE in values and URLS not in values and call.command == RUN:
         raise BadInput(
-            f"{found[KEY_FILE].place}: expected api-url in the same file, the address that the key"
+            f"{values[KEY_FILE].place}: expected api-url in the same file, the address that the key"
             " is for"
         )
-    replaced = _with_rivals(call, typed, TOGETHER)
-    replaced |= {one.name for one in call.own if one.variable and os.environ.get(one.variable)}
-    left = {name: value for name, value in found.items() if name not in replaced}
-    places = {name: value.place for name, value in left.items()}
-    endpoint = {
-        name: left.pop(name) for name in (URLS, KEY_FILE) if name in left and call.command == RUN
-    }
-    return Given(
-        {name: value.value for name, value in left.items()}, _fallback(file, endpoint), places
-    )
+    replaced = _with_rivals(call, typed, RIVALS)
+    for option in call.own:
+        if option.variable and os.environ.get(option.variable):
+            replaced.add(option.name)
+    for name in replaced & values.keys():
+        del values[name]
+    places = {name: value.place for name, value in values.items()}
+    endpoint = dict[str, _Value]()
+    if call.command == RUN:
+        for name in (URLS, KEY_FILE):
+            if name in values:
+                endpoint[name] = values.pop(name)
+    plain_values = {name: value.value for name, value in values.items()}
+    return Given(plain_values, _fallback(file, endpoint), places)
 
 
 def _fallback(file: Document, endpoint: Mapping[str, _Value]) -> Fallback | None:
     if URLS not in endpoint:
         return None
-    key_file = endpoint[KEY_FILE].value if KEY_FILE in endpoint else None
+    key_file = None
+    if KEY_FILE in endpoint:
+        key_file = endpoint[KEY_FILE].value
     return Fallback(
         tuple(endpoint[URLS].value), key_file, str(file.path), f"--settings {file.path.resolve()}"
     )
 
 
-def _values(file: Document, call: Call, benchmark: str) -> dict[str, _Value]:
+def _values(file: Document, call: CommandCall, benchmark: str) -> dict[str, _Value]:
     """Return the values for a command, by option: those of a benchmark over the command's, these
     over all's."""
-    found: dict[str, _Value] = {}
-    for level in _levels(file, call, benchmark):
-        read: dict[str, _Value] = {}
-        for name, value in level.entries.items():
-            place = FileKey(file.path, level.prefix + name)
-            if one := _option(name, place, level, call):
-                if one.name in _with_rivals(call, set(read)):
-                    raise BadInput(
-                        f"{place}: another field of this table is for the same: leave one out"
-                    )
-                read[one.name] = _value(value, name, one, place)
-        found = {
-            name: one
-            for name, one in found.items()
-            if name not in _with_rivals(call, set(read), TOGETHER)
-        }
-        found |= read
-    return found
+    values = dict[str, _Value]()
+    for table in _tables(file, call, benchmark):
+        table_values = dict[str, _Value]()
+        for name, value in table.entries.items():
+            place = FileKey(file.path, table.prefix + name)
+            option = _option(name, place, table, call)
+            if option is None:
+                continue
+            if option.name in _with_rivals(call, set(table_values)):
+                raise BadInput(
+                    f"{place}: another field of this table is for the same: leave one out"
+                )
+            table_values[option.name] = _value(value, name, option, place)
+        for name in _with_rivals(call, set(table_values), RIVALS) & values.keys():
+            del values[name]
+        values |= table_values
+    return values
 
 
-def _levels(file: Document, call: Call, benchmark: str) -> Iterator[_Level]:
-    own = _by_flag([one for one in call.own if call.command != RESUME or one.name not in ENDPOINT])
-    tables = {
-        name: value
-        for name, value in file.content.items()
-        if name in call.commands and type(value) is dict
-    }
-    yield _Level(
-        "", {name: value for name, value in file.content.items() if name not in tables}, own
-    )
-    table, of_benchmarks = tables.get(call.command, {}), JSON()
-    if call.command == RUN:
-        of_benchmarks = {
-            name: table[name]
-            for name in table.keys() - own.keys()
-            if _is_of_benchmark(name, table[name])
-        }
+def _tables(file: Document, call: CommandCall, benchmark: str) -> Iterator[_Table]:
+    """Yield the tables that a command reads: the file's own, the command's, its benchmark's."""
+    usable = call.own
+    if call.command == RESUME:
+        usable = [option for option in call.own if option.name not in ENDPOINT]
+    options = _by_flag(usable)
+    of_all = dict[str, Any]()
+    of_command: JSON = {}
+    for name, value in file.content.items():
+        if name not in call.commands or type(value) is not dict:
+            of_all[name] = value
+        elif name == call.command:
+            of_command = value
+    yield _Table("", of_all, options)
+
+    entries = dict[str, Any]()
+    of_benchmarks = dict[str, JSON]()
+    for name, value in of_command.items():
+        if call.command == RUN and name not in options and _is_of_benchmark(name, value):
+            of_benchmarks[name] = value
+        else:
+            entries[name] = value
     prefix = f"{call.command}."
-    yield _Level(
-        prefix, {name: value for name, value in table.items() if name not in of_benchmarks}, own
-    )
-    for name, entries in of_benchmarks.items():
-        if name == benchmark or (registry.is_shipped(name) and name.lower() == benchmark.lower()):
-            yield _Level(f"{prefix}{name}.", entries, _by_flag(call.of_benchmark))
+    yield _Table(prefix, entries, options)
+    for name, settings_of_benchmark in of_benchmarks.items():
+        is_shipped = registry.is_shipped(name) and name.lower() == benchmark.lower()
+        if name == benchmark or is_shipped:
+            options = _by_flag(call.of_benchmark)
+            yield _Table(f"{prefix}{name}.", settings_of_benchmark, options)
 
 
-def _by_flag(every: Sequence[Option]) -> dict[str, Option]:
-    found = {flag[2:]: one for one in every for flag in one.flags if flag[:2] == "--"}
-    return found | {f"no-{one.label}": one for one in every if one.both}
+def _by_flag(options: Sequence[Option]) -> dict[str, Option]:
+    """Return options by their flags without dashes."""
+    by_flag = dict[str, Option]()
+    for option in options:
+        for flag in option.flags:
+            if flag.startswith("--"):
+                by_flag[flag[2:]] = option
+    by_flag |= {f"no-{option.label}": option for option in options if option.both}
+    return by_flag
 
 
 def _is_of_benchmark(name: str, value: object) -> bool:
     return type(value) is dict and (registry.is_name(name) or name.endswith(CODE) or ":" in name)
 
 
-def _option(name: str, place: FileKey, level: _Level, call: Call) -> Option | None:
+def _option(name: str, place: FileKey, table: _Table, call: CommandCall) -> Option | None:
     """Return the option of a key, None if only other commands have it. Raise `BadInput` if no file
     may have it."""
     if name.lower() in SECRETS:
@@ -195,46 +215,63 @@ def _option(name: str, place: FileKey, level: _Level, call: Call) -> Option | No
             f"{place}: keys do not belong in this file: name a variable in the providers file, with"
             " key_env"
         )
-    found = level.options.get(name)
-    others = call.others() if found is None else {}  # imports the modules of all commands
-    every = [found] if found else others.get(name, ())
-    if name in FOR_HELP or any(one.once for one in every):
+    option = table.options.get(name)
+    others: Mapping[str, Sequence[Option]] = {}
+    candidates: Sequence[Option] = ()
+    if option is not None:
+        candidates = [option]
+    else:
+        others = call.others()  # imports the modules of all commands
+        candidates = others.get(name, ())
+    if name in FOR_HELP or any(candidate.once for candidate in candidates):
         raise BadInput(f"{place}: this is decided for each call: give --{name}")
-    if not level.prefix and any(one.own for one in every):
+    if not table.prefix and any(candidate.own for candidate in candidates):
         raise BadInput(
             f"{place}: this means something else in each command: put it into one's table, such as"
             " [run]"
         )
-    if found is not None:
-        return found
-    if not level.prefix and any(not one.name.startswith(settings.DEST) for one in every):
+    if option is not None:
+        return option
+    is_of_others = any(not candidate.name.startswith(settings.DEST) for candidate in candidates)
+    if is_of_others and not table.prefix:
         return None
-    if not level.prefix and name in call.commands:
-        raise BadInput(f"{place}: expected a table, [{name}]")
-    if owner := owner_of(f"--{name}"):
-        raise BadInput(f"{place}: this is a setting of {owner}: put it into [{RUN}.{owner}]")
-    known = [*level.options, *(() if level.prefix else (*others, *call.commands))]
-    raise BadInput(f"{place}: unknown field{did_you_mean(name, known)}")
+    raise BadInput(_unknown(name, place, table, [*others, *call.commands], call))
 
 
-def _value(value: object, name: str, one: Option, place: FileKey) -> _Value:
+def _unknown(
+    name: str, place: FileKey, table: _Table, others: Sequence[str], call: CommandCall
+) -> str:
+    """Return the message on a key that is no option's."""
+    if not table.prefix and name in call.commands:
+        return f"{place}: expected a table, [{name}]"
+    owner = owner_of(f"--{name}")
+    if owner:
+        return f"{place}: this is a setting of {owner}: put it into [{RUN}.{owner}]"
+    known = [*table.options]
+    if not table.prefix:
+        known += others
+    return f"{place}: unknown field{did_you_mean(name, known)}"
+
+
+def _value(value: object, name: str, option: Option, place: FileKey) -> _Value:
     """Return a value as the option has it. Raise `BadInput` if it refuses it."""
-    if one.kind is bool:
+    if option.kind is bool:
         if type(value) is not bool:
             raise BadInput(f"{place}: expected true or false")
-        is_off = one.off or (one.both and name == f"no-{one.label}")
+        is_off = option.off or (option.both and name == f"no-{option.label}")
         return _Value(place, value != is_off)
-    if isinstance(value, list) and not one.many:
+    if isinstance(value, list) and not option.many:
         raise BadInput(f"{place}: expected one value: the flag does not repeat")
-    each = value if isinstance(value, list) else [value]
+    members = value if isinstance(value, list) else [value]
+    is_json = option.kind is dict
     try:
-        made = [one.one(_plain(every, place, is_json=one.kind is dict)) for every in each]
+        values = [option.one(_plain(member, place, is_json=is_json)) for member in members]
     except ValueError as error:
         raise BadInput(f"{place}: {error}") from None
     fits, expected = fields.PROVIDER["base_url"]
-    if one.name == URLS and not (made and fits(made)):
+    if option.name == URLS and not (values and fits(values)):
         raise BadInput(f"{place}: expected {expected}")
-    return _Value(place, made if one.many else made[0])
+    return _Value(place, values if option.many else values[0])
 
 
 def _plain(value: object, place: FileKey, *, is_json: bool) -> Any:
@@ -254,17 +291,22 @@ def _plain(value: object, place: FileKey, *, is_json: bool) -> Any:
     )
 
 
-def _with_rivals(call: Call, names: Set[str], groups: Sequence[Set[str]] = ()) -> set[str]:
+def _with_rivals(call: CommandCall, names: Set[str], groups: Sequence[Set[str]] = ()) -> set[str]:
     """Return options with those that cannot be combined with them."""
-    exclusive = [
-        {one.name for one in call.own if one.rivals == two.rivals} for two in call.own if two.rivals
-    ]
-    return {*names, *(name for group in (*exclusive, *groups) if group & names for name in group)}
+    by_rivals = defaultdict[str, set[str]](set)
+    for option in call.own:
+        if option.rivals:
+            by_rivals[option.rivals].add(option.name)
+    excluded = set(names)
+    for group in (*by_rivals.values(), *groups):
+        if group & names:
+            excluded |= group
+    return excluded
 
 
 def owner_of(flag: str) -> str | None:
     """Return the benchmark that ships and has this flag, None if none has it."""
-    return next(
-        (name for name in registry.names() if flag in settings.flags(registry.find(name).Settings)),
-        None,
-    )
+    for name in registry.names():
+        if flag in settings.flags(registry.find(name).Settings):
+            return name
+    return None

@@ -44,7 +44,8 @@ def remembers(facts: Sequence[Any], environment: Mapping[str, str]) -> bool:
 def code_of(manifest: Manifest) -> list[Any]:
     """Return what decides which code a run plays: its files by their hashes, its settings, and
     where files are from."""
-    identity, provenance = manifest.identity, {**manifest.provenance}
+    identity = manifest.identity
+    provenance = {**manifest.provenance}
     named = [provenance.get(name) for name in NAMED_FILES]
     return ["code", identity["benchmark"], identity["settings"], identity["files"], *named]
 
@@ -63,4 +64,6 @@ def _encoded(facts: Sequence[Any]) -> bytes:
 
 def _record(facts: Sequence[Any], environment: Mapping[str, str]) -> Path | None:
     folder = trusted_folder(environment)
-    return folder / sha256(_encoded(facts)).hexdigest() if folder else None
+    if folder:
+        return folder / sha256(_encoded(facts)).hexdigest()
+    return None

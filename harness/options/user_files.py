@@ -33,7 +33,7 @@ APPLICATION = "behavior-harness"
 """The folder of the user's own files, below those that the XDG base directory specification
 names."""
 SETTINGS = "harness.toml"
-LARGEST = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 """Bytes of a file."""
 
 
@@ -48,10 +48,13 @@ class Document:
 def user_folder(environment: Mapping[str, str], variable: str, default: str) -> Path | None:
     """Return this application's folder by the XDG base directory specification, which ignores
     relative ones."""
-    base, home = Path(environment.get(variable) or ""), Path(environment.get("HOME") or "")
+    base = Path(environment.get(variable) or "")
+    home = Path(environment.get("HOME") or "")
     if not base.is_absolute():
         base = home / default
-    return base / APPLICATION if base.is_absolute() else None
+    if base.is_absolute():
+        return base / APPLICATION
+    return None
 
 
 def read(file: str, named: Path | None, environment: Mapping[str, str]) -> Document | None:
@@ -61,20 +64,24 @@ def read(file: str, named: Path | None, environment: Mapping[str, str]) -> Docum
     Return None if there is none of them. Raise `BadInput` with file and line.
     """
     configured = user_folder(environment, "XDG_CONFIG_HOME", ".config")
-    own = configured / file if configured else None
-    if named is None and os.path.isfile(file) and own != Path(file).absolute():
+    user_path = None
+    if configured:
+        user_path = configured / file
+    if named is None and os.path.isfile(file) and user_path != Path(file).absolute():
         data = _allowed(Path(file), environment)
         if data is not None:
             return document(Path(file), data)
-    path = named or own
-    return document(path) if path and (named or os.path.isfile(path)) else None
+    path = named or user_path
+    if path and (named or os.path.isfile(path)):
+        return document(path)
+    return None
 
 
 def document(path: Path, data: bytes | None = None) -> Document:
     """Return what a TOML file says, or its bytes if given. Raise `BadInput` with file and line."""
     try:
-        found = content(path, LARGEST) if data is None else data
-        return Document(path, tomllib.loads(found.decode("utf-8-sig")))
+        text = content(path, MAX_FILE_BYTES) if data is None else data
+        return Document(path, tomllib.loads(text.decode("utf-8-sig")))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -87,21 +94,19 @@ def document(path: Path, data: bytes | None = None) -> Document:
         raise BadInput(f"{path}{where}: expected TOML in UTF-8{why}") from None
 
 
-def read_private(path: Path, most: int) -> bytes | None:
-    """Return the bytes of a file of at most `most` bytes, None if another user can have written it,
+def read_private(path: Path, max_bytes: int) -> bytes | None:
+    """Return the bytes of a file of at most `max_bytes`, None if another user can have written it,
     or can read it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        found = os.fstat(fd)
-        private = (
-            stat.S_ISREG(found.st_mode)
-            and found.st_uid == os.geteuid()
-            and not found.st_mode & 0o077
-        )
-        return os.read(fd, most) if private and found.st_size <= most else None
+        status = os.fstat(fd)
+        is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        if not is_own or status.st_mode & 0o077 or status.st_size > max_bytes:
+            return None
+        return os.read(fd, max_bytes)
     finally:
         os.close(fd)
 
@@ -124,9 +129,10 @@ def write_private(path: Path, data: bytes) -> None:
 def _allowed(path: Path, environment: Mapping[str, str]) -> bytes | None:
     """Return the content of a file that its user has allowed. Otherwise print that it is left out,
     and return None."""
-    if (digest := digest_of(path, environment)) is not None:
+    digest = digest_of(path, environment)
+    if digest is not None:
         try:
-            data = content(path, LARGEST)
+            data = content(path, MAX_FILE_BYTES)
         except OSError:
             data = b""
         if sha256(data).hexdigest() == digest:
@@ -138,25 +144,35 @@ def _allowed(path: Path, environment: Mapping[str, str]) -> bytes | None:
 @functools.lru_cache
 def _say_ignored(path: Path, *, has_changed: bool) -> None:
     """Print once why a file does not count."""
-    why = "has changed since you allowed it" if has_changed else "was found in the current folder"
+    why = "was found in the current folder"
+    if has_changed:
+        why = "has changed since you allowed it"
     logger.warning("%s %s and is ignored: `harness trust` shows it and allows it", path.name, why)
 
 
 def digest_of(path: Path, environment: Mapping[str, str]) -> str | None:
     """Return the SHA-256 with which a file was allowed, None if it was not."""
     record = record_of(path, environment)
-    found = read_private(record, 1 << 16) if record else None
-    return found.partition(b" ")[0].decode("ascii", "replace") if found else None
+    text = None
+    if record:
+        text = read_private(record, 1 << 16)
+    if text:
+        return text.partition(b" ")[0].decode("ascii", "replace")
+    return None
 
 
 def record_of(path: Path, environment: Mapping[str, str]) -> Path | None:
     """Return where the record of a file is. A link at the path is another file than the one that it
     leads to."""
     folder = trusted_folder(environment)
-    return folder / sha256(os.fsencode(path.absolute())).hexdigest() if folder else None
+    if folder:
+        return folder / sha256(os.fsencode(path.absolute())).hexdigest()
+    return None
 
 
 def trusted_folder(environment: Mapping[str, str]) -> Path | None:
     """Return the folder of the records of what this user trusts."""
     folder = user_folder(environment, "XDG_STATE_HOME", ".local/state")
-    return folder / "trusted" if folder else None
+    if folder:
+        return folder / "trusted"
+    return None
