@@ -126,19 +126,19 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
     first = group[0]
     manifest = group[0].manifest
     provenance: JSON = {**manifest.provenance}
-    found = None
+    endpoint = None
     if args.api_url or args.provider or provenance["endpoint"] != defaults.EMBEDDED:
         command = shlex.join(resume_words(args.results_dir, [first.name]))
         run = address.EarlierRun(
             first.name, provenance, _provider(first.name, provenance, args), command
         )
-        found = address.for_resume(args, run, os.environ)
-        for one in found.addresses:
-            usable(one)
+        endpoint = address.for_resume(args, run, os.environ)
+        for server_address in endpoint.addresses:
+            usable(server_address)
     price, book = None, providers.read(args.providers, os.environ)
-    if found:
-        price = args.price or prices.price_of(found, manifest.identity["model"], book)
-        price = price or manifest.price_at(found.shown)
+    if endpoint:
+        price = args.price or prices.price_of(endpoint, manifest.identity["model"], book)
+        price = price or manifest.price_at(endpoint.shown)
     is_known = all(run.is_known for run in group)  # else a manifest may name any file
     plan = Plan(
         name=first.name,
@@ -146,8 +146,8 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
         sampling=sampling_again(manifest),
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
-        way=Way.of(args, found, price),
-        tuning=options.tuning(args, _lower({**manifest.tuning}, found)),
+        way=Way.of(args, endpoint, price),
+        tuning=options.tuning(args, _lower({**manifest.tuning}, endpoint)),
         selection=manifest.selection,
         terms=Terms(
             frozenset(args.allow),

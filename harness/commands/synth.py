@@ -37,9 +37,9 @@ def execute(args: Options) -> int:
     files = (file for subset in chosen for file in files_needed(cls, subset))
     _free(cls.task_files.file_in(args.out, file) for file in files)
     make_folder(args.out)
-    made = _made(cls, args, chosen)
-    _free(args.out / name for name in made)
-    for name, lines in made.items():
+    files_made = _made(cls, args, chosen)
+    _free(args.out / name for name in files_made)
+    for name, lines in files_made.items():
         path = args.out / name
         make_folder(path.parent)
         with replacing(path, shared=True) as file:

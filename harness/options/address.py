@@ -191,11 +191,11 @@ def _at_variables(args: Session, environment: Mapping[str, str]) -> Iterator[Fou
 def _at_provider(provider: Provider, args: Session, environment: Mapping[str, str]) -> Found:
     """Return a provider's own addresses, or those of the command instead, to which its key is never
     sent."""
-    own = (
+    provider_urls = (
         providers.addresses(provider, environment) if not args.api_url or provider.base_url else ()
     )
-    urls = args.api_url or own
-    at_home = {public_url(url) for url in urls} <= {public_url(url) for url in own}
+    urls = args.api_url or provider_urls
+    at_home = {public_url(url) for url in urls} <= {public_url(url) for url in provider_urls}
     key = NO_KEY
     if at_home and provider.key_env and not _explicit_key(args):
         value = environment.get(provider.key_env)
@@ -266,17 +266,17 @@ def for_resume(args: Session, run: EarlierRun, environment: Mapping[str, str]) -
             f"{run.name} was given the header {missing[0]} by --extra-header: give it again"
         )
     if args.endpoint or args.provider or args.api_url:
-        found = find(args, environment, run.provider)
-        assert found is not None  # an address or a provider is named
-        return found
-    found = _named_as_before(args, run, environment) or _on_loopback(args, run, environment)
-    if found.key_from is None and run.provenance["key_from"] is not None:
+        endpoint = find(args, environment, run.provider)
+        assert endpoint is not None  # an address or a provider is named
+        return endpoint
+    endpoint = _named_as_before(args, run, environment) or _on_loopback(args, run, environment)
+    if endpoint.key_from is None and run.provenance["key_from"] is not None:
         raise BadInput(
             f"{run.name} was run with a key ({run.provenance['key_from']}), and nothing names one"
-            f" for {found.shown} now: set it, or give it:"
-            f" {run.at(found.shown.split(), '--api-key-file', 'FILE')}"
+            f" for {endpoint.shown} now: set it, or give it:"
+            f" {run.at(endpoint.shown.split(), '--api-key-file', 'FILE')}"
         )
-    return found
+    return endpoint
 
 
 def _named_as_before(
@@ -287,17 +287,15 @@ def _named_as_before(
     if path and args.fallback and args.fallback.address_from.startswith(f"{option} "):
         return _at_fallback(args.fallback, args, environment)
     if path:
-        endpoint = endpoint_file.endpoint_again(run.address_from or "")
-        if endpoint:
-            return _at_endpoint(endpoint, args, environment)
-        return None
+        file_endpoint = endpoint_file.endpoint_again(run.address_from or "")
+        return _at_endpoint(file_endpoint, args, environment) if file_endpoint else None
     if run.provider and option != FLAG:
         named = [_at_provider(run.provider, args, environment)]
     else:
         named = [*_at_variables(args, environment)]
-    for found in named:
-        if found.address_from == PROVIDER or found.hosts <= hosts_in(run.urls):
-            return replace(found, provider=run.provider)
+    for endpoint in named:
+        if endpoint.address_from == PROVIDER or endpoint.hosts <= hosts_in(run.urls):
+            return replace(endpoint, provider=run.provider)
     if option == FLAG or not named:  # the variables are for other runs
         return None
     raise BadInput(

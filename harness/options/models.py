@@ -145,11 +145,13 @@ def entries(args: RunOptions, book: Book, models: Sequence[str]) -> list[QueuedM
         )
     for entry in queue:
         _check_name(entry.model)
-        both = next((name for name in entry.extensions if args.option(name) is not None), None)
-        if both:
+        name_in_both = next(
+            (name for name in entry.extensions if args.option(name) is not None), None
+        )
+        if name_in_both:
             raise BadInput(
-                f"{args.source(both)} is for all runs together, and {book.files[-1]}:"
-                f" queues.{args.queue} gives {entry.model} a {both} of its own: use one"
+                f"{args.source(name_in_both)} is for all runs together, and {book.files[-1]}:"
+                f" queues.{args.queue} gives {entry.model} a {name_in_both} of its own: use one"
             )
     names = Counter(folder_of(entry, args, book) for entry in queue)
     twice = [name for name, count in names.items() if count > 1]

@@ -97,8 +97,8 @@ def with_roles(plan: Plan, args: Session, book: Book, chosen: Sequence[RoleModel
         provider = models.provider_named(name, book, args)
         role_args = _for_role(args) if provider else replace(args, provider=None)
         is_baseline = model.startswith(defaults.BASELINE_PREFIX) and not provider
-        found = None if is_baseline else address.find(role_args, os.environ, provider)
-        if found is None and not is_baseline:
+        endpoint = None if is_baseline else address.find(role_args, os.environ, provider)
+        if endpoint is None and not is_baseline:
             raise BadInput(f"role {choice.role}: {address.MISSING}")
         sampling = Sampling(
             model,
@@ -108,8 +108,8 @@ def with_roles(plan: Plan, args: Session, book: Book, chosen: Sequence[RoleModel
             choice.max_tokens,
             dict(provider.extra_body) if provider else {},
         )
-        price = choice.price or prices.price_of(found, model, book)
-        plans[choice.role] = _role_plan(plan, role_args, sampling, found, price)
+        price = choice.price or prices.price_of(endpoint, model, book)
+        plans[choice.role] = _role_plan(plan, role_args, sampling, endpoint, price)
     return _joined(plan, plans)
 
 
@@ -122,11 +122,11 @@ def with_earlier_roles(plan: Plan, args: Session, book: Book, manifest: Manifest
         recorded = provenance["roles"][role]
         is_elsewhere = recorded["endpoint"] != provenance["endpoint"]
         role_args = _for_role(args) if is_elsewhere else args
-        found = _found_again(plan, role_args, book, role, recorded)
-        price = prices.price_of(found, sampling.model, book)
-        if found and price is None:
-            price = manifest.price_at(found.shown, role)
-        plans[role] = _role_plan(plan, role_args, sampling, found, price)
+        endpoint = _found_again(plan, role_args, book, role, recorded)
+        price = prices.price_of(endpoint, sampling.model, book)
+        if endpoint and price is None:
+            price = manifest.price_at(endpoint.shown, role)
+        plans[role] = _role_plan(plan, role_args, sampling, endpoint, price)
     return _joined(plan, plans)
 
 
@@ -163,20 +163,20 @@ def _role_plan(
     plan: Plan,
     args: Session,
     sampling: Sampling,
-    found: address.Found | None,
+    endpoint: address.Found | None,
     price: Price | None,
 ) -> Plan:
     """Return the plan of a role: on the account of the model under test it has its limits, else
     those of its provider."""
-    for place in found.addresses if found else ():
+    for place in endpoint.addresses if endpoint else ():
         usable(place)
     role_plan = replace(
-        plan, sampling=sampling, way=Way.of(args, found, price if found else None), roles={}
+        plan, sampling=sampling, way=Way.of(args, endpoint, price if endpoint else None), roles={}
     )
     if role_plan.shares_with(plan):
         return role_plan
     without_limits = replace(args, concurrency=None, rpm=None, tpm=None)
-    pace = models.pace_of(found.provider) if found and found.provider else {}
+    pace = models.pace_of(endpoint.provider) if endpoint and endpoint.provider else {}
     return replace(role_plan, tuning=options.tuning(without_limits, pace))
 
 

@@ -51,8 +51,8 @@ def _rows(snapshots: Snapshots, screen: Screen, height: int) -> list[Text]:
             return _table(rows, screen)
     by_worth = sorted(range(len(snapshots)), key=lambda number: snapshots[number].over)
     shown = tuple([snapshots[number] for number in sorted(by_worth[: height - 1])])
-    more = _line(f"and {len(snapshots) - len(shown):,} more", "dim")
-    return [*_table(content.rows(shown, with_subsets=False), screen), more]
+    hidden_line = _line(f"and {len(snapshots) - len(shown):,} more", "dim")
+    return [*_table(content.rows(shown, with_subsets=False), screen), hidden_line]
 
 
 def _table(rows: Sequence[ProgressRow], screen: Screen) -> list[Text]:

@@ -106,10 +106,10 @@ def developer_details(s: Snapshot) -> list[str]:
 def warnings(snapshots: Snapshots) -> dict[str, str]:
     """Return warnings in words, by their text, the newest first: the same one of several runs
     once."""
-    every = [(warning, s.name) for s in snapshots for warning in s.warnings]
-    every.sort(key=lambda item: item[0].age)
+    all_warnings = [(warning, s.name) for s in snapshots for warning in s.warnings]
+    all_warnings.sort(key=lambda item: item[0].age)
     newest: dict[str, str] = {}
-    for warning, name in every:
+    for warning, name in all_warnings:
         run = ""
         if len(snapshots) > 1:
             run = f"{name}: "

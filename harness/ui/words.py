@@ -29,9 +29,9 @@ FAILED = {
 # Numbers
 
 
-def plural(number: int, noun: str, several: str | None = None) -> str:
-    """Return a number with its noun; `several` is a plural that does not end in s alone."""
-    return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
+def plural(number: int, noun: str, plural_noun: str | None = None) -> str:
+    """Return a number with its noun; `plural_noun` is a plural that does not end in s alone."""
+    return f"{number:,} {noun if number == 1 else plural_noun or f'{noun}s'}"
 
 
 def count(number: float) -> str:
@@ -163,11 +163,11 @@ def failed_counts(snapshots: Snapshots) -> list[str]:
     for name, nouns in FAILED.items():
         kinds = sum([Counter(dict(getattr(s, name))) for s in snapshots], Counter())
         shown = [f"{kind} {number:,}" for kind, number in kinds.most_common(KINDS_SHOWN)]
-        more = ""
+        ellipsis = ""
         if len(kinds) > KINDS_SHOWN:
-            more = ", ..."
+            ellipsis = ", ..."
         if kinds:
-            result.append(f"{plural(kinds.total(), *nouns)}: {', '.join(shown)}{more}")
+            result.append(f"{plural(kinds.total(), *nouns)}: {', '.join(shown)}{ellipsis}")
     return result
 
 

@@ -71,11 +71,11 @@ def _answerer(
 ) -> Callable[[Sequence[Mapping[str, Any]]], str | Mapping[str, Any]]:
     """Return what answers messages as a baseline of the benchmark does; it raises `_NoAnswer` if
     none can."""
-    own = next(iter(benchmark.baselines.values()), None)
+    benchmark_baselines = next(iter(benchmark.baselines.values()), None)
 
     def answer(messages: Sequence[Mapping[str, Any]]) -> str | Mapping[str, Any]:
-        if own is not None:
-            return own(messages, 0)
+        if benchmark_baselines is not None:
+            return benchmark_baselines(messages, 0)
         name = registry.reader(text_of({**messages[-1]}))
         if name is None:
             raise _NoAnswer

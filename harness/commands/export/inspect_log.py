@@ -236,26 +236,26 @@ def _messages(steps: Sequence[JSON], groups: Sequence[Sequence[Exchange]]) -> It
 
 
 def _message(message: Message) -> JSON:
-    made: JSON = {"role": message.role, "content": message.text, "source": "input"}
+    entry: JSON = {"role": message.role, "content": message.text, "source": "input"}
     if isinstance(message, ToolMessage):
-        made["tool_call_id"] = message.tool_call_id
+        entry["tool_call_id"] = message.tool_call_id
     if isinstance(message, AssistantMessage):
-        made["tool_calls"] = _calls(tool_calls_of(message.tool_calls))
-    return made
+        entry["tool_calls"] = _calls(tool_calls_of(message.tool_calls))
+    return entry
 
 
 def _calls(calls: Iterable[ToolCall]) -> list[JSON]:
     """Return tool calls in Inspect's form, in which arguments are an object; the model's text of
     those that are none is their `parse_error`."""
-    made = []
+    entries = []
     for call in calls:
         line: JSON = {"id": call.id, "function": call.name, "type": "function"}
         try:
             line["arguments"] = call.json()
         except InvalidReply:
             line |= {"arguments": {}, "parse_error": call.arguments}
-        made.append(line)
-    return made
+        entries.append(line)
+    return entries
 
 
 def _reply(exchange: Exchange) -> JSON:

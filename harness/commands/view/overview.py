@@ -170,7 +170,7 @@ def group(row: RunRow) -> tuple[str, str]:
     return row.benchmark, row.subset
 
 
-def ordered(rows: Sequence[RunRow], by: str, is_down: bool) -> list[RunRow]:
+def ordered(rows: Sequence[RunRow], column: str, is_down: bool) -> list[RunRow]:
     """Return runs table by table, those with playing runs first. In a table parts follow their
     whole run, or runs are sorted by a column, those without a value last."""
     playing = {group(row) for row in rows if not row.rank[0]}
@@ -181,12 +181,12 @@ def ordered(rows: Sequence[RunRow], by: str, is_down: bool) -> list[RunRow]:
         return anchors.get((group(row), row.whole or ""), place), bool(row.whole), place
 
     rows = sorted(rows, key=nested)
-    if by in HEADS:
+    if column in HEADS:
         with_value = list[RunRow]()
         without_value = list[RunRow]()
         for row in rows:
-            (without_value if _value(row, by) is None else with_value).append(row)
-        with_value.sort(key=lambda row: _value(row, by), reverse=is_down)  # type: ignore[arg-type, return-value]
+            (without_value if _value(row, column) is None else with_value).append(row)
+        with_value.sort(key=lambda row: _value(row, column), reverse=is_down)  # type: ignore[arg-type, return-value]
         rows = with_value + without_value
     return sorted(rows, key=lambda row: (group(row) not in playing, group(row)))
 
@@ -222,5 +222,5 @@ def _notes(rows: Sequence[RunRow]) -> Iterator[str]:
         yield f"*: not all users of the tasks file are scored: {', '.join(partial)}."
     synthetic = [row.name for row in rows if row.is_synthetic]
     if synthetic:
-        which = "All runs" if len(synthetic) == len(rows) else ", ".join(synthetic)
-        yield f"{which}: synthetic tasks, which say nothing about real users."
+        names = "All runs" if len(synthetic) == len(rows) else ", ".join(synthetic)
+        yield f"{names}: synthetic tasks, which say nothing about real users."
