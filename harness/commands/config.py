@@ -20,7 +20,7 @@ from harness.errors import BadInput
 from harness.model import JSON
 from harness.option import Option, command_options, option
 from harness.options import address, endpoint_file, models, options, providers, secrets
-from harness.options.address import Found
+from harness.options.address import ResolvedEndpoint
 from harness.options.providers import Provider
 from harness.scrubber import HIDDEN
 from harness.ui.console import console
@@ -212,7 +212,7 @@ def _endpoint(
 
 
 def _source_of_address(
-    endpoint: Found, args: options.RunOptions, flag: Setting
+    endpoint: ResolvedEndpoint, args: options.RunOptions, flag: Setting
 ) -> tuple[str, str | None]:
     """Return the kind of source of an address, and its name."""
     if endpoint.address_from == address.FLAG:

@@ -34,12 +34,12 @@ def launch(
     hooks: Sequence[Hooks] = (),
     *,
     reported: Callable[[Reported, Say], None],
-    caller: options.Session | None = None,
+    caller: options.PlayOptions | None = None,
 ) -> int:
     """Run all plans at once and finish them; return the worst exit code. `reported` acts on each
     new report, before its run is complete. `caller` has what gets snapshots instead of the display,
     and the event loop to play in."""
-    caller = caller or options.Session()
+    caller = caller or options.PlayOptions()
     console.quiet = caller.json or caller.progress is not None
     is_quiet = caller.quiet or console.quiet
     say: Say = _say_nothing if is_quiet else partial(console.print, **PLAIN)
@@ -138,7 +138,7 @@ def _play(
     hooks: Sequence[Hooks],
     console: SharedConsole,
     say: Say,
-    caller: options.Session,
+    caller: options.PlayOptions,
 ) -> None:
     """Play the users that are left. Sessions that end while others go on are finished at once."""
 

@@ -30,7 +30,7 @@ from harness.engine.session import Session
 from harness.errors import HarnessError, RunStopped
 from harness.model import JSON
 from harness.options import providers
-from harness.options.address import Found
+from harness.options.address import ResolvedEndpoint
 from harness.options.plan import Plan
 from harness.reporting.report import covered, headline, in_brief, running
 from harness.reporting.report_files import loaded
@@ -283,7 +283,7 @@ def notices(plan: Plan) -> Iterator[str]:
         )
 
 
-def _endpoint_notices(endpoint: Found) -> Iterator[str]:
+def _endpoint_notices(endpoint: ResolvedEndpoint) -> Iterator[str]:
     provider = endpoint.provider
     if provider and provider.source != str(providers.SHIPPED):
         yield f"provider {provider.name}: from {provider.source}, at {endpoint.shown}"

@@ -117,7 +117,7 @@ def completed(interface: Interface, typed: Mapping[str, Any]) -> Parsed:
             raise BadInput(
                 f"{option.flags[0]} and {other.flags[0]} are for the same: give one of them"
             )
-    from_file = options.Given()
+    from_file = options.SettingsFileValues()
     if interface.command not in ALONE:
         from_file = settings_file.of_command(_call(interface), typed, lambda: _call(built(RUN, ())))
     values = {**from_file.values, **typed}

@@ -24,7 +24,7 @@ from harness.model import JSON
 from harness.options import address, endpoint_file, models, options, prices, providers, roles
 from harness.options.extension import hooks_of
 from harness.options.options import ResumeOptions
-from harness.options.plan import Plan, Terms, Way, sampling_again
+from harness.options.plan import EndpointChoice, Plan, RunPolicy, sampling_again
 from harness.store.manifest import COMPLETE
 from harness.ui.console import console
 
@@ -146,10 +146,10 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
         sampling=sampling_again(manifest),
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
-        way=Way.of(args, endpoint, price),
+        way=EndpointChoice.of(args, endpoint, price),
         tuning=options.tuning(args, _lower({**manifest.tuning}, endpoint)),
         selection=manifest.selection,
-        terms=Terms(
+        terms=RunPolicy(
             frozenset(args.allow),
             source=provenance.get("source") if is_known else None,
             sources=provenance.get("sources", {}) if is_known else {},
@@ -161,7 +161,7 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
     return roles.with_earlier_roles(plan, args, book, manifest)
 
 
-def _lower(tuning: JSON, endpoint: address.Found | None) -> JSON:
+def _lower(tuning: JSON, endpoint: address.ResolvedEndpoint | None) -> JSON:
     """Return the run's earlier tuning, within the account's limits in the current providers
     file."""
     limits: JSON = {}

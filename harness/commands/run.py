@@ -23,7 +23,7 @@ from harness.options import endpoint_file, models, options, providers, roles
 from harness.options.extension import hooks_of
 from harness.options.models import Model
 from harness.options.options import RunOptions
-from harness.options.plan import Plan, Terms, Way
+from harness.options.plan import EndpointChoice, Plan, RunPolicy
 from harness.options.providers import Book
 from harness.store.manifest import Selection, load, manifests, share
 from harness.store.run import RunFiles
@@ -151,10 +151,10 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: R
         sampling=sampling,
         tasks=tasks,
         results=args.results_dir,
-        way=Way.of(args, model.found, model.price),
+        way=EndpointChoice.of(args, model.found, model.price),
         tuning=tuning,
         selection=selection,
-        terms=Terms(
+        terms=RunPolicy(
             frozenset(args.allow),
             args.restart,
             primary=args.primary,

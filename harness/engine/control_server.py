@@ -46,7 +46,7 @@ IDLE_SECONDS = 60.0
 """How long a connection may say nothing."""
 LIMITS = {
     one.name: one
-    for one in options_of(options.Session)
+    for one in options_of(options.PlayOptions)
     if one.name in ("concurrency", "rpm", "tpm")
 }
 """What can be set: the options of `run`, by name."""

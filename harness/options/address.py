@@ -22,7 +22,7 @@ from harness.client.address import Address, public_url
 from harness.defaults import OPENAI_URL
 from harness.errors import BadInput
 from harness.options import endpoint_file, providers
-from harness.options.options import Endpoint, Fallback, Session
+from harness.options.options import Endpoint, Fallback, PlayOptions
 from harness.options.providers import Provider
 from harness.options.secrets import LARGEST_KEY_FILE
 
@@ -45,7 +45,7 @@ entry. Else it is a variable's name, or an option with the path of a file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ResolvedEndpoint:
     """`addresses` are replicas of one service. `key_from` names the option or variable that held
     the key, None if no key is sent; `provider` is None if no provider was named. `address_from`
     says how the address was named."""
@@ -110,8 +110,8 @@ NO_KEY: Key = (None, None)
 
 
 def find(
-    args: Session, environment: Mapping[str, str], provider: Provider | None = None
-) -> Found | None:
+    args: PlayOptions, environment: Mapping[str, str], provider: Provider | None = None
+) -> ResolvedEndpoint | None:
     """Return the endpoint of a command, None if options and environment name none.
 
     Raise `BadInput` if a provider's address, key or headers are missing.
@@ -137,13 +137,13 @@ def find(
 
 def _at(
     urls: Sequence[str],
-    args: Session,
+    args: PlayOptions,
     environment: Mapping[str, str],
     address_from: str,
     key: Key = NO_KEY,
     provider: Provider | None = None,
     headers: Mapping[str, str] | None = None,
-) -> Found:
+) -> ResolvedEndpoint:
     """Return an endpoint with the command's headers and certificates; a key of the command takes
     precedence.
 
@@ -154,10 +154,12 @@ def _at(
     headers = {**(headers or {}), **dict(args.extra_header)}
     ca_file = args.ca_file or (provider.ca_file if provider else None)
     addresses = [Address(url, value, insecure, headers, ca_file) for url in urls]
-    return Found(tuple(addresses), key_from, provider, address_from)
+    return ResolvedEndpoint(tuple(addresses), key_from, provider, address_from)
 
 
-def _at_endpoint(endpoint: Endpoint, args: Session, environment: Mapping[str, str]) -> Found:
+def _at_endpoint(
+    endpoint: Endpoint, args: PlayOptions, environment: Mapping[str, str]
+) -> ResolvedEndpoint:
     """Return the endpoint in an endpoint file."""
     key_from = None
     if endpoint.key:
@@ -165,7 +167,9 @@ def _at_endpoint(endpoint: Endpoint, args: Session, environment: Mapping[str, st
     return _at([endpoint.url], args, environment, endpoint.address_from, (endpoint.key, key_from))
 
 
-def _at_fallback(fallback: Fallback, args: Session, environment: Mapping[str, str]) -> Found:
+def _at_fallback(
+    fallback: Fallback, args: PlayOptions, environment: Mapping[str, str]
+) -> ResolvedEndpoint:
     """Return the endpoint in a settings file."""
     key = _key_for(fallback.urls, environment, named=True)
     if fallback.key_file and not _explicit_key(args):
@@ -173,7 +177,7 @@ def _at_fallback(fallback: Fallback, args: Session, environment: Mapping[str, st
     return _at(fallback.urls, args, environment, fallback.address_from, key)
 
 
-def _at_variables(args: Session, environment: Mapping[str, str]) -> Iterator[Found]:
+def _at_variables(args: PlayOptions, environment: Mapping[str, str]) -> Iterator[ResolvedEndpoint]:
     """Yield the endpoints that the general variables name; the last is OpenAI itself, if its key is
     there alone.
 
@@ -188,7 +192,9 @@ def _at_variables(args: Session, environment: Mapping[str, str]) -> Iterator[Fou
             yield _at([url], args, environment, variable, _key_for([url], environment, named=False))
 
 
-def _at_provider(provider: Provider, args: Session, environment: Mapping[str, str]) -> Found:
+def _at_provider(
+    provider: Provider, args: PlayOptions, environment: Mapping[str, str]
+) -> ResolvedEndpoint:
     """Return a provider's own addresses, or those of the command instead, to which its key is never
     sent."""
     provider_urls = (
@@ -250,7 +256,9 @@ class EarlierRun:
         return f"`{self.command} {shlex.join([*(words or (FLAG, 'URL')), *more])}`"
 
 
-def for_resume(args: Session, run: EarlierRun, environment: Mapping[str, str]) -> Found:
+def for_resume(
+    args: PlayOptions, run: EarlierRun, environment: Mapping[str, str]
+) -> ResolvedEndpoint:
     """Return the endpoint of an earlier run: named in the same way as before, as that names it
     today.
 
@@ -280,8 +288,8 @@ def for_resume(args: Session, run: EarlierRun, environment: Mapping[str, str]) -
 
 
 def _named_as_before(
-    args: Session, run: EarlierRun, environment: Mapping[str, str]
-) -> Found | None:
+    args: PlayOptions, run: EarlierRun, environment: Mapping[str, str]
+) -> ResolvedEndpoint | None:
     """Return what names an endpoint for a run today, None if nothing does."""
     option, _, path = (run.address_from or "").partition(" ")
     if path and args.fallback and args.fallback.address_from.startswith(f"{option} "):
@@ -305,7 +313,9 @@ def _named_as_before(
     )
 
 
-def _on_loopback(args: Session, run: EarlierRun, environment: Mapping[str, str]) -> Found:
+def _on_loopback(
+    args: PlayOptions, run: EarlierRun, environment: Mapping[str, str]
+) -> ResolvedEndpoint:
     """Return the endpoint that a manifest has on this machine. Raise `BadInput` for any other."""
     is_sent = bool(_explicit_key(args) or args.extra_header)
     if is_sent or not run.urls or not all(map(_is_loopback, run.urls)):
@@ -315,7 +325,7 @@ def _on_loopback(args: Session, run: EarlierRun, environment: Mapping[str, str])
     return _at(run.urls, args, environment, run.address_from or FLAG, NO_KEY, run.provider)
 
 
-def _explicit_key(args: Session) -> Key | None:
+def _explicit_key(args: PlayOptions) -> Key | None:
     """Return the key that an option of the command gives, None without one."""
     if args.api_key_file is not None:
         path = args.api_key_file

@@ -16,7 +16,7 @@ from harness.errors import BadInput, to_install
 from harness.model import JSON
 from harness.option import ANY_TEXT, whole
 from harness.options import fields, providers, trusted
-from harness.options.options import Endpoint, Session
+from harness.options.options import Endpoint, PlayOptions
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ PROVIDER_NAMES = {"qwen": "dashscope"} | {
 """Provider that needs no address in a file -> its name in `providers.toml`."""
 
 
-def endpoint_of(args: Session) -> Endpoint | None:
+def endpoint_of(args: PlayOptions) -> Endpoint | None:
     """Return the endpoint of a command's file, None without one. Raise `BadInput` with file and
     field."""
     if args.config is None:

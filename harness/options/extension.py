@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from harness.option import Check
-from harness.options.options import Session
+from harness.options.options import PlayOptions
 from harness.store.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ class Extension(Generic[OptionsT]):
     commands: ClassVar[Collection[str]] = frozenset({"run", "resume"})
     queue_checks: ClassVar[Mapping[str, Check]] = {}
 
-    def hooks(self, options: OptionsT, command: Session) -> Hooks:
+    def hooks(self, options: OptionsT, command: PlayOptions) -> Hooks:
         """Return the extension's part in the runs of a command. Raise `BadInput` for options that
         cannot be."""
         raise NotImplementedError
 
-    def is_on(self, options: OptionsT, command: Session) -> bool:
+    def is_on(self, options: OptionsT, command: PlayOptions) -> bool:
         """Return whether the options of a command switch the extension on: one of its own is not
         the default."""
         return options != self.options()
@@ -78,7 +78,7 @@ def extensions() -> Sequence[Extension[Any]]:
     return [*shipped_extensions, *[point.load() for point in entry_points(group=GROUP)]]
 
 
-def hooks_of(command: Session, manifests: Sequence[Manifest] = ()) -> list[Hooks]:
+def hooks_of(command: PlayOptions, manifests: Sequence[Manifest] = ()) -> list[Hooks]:
     """Return the hooks of the extensions that the options of a command switch on, or the manifests
     of the runs that go on."""
     hooks = []

@@ -18,7 +18,7 @@ from harness.cost import Price
 from harness.errors import BadInput, in_brief, which_is_known
 from harness.model import JSON, Message, Request
 from harness.options import address, options, prices, providers
-from harness.options.options import RunOptions, Session
+from harness.options.options import PlayOptions, RunOptions
 from harness.options.providers import Book, Provider, QueuedModel
 from harness.store.manifest import Manifest, manifests
 
@@ -40,7 +40,7 @@ class Model:
 
     name: str
     sampling: Sampling
-    found: address.Found | None
+    found: address.ResolvedEndpoint | None
     pace: JSON
     price: Price | None
     queued: Mapping[str, Any]
@@ -207,7 +207,7 @@ def _is_same_run(manifest: Manifest, args: RunOptions, model: str) -> bool:
     return identity["benchmark"] == args.found().name and identity["model"] == model
 
 
-def provider_named(name: str | None, book: Book, args: Session) -> Provider | None:
+def provider_named(name: str | None, book: Book, args: PlayOptions) -> Provider | None:
     if name is None:
         return None
     provider = book.providers.get(name)

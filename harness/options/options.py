@@ -140,7 +140,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SettingsFileValues:
     """What a file gives a command, by the names of options: values, and their places; and an
     address with its key."""
 
@@ -340,7 +340,7 @@ of_request = partial(option, group=REQUEST)
 
 
 @command_options
-class Session(ResultsFolder, Pages):
+class PlayOptions(ResultsFolder, Pages):
     """Commands that play: endpoint, tuning, display. Those of `Tuning` have its names; None is what
     the provider, an earlier process or the default says. `progress` gets snapshots instead of the
     display, and `run_async` awaits the play in a loop that runs already. `endpoint` is that of
@@ -477,7 +477,7 @@ class Session(ResultsFolder, Pages):
 
 
 @command_options
-class RunOptions(Session, TasksFolder, OneBenchmark):
+class RunOptions(PlayOptions, TasksFolder, OneBenchmark):
     """`benchmark_class` is the class that `benchmark` names, and `of_benchmark` are its settings,
     by their fields."""
 
@@ -614,7 +614,7 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
 
 
 @command_options
-class ResumeOptions(Session, Earlier, Which):
+class ResumeOptions(PlayOptions, Earlier, Which):
     """Options of `resume`."""
 
     examples: ClassVar[Sequence[str]] = (
@@ -641,7 +641,7 @@ def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
     return [name for name in cls.subsets if name in wanted]
 
 
-def tuning(options: Session, earlier: JSON) -> defaults.Tuning:
+def tuning(options: PlayOptions, earlier: JSON) -> defaults.Tuning:
     """Return the tuning of a command: from its options, else from an earlier process of the run,
     else defaults."""
     earlier = {**earlier, "start": earlier.get("learned_limit") or earlier.get("start")}

@@ -22,8 +22,8 @@ from harness.benchmarks import hash_seed, settings
 from harness.benchmarks.registry import check_baseline
 from harness.client.request_body import Sampling
 from harness.cost import Price
-from harness.options.address import Found
-from harness.options.options import Session
+from harness.options.address import ResolvedEndpoint
+from harness.options.options import PlayOptions
 from harness.store.manifest import (
     EndpointProvenance,
     Identity,
@@ -48,7 +48,7 @@ PACKAGES += ["pycityproto", "shapely"]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class EndpointChoice:
     """Where requests go, and what they cost. `found` is None for baselines, which the harness
     answers itself.
 
@@ -56,15 +56,17 @@ class Way:
     `providers_file` and `ca_file`. `price` is None if it is not known; a run that has one keeps it.
     """
 
-    found: Found | None = None
+    found: ResolvedEndpoint | None = None
     price: Price | None = None
     providers_file: str | None = None
     headers: tuple[str, ...] = ()
     ca_file: str | None = None
 
     @classmethod
-    def of(cls, args: Session, found: Found | None, price: Price | None) -> Way:
-        """Return the way of a command."""
+    def of(
+        cls, args: PlayOptions, found: ResolvedEndpoint | None, price: Price | None
+    ) -> EndpointChoice:
+        """Return the endpoint of a command."""
         providers_file = None
         if args.providers:
             providers_file = str(args.providers.resolve())
@@ -106,7 +108,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RunPolicy:
     """On which terms a run begins or goes on: differences from an earlier one that are `allowed`,
     or its `restart`.
 
@@ -139,12 +141,12 @@ class Plan:
     sampling: Sampling
     tasks: Mapping[str, Path]
     results: Path
-    way: Way
+    way: EndpointChoice
     tuning: defaults.Tuning
     selection: Selection = field(
         default_factory=lambda: Selection(ratio=1.0, sample_seed=defaults.SAMPLE_SEED)
     )
-    terms: Terms = field(default_factory=Terms)
+    terms: RunPolicy = field(default_factory=RunPolicy)
     roles: Mapping[str, Plan] = field(default_factory=dict)
     """For each role of the benchmark that has a model, a plan with its endpoint, price and limits;
     its parameters are in `sampling.roles`, too."""
@@ -154,7 +156,7 @@ class Plan:
             check_baseline(self.sampling.model, type(self.benchmark))
 
     @property
-    def found(self) -> Found | None:
+    def found(self) -> ResolvedEndpoint | None:
         """Return the addresses of an endpoint, None for baselines."""
         return self.way.found
 

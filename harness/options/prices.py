@@ -29,7 +29,7 @@ from harness.defaults import EMBEDDED
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.options import providers
-from harness.options.address import Found, hosts_in
+from harness.options.address import ResolvedEndpoint, hosts_in
 from harness.options.providers import Book, Provider
 from harness.store.manifest import Manifest, Priced
 
@@ -70,7 +70,7 @@ def shipped() -> Mapping[str, Prices]:
     }
 
 
-def price_of(endpoint: Found | None, model: str, book: Book) -> Price | None:
+def price_of(endpoint: ResolvedEndpoint | None, model: str, book: Book) -> Price | None:
     """Return the price of a model at an endpoint; None if it is not known, and for a baseline,
     which costs nothing."""
     if endpoint:
@@ -78,7 +78,7 @@ def price_of(endpoint: Found | None, model: str, book: Book) -> Price | None:
     return None
 
 
-def _prices(endpoint: Found, model: str, book: Book) -> Iterator[Price]:
+def _prices(endpoint: ResolvedEndpoint, model: str, book: Book) -> Iterator[Price]:
     """Yield the prices of a model, the one that counts first: the user's own, then those of its
     whole name."""
     names = list(dict.fromkeys((model, DATE.sub("", model))))
@@ -102,7 +102,7 @@ def _prices(endpoint: Found, model: str, book: Book) -> Iterator[Price]:
         yield from _package_prices(tables, name)
 
 
-def _providers_at(endpoint: Found, known: Mapping[str, Provider]) -> list[Provider]:
+def _providers_at(endpoint: ResolvedEndpoint, known: Mapping[str, Provider]) -> list[Provider]:
     """Return the providers that have all servers of an endpoint."""
     return [
         provider for provider in known.values() if endpoint.hosts <= hosts_in(provider.base_url)
@@ -241,11 +241,11 @@ def _price_again(manifest: Manifest, priced: Priced, book: Book) -> Price | None
     places += manifest.provenance.get("roles", {}).values()
     names = [place.get("provider") for place in places if place["endpoint"] == priced.endpoint]
     provider = book.providers.get(next(filter(None, names), ""))
-    found = Found(tuple(map(Address, priced.endpoint.split())), None, provider)
+    found = ResolvedEndpoint(tuple(map(Address, priced.endpoint.split())), None, provider)
     return price_of(found, priced.model or manifest.identity["model"], book)
 
 
-def _is_at_own(found: Found, provider: Provider) -> bool:
+def _is_at_own(found: ResolvedEndpoint, provider: Provider) -> bool:
     """Return whether all addresses are on servers that the providers file, or a variable, names for
     the provider. One that has no address of its own is wherever the user says."""
     provider_urls = (

@@ -17,8 +17,8 @@ from harness.client.request_body import Sampling
 from harness.cost import Price, price_in
 from harness.errors import BadInput, which_is_known
 from harness.options import address, models, options, prices, providers
-from harness.options.options import Session
-from harness.options.plan import Plan, Way
+from harness.options.options import PlayOptions
+from harness.options.plan import EndpointChoice, Plan
 from harness.options.providers import Book
 from harness.store.manifest import EndpointProvenance, Manifest
 
@@ -89,7 +89,7 @@ def role_models(
     return [chosen[role] for role in cls.roles if role in chosen]
 
 
-def with_roles(plan: Plan, args: Session, book: Book, chosen: Sequence[RoleModel]) -> Plan:
+def with_roles(plan: Plan, args: PlayOptions, book: Book, chosen: Sequence[RoleModel]) -> Plan:
     """Return a plan with the models of its roles. Raise `BadInput` for one without an address."""
     plans = {}
     for choice in chosen:
@@ -113,7 +113,7 @@ def with_roles(plan: Plan, args: Session, book: Book, chosen: Sequence[RoleModel
     return _joined(plan, plans)
 
 
-def with_earlier_roles(plan: Plan, args: Session, book: Book, manifest: Manifest) -> Plan:
+def with_earlier_roles(plan: Plan, args: PlayOptions, book: Book, manifest: Manifest) -> Plan:
     """Return a plan to resume with the roles of its manifest, each where it is named today. Raise
     `BadInput` as `address.for_resume` does."""
     plans = {}
@@ -131,8 +131,8 @@ def with_earlier_roles(plan: Plan, args: Session, book: Book, manifest: Manifest
 
 
 def _found_again(
-    plan: Plan, args: Session, book: Book, role: str, recorded: EndpointProvenance
-) -> address.Found | None:
+    plan: Plan, args: PlayOptions, book: Book, role: str, recorded: EndpointProvenance
+) -> address.ResolvedEndpoint | None:
     if recorded["endpoint"] == defaults.EMBEDDED:
         return None
     name = recorded.get("provider")
@@ -146,7 +146,7 @@ def _found_again(
     return address.for_resume(args, run, os.environ)
 
 
-def _for_role(args: Session) -> Session:
+def _for_role(args: PlayOptions) -> PlayOptions:
     """Return options without those that are about the endpoint of the model under test."""
     return replace(
         args,
@@ -161,9 +161,9 @@ def _for_role(args: Session) -> Session:
 
 def _role_plan(
     plan: Plan,
-    args: Session,
+    args: PlayOptions,
     sampling: Sampling,
-    endpoint: address.Found | None,
+    endpoint: address.ResolvedEndpoint | None,
     price: Price | None,
 ) -> Plan:
     """Return the plan of a role: on the account of the model under test it has its limits, else
@@ -171,7 +171,10 @@ def _role_plan(
     for place in endpoint.addresses if endpoint else ():
         usable(place)
     role_plan = replace(
-        plan, sampling=sampling, way=Way.of(args, endpoint, price if endpoint else None), roles={}
+        plan,
+        sampling=sampling,
+        way=EndpointChoice.of(args, endpoint, price if endpoint else None),
+        roles={},
     )
     if role_plan.shares_with(plan):
         return role_plan

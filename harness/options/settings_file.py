@@ -28,7 +28,7 @@ from harness.errors import BadInput, did_you_mean
 from harness.model import JSON
 from harness.option import Option, number
 from harness.options import fields, user_files
-from harness.options.options import Fallback, Given
+from harness.options.options import Fallback, SettingsFileValues
 from harness.options.user_files import Document
 
 SECRETS = frozenset({"api-key", "api_key", "extra-header", *fields.KEYS})
@@ -76,13 +76,13 @@ class _Table(NamedTuple):
 
 def of_command(
     call: CommandCall, typed: Mapping[str, Any], run_call: Callable[[], CommandCall]
-) -> Given:
+) -> SettingsFileValues:
     """Return what a command gets of the file that it names, or finds. `run_call` returns a call of
     `run`: a run whose address this file named goes on where it names it now. Raise `BadInput` for a
     file that cannot be used."""
     file = user_files.read(user_files.SETTINGS, typed.get("settings_file"), os.environ)
     if file is None:
-        return Given()
+        return SettingsFileValues()
     benchmark = typed.get("benchmark", BENCHMARK if call.command == RUN else "")
     values = given(file, call, benchmark, frozenset(typed))
     if call.command == RESUME:
@@ -103,7 +103,7 @@ class CommandCall:
     others: Callable[[], Mapping[str, Sequence[Option]]]
 
 
-def given(file: Document, call: CommandCall, benchmark: str, typed: Set[str]) -> Given:
+def given(file: Document, call: CommandCall, benchmark: str, typed: Set[str]) -> SettingsFileValues:
     """Return what a file gives a command. Raise `BadInput` with file and key for one that is
     unknown, or whose value the option refuses."""
     values = _values(file, call, benchmark)
@@ -125,7 +125,7 @@ def given(file: Document, call: CommandCall, benchmark: str, typed: Set[str]) ->
             if name in values:
                 endpoint[name] = values.pop(name)
     plain_values = {name: value.value for name, value in values.items()}
-    return Given(plain_values, _fallback(file, endpoint), places)
+    return SettingsFileValues(plain_values, _fallback(file, endpoint), places)
 
 
 def _fallback(file: Document, endpoint: Mapping[str, _Value]) -> Fallback | None:

@@ -13,8 +13,8 @@ import pytest
 from harness.defaults import OPENAI_URL
 from harness.errors import BadInput
 from harness.options import address
-from harness.options.address import EarlierRun, Found
-from harness.options.options import Session
+from harness.options.address import EarlierRun, ResolvedEndpoint
+from harness.options.options import PlayOptions
 from harness.options.providers import Provider
 
 RELAY, OTHER = "https://relay.example/v1", "https://other.example/v1"
@@ -23,27 +23,31 @@ LLM = {"LLM_API_BASE": RELAY, "LLM_API_KEY": "llm-key"}
 OPENAI = {"OPENAI_API_KEY": "openai-key"}
 
 
-def options(url: str | None = None, key: str | None = None, file: Path | None = None) -> Session:
-    return Session(api_url=[url] if url else None, api_key=key, api_key_file=file)
+def options(
+    url: str | None = None, key: str | None = None, file: Path | None = None
+) -> PlayOptions:
+    return PlayOptions(api_url=[url] if url else None, api_key=key, api_key_file=file)
 
 
-def find(args: Session, environment: dict[str, str]) -> tuple[str, str | None, str | None] | None:
+def find(
+    args: PlayOptions, environment: dict[str, str]
+) -> tuple[str, str | None, str | None] | None:
     """Address, key and where the key came from."""
     return flat(address.find(args, environment))
 
 
-def flat(found: Found | None) -> tuple[str, str | None, str | None] | None:
+def flat(found: ResolvedEndpoint | None) -> tuple[str, str | None, str | None] | None:
     return (found.addresses[0].url, found.addresses[0].key, found.key_from) if found else None
 
 
 def again(
-    args: Session,
+    args: PlayOptions,
     environment: dict[str, str],
     provider: Provider | None = None,
     url: str = RELAY,
     key_from: str | None = "LLM_API_KEY",
     **provenance: object,
-) -> Found:
+) -> ResolvedEndpoint:
     """The endpoint on which the run `r` goes on."""
     recorded = {"endpoint": url, "key_from": key_from, **provenance}
     return address.for_resume(
@@ -87,7 +91,7 @@ def key_file(tmp_path: Path) -> Path:
     ],
 )
 def test_address_and_key_of_a_new_run(
-    args: Session, environment: dict[str, str], found: tuple[str, str | None, str | None] | None
+    args: PlayOptions, environment: dict[str, str], found: tuple[str, str | None, str | None] | None
 ) -> None:
     """Options before `LLM_*` before `OPENAI_*`; without a known address there is no endpoint."""
     assert find(args, environment) == found
@@ -107,7 +111,7 @@ def test_address_and_key_of_a_new_run(
         (options(), {"LLM_API_KEY": "llm-key", "OPENAI_BASE_URL": OTHER}),
     ],
 )
-def test_key_does_not_go_to_another_address(args: Session, environment: dict[str, str]) -> None:
+def test_key_does_not_go_to_another_address(args: PlayOptions, environment: dict[str, str]) -> None:
     """Another host, port or scheme than the key's own gets the request without a key."""
     found = find(args, environment)
     assert found is not None
@@ -414,7 +418,7 @@ def test_key_or_header_of_a_command_wants_an_address_of_today(given: str, key_fi
 def test_flags_of_a_command_line_name_address_and_key_again(key_file: Path) -> None:
     """As far as they can be shown."""
 
-    def flags(args: Session, environment: dict[str, str]) -> list[str]:
+    def flags(args: PlayOptions, environment: dict[str, str]) -> list[str]:
         found = address.find(args, environment)
         assert found is not None
         return found.flags

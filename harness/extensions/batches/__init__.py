@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.option import option
 from harness.options.extension import Extension
-from harness.options.options import Session
+from harness.options.options import PlayOptions
 from harness.store.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ def by_batches(manifest: Manifest) -> bool:
 class _Batches(Extension[Batch]):
     name, options = "batches", Batch
 
-    def hooks(self, options: Batch, command: Session) -> Batches:
+    def hooks(self, options: Batch, command: PlayOptions) -> Batches:
         from harness.extensions.batches.batches import Batches
 
         return Batches(options, command)
 
-    def is_on(self, options: Batch, command: Session) -> bool:
+    def is_on(self, options: Batch, command: PlayOptions) -> bool:
         return bool(options.batch)
 
     def continues(self, manifest: Manifest) -> bool:

@@ -19,14 +19,14 @@ from harness.extensions.batches import TUNING, Batch, by_batches
 from harness.extensions.batches.api import BatchApi
 from harness.extensions.batches.waves import Waves
 from harness.model import JSON, Completion
-from harness.options.options import Session
+from harness.options.options import PlayOptions
 from harness.options.plan import Plan
 from harness.store.manifest import Manifest
 from harness.ui.words import plural
 
 
 class Batches(Hooks):
-    def __init__(self, options: Batch, command: Session) -> None:
+    def __init__(self, options: Batch, command: PlayOptions) -> None:
         self._wanted = options.batch
         self._local = command.option("engine", "local") == "local"
         self._estimating = command.option("estimate", False)

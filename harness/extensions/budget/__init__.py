@@ -12,7 +12,7 @@ from harness.cost import plain, rounded
 from harness.errors import HarnessError, in_brief
 from harness.option import option
 from harness.options.extension import Extension
-from harness.options.options import Session
+from harness.options.options import PlayOptions
 from harness.store.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -113,12 +113,12 @@ class _Budget(Extension[Budget]):
         )
     }
 
-    def hooks(self, options: Budget, command: Session) -> Budgets:
+    def hooks(self, options: Budget, command: PlayOptions) -> Budgets:
         from harness.extensions.budget.budgets import Budgets
 
         return Budgets(options, command)
 
-    def is_on(self, options: Budget, command: Session) -> bool:
+    def is_on(self, options: Budget, command: PlayOptions) -> bool:
         return options.budget is not None or command.option("queue") is not None
 
     def continues(self, manifest: Manifest) -> bool:

@@ -28,7 +28,7 @@ from harness.extensions.budget import Budget as BudgetOptions
 from harness.extensions.budget.ledger import Ledger
 from harness.extensions.budget.meter import Budget, Meter
 from harness.model import JSON, Reply
-from harness.options.options import Session as Command
+from harness.options.options import PlayOptions as Command
 from harness.options.plan import Plan
 from harness.store.manifest import Manifest, part_of
 from harness.store.submissions import pending

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.option import option
 from harness.options.extension import Extension
-from harness.options.options import Session
+from harness.options.options import PlayOptions
 
 if TYPE_CHECKING:
     from harness.extensions.estimate.first_users import FirstUsers
@@ -30,7 +30,7 @@ class Estimate:
 class _Estimate(Extension[Estimate]):
     name, options, commands = "estimate", Estimate, frozenset({"run"})
 
-    def hooks(self, options: Estimate, command: Session) -> FirstUsers:
+    def hooks(self, options: Estimate, command: PlayOptions) -> FirstUsers:
         from harness.extensions.estimate.first_users import FirstUsers
 
         return FirstUsers(options)

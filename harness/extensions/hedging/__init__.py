@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from harness.model import JSON
 from harness.option import number, option
 from harness.options.extension import Extension
-from harness.options.options import Session
+from harness.options.options import PlayOptions
 from harness.store.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def multiple_of(manifest: Manifest) -> float:
 class _Hedging(Extension[Hedge]):
     name, options = "hedging", Hedge
 
-    def hooks(self, options: Hedge, command: Session) -> Hedging:
+    def hooks(self, options: Hedge, command: PlayOptions) -> Hedging:
         from harness.extensions.hedging.hedging import Hedging
 
         return Hedging(options)

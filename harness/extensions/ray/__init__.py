@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from harness.option import option, whole
 from harness.options.extension import Extension
-from harness.options.options import Session
+from harness.options.options import PlayOptions
 
 if TYPE_CHECKING:
     from harness.extensions.ray.engine import Workers
@@ -60,7 +60,7 @@ def of_workers(args: Ray) -> list[str]:
 class _Ray(Extension[Ray]):
     name, options = "ray", Ray
 
-    def hooks(self, options: Ray, command: Session) -> Workers:
+    def hooks(self, options: Ray, command: PlayOptions) -> Workers:
         from harness.extensions.ray.engine import Workers
 
         return Workers(options, command)

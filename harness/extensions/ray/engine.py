@@ -23,7 +23,7 @@ from harness.extensions.ray import LOCAL, RAY, Ray, of_workers
 from harness.extensions.ray.crew import Crew
 from harness.extensions.ray.lane import LaneOfParts
 from harness.extensions.ray.messages import RESULTS, REUSED, TASKS, WorkerPlan
-from harness.options.options import Session
+from harness.options.options import PlayOptions
 from harness.options.plan import Plan
 from harness.store.files import RunFiles
 
@@ -32,7 +32,7 @@ class Workers(Hooks):
     """`address` is that of a cluster, None for one on this machine. `workers` is how many are
     wanted, None for one on each free CPU."""
 
-    def __init__(self, options: Ray, command: Session) -> None:
+    def __init__(self, options: Ray, command: PlayOptions) -> None:
         """Raise `BadInput` for options of another engine."""
         if options.engine == LOCAL:
             raise BadInput(f"{of_workers(options)[0]} is for --engine {RAY}")

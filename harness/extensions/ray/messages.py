@@ -9,7 +9,7 @@ from typing import NamedTuple
 from harness.defaults import Tuning
 from harness.errors import HarnessError
 from harness.model import Snapshot
-from harness.options.plan import Way
+from harness.options.plan import EndpointChoice
 from harness.store.manifest import Manifest
 
 LOGS = ("responses", "results", "failures", "events")
@@ -24,7 +24,7 @@ class WorkerPlan(NamedTuple):
     used, None without one."""
 
     name: str
-    way: Way
+    way: EndpointChoice
     tuning: Tuning
     allow_invalid: bool
     files: Mapping[str, bytes]

@@ -43,7 +43,7 @@ from harness.model import Snapshots
 from harness.options import trusted
 from harness.options.extension import counts, extensions, hooks_of
 from harness.options.options import ResumeOptions
-from harness.options.plan import Plan, Terms, sampling_again
+from harness.options.plan import Plan, RunPolicy, sampling_again
 from harness.store.files import RunFiles
 
 LEASE_SECONDS = 10.0
@@ -193,7 +193,7 @@ class PartEngine(Hooks):
             way=self._plan.way,
             tuning=self._plan.tuning,
             selection=manifest.selection,
-            terms=Terms(allow_invalid=self._plan.allow_invalid, earlier=manifest),
+            terms=RunPolicy(allow_invalid=self._plan.allow_invalid, earlier=manifest),
         )
         admit_sockets(
             *sockets([plan])

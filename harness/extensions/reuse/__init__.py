@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.option import RUNS, option
 from harness.options.extension import Extension
-from harness.options.options import Session
+from harness.options.options import PlayOptions
 from harness.store.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Reuse:
 class _Reuse(Extension[Reuse]):
     name, options = "reuse", Reuse
 
-    def hooks(self, options: Reuse, command: Session) -> Reusing:
+    def hooks(self, options: Reuse, command: PlayOptions) -> Reusing:
         from harness.extensions.reuse.reuse import Reusing
 
         return Reusing(options, command)

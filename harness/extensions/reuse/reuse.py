@@ -15,14 +15,14 @@ from harness.errors import BadInput
 from harness.extensions.reuse import Reuse
 from harness.extensions.reuse.saved_replies import SavedReplies
 from harness.model import JSON, Completion
-from harness.options.options import Session
+from harness.options.options import PlayOptions
 from harness.options.plan import Plan
 from harness.store.manifest import Identity, Manifest, differences, load
 from harness.store.run import RunFiles, value_text
 
 
 class Reusing(Hooks):
-    def __init__(self, options: Reuse, command: Session) -> None:
+    def __init__(self, options: Reuse, command: PlayOptions) -> None:
         assert options.reuse is not None  # it is on
         self._folder = selection.folder(options.reuse, command.results_dir)
         self._estimating = command.option("estimate", False)

@@ -19,7 +19,7 @@ from harness.cost import Cost, Price, cost_of, each, money_text, plain, rounded,
 from harness.errors import BadInput
 from harness.model import Completion, Money, RunUsage
 from harness.options import prices, providers
-from harness.options.address import Found
+from harness.options.address import ResolvedEndpoint
 from harness.options.providers import Book
 
 OWN = '{currency = "CNY", prompt = 1, completion = 2}'
@@ -31,9 +31,11 @@ def read(folder: Path, text: str) -> Book:
     return providers.read(file, {})
 
 
-def at(url: str, provider: str | None = None, book: Book | None = None) -> Found:
+def at(url: str, provider: str | None = None, book: Book | None = None) -> ResolvedEndpoint:
     book = book or providers.shipped()
-    return Found((Address(url),), "--api-key", book.providers[provider] if provider else None)
+    return ResolvedEndpoint(
+        (Address(url),), "--api-key", book.providers[provider] if provider else None
+    )
 
 
 def test_every_shipped_price_has_a_day_and_a_page() -> None:

@@ -15,7 +15,7 @@ from harness.commands.parser import COMMANDS, all_options, built, parsed
 from harness.errors import BadInput
 from harness.option import Option
 from harness.options import address
-from harness.options.address import Found
+from harness.options.address import ResolvedEndpoint
 from harness.options.settings_file import ENDPOINT, KEY_FILE, URLS
 from tests.support import ROOT
 from tests.support.allowed import allow
@@ -55,7 +55,7 @@ def given(words: str, *names: str) -> list[Any]:
     ]
 
 
-def endpoint(words: str, environment: dict[str, str]) -> Found:
+def endpoint(words: str, environment: dict[str, str]) -> ResolvedEndpoint:
     found = address.find(parsed(words.split()).args, environment)
     assert found is not None
     return found
