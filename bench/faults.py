@@ -44,7 +44,7 @@ from bench.outage import KILLED, MANNERS, Mortal, Outage, mortal, settled, suffe
 from bench.processes import run_command, stats, synthesise
 from bench.tally import BAD_WORDS
 from harness.model import JSON
-from harness.store.log import sound_lines
+from harness.store.log import valid_lines
 from harness.store.run import RunFiles
 from tests.support.endpoint_double.faults import CONTENT, STALL, STREAM, STREAM_STALL, TRANSPORT
 
@@ -315,7 +315,7 @@ def outcome(
     case: Case, results: Path, ended: subprocess.CompletedProcess[str], endpoint: Mortal
 ) -> Outcome:
     files = RunFiles(results / "run", case.subject.subset)
-    events = [orjson.loads(line.text) for line in sound_lines(files.events)]
+    events = [orjson.loads(line.text) for line in valid_lines(files.events)]
     retries = [event for event in events if event["what"] in ("retry", "probe", "outage")]
     file = files.report("json")
     report = orjson.loads(file.read_bytes()) if file.exists() else {}
@@ -323,10 +323,10 @@ def outcome(
         ended.returncode,
         ended.stdout + endpoint.said(),
         files.results.read_bytes() if files.results.exists() else b"",
-        sum(1 for _ in sound_lines(files.failures)),
+        sum(1 for _ in valid_lines(files.failures)),
         settled(endpoint),
         Counter(stats(endpoint.url)["faults"]),
-        sum(1 for _ in sound_lines(files.responses)),
+        sum(1 for _ in valid_lines(files.responses)),
         Counter(event.get("kind", event["what"]) for event in retries),
         1 + max((event["try_number"] for event in retries), default=0),
         endpoint.struck,

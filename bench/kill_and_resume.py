@@ -20,7 +20,7 @@ from pathlib import Path
 import orjson
 
 from bench.processes import endpoint, run_command, stats, synthesise
-from harness.store.log import sound_lines
+from harness.store.log import valid_lines
 
 STREAMPROFILE, DAILYMOBILITY = "streamprofile", "dailymobility"
 LIFE = 0.9
@@ -172,7 +172,7 @@ def _saved_twice(folder: Path, subject: Subject) -> int:
     """Return the number of replies to the same question of the same user beyond the first."""
     saved = [
         orjson.loads(line.text)
-        for line in sound_lines(folder / "run" / f"responses_{subject.subset}.jsonl")
+        for line in valid_lines(folder / "run" / f"responses_{subject.subset}.jsonl")
     ]
     counts = Counter((line["user_id"], line["request"], line["nth"]) for line in saved)
     return len(saved) - len(counts)

@@ -26,7 +26,7 @@ from typing import Any
 import orjson
 
 from bench.processes import endpoint, run_command, stats, synthesise
-from harness.store.log import sound_lines
+from harness.store.log import valid_lines
 from tests.extensions.ray.raylets import Raylets, cluster
 from tests.support.processes import children, wait_for, words_of
 
@@ -104,7 +104,7 @@ def killed(kind: str, rng: random.Random, tasks: Path, results: Path, wanted: by
         if code:
             code = subprocess.run(words(url, tasks, results), **quiet).returncode
         seen = stats(url)
-    saved = [orjson.loads(line.text) for line in sound_lines(run / RESPONSES)]
+    saved = [orjson.loads(line.text) for line in valid_lines(run / RESPONSES)]
     times = Counter((one["user_id"], one["request"], one["nth"]) for one in saved)
     return Outcome(
         kind,

@@ -13,7 +13,7 @@ import orjson
 
 from bench.blows import BLOWS, NONE, ORPHANED, Blow, Life
 from harness.model import JSON
-from harness.store.log import sound_lines
+from harness.store.log import valid_lines
 from harness.store.manifest import COMPLETE, load
 from harness.store.run import RunFiles, runs
 
@@ -62,9 +62,9 @@ def look(folder: Path) -> Seen:
 
 def _look_at(files: RunFiles, seen: Seen) -> None:
     run = files.folder.name, files.subset
-    records = [orjson.loads(line.text) for line in sound_lines(files.results)]
+    records = [orjson.loads(line.text) for line in valid_lines(files.results)]
     seen.users.update((*run, record["user_id"], record.get("repeat", 1)) for record in records)
-    replies = [orjson.loads(line.text) for line in sound_lines(files.responses)]
+    replies = [orjson.loads(line.text) for line in valid_lines(files.responses)]
     seen.replies.update(
         (*run, reply["user_id"], reply.get("repeat", 1), reply["request"], reply["nth"])
         for reply in replies

@@ -15,7 +15,7 @@ from harness.model import JSON
 from harness.reporting import report_files
 from harness.scoring.reports import Report
 from harness.store.files import RunFiles
-from harness.store.log import lines, sound
+from harness.store.log import has_valid_crc, lines
 
 PREFIX = "inference_results_"
 
@@ -39,7 +39,7 @@ class Imported:
         """Return the report of these results; None if `reeval` has not scored them, or they were
         written again."""
         first = next((line.text for line in lines(self.files.results)), b"")
-        if not sound(first):
+        if not has_valid_crc(first):
             return None
         try:
             return report_files.read(content(self.files.report("json"), DOCUMENT_MOST))
@@ -52,7 +52,7 @@ class Imported:
         changed since."""
         if self.report is None:
             return False
-        return all(sound(line.text) for line in lines(self.files.results) if line.text)
+        return all(has_valid_crc(line.text) for line in lines(self.files.results) if line.text)
 
     @property
     def remedy(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.benchmarks.files import open_regular
 from harness.model import JSON, Completion
-from harness.store.log import Line, line_at, lines, sound, unseal
+from harness.store.log import Line, decode_line, has_valid_crc, line_at, lines
 from harness.store.tasks import key_hash
 
 Beat = Callable[[], None]
@@ -28,10 +28,10 @@ def opened(path: Path, beat: Beat) -> Iterator[tuple[str, int, Line, JSON | None
 
 
 def _object(line: Line) -> JSON | None:
-    if not sound(line.text) or not line.ended:
+    if not has_valid_crc(line.text) or not line.ended:
         return None
     try:
-        return unseal(line.text)
+        return decode_line(line.text)
     except ValueError:
         return None
 
@@ -93,4 +93,4 @@ class Replies:
         if first < last:
             with open_regular(self._path) as file:
                 for offset in self._offsets[first:last]:
-                    yield unseal(line_at(file, int(offset)))
+                    yield decode_line(line_at(file, int(offset)))

@@ -177,7 +177,7 @@ class Lane:
         """Note that nothing is in flight, and sync what nobody waits for any more."""
         self._warn_of_other_models()
         for run in self.runs:
-            run.store.landed()
+            run.store.log_none_in_flight()
         await self.commit.flush()
         for task in self.tasks:
             task.flushed()
@@ -284,7 +284,7 @@ class Lane:
         run, size, role = user.run, len(asked.body), asked.role
         # what is no bill's business is not logged
         times = self.callers[role].at_once if role in run.billed_roles else 0
-        run.store.starts(size, times, role)
+        run.store.request_sent(size, times, role)
         try:
             reply = await self.send(user, asked, partial(user.warn, asked))
             user.keep(asked, reply)
@@ -292,9 +292,9 @@ class Lane:
             raise
         except BaseException:
             user.failed_role = role
-            run.store.lands(size, times, role)
+            run.store.request_done(size, times, role)
             raise
-        run.store.lands(size, times, role)
+        run.store.request_done(size, times, role)
         return reply.completion
 
     async def _send(self, user: User, asked: Asked, warn: Warn) -> Reply:

@@ -289,7 +289,7 @@ class _Reader:
         with _reading(self._source.files.results) as file:
             for number in numbers:
                 line = log.line_at(file, int(self._starts[number]))
-                data = log.parsed(line) if log.sound(line) else {}
+                data = log.decode_or_empty(line) if log.has_valid_crc(line) else {}
                 of_task = (
                     type(data.get("task")) is str
                     if index is None
@@ -323,7 +323,7 @@ class _Reader:
         with _reading(self._source.files.responses) as file:
             for offset in places:
                 line = log.line_at(file, int(offset))
-                data = log.parsed(line) if log.sound(line) else {}
+                data = log.decode_or_empty(line) if log.has_valid_crc(line) else {}
                 replies.append(completion_of(data) if data.get("user_id") == user else None)
         return [completion for completion in replies if completion is not None]
 

@@ -37,13 +37,13 @@ UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 TAIL = len(b',"crc":"00000000"}')
 
 
-def seal(data: JSON) -> bytes:
+def encode_line(data: JSON) -> bytes:
     """Return the line for an object of at least one member, with its checksum and line end."""
     payload = orjson.dumps(data)[:-1]
     return b'%b,"crc":"%08x"}\n' % (payload, crc32(payload))
 
 
-def sound(line: bytes) -> bool:
+def has_valid_crc(line: bytes) -> bool:
     """Return whether a line (without its end) is as it was written."""
     payload, tail = line[:-TAIL], line[-TAIL:]
     return tail == b',"crc":"%08x"}' % crc32(payload) and payload[:1] == b"{"
@@ -51,23 +51,23 @@ def sound(line: bytes) -> bool:
 
 def checked(line: bytes, path: Path) -> bytes:
     """Return a line that was sound before. Raise `MachineError` if it no longer is."""
-    if not sound(line):
+    if not has_valid_crc(line):
         raise MachineError(f"{path} was changed by another program: run again to repair it")
     return line
 
 
-def unseal(line: bytes) -> JSON:
+def decode_line(line: bytes) -> JSON:
     """Return the object of a sound line, without its checksum."""
     data: JSON = orjson.loads(line)
     del data["crc"]
     return data
 
 
-def parsed(line: bytes) -> JSON:
-    """Return `unseal`'s object, or an empty one for a line with a correct checksum that is not
+def decode_or_empty(line: bytes) -> JSON:
+    """Return `decode_line`'s object, or an empty one for a line with a correct checksum that is not
     JSON."""
     try:
-        return unseal(line)
+        return decode_line(line)
     except ValueError:
         return {}
 
@@ -123,7 +123,7 @@ def checked_lines(path: Path) -> Iterator[tuple[Line, bool]]:
     is_any_sound, is_changed = False, False
     for line in lines(path):
         if line.text:
-            is_sound = sound(line.text)
+            is_sound = has_valid_crc(line.text)
             if is_sound:
                 is_any_sound = True
             elif line.ended and (b"\0" not in line.text or line.text.startswith(UTF16)):
@@ -138,14 +138,14 @@ def checked_lines(path: Path) -> Iterator[tuple[Line, bool]]:
         )
 
 
-def sound_lines(path: Path) -> Iterator[Line]:
+def valid_lines(path: Path) -> Iterator[Line]:
     """Yield the lines that are as they were written. Raise as `checked_lines`."""
     return (line for line, is_sound in checked_lines(path) if is_sound)
 
 
 def objects(path: Path) -> Iterator[tuple[Line, JSON]]:
     """Return sound lines with their objects. Raise as `checked_lines`."""
-    return ((line, parsed(line.text)) for line in sound_lines(path))
+    return ((line, decode_or_empty(line.text)) for line in valid_lines(path))
 
 
 def repair(path: Path, disk: Disk = DISK) -> int:
@@ -233,11 +233,10 @@ class AppendLog:
     def append(self, data: JSON) -> int:
         """Append the line of an object; return its offset in bytes. Nobody else writes to the file
         meanwhile."""
-        return self.append_sealed(seal(data))
+        return self.append_encoded(encode_line(data))
 
-    def append_sealed(self, content: bytes) -> int:
-        """Append what `seal` returns, once or several times, by one write; return its offset in
-        bytes."""
+    def append_encoded(self, content: bytes) -> int:
+        """Append one or more lines of `encode_line` by one write; return the offset in bytes."""
         offset, start = self.size, perf_counter()
         if len(content) > LINE_MOST:
             what = f"a line of more than {LINE_MOST >> 20} MB is never read again"

@@ -228,7 +228,7 @@ class RunStore:
         if position not in self._saved:
             return saved
         for line in self._lines(self.files.responses, self._saved[position]):
-            data = log.parsed(line)
+            data = log.decode_or_empty(line)
             if completion := completion_of(data):
                 saved[data["request"], data["nth"]] = completion
         return saved
@@ -305,10 +305,10 @@ class RunStore:
             "responses": self._responses,
             "failures": self._failures,
         }
-        offset = opened.get(name, self._events).append_sealed(lines)
+        offset = opened.get(name, self._events).append_encoded(lines)
         place, objects = offset, list[JSON]()
         for line in lines.splitlines(keepends=True):
-            data = log.unseal(line)
+            data = log.decode_line(line)
             objects.append(data)
             if name == "responses":
                 self.tally.add_reply(data)
@@ -348,14 +348,14 @@ class RunStore:
         self._events.append(line)
         self.tally.add_event(line)
 
-    def starts(self, size: int, times: int = 1, role: str = "") -> None:
-        """Have a request of so many bytes in flight, up to so many `times` at once, until `lands`
-        is called with the same.
+    def request_sent(self, size: int, times: int = 1, role: str = "") -> None:
+        """Count a request of `size` bytes as in flight, sent up to `times` times at once, until
+        `request_done` is called with the same.
 
         Guarantee: wherever this process dies, the log has at least the requests that were in
         flight, by their number and bytes (`in_flight`), for each role. A line is written only where
-        they are more than the last one says, which is twice what there was; `landed` writes that
-        there are none left.
+        they are more than the last line says, which is twice what there was. `log_none_in_flight`
+        writes that there are none left.
         """
         in_flight = self._in_flight.setdefault(role, InFlight())
         in_flight.requests += times
@@ -368,12 +368,12 @@ class RunStore:
                 max(2 * in_flight.sent, logged_sent),
             )
 
-    def lands(self, size: int, times: int = 1, role: str = "") -> None:
+    def request_done(self, size: int, times: int = 1, role: str = "") -> None:
         in_flight = self._in_flight[role]
         in_flight.requests -= times
         in_flight.sent -= times * size
 
-    def landed(self) -> None:
+    def log_none_in_flight(self) -> None:
         """Note that no request is in flight any more, if that is so."""
         for role, in_flight in self._in_flight.items():
             if in_flight.requests == in_flight.sent == 0 and in_flight.logged != (0, 0):
@@ -568,7 +568,7 @@ def replace_results(
     whole = hashlib.sha256()
     with replacing(path, disk=disk) as file:
         for data in records:
-            line = log.seal(data)
+            line = log.encode_line(data)
             whole.update(line)
             file.write(line)
         with open_regular(path) as old:
@@ -597,7 +597,7 @@ def about(key: str, repeat: int) -> JSON:
 
 def record_of(line: bytes) -> Record:
     """Return the record of a sound line."""
-    data = log.unseal(line)
+    data = log.decode_line(line)
     return Record(str(data["user_id"]), data)
 
 

@@ -22,7 +22,7 @@ from bench.blows import (
 from bench.campaign import SUBJECTS, conduct, planned
 from bench.tally import Seen, look, losses, told
 from harness.model import JSON
-from harness.store.log import seal
+from harness.store.log import encode_line
 
 on_linux = pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="processes are watched through /proc"
@@ -63,8 +63,8 @@ def folder_of(path: Path, records: list[JSON], replies: list[JSON], torn: bytes 
     run = path / "results" / "run"
     run.mkdir(parents=True, exist_ok=True)
     (run / "run_weibo.json").write_bytes(MANIFEST)
-    (run / "inference_results_weibo.jsonl").write_bytes(b"".join(map(seal, records)) + torn)
-    (run / "responses_weibo.jsonl").write_bytes(b"".join(map(seal, replies)))
+    (run / "inference_results_weibo.jsonl").write_bytes(b"".join(map(encode_line, records)) + torn)
+    (run / "responses_weibo.jsonl").write_bytes(b"".join(map(encode_line, replies)))
     return path / "results"
 
 

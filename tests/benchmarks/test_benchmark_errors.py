@@ -19,7 +19,7 @@ from harness.engine.play import play
 from harness.errors import BenchmarkError
 from harness.model import Completion, Request
 from harness.scoring.reports import checked
-from harness.store.log import seal, sound_lines, unseal
+from harness.store.log import decode_line, encode_line, valid_lines
 from tests.support.plugins import having
 from tests.support.scripted import Server, completion, serving
 
@@ -84,7 +84,7 @@ class Folder:
 
     def lines(self, name: str, run: str = "m") -> list[dict[str, Any]]:
         path = self.root / "results" / f"faulty-{run}" / name
-        return [unseal(line.text) for line in sound_lines(path)] if path.exists() else []
+        return [decode_line(line.text) for line in valid_lines(path)] if path.exists() else []
 
     def failures(self, run: str = "m") -> list[dict[str, Any]]:
         return self.lines("failures_a.jsonl", run)
@@ -359,7 +359,7 @@ def test_a_record_that_the_benchmark_cannot_measure_is_a_finding(
     records = folder.lines(path.name)
     for record in (records[1], records[3]):
         record["answer"] = "text"
-    path.write_bytes(b"".join(map(seal, records)))
+    path.write_bytes(b"".join(map(encode_line, records)))
     capsys.readouterr()
     assert main(["verify", "--results-dir", str(folder.root / "results")]) == 1
     out = capsys.readouterr().out

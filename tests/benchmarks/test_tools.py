@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from harness.cli import main
-from harness.store.log import sound_lines
+from harness.store.log import valid_lines
 from tests.extensions.ray.conftest import Place, cluster  # noqa: F401
 from tests.support import DATA, ROOT
 from tests.support.plugins import Commands
@@ -127,7 +127,7 @@ def command(server: Server, tasks: Path, name: str, *words: object) -> tuple[obj
 
 
 def completions(folder: Path) -> dict[tuple[str, str], Any]:
-    lines = (orjson.loads(line.text) for line in sound_lines(folder / RESPONSES))
+    lines = (orjson.loads(line.text) for line in valid_lines(folder / RESPONSES))
     return {(line["user_id"], line["request"]): line["completion"] for line in lines}
 
 

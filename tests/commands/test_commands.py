@@ -15,7 +15,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import PLATFORMS
 from harness.cli import main
 from harness.client import health
-from harness.store.log import seal, unseal
+from harness.store.log import decode_line, encode_line
 from tests.support.scripted import UNTIL_STOPPED, baseline, busy, completion, serving
 
 RESULTS = "inference_results_weibo.jsonl"
@@ -347,7 +347,7 @@ def test_tries_of_an_earlier_process_are_numbered_on(tmp_path: Path) -> None:
         server.script = baseline
         assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 0
     tries = [
-        unseal(line)["tries"]
+        decode_line(line)["tries"]
         for line in (tmp_path / "out/m/responses_weibo.jsonl").read_bytes().splitlines()
     ]
     assert tries[0] == 2 and set(tries[1:]) == {1}
@@ -421,9 +421,9 @@ def test_verify_finds_a_changed_metric_and_reeval_mends_it(
     path = out / "recency" / RESULTS
     whole = path.read_bytes()
     lines = whole.splitlines()
-    data = unseal(lines[2])
+    data = decode_line(lines[2])
     data["steps"][0]["metrics"]["Recall"] = 0.123
-    lines[2] = seal(data).rstrip(b"\n")
+    lines[2] = encode_line(data).rstrip(b"\n")
     path.write_bytes(b"\n".join(lines) + b"\n")
     capsys.readouterr()
     assert main(["verify", "--results-dir", str(out)]) == 1

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from harness.cli import main
-from harness.store.log import objects, seal
+from harness.store.log import encode_line, objects
 from tests.support import DATA, Terminal
 
 NAME = "基线-" + "一个很长的名字" * 8
@@ -132,7 +132,7 @@ def test_status_marks_tokens_that_the_endpoint_did_not_report(
     path = tmp_path / "killed" / "responses_weibo.jsonl"
     (_, data), *_ = objects(path)
     data["completion"] |= {"prompt_tokens": None, "completion_tokens": None}
-    path.write_bytes(seal(data))
+    path.write_bytes(encode_line(data))
     assert usage(tmp_path, "killed", capsys) == [1, 0, 0, 1]
     assert main(["status", "--results-dir", str(tmp_path)]) == 0
     assert "0+" in capsys.readouterr().out.splitlines()[2].split()

@@ -24,7 +24,7 @@ from bench.processes import run_command
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.store.lock import LEASE, RunLock
-from harness.store.log import sound_lines
+from harness.store.log import valid_lines
 from tests.support.disks import read_only
 from tests.support.scripted import baseline, completion, serving
 
@@ -213,7 +213,7 @@ def test_run_can_be_looked_at_while_it_runs(running: Running, capsys: Told) -> N
     assert command("status --json", running.results, "--name", "m") == 0
     (row,) = orjson.loads(capsys.readouterr().out)
     assert (row["state"], row["users"]) == ("running", 6)
-    assert row["done"] == sum(1 for _ in sound_lines(running.folder / RECORDS))
+    assert row["done"] == sum(1 for _ in valid_lines(running.folder / RECORDS))
     assert command("stats", running.results) == 0
     assert contents(running.folder) == before
 

@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from bench.processes import HARNESS
-from harness.store.log import seal, sound_lines, unseal
+from harness.store.log import decode_line, encode_line, valid_lines
 from tests.support.plugins import Commands
 from tests.support.processes import wait_for
 from tests.support.scripted import answerer_of, baseline, by_turns, serving
@@ -120,8 +120,8 @@ def test_provider_and_fingerprint_are_shown_where_they_differ(
     assert (
         f"{ASKED} (provider A)" in text and f"{ASKED} (provider B)" in text and "fp_1" not in text
     )
-    for line in sound_lines(tmp_path / "r/responses_weibo.jsonl"):
-        saved = unseal(line.text)["completion"]
+    for line in valid_lines(tmp_path / "r/responses_weibo.jsonl"):
+        saved = decode_line(line.text)["completion"]
         assert saved["provider"] in "AB" and saved["system_fingerprint"] == "fp_1"
 
 
@@ -154,10 +154,10 @@ def test_run_that_was_killed_reports_what_the_whole_run_does(
             "4",
         ]
         with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
-            wait_for(lambda: len(list(sound_lines(responses))) >= 12)
+            wait_for(lambda: len(list(valid_lines(responses))) >= 12)
             process.send_signal(signal.SIGKILL)
         is_dead.set()
-        saved = len(list(sound_lines(responses)))
+        saved = len(list(valid_lines(responses)))
         shown = commands("resume", "--name", "r", "--no-html")
     assert 0 < saved < sum(answerer["replies"] for answerer in whole["answered_by"])
     assert commands.report("r", "weibo")["replies"] == whole
@@ -166,10 +166,10 @@ def test_run_that_was_killed_reports_what_the_whole_run_does(
 
 def rewritten(path: Path, which: int) -> None:
     """Take out who answered of every n-th saved reply, as if an earlier version had not kept it."""
-    lines = [unseal(line.text) for line in sound_lines(path)]
+    lines = [decode_line(line.text) for line in valid_lines(path)]
     for line in lines[::which]:
         line["completion"]["model"] = None
-    path.write_bytes(b"".join(map(seal, lines)))
+    path.write_bytes(b"".join(map(encode_line, lines)))
 
 
 @pytest.mark.parametrize("which", [1, 2])

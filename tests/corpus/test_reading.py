@@ -18,7 +18,7 @@ import pytest
 
 from harness.benchmarks.dailymobility import synth
 from harness.benchmarks.streamprofile.synth import generate
-from harness.store.log import seal, unseal
+from harness.store.log import decode_line, encode_line
 from tests.corpus.command import Commands, put, tree
 from tests.corpus.values import put as changed
 
@@ -125,7 +125,7 @@ def odd(path: Path, rng: random.Random) -> Iterator[tuple[str, bytes, bool]]:
     """
     whole = path.read_bytes()
     first, _, others = whole.partition(b"\n")
-    document = unseal(first) if path.suffix == ".jsonl" else orjson.loads(whole)
+    document = decode_line(first) if path.suffix == ".jsonl" else orjson.loads(whole)
     known = list(places(document))
     drawn = [(rng.choice(known), rng.choice(VALUES)) for _ in range(CASES)]
     whose = {"run_weibo.json": "", "run_beijing.json": "identity."}.get(path.name)
@@ -133,7 +133,7 @@ def odd(path: Path, rng: random.Random) -> Iterator[tuple[str, bytes, bool]]:
     for number, (place, value) in enumerate([*lacking, *drawn]):
         try:
             made = changed(document, place, value)
-            content = seal(made) + others if path.suffix == ".jsonl" else orjson.dumps(made)
+            content = encode_line(made) + others if path.suffix == ".jsonl" else orjson.dumps(made)
         except TypeError:  # what cannot be written is nobody's line
             continue
         yield f"{path.name}: {place}: {value!r:.40}", content, number >= len(lacking)
@@ -171,7 +171,7 @@ def first_line(path: Path, place: str, value: Any, every: bool = False) -> None:
     """Sets one place in the first record or response, or in all of them, under right checksums."""
     first, *others = path.read_bytes().splitlines()
     lines = [first, *others] if every else [first]
-    made = [seal(changed(unseal(line), place, value)) for line in lines]
+    made = [encode_line(changed(decode_line(line), place, value)) for line in lines]
     path.write_bytes(b"".join([*made, *(line + b"\n" for line in ([] if every else others))]))
 
 
@@ -195,7 +195,7 @@ def test_a_record_that_cannot_be_counted_is_named_and_kept(
     path = kind.folder / f"inference_results_{kind.subset}.jsonl"
     first_line(path, place, value)
     before = tree(kind.folder)
-    user = unseal(path.read_bytes().splitlines()[0])["user_id"]
+    user = decode_line(path.read_bytes().splitlines()[0])["user_id"]
     assert command("reeval", "--name", kind.folder.name) == 2
     assert (
         f"{kind.folder.name}, {kind.subset}: user {user}" in command.said
@@ -209,7 +209,7 @@ def test_a_record_nested_deeper_than_can_be_written_is_named(command: Commands) 
     WEIBO.make(command)
     path = WEIBO.folder / "inference_results_weibo.jsonl"
     first, *others = path.read_bytes().splitlines(keepends=True)
-    data = orjson.dumps({**unseal(first.rstrip()), "z": "<here>"})
+    data = orjson.dumps({**decode_line(first.rstrip()), "z": "<here>"})
     payload = data.replace(b'"<here>"', b"[" * 300 + b"]" * 300)[:-1]
     path.write_bytes(b'%b,"crc":"%08x"}\n' % (payload, crc32(payload)) + b"".join(others))
     assert command("reeval", "--name", "random") == 2
@@ -221,12 +221,12 @@ def test_a_step_that_is_missing_or_doubled_is_no_score_of_its_user(command: Comm
     what is covered."""
     WEIBO.make(command)
     path = WEIBO.folder / "inference_results_weibo.jsonl"
-    records = [unseal(line) for line in path.read_bytes().splitlines()]
+    records = [decode_line(line) for line in path.read_bytes().splitlines()]
     records[0]["steps"] += records[0]["steps"][:1]
-    path.write_bytes(b"".join(map(seal, records)))
+    path.write_bytes(b"".join(map(encode_line, records)))
     assert command("reeval", "--name", "random") == 2 and "duplicate step_id 1" in command.said
     records[0]["steps"] = records[0]["steps"][1:-1]
-    path.write_bytes(b"".join(map(seal, records)))
+    path.write_bytes(b"".join(map(encode_line, records)))
     assert command("reeval", "--name", "random") == 2 and "steps are missing" in command.said
     theirs = Path("results/theirs/inference_results_weibo.jsonl")
     bare = [

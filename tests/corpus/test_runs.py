@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
-from harness.store.log import seal, unseal
+from harness.store.log import decode_line, encode_line
 from tests.corpus import Case, tasks
 from tests.corpus.command import BAD_INPUT, RUN, TASKS, Commands, put
 from tests.corpus.test_inputs import unreadable
@@ -149,7 +149,7 @@ def test_damaged_lines_are_set_aside_and_what_they_held_is_owed_again(
     command: Commands, whole: dict[Path, bytes], path: Path
 ) -> None:
     """Whatever stands between the good lines, the run goes on to the same results, and verifies."""
-    task = unseal(whole[RESULTS].splitlines()[0])
+    task = decode_line(whole[RESULTS].splitlines()[0])
     failure = {
         "user_id": task["user_id"],
         "boundary": "endpoint",
@@ -159,7 +159,7 @@ def test_damaged_lines_are_set_aside_and_what_they_held_is_owed_again(
     }
     for damage in DAMAGES:
         first, *others = whole[path].splitlines(keepends=True) or [
-            seal({**failure, "task": task["task"], "time": 0})
+            encode_line({**failure, "task": task["task"], "time": 0})
         ]
         put(path, first + first[: len(first) // 2] + b"\n" + damage + b"\n" + b"".join(others))
         assert command("verify") == 1
@@ -172,10 +172,10 @@ def test_damaged_lines_are_set_aside_and_what_they_held_is_owed_again(
 def odd_lines(line: bytes) -> Iterator[bytes]:
     """A sound line with each of its fields odd in turn: another program, or another version, knew
     the checksum."""
-    data = unseal(line)
+    data = decode_line(line)
     for name in data:
         for value in (..., None, "", -1, 2**63, [[None]], {"a": 1}):
-            yield seal(changed(data, name, value))
+            yield encode_line(changed(data, name, value))
 
 
 @pytest.mark.parametrize("path", [RESULTS, RESPONSES, FAILURES], ids=lambda path: path.name)
@@ -183,7 +183,7 @@ def test_a_sound_line_of_another_shape_ends_no_command_in_a_traceback(
     command: Commands, whole: dict[Path, bytes], path: Path
 ) -> None:
     """A checksum says that nothing happened to a line, and not that it is one of ours."""
-    task = unseal(whole[RESULTS].splitlines()[0])
+    task = decode_line(whole[RESULTS].splitlines()[0])
     failure = {
         "user_id": task["user_id"],
         "boundary": "endpoint",
@@ -194,7 +194,7 @@ def test_a_sound_line_of_another_shape_ends_no_command_in_a_traceback(
     line = (
         whole[path].splitlines()[0]
         if whole[path]
-        else seal({**failure, "task": task["task"], "time": 0}).strip()
+        else encode_line({**failure, "task": task["task"], "time": 0}).strip()
     )
     for odd in odd_lines(line):
         for words in (

@@ -13,7 +13,7 @@ import pytest
 from bench.kill_and_resume import campaign
 from bench.processes import HARNESS, endpoint, run_command, stats, synthesise
 from harness.cli import main
-from harness.store.log import sound_lines
+from harness.store.log import valid_lines
 from tests.support.processes import wait_for_responses
 
 pytestmark = pytest.mark.slow
@@ -98,7 +98,7 @@ def test_signal_during_resume_ends_all_runs(tasks: Path, tmp_path: Path) -> None
             ) as process:
                 wait_for_responses(results / name / "responses_weibo.jsonl", 2)
                 process.send_signal(signal.SIGINT)
-        more = sum(1 for _ in sound_lines(results / "a/responses_weibo.jsonl")) + 2
+        more = sum(1 for _ in valid_lines(results / "a/responses_weibo.jsonl")) + 2
         command = [*HARNESS, "resume", "--results-dir", str(results), "--concurrency", "2"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
             wait_for_responses(results / "a/responses_weibo.jsonl", more)

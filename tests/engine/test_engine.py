@@ -270,7 +270,7 @@ async def test_display_and_log_tell_the_true_concurrency(
         None,
         0,
     )
-    noted = [log.unseal(line.text) for line in log.sound_lines(run.files.events)]
+    noted = [log.decode_line(line.text) for line in log.valid_lines(run.files.events)]
     first = next(event for event in noted if event["what"] == "concurrency")
     assert (first["requested"], first["admitted"], first["on_the_wire"], first["held_by"]) == (
         3,
@@ -1050,7 +1050,8 @@ async def test_endpoint_that_never_answers_is_warned_of_within_a_minute(
 
     await together.play(observe)
     events = [
-        log.unseal(line.text) for line in log.sound_lines(together.runs["useless"].files.events)
+        log.decode_line(line.text)
+        for line in log.valid_lines(together.runs["useless"].files.events)
     ]
     [event] = [event for event in events if event["what"] == "no_answer"]
     assert (fault or "no reply") in event["detail"] and "http://x/models" in event["detail"]
@@ -1151,7 +1152,7 @@ async def test_request_that_hangs_is_named_and_determines_the_time_to_go(tmp_pat
     assert "--stream on" in advice and "--hedge 3" in advice
     assert last.at_most and last.eta is not None and 299.0 < last.eta < 310.0
     run = together.runs["hangs"]
-    events = [log.unseal(line.text) for line in log.sound_lines(run.files.events)]
+    events = [log.decode_line(line.text) for line in log.valid_lines(run.files.events)]
     [event] = [event for event in events if event["what"] == "straggler"]
     assert (event["user_id"], event["endpoint"], event["seconds"] > 99.0) == (
         "用户5",

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from harness.store.log import sound_lines
+from harness.store.log import valid_lines
 from tests.support import earlier
 from tests.support.before import run_files
 from tests.support.earlier import COMMANDS, FOLDER, copied, outcome, slug
@@ -102,11 +102,11 @@ def test_killed_run_is_resumed_to_the_results_of_the_whole_one(tmp_path: Path) -
     """Replies of the earlier version are used, what was cut off is set aside, and the end is that
     of the whole run."""
     with copied(tmp_path) as copy:
-        saved = [line.text for line in sound_lines(copy.results / "killed" / RESPONSES)]
+        saved = [line.text for line in valid_lines(copy.results / "killed" / RESPONSES)]
         assert copy.command("resume --name killed --no-html --tasks-dir TASKS")[0] == 0
-        now = [line.text for line in sound_lines(copy.results / "killed" / RESPONSES)]
+        now = [line.text for line in valid_lines(copy.results / "killed" / RESPONSES)]
         assert len(saved) == 10 and now[: len(saved)] == saved
-        assert len(now) == len(list(sound_lines(copy.results / "whole" / RESPONSES)))
+        assert len(now) == len(list(valid_lines(copy.results / "whole" / RESPONSES)))
         whole, killed = (run_files(copy.results / run) for run in ("whole", "killed"))
         assert changed(without_name(whole), without_name(killed)) == []
         assert copy.command("verify --name killed --tasks-dir TASKS")[0] == 0

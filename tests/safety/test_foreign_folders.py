@@ -59,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest.save(files.manifest)
     files.results.write_bytes(files.results.read_bytes().splitlines(keepends=True)[0])
     files.failures.write_bytes(
-        log.seal({"user_id": "x", "boundary": "endpoint", "kind": "x", "detail": "忙"})
+        log.encode_line({"user_id": "x", "boundary": "endpoint", "kind": "x", "detail": "忙"})
     )
     assert (
         main(["report", "--results-dir", str(root / "results"), "--name", PART, "--users", "all"])
@@ -534,14 +534,14 @@ def short_lines(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def line_of(size: int) -> bytes:
-    return log.seal({"x": "x" * (size - len(log.seal({"x": ""})))})
+    return log.encode_line({"x": "x" * (size - len(log.encode_line({"x": ""})))})
 
 
 def test_a_line_has_a_bound(scene: Scene, short_lines: int) -> None:
     """One as long as it may be is read; a longer one is named by its place, and not set aside."""
     path = scene.files.responses
     path.write_bytes(line_of(short_lines))
-    assert [line.size for line in log.sound_lines(path)] == [short_lines]
+    assert [line.size for line in log.valid_lines(path)] == [short_lines]
     path.write_bytes(line_of(30) + line_of(short_lines + 1))
     for read in (lambda: list(log.lines(path)), lambda: log.repair(path)):
         with pytest.raises(

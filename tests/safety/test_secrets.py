@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.scrubber import HIDDEN, Scrubber
-from harness.store.log import sound_lines
+from harness.store.log import valid_lines
 from tests.support.scripted import PromptHandler, baseline, completion, listening
 
 Told = pytest.CaptureFixture[str]
@@ -591,7 +591,7 @@ def test_process_list_and_killed_run_show_no_key(
         process.wait()
     server.go.set()
     shown = shown_on(terminal)
-    assert list(sound_lines(results / "m" / "run_weibo.log"))
+    assert list(valid_lines(results / "m" / "run_weibo.log"))
     assert leaks(tmp_path, but=OWN) == {}
     process, terminal = started(["resume", "--allow-invalid", *how, "--results-dir", str(results)])
     shown += shown_on(terminal)
@@ -631,11 +631,11 @@ def test_completion_is_never_touched(
     folder = tmp_path / "results" / "m"
     saved = [
         orjson.loads(line.text)["completion"]["text"]
-        for line in sound_lines(folder / "responses_weibo.jsonl")
+        for line in valid_lines(folder / "responses_weibo.jsonl")
     ]
     assert set(saved) == said
     records = [
-        orjson.loads(line.text) for line in sound_lines(folder / "inference_results_weibo.jsonl")
+        orjson.loads(line.text) for line in valid_lines(folder / "inference_results_weibo.jsonl")
     ]
     assert {
         tag for record in records for step in record["steps"] for tag in step["prediction"]

@@ -19,7 +19,7 @@ from harness.store.atomic import replacing
 from tests.support.disks import FaultyDisk, QuickDisk
 
 USERS = [{"user_id": f"用户{n}", "人设": "喜欢猫 🐈" * n, "n": n} for n in range(4)]
-LINES = [log.seal(user) for user in USERS]
+LINES = [log.encode_line(user) for user in USERS]
 
 scalars = (
     st.none()
@@ -55,16 +55,16 @@ def torn_of(path: Path) -> bytes:
 
 
 def users_in(path: Path) -> list[JSON]:
-    return [log.unseal(line.text) for line in log.sound_lines(path)]
+    return [log.decode_line(line.text) for line in log.valid_lines(path)]
 
 
 @given(objects)
 def test_unsealed_line_is_the_sealed_object(data: dict[str, Any]) -> None:
     """A line gives back the object that was sealed in it, whatever text that holds."""
-    line = log.seal(data)
+    line = log.encode_line(data)
     assert line.endswith(b"\n") and line.count(b"\n") == 1
-    assert log.sound(line[:-1])
-    assert log.unseal(line[:-1]) == data
+    assert log.has_valid_crc(line[:-1])
+    assert log.decode_line(line[:-1]) == data
 
 
 def test_sealed_line_holds_chinese_text_as_it_is() -> None:
@@ -78,18 +78,18 @@ def test_any_flipped_byte_is_noticed(line: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(line) - 2))
     changed = bytearray(line[:-1])
     changed[at] ^= data.draw(st.integers(1, 255))
-    assert not log.sound(bytes(changed))
+    assert not log.has_valid_crc(bytes(changed))
 
 
 @given(st.sampled_from(LINES), st.data())
 def test_any_prefix_of_a_line_is_noticed(line: bytes, data: st.DataObject) -> None:
     """However much of a line a death has let through, it is not taken for a whole one."""
-    assert not log.sound(line[: data.draw(st.integers(0, len(line) - 2))])
+    assert not log.has_valid_crc(line[: data.draw(st.integers(0, len(line) - 2))])
 
 
 def test_tail_alone_is_no_line() -> None:
     """The checksum of nothing is right and yet makes no object."""
-    assert not log.sound(b',"crc":"00000000"}')
+    assert not log.has_valid_crc(b',"crc":"00000000"}')
 
 
 def test_lines_tell_where_they_stand(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from harness.engine.run import Run
 from harness.model import Completion, Reply
 from harness.store.disk import Disk
 from harness.store.files import RunFiles
-from harness.store.log import seal
+from harness.store.log import encode_line
 from harness.store.manifest import COMPLETE
 from harness.store.run import RunStore, replace_results
 from tests.support.disks import Cut, Death, FaultyDisk, QuickDisk, RecordingDisk, Written
@@ -222,10 +222,12 @@ def test_loss_of_power_in_a_re_evaluation_leaves_what_it_replaces(
     replace_results(files.results, iter([new]), "s", disk)
     for loss in losses(disk):
         assert old in loss.held.values()
-        assert loss.held[Path(files.results.name)] in (old, seal(new))
+        assert loss.held[Path(files.results.name)] in (old, encode_line(new))
 
 
-@pytest.mark.parametrize("after", [b"", b"\n" + seal(ONE)], ids=["at the end", "before another"])
+@pytest.mark.parametrize(
+    "after", [b"", b"\n" + encode_line(ONE)], ids=["at the end", "before another"]
+)
 @pytest.mark.parametrize("name", ["results", "responses", "failures", "events"])
 def test_loss_of_power_in_a_repair_loses_no_torn_line(
     tmp_path: Path, name: str, after: bytes
@@ -233,7 +235,7 @@ def test_loss_of_power_in_a_repair_loses_no_torn_line(
     """Until a torn line is for certain on the disk beside its log, it stays in that."""
     run = Bench(tmp_path, ONE, power=True).new()
     run.process(QUICK)
-    path, torn = getattr(run.files, name), seal({"torn": "1" * 200})[:150]
+    path, torn = getattr(run.files, name), encode_line({"torn": "1" * 200})[:150]
     with path.open("ab") as file:
         file.write(torn + after)
     disk = RecordingDisk(run.root, QUICK)

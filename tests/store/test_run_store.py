@@ -210,7 +210,7 @@ def test_last_of_several_records_of_a_user_counts(
     assert [record.data["attempt"] for record in store.records()] == [2]
     assert store.outside() == 1
     finished(store, index)
-    assert [log.unseal(line.text)["attempt"] for line in log.sound_lines(files.results)] == [2]
+    assert [log.decode_line(line.text)["attempt"] for line in log.valid_lines(files.results)] == [2]
 
 
 def test_torn_record_is_owed_again(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
@@ -431,7 +431,7 @@ def test_failures_are_counted_until_their_user_is_done(
     assert failed_users(store, index, np.array([True, False, False, False])) == 1
     store.open_logs(index_of("甲 乙"))
     assert failed_users(store, index_of("甲 乙"), np.ones(2, np.bool_)) == 1
-    first = log.unseal(next(log.lines(files.failures)).text)
+    first = log.decode_line(next(log.lines(files.failures)).text)
     assert first == {
         "user_id": "甲",
         "boundary": "endpoint",
@@ -523,12 +523,12 @@ def test_replaced_results_keep_the_old_ones(files: RunFiles, hardlinks: bool) ->
     files.folder.mkdir(parents=True)
     files.results.write_bytes(b"one\n")
     hashes = [replace_results(files.results, iter([{"n": n}]), "s", disk) for n in (1, 1, 2)]
-    assert hashes[0] == hashes[1] == hashlib.sha256(log.seal({"n": 1})).hexdigest()
+    assert hashes[0] == hashes[1] == hashlib.sha256(log.encode_line({"n": 1})).hexdigest()
     name = files.results.name
     assert everything(files.folder) == {
-        name: log.seal({"n": 2}),
+        name: log.encode_line({"n": 2}),
         f"{name}.before-s": b"one\n",
-        f"{name}.before-s-2": log.seal({"n": 1}),
+        f"{name}.before-s-2": log.encode_line({"n": 1}),
     }
 
 
@@ -615,7 +615,7 @@ def test_events_are_lines_with_their_time(
     store = opened()
     store.open_logs(index)
     store.event("retry", user_id="甲")
-    assert [log.unseal(line.text) for line in log.lines(files.events)] == [
+    assert [log.decode_line(line.text) for line in log.lines(files.events)] == [
         {"time": 12.5, "what": "retry", "user_id": "甲", "format": 1}
     ]
 

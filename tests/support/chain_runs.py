@@ -139,18 +139,20 @@ class Run:
 
     @property
     def recorded(self) -> list[str]:
-        return [log.unseal(line.text)["user_id"] for line in log.sound_lines(self.files.results)]
+        return [
+            log.decode_line(line.text)["user_id"] for line in log.valid_lines(self.files.results)
+        ]
 
     @property
     def failures(self) -> list[tuple[str, str, int]]:
-        found = [log.unseal(line.text) for line in log.sound_lines(self.files.failures)]
+        found = [log.decode_line(line.text) for line in log.valid_lines(self.files.failures)]
         return [(failure["user_id"], failure["kind"], failure["tries"]) for failure in found]
 
     @property
     def saved(self) -> Counter[str]:
         """The requests whose responses are in the file."""
         return Counter(
-            log.unseal(line.text)["request"] for line in log.sound_lines(self.files.responses)
+            log.decode_line(line.text)["request"] for line in log.valid_lines(self.files.responses)
         )
 
 

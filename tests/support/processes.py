@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from harness.store.log import sound_lines
+from harness.store.log import valid_lines
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ def wait_for(look: Callable[[], T]) -> T:
 
 def wait_for_responses(path: Path, count: int) -> None:
     """Return when the run is in the middle of its work."""
-    wait_for(lambda: sum(1 for _ in sound_lines(path)) >= count)
+    wait_for(lambda: sum(1 for _ in valid_lines(path)) >= count)
 
 
 def children(process: int) -> list[int]:

@@ -225,19 +225,21 @@ class WholeRun:
     def saved(self) -> Counter[str]:
         """Requests whose replies are in the file."""
         return Counter(
-            log.unseal(line.text)["request"] for line in log.sound_lines(self.files.responses)
+            log.decode_line(line.text)["request"] for line in log.valid_lines(self.files.responses)
         )
 
     @property
     def replies(self) -> Counter[str]:
         return Counter(
-            log.unseal(line.text)["completion"]["text"]
-            for line in log.sound_lines(self.files.responses)
+            log.decode_line(line.text)["completion"]["text"]
+            for line in log.valid_lines(self.files.responses)
         )
 
     @property
     def recorded(self) -> list[str]:
-        return [log.unseal(line.text)["user_id"] for line in log.sound_lines(self.files.results)]
+        return [
+            log.decode_line(line.text)["user_id"] for line in log.valid_lines(self.files.results)
+        ]
 
     def wrong(self) -> list[str]:
         """What `verify` would find in a run that is complete."""
@@ -255,7 +257,9 @@ class WholeRun:
             self.files.failures,
             self.files.events,
         ):
-            found += [f"{path.name}: torn" for line in log.lines(path) if not log.sound(line.text)]
+            found += [
+                f"{path.name}: torn" for line in log.lines(path) if not log.has_valid_crc(line.text)
+            ]
         found += [f"{request} is saved twice" for request, times in self.saved.items() if times > 1]
         if self.files.folder.joinpath("prompt_own.txt").read_bytes() != PROMPT["prompt_own.txt"]:
             found.append("the prompt is another")

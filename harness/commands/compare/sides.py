@@ -28,7 +28,7 @@ from harness.scoring.bootstrap import Array
 from harness.scoring.compared import Figures
 from harness.scoring.differences import Outcomes, Side
 from harness.scoring.reports import Report
-from harness.store.log import lines, objects, parsed, sound
+from harness.store.log import decode_or_empty, has_valid_crc, lines, objects
 from harness.store.manifest import Manifest, load
 from harness.store.run import RECORD_FORMAT, RunFiles
 
@@ -254,7 +254,7 @@ def _records(subset: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]
         if not line.text:
             continue
 
-        data = parsed(line.text) if sound(line.text) else {}
+        data = decode_or_empty(line.text) if has_valid_crc(line.text) else {}
         if not data and subset.manifest is None:
             raise BadInput(f"{path}, line {number}: not scored by this harness: {SCORE_AGAIN}")
 

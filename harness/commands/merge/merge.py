@@ -40,7 +40,7 @@ from harness.scoring.reports import Report
 from harness.store.atomic import check_folder, make_folder, replacing, sync_folder
 from harness.store.disk import DISK, Disk
 from harness.store.lock import RunLock
-from harness.store.log import objects, seal
+from harness.store.log import encode_line, objects
 from harness.store.manifest import (
     COMPLETE,
     OF_SESSION,
@@ -293,7 +293,7 @@ def _write_lines(
                     if position is not None and not has_user[position]:
                         continue
                     if is_moved and "sent" in data:
-                        file.write(seal(_at_price(data, places)))
+                        file.write(encode_line(_at_price(data, places)))
                     else:
                         file.write(line.text + b"\n")
 

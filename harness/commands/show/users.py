@@ -137,9 +137,9 @@ def _shown(
 def _replies(run: SavedRun, cards: ReportCards, data: JSON) -> list[Completion]:
     start = cards.response_start(data)
     completions = list[Completion]()
-    for line in log.sound_lines(run.files.responses):
+    for line in log.valid_lines(run.files.responses):
         if line.text.startswith(start):
-            completion = completion_of(log.parsed(line.text))
+            completion = completion_of(log.decode_or_empty(line.text))
             if completion:
                 completions.append(completion)
     return completions
@@ -195,8 +195,8 @@ def _lines_of(path: Path, key: str) -> Iterator[JSON]:
     """Yield the objects of a user in a file of the run; only lines with the key are decoded."""
     as_text = b'"user_id":' + orjson.dumps(key)
     as_number = b'"user_id":' + os.fsencode(key)  # a benchmark's own keys may be numbers
-    for line in log.sound_lines(path):
+    for line in log.valid_lines(path):
         if as_text in line.text or as_number in line.text:
-            data = log.parsed(line.text)
+            data = log.decode_or_empty(line.text)
             if str(data.get("user_id")) == key:
                 yield data

@@ -31,7 +31,7 @@ from harness.engine.run import user_counts
 from harness.errors import AgentFailed, BadInput, BenchmarkError, in_brief
 from harness.model import JSON, Completion
 from harness.reply_facts import ReplyFacts
-from harness.store.log import line_at, unseal
+from harness.store.log import decode_line, line_at
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
 from harness.store.run import RECORD_FORMAT, numbered
 from harness.store.tally import RunTally
@@ -193,7 +193,7 @@ class Check:
         with open_regular(path) as file:
             for position in np.flatnonzero(self.done).tolist():
                 self._beat()
-                data = unseal(line_at(file, int(self._offsets[position])))
+                data = decode_line(line_at(file, int(self._offsets[position])))
                 problem = self._record(position, data)
                 if problem:
                     yield f"{path.name}, line {self._numbers[position]}: {problem}"

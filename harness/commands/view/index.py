@@ -231,7 +231,7 @@ def _object(file: BinaryIO, offset: int) -> JSON | None:
         data = orjson.loads(line)
     except ValueError:
         return None
-    if not isinstance(data, dict) or ("crc" in data and not log.sound(line.rstrip())):
+    if not isinstance(data, dict) or ("crc" in data and not log.has_valid_crc(line.rstrip())):
         return None
     data.pop("crc", None)
     return data

@@ -345,7 +345,7 @@ class ViewedRun:
         lines = lines_beginning(
             self.files.responses, self.cards.response_start(data), MAX_REPLIES, REPLIES_READ
         )
-        return [log.parsed(line) for line in lines if log.sound(line)]
+        return [log.decode_or_empty(line) for line in lines if log.has_valid_crc(line)]
 
     # Private texts
 
@@ -409,7 +409,7 @@ class ViewedRun:
 def _progress(lines: Iterable[bytes]) -> Iterator[LoggedProgress]:
     """Yield the lines of a log that curves are drawn from."""
     for line in lines:
-        if b'"what":"%b"' % calls.PROGRESS.encode() in line and log.sound(line):
+        if b'"what":"%b"' % calls.PROGRESS.encode() in line and log.has_valid_crc(line):
             with suppress(msgspec.MsgspecError):
                 yield msgspec.json.decode(
                     line, type=LoggedProgress, strict=False

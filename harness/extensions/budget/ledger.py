@@ -33,7 +33,7 @@ from harness.errors import MachineError
 from harness.store.disk import DISK, KEEP, Disk, write_whole
 from harness.store.files import runs_in
 from harness.store.lock import NO_LOCKS, held
-from harness.store.log import parsed, seal, sound, sound_lines
+from harness.store.log import decode_or_empty, encode_line, has_valid_crc, valid_lines
 from harness.store.manifest import is_file_name
 
 NAME = "budget.jsonl"
@@ -68,7 +68,7 @@ class Ledger:
         except OSError as error:
             raise MachineError(f"cannot open {self._path}: {error.strerror}") from error
         next(
-            sound_lines(self._path), None
+            valid_lines(self._path), None
         )  # of a file that is damaged as a whole no amount is read
         with self.locked():
             pass
@@ -112,7 +112,7 @@ class Ledger:
     ) -> None:
         """Append an amount, and how much of it is reserved; the lock is held."""
         more = {"reserved": plain(reserved)} if reserved else {}
-        line = seal(
+        line = encode_line(
             {
                 "budget": budget,
                 "run": run,
@@ -152,7 +152,7 @@ class Ledger:
     def _count(self, line: bytes) -> None:
         """Add a line that is whole and as this class writes it."""
         line = line.rstrip()
-        data = parsed(line) if sound(line) else {}
+        data = decode_or_empty(line) if has_valid_crc(line) else {}
         key = data.get("budget"), data.get("run"), data.get("day")
         try:
             amount, reserved = (

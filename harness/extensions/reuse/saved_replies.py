@@ -71,7 +71,7 @@ class SavedReplies:
             line = log.line_at(self._file, offset)
         except OSError as error:
             raise MachineError(f"cannot read {self._path}: {error.strerror}") from error
-        return log.parsed(line) if log.sound(line) else {}
+        return log.decode_or_empty(line) if log.has_valid_crc(line) else {}
 
     def _reply(self, data: JSON) -> Reply | None:
         completion = completion_of(data)

@@ -20,7 +20,7 @@ import pytest
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.synth import files
 from harness.cli import main
-from harness.store.log import seal, unseal
+from harness.store.log import decode_line, encode_line
 from tests.support import DATA, ROOT, first_quick
 from tests.support.scripted import UNTIL_STOPPED, Script, Server, answer, busy, completion, serving
 
@@ -196,7 +196,7 @@ def test_verify_finds_a_changed_place_count(
     path = results / "plan" / RESULTS
     whole = path.read_bytes()
     lines = whole.splitlines()
-    lines[2] = seal({**unseal(lines[2]), "daily_location_number": 9}).rstrip(b"\n")
+    lines[2] = encode_line({**decode_line(lines[2]), "daily_location_number": 9}).rstrip(b"\n")
     path.write_bytes(b"\n".join(lines) + b"\n")
     assert again("verify", results, "--name", "plan") == 1
     assert "the metrics of user 3 differ from a re-score" in capsys.readouterr().out

@@ -12,7 +12,7 @@ import pytest
 
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
-from harness.store.log import seal, unseal
+from harness.store.log import decode_line, encode_line
 from tests.support.plugins import Commands
 
 NEW = "Error_Random"
@@ -45,8 +45,8 @@ def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
     )
     shutil.copytree(tmp_path / "now", tmp_path / "earlier")
     results = tmp_path / "earlier/inference_results_weibo.jsonl"
-    records = [without_new(unseal(line)) for line in results.read_bytes().splitlines()]
-    results.write_bytes(b"".join(map(seal, records)))
+    records = [without_new(decode_line(line)) for line in results.read_bytes().splitlines()]
+    results.write_bytes(b"".join(map(encode_line, records)))
     manifest = tmp_path / "earlier/run_weibo.json"
     data = orjson.loads(manifest.read_bytes())
     manifest.write_bytes(orjson.dumps(data | {"state": "stopped", "results_sha256": None}))
@@ -73,9 +73,9 @@ def test_records_without_a_metric_can_be_verified_compared_and_shown(commands: C
     differences = {figure["metric"]: figure["difference"] for figure in pair["figures"]}
     assert differences.pop(NEW) is None and set(differences.values()) == {0.0}
     results = commands.results / "earlier/inference_results_weibo.jsonl"
-    records = [unseal(line) for line in results.read_bytes().splitlines()]
+    records = [decode_line(line) for line in results.read_bytes().splitlines()]
     records[0]["steps"][0]["metrics"]["Recall"] = 0.123
-    results.write_bytes(b"".join(map(seal, records)))
+    results.write_bytes(b"".join(map(encode_line, records)))
     commands("verify", "--name", "earlier", code=1)
     assert "differ from a re-score" in commands.out
 

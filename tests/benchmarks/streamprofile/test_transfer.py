@@ -19,7 +19,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.model import JSON, Record, RunFacts
 from harness.scoring.scorer import Scorer
-from harness.store.log import unseal
+from harness.store.log import decode_line
 
 BENCHMARK = StreamProfile()
 USERS = 500
@@ -108,7 +108,7 @@ def test_random_answers_are_in_the_report_of_every_command_and_in_no_record(tmp_
     )
     first = path.read_bytes()
     assert orjson.loads(first)["details"]["chance"]["fwt"][PER_STEP]["value"] is not None
-    lines = [unseal(line) for line in records.read_bytes().splitlines()]
+    lines = [decode_line(line) for line in records.read_bytes().splitlines()]
     assert all("chance" not in step for line in lines if line for step in line["steps"])
     assert main(["verify", "--name", "r", *where]) == 0
     assert main(["reeval", "--name", "r", "--no-html", *where]) == 0

@@ -20,7 +20,7 @@ from harness.document import Chart, Heading, Paragraph, Table
 from harness.model import JSON
 from harness.reporting import comparison as compare
 from harness.scoring import differences as figures
-from harness.store.log import seal, unseal
+from harness.store.log import decode_line, encode_line
 from tests.commands.conftest import PLATFORMS, USERS, play, seeded
 
 Told = pytest.CaptureFixture[str]
@@ -56,10 +56,10 @@ def refused(root: Path, capsys: Told, *words: str) -> str:
 
 def edit(path: Path, change: Edit, keep: slice = slice(None)) -> None:
     """Records as another run would have them: each changed, some left out."""
-    records = [unseal(line) for line in path.read_bytes().splitlines()[keep]]
+    records = [decode_line(line) for line in path.read_bytes().splitlines()[keep]]
     for record in records:
         change(record)
-    path.write_bytes(b"".join(map(seal, records)))
+    path.write_bytes(b"".join(map(encode_line, records)))
 
 
 def nothing(record: JSON) -> None:
@@ -334,7 +334,7 @@ def test_a_failed_user_is_never_a_zero(own: Path, capsys: Told) -> None:
     path = results(own, "random-1")
     scores = {}
     for line in path.read_bytes().splitlines()[1:]:
-        record = unseal(line)
+        record = decode_line(line)
         steps = [step["metrics"]["Recall"] for step in record["steps"] if step["metrics"]]
         scores[record["user_id"]] = sum(steps) / len(steps)
     edit(path, nothing, slice(1, None))
@@ -465,7 +465,9 @@ def test_a_record_that_is_odd_beside_others_is_told(
     root = Path(shutil.copytree(lived, tmp_path / "own"))
     path = root / "results/day-1/inference_results_beijing.jsonl"
     first, *rest = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(seal({**unseal(first.rstrip()), "gyration_radius_m": [None]}) + b"".join(rest))
+    path.write_bytes(
+        encode_line({**decode_line(first.rstrip()), "gyration_radius_m": [None]}) + b"".join(rest)
+    )
     assert path.name in refused(root, capsys, "commuter", "day-1")
 
 
@@ -479,9 +481,9 @@ def test_damage_is_told_and_no_traceback(own: Path, capsys: Told) -> None:
     assert pair["coverage"][0]["b"]["unsound"] == 1
     odd: list[Any] = [3, None, [{}]]
     for steps in odd:
-        path.write_bytes(seal({**unseal(whole.splitlines()[0]), "steps": steps}))
+        path.write_bytes(encode_line({**decode_line(whole.splitlines()[0]), "steps": steps}))
         assert "another shape" in refused(own, capsys, "recency", "random-1", "--platform", "weibo")
-    path.write_bytes(seal({**unseal(whole.splitlines()[0]), "format": 99}))
+    path.write_bytes(encode_line({**decode_line(whole.splitlines()[0]), "format": 99}))
     assert "field format" in refused(own, capsys, "recency", "random-1")
     (own / "results/random-1/run_weibo.json").write_bytes(b"[]")
     assert "run_weibo.json" in refused(own, capsys, "recency", "random-1")

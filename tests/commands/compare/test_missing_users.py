@@ -15,7 +15,7 @@ from harness.scoring.bootstrap import Array
 from harness.scoring.compared import Figures
 from harness.scoring.missing import Absent, Incomplete, sensitivity
 from harness.scoring.paired import Pair
-from harness.store.log import seal, unseal
+from harness.store.log import decode_line, encode_line
 from tests.commands.compare.test_compare import Told, call, edit, entry, nothing, results, told
 from tests.commands.conftest import PLATFORMS
 
@@ -77,7 +77,7 @@ def worst(root: Path, run: str, other: str, platform: str, number: int) -> set[s
     def recall(name: str) -> dict[str, float]:
         found = {}
         for line in results(root, name, platform).read_bytes().splitlines():
-            record = unseal(line)
+            record = decode_line(line)
             values = [step["metrics"]["Recall"] for step in record["steps"] if step["metrics"]]
             found[record["user_id"]] = sum(values) / len(values) if values else 0.0
         return found
@@ -91,7 +91,7 @@ def leave_out(root: Path, run: str, platform: str, users: set[str]) -> None:
     kept = [
         line
         for line in path.read_bytes().splitlines(keepends=True)
-        if unseal(line.strip())["user_id"] not in users
+        if decode_line(line.strip())["user_id"] not in users
     ]
     path.write_bytes(b"".join(kept))
 
@@ -155,14 +155,14 @@ def test_failed_users_are_counted_as_the_worst_value(own: Path, capsys: Told) ->
     """A failure of A has a Recall of 0; the figure of the pair itself stays without it."""
     first, *rest = results(own, "random-1").read_bytes().splitlines(keepends=True)
     results(own, "random-1").write_bytes(b"".join(rest))
-    record = unseal(first.strip())
+    record = decode_line(first.strip())
     failure = {
         "user_id": record["user_id"],
         "task": record["task"],
         "boundary": "endpoint",
         "kind": "http",
     }
-    (own / "results/random-1/failures_weibo.jsonl").write_bytes(seal(failure))
+    (own / "results/random-1/failures_weibo.jsonl").write_bytes(encode_line(failure))
     pair = told(own, capsys, "random-1", "recency", "--platform", "weibo")["pairs"][0]
     recall = entry(pair, "Recall", "weibo")
     failed = recall["missing"]["failed"]

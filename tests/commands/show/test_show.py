@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.model import JSON
-from harness.store.log import seal, unseal
+from harness.store.log import decode_line, encode_line
 from tests.benchmarks.test_own_statistics import PLUGIN
 from tests.support.plugins import FLOOR, STARS, Commands
 from tests.support.scripted import answer, completion, serving
@@ -83,7 +83,7 @@ def test_user_whose_key_is_a_whole_number_is_found(
 
 
 def lines(path: Path) -> list[JSON]:
-    return list(map(unseal, path.read_bytes().splitlines()))
+    return list(map(decode_line, path.read_bytes().splitlines()))
 
 
 def longest(tasks: Path) -> JSON:
@@ -137,7 +137,7 @@ def rewrite(path: Path, change: Callable[[JSON], Any]) -> None:
     found = lines(path)
     for line in found:
         change(line)
-    path.write_bytes(b"".join(map(seal, found)))
+    path.write_bytes(b"".join(map(encode_line, found)))
 
 
 def test_text_of_others_does_not_steer_the_terminal(show: Show, results: Path) -> None:

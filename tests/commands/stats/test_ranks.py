@@ -20,7 +20,7 @@ from harness.cli import main
 from harness.commands.stats.standings import AVERAGE
 from harness.model import JSON
 from harness.scoring.intervals import interval, moments
-from harness.store.log import unseal
+from harness.store.log import decode_line
 from tests.commands.stats.test_stats import Page
 
 PLATFORMS = tuple(StreamProfile.subsets)
@@ -88,7 +88,7 @@ def as_json(results: Path, capsys: Told, *words: str) -> JSON:
 def values(results: Path, run: str, platform: str, metric: str = "Recall") -> list[float]:
     """Each user's mean over the steps in the records of a run."""
     lines = (results / run / f"inference_results_{platform}.jsonl").read_bytes().splitlines()
-    of = ([step["metrics"][metric] for step in unseal(line)["steps"]] for line in lines)
+    of = ([step["metrics"][metric] for step in decode_line(line)["steps"]] for line in lines)
     return [
         fmean(defined) for each in of if (defined := [value for value in each if value is not None])
     ]

@@ -27,7 +27,7 @@ from harness.commands.verify.proof import Check, Replayer
 from harness.engine.files import index_file
 from harness.options.plan import sampling_again
 from harness.store.files import RunFiles
-from harness.store.log import seal, unseal
+from harness.store.log import decode_line, encode_line
 from harness.store.manifest import RUNNING, load
 from tests.support import ROOT, SHIPPED, examples
 from tests.support.scripted import Script, baseline, serving
@@ -174,9 +174,9 @@ def write(path: Path, changed: list[bytes]) -> None:
 
 def edited(line: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
     """A line with other content under a right checksum."""
-    data = unseal(line.rstrip(b"\n"))
+    data = decode_line(line.rstrip(b"\n"))
     change(data)
-    return seal(data)
+    return encode_line(data)
 
 
 # What is sound
@@ -409,8 +409,10 @@ def from_another_run(name: str) -> Spoil:
 
     def spoil(folder: Path) -> None:
         whole, foreign = lines(folder / name), lines(folder.parent / "other" / name)
-        user = unseal(whole[0].rstrip(b"\n"))["user_id"]
-        whole[0] = next(line for line in foreign if unseal(line.rstrip(b"\n"))["user_id"] == user)
+        user = decode_line(whole[0].rstrip(b"\n"))["user_id"]
+        whole[0] = next(
+            line for line in foreign if decode_line(line.rstrip(b"\n"))["user_id"] == user
+        )
         write(folder / name, whole)
 
     return spoil
@@ -757,12 +759,12 @@ def test_sound_line_of_any_content_is_a_finding_and_no_defect(
     """Any value in any place of a record or response, under right checksums."""
     name = data.draw(st.sampled_from([RECORDS, RESPONSES]))
     whole = lines(complete / name)
-    record = unseal(whole[0].rstrip(b"\n"))
+    record = decode_line(whole[0].rstrip(b"\n"))
     nodes = [place[:depth] for place in leaves(record) for depth in range(1, len(place) + 1)]
     place = data.draw(st.sampled_from(sorted(set(nodes), key=str)))
     value = data.draw(ANYTHING)
     spoilt = with_leaf(record, place, lambda old: value)
-    write(complete / name, [seal(spoilt), *whole[1:]])
+    write(complete / name, [encode_line(spoilt), *whole[1:]])
     try:
         with looking(complete, RUNNING) as first:
             found = first()

@@ -22,7 +22,7 @@ import pytest
 
 from harness.commands.view.reading import Chosen
 from harness.commands.view.server import link, serving
-from harness.store.log import objects, seal
+from harness.store.log import encode_line, objects
 from tests.commands.view.test_site import HOSTILE, RUNS, users
 from tests.support import SHIPPED
 from tests.support.chromium import PROGRAM, Tab, browser, tab
@@ -196,7 +196,7 @@ def test_nothing_of_a_hostile_folder_runs(results: Path) -> None:
             "persona_summary": "javascript:alert(1)",
         }
     (evil / "inference_results_weibo.jsonl").write_bytes(
-        b"".join(map(seal, records)) + b'{"user_id":"torn'
+        b"".join(map(encode_line, records)) + b'{"user_id":"torn'
     )
 
     async def work(window: Window) -> None:

@@ -11,13 +11,13 @@ import pytest
 from harness.commands.view import index as indexes
 from harness.commands.view.index import LineIndex, SummaryCache, UserSummary, lines_beginning
 from harness.model import JSON
-from harness.store.log import seal
+from harness.store.log import encode_line
 
 KEYS = ("a", "ab", 'q"uo\\te', "画像", "new\nline", "b")
 
 
 def line(key: str, **more: object) -> bytes:
-    return seal({"user_id": key, "outcome": "valid", **more})
+    return encode_line({"user_id": key, "outcome": "valid", **more})
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_what_lines_say_is_read_in_steps(path: Path) -> None:
         {"user_id": str(number), "outcome": "refusal" if number % 3 else "valid"}
         for number in range(9)
     ]
-    path.write_bytes(b"".join(map(seal, records)))
+    path.write_bytes(b"".join(map(encode_line, records)))
 
     def describe(data: JSON | None) -> UserSummary:
         assert data is not None
@@ -174,7 +174,7 @@ def test_what_lines_say_is_read_in_steps(path: Path) -> None:
     assert [line.outcome for line in lines] == [data["outcome"] for data in records]
     assert [line.is_repaired for line in lines].index(True) == 4 and lines[7].figures == (7.0,)
     fresh = path.with_suffix(".new")
-    fresh.write_bytes(seal(records[5]))
+    fresh.write_bytes(encode_line(records[5]))
     fresh.replace(path)
     index.advance()
     assert [line.figures for line in facts.current(describe, 60.0)] == [(5.0,)]

@@ -18,7 +18,7 @@ from harness.commands.view.server import link
 from harness.commands.view.site import PAGE_BYTES, SHOWN_BYTES, USERS, NotThere, Site, divided
 from harness.document import Paragraph, Quote
 from harness.printable import on_one_line
-from harness.store.log import objects, seal
+from harness.store.log import encode_line, objects
 from tests.commands.view.conftest import look
 from tests.support import first_quick
 
@@ -220,11 +220,11 @@ def test_curves_stop_where_nothing_ran(site: Site, results: Path) -> None:
     progress = {"what": "progress", "rate": 2.0, "limit": 4.0, "in_flight": 3.0}
     moments = [0.0, 10.0, 20.0, 30_000.0, 30_010.0]
     log = results / "recency/run_weibo.log"
-    log.write_bytes(b"".join(seal({"time": moment, **progress}) for moment in moments))
+    log.write_bytes(b"".join(encode_line({"time": moment, **progress}) for moment in moments))
     page = checked(look(site, "/run?name=recency&subset=weibo"))
     [speed] = re.findall(r"Speed</figcaption>(<svg.*?</svg>)", page, re.DOTALL)
     assert speed.count("<polyline") == 2 and ">hours<" in speed
-    log.write_bytes(b"".join(seal({"time": moment, **progress}) for moment in moments[:3]))
+    log.write_bytes(b"".join(encode_line({"time": moment, **progress}) for moment in moments[:3]))
     assert ">seconds<" in look(site, "/run?name=recency&subset=weibo")
 
 
@@ -236,7 +236,7 @@ def test_failed_users_are_listed_with_why(site: Site, results: Path) -> None:
         "detail": HOSTILE,
         "tries": 9,
     }
-    (results / "recency" / "failures_weibo.jsonl").write_bytes(seal(failure))
+    (results / "recency" / "failures_weibo.jsonl").write_bytes(encode_line(failure))
     page = checked(look(site, "/users?name=recency&subset=weibo&only=failed"))
     assert "http_503" in page and ">lost</a>" in page
     assert "&lt;script&gt;" in checked(look(site, "/user?name=recency&subset=weibo&user=lost"))
@@ -342,14 +342,16 @@ def test_hostile_folder_runs_nothing_and_stops_no_page(site: Site, results: Path
         {"user_id": "odder", "steps": [HOSTILE], "username": 7},
         {"x": HOSTILE},
     ]
-    (evil / "inference_results_weibo.jsonl").write_bytes(b"".join(map(seal, [*records, *odd])))
+    (evil / "inference_results_weibo.jsonl").write_bytes(
+        b"".join(map(encode_line, [*records, *odd]))
+    )
     reply = {
         "user_id": HOSTILE,
         "request": "x",
         "nth": 0,
         "completion": {"text": HOSTILE, "reasoning": HOSTILE},
     }
-    (evil / "responses_weibo.jsonl").write_bytes(seal(reply))
+    (evil / "responses_weibo.jsonl").write_bytes(encode_line(reply))
     for name, content in {"broken": b"{", "list": b"[]", "deep": b"[" * 100_000}.items():
         (results / name).mkdir()
         (results / name / "run_weibo.json").write_bytes(content)

@@ -12,7 +12,7 @@ from harness.cli import main
 from harness.commands.parser import parsed
 from harness.defaults import SAMPLE_FOLDER
 from harness.store.files import RunFiles
-from harness.store.log import seal
+from harness.store.log import encode_line
 from harness.store.manifest import load
 from harness.store.submissions import NAME, submissions
 from harness.store.tally import tally_of
@@ -36,7 +36,7 @@ batch = 0.5
 def intended(files: RunFiles, *requests: tuple[str, int, str, int]) -> None:
     """Leave a journal that says that a batch was about to be submitted."""
     line = {"what": "intend", "label": "harness-1", "wave": 1, "requests": requests, "sent": 700}
-    files.batches.write_bytes(seal(line) + b"\n")
+    files.batches.write_bytes(encode_line(line) + b"\n")
 
 
 def parts(results: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import BadInput
 from harness.store.files import RunFiles
-from harness.store.log import AppendLog, seal
+from harness.store.log import AppendLog, encode_line
 from harness.store.submissions import BatchJournal, Submission, outstanding, submissions
 from tests.support.disks import QuickDisk
 
@@ -62,6 +62,6 @@ def test_unchanged_count_is_not_written_again(tmp_path: Path) -> None:
 def test_line_of_another_shape_is_refused_with_its_place(tmp_path: Path) -> None:
     """A folder may come from somebody else."""
     path = tmp_path / "batches.jsonl"
-    path.write_bytes(seal({"what": "intend", "label": 3}))
+    path.write_bytes(encode_line({"what": "intend", "label": 3}))
     with pytest.raises(BadInput, match="byte 0"):
         submissions(path)

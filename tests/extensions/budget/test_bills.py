@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.defaults import SAMPLE_FOLDER
-from harness.store.log import seal, unseal
+from harness.store.log import decode_line, encode_line
 from tests.support.billing import (
     JSON,
     PRICES,
@@ -38,7 +38,7 @@ def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Bench]
 
 def ledger_sum(bench: Bench) -> Fraction:
     lines = (bench.results / "budget.jsonl").read_bytes().splitlines()
-    return sum((Fraction(unseal(line)["amount"]) for line in lines), Fraction(0))
+    return sum((Fraction(decode_line(line)["amount"]) for line in lines), Fraction(0))
 
 
 def test_budget_counts_what_is_not_reported_as_the_most_that_it_may_be(bench: Bench) -> None:
@@ -186,7 +186,9 @@ def test_shared_budget_holds_where_its_runs_are_resumed_one_by_one(bench: Bench)
     assert bench.resume("--name", "a", "--budget", "1usd") == 0
     assert bench.resume("--name", "b", "--budget", "1usd") == 0
     assert bench.exact("a") + bench.exact("b") == bench.spent()
-    ledger = [unseal(line) for line in (bench.results / "budget.jsonl").read_bytes().splitlines()]
+    ledger = [
+        decode_line(line) for line in (bench.results / "budget.jsonl").read_bytes().splitlines()
+    ]
     assert sum(Fraction(line["amount"]) for line in ledger) == bench.spent()
 
 
@@ -210,7 +212,8 @@ def test_budget_of_a_day_holds_until_midnight(bench: Bench) -> None:
     yesterday = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
     path.write_bytes(
         b"".join(
-            seal({**unseal(line), "day": yesterday}) for line in path.read_bytes().splitlines()
+            encode_line({**decode_line(line), "day": yesterday})
+            for line in path.read_bytes().splitlines()
         )
     )
     assert bench.resume() in (0, 5)

@@ -254,7 +254,7 @@ async def test_log_and_report_count_what_was_sent_a_second_time(
 
     run = Run(tmp_path)
     assert await run.play(Endpoint(hangs), hooks=[at(run, 20.0)]) is None
-    events = [log.unseal(line.text) for line in log.sound_lines(run.files.events)]
+    events = [log.decode_line(line.text) for line in log.valid_lines(run.files.events)]
     hedged = [event["user_id"] for event in events if event["what"] == "hedged"]
     assert run.caller.at_once == 2  # may be billed while it is in flight
     assert "用户5" in hedged and run.manifest.tuning["hedged"] == len(hedged)

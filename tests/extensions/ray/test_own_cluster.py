@@ -18,7 +18,7 @@ import orjson
 import pytest
 
 from bench.processes import endpoint, stats
-from harness.store.log import sound_lines
+from harness.store.log import valid_lines
 from tests.support import SHIPPED
 from tests.support.planted import PROGRAM, ran, write_modules
 from tests.support.processes import descendants, environment_of, held, listeners, wait_for, words_of
@@ -124,7 +124,7 @@ def _look(here: Path, home: Path, temporary: Path, url: str, variables: dict[str
     responses = here / "results/recency/responses_weibo.jsonl"
 
     def saved() -> int:
-        return sum(1 for _ in sound_lines(responses))
+        return sum(1 for _ in valid_lines(responses))
 
     on_ray = ("--engine", "ray", "--workers", "2")
     with subprocess.Popen([*command, *on_ray], start_new_session=True, **start) as process:

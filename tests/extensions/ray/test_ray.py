@@ -25,7 +25,7 @@ import pytest
 
 from bench.processes import HARNESS, endpoint, run_command, stats, synthesise
 from harness.extensions.ray.worker import LEASE_SECONDS
-from harness.store.log import sound_lines
+from harness.store.log import valid_lines
 from tests.extensions.ray.raylets import Raylets, cluster, jobs
 from tests.support import ROOT
 from tests.support.planted import PROGRAM, ran, write_modules
@@ -143,7 +143,7 @@ def on(raylets: Raylets, workers: int = 2) -> tuple[str, ...]:
 
 def about_workers(folder: Path) -> list[str]:
     """Return what the log of a run says of workers."""
-    events = [orjson.loads(line.text) for line in sound_lines(folder / "run_weibo.log")]
+    events = [orjson.loads(line.text) for line in valid_lines(folder / "run_weibo.log")]
     return [event["detail"] for event in events if event["what"] == "worker"]
 
 
@@ -164,7 +164,7 @@ def answers(process: subprocess.Popen[str], kind: Kind, folder: Path, count: int
 
 
 def saved(kind: Kind, folder: Path) -> int:
-    return sum(1 for _ in sound_lines(kind.responses(folder)))
+    return sum(1 for _ in valid_lines(kind.responses(folder)))
 
 
 def unsaved(
@@ -180,7 +180,7 @@ def prove(kind: Kind, folder: Path, url: str, wanted: bytes, unsaved: int = 0) -
     """Check the files of a run against the endpoint's counts; `unsaved` requests may have been sent
     again."""
     seen = stats(url)
-    replies = [orjson.loads(line.text) for line in sound_lines(kind.responses(folder))]
+    replies = [orjson.loads(line.text) for line in valid_lines(kind.responses(folder))]
     print(folder, seen, f"{unsaved} not saved")
     assert kind.results(folder) == wanted
     assert len(replies) == len(
@@ -397,7 +397,7 @@ def test_cluster_that_loses_its_head_ends_the_run(
         assert (
             seen["requests"]
             == seen["completed"]
-            == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
+            == sum(1 for _ in valid_lines(CHAINS.responses(folder)))
         )
         assert play(CHAINS, url).wait() == 0
         prove(CHAINS, folder, url, wanted(CHAINS))
@@ -434,7 +434,7 @@ def test_agent_that_blocks_is_broken_off_in_its_worker(
     kept = [sorted(blocked.results(tmp_path / name).splitlines()) for name in ("local", "ray")]
     failures = tmp_path / "ray" / "failures_beijing.jsonl"
     assert kept[0] == kept[1] != []
-    assert {orjson.loads(line.text)["kind"] for line in sound_lines(failures)} == {
+    assert {orjson.loads(line.text)["kind"] for line in valid_lines(failures)} == {
         "agent_blocked",
         "agent_error",
     }

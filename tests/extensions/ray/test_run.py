@@ -23,7 +23,7 @@ from harness.errors import MachineError
 from harness.extensions.ray import Ray, crew
 from harness.extensions.ray.crew import WorkerGone
 from harness.extensions.ray.worker import LEASE_SECONDS
-from harness.store.log import sound_lines
+from harness.store.log import valid_lines
 from tests.extensions.ray.conftest import Near, Place, until
 from tests.support import SHIPPED, first_quick
 from tests.support.plugins import Commands
@@ -57,7 +57,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Counter[byte
 
 
 def saved(folder: Path) -> list[dict[str, Any]]:
-    return [orjson.loads(line.text) for line in sound_lines(folder / RESPONSES)]
+    return [orjson.loads(line.text) for line in valid_lines(folder / RESPONSES)]
 
 
 def numbers(report: Any) -> Any:
@@ -182,7 +182,7 @@ def test_failed_users_of_a_lost_worker_are_counted_once(
         turn = worker.turn
 
         async def noted(part: Any, order: Any) -> Any:
-            if sum(1 for _ in sound_lines(tmp_path / "r" / "failures_weibo.jsonl")):
+            if sum(1 for _ in valid_lines(tmp_path / "r" / "failures_weibo.jsonl")):
                 worker.lost_after = 0
             return await turn(part, order)
 
@@ -193,7 +193,7 @@ def test_failed_users_of_a_lost_worker_are_counted_once(
         shown = Commands(tmp_path, capsys)(*at(server), "--engine", "ray", "--workers", "1", code=1)
     failed = {
         orjson.loads(line.text)["user_id"]
-        for line in sound_lines(tmp_path / "r" / "failures_weibo.jsonl")
+        for line in valid_lines(tmp_path / "r" / "failures_weibo.jsonl")
     }
     assert len(cluster.workers) == 2 and len(failed) == 2
     assert (
@@ -471,7 +471,7 @@ def cut_off(cluster: Place) -> None:
 
 
 def about_workers(folder: Path) -> list[str]:
-    log = [orjson.loads(line.text) for line in sound_lines(folder / "run_weibo.log")]
+    log = [orjson.loads(line.text) for line in valid_lines(folder / "run_weibo.log")]
     return [event["detail"] for event in log if event["what"] == "worker"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli import main
 from harness.client.quirks import QUIRKS
-from harness.store.log import unseal
+from harness.store.log import decode_line
 from tests.commands.test_commands import RESULTS, lines_of, report, write_tasks
 from tests.support.scripted import Server, baseline, completion, serving
 
@@ -45,7 +45,7 @@ class Case:
 
     def responses(self, name: str) -> list[dict[str, Any]]:
         return [
-            unseal(line)
+            decode_line(line)
             for line in (self.out / name / "responses_weibo.jsonl").read_bytes().splitlines()
         ]
 

@@ -11,12 +11,12 @@ import pytest
 from harness.extensions.reuse import saved_replies as reuse
 from harness.extensions.reuse.saved_replies import SavedReplies
 from harness.model import Completion, Reply
-from harness.store.log import seal
+from harness.store.log import encode_line
 
 
 def line(request: str, nth: Any = 0, text: str = "答", **more: Any) -> bytes:
     saved = {"user_id": "甲", "request": request, "nth": nth, "completion": {"text": text}}
-    return seal(
+    return encode_line(
         {**saved, "seconds": 1.5, "tries": 2, "endpoint": "http://x/v1", "format": 1, **more}
     )
 
@@ -51,7 +51,7 @@ def test_replies_are_found_by_digest_and_number(path: Path) -> None:
         line("a", completion={"text": 1}),
         line("a", completion={"text": "答", "prompt_tokens": -1}),
         line("a", seconds="1"),
-        seal({"request": "a", "nth": 0}),
+        encode_line({"request": "a", "nth": 0}),
     ],
 )
 def test_lines_that_no_run_wrote_are_not_reused(path: Path, content: bytes) -> None:

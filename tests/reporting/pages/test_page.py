@@ -38,7 +38,7 @@ from harness.scoring.scorer import BINS, Scorer, _spread
 from harness.store import log
 from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles
-from harness.store.log import seal, unseal
+from harness.store.log import decode_line, encode_line
 from harness.store.run import replace_results
 from tests.benchmarks.streamprofile.test_scorer import a_step, facts, report, unscored, user
 from tests.reporting.documents.test_html import Parsed, Users
@@ -442,7 +442,7 @@ def records(folder: Path, number: int, text: str = "近") -> RunFiles:
     lines = [{**a_user("valid"), "user_id": f"u{at}", "task": f"{at:032x}"} for at in range(number)]
     for line in lines:
         line["steps"][0]["persona_summary"] = text
-    found.results.write_bytes(b"".join(map(seal, lines)))
+    found.results.write_bytes(b"".join(map(encode_line, lines)))
     return found
 
 
@@ -494,13 +494,13 @@ def test_only_lines_of_users_that_are_shown_are_decoded(
 ) -> None:
     """A page of very many users costs no more than a look for line ends."""
     found, decoded = source(records(tmp_path / "a", 400), 400), list[bytes]()
-    parsed = log.parsed
+    parsed = log.decode_or_empty
 
     def counted(line: bytes) -> Any:
         decoded.append(line)
         return parsed(line)
 
-    monkeypatch.setattr(log, "parsed", counted)
+    monkeypatch.setattr(log, "decode_or_empty", counted)
     write_page(found, PageOptions(users=5))
     assert len(decoded) == 5
 
@@ -565,7 +565,7 @@ def test_a_disk_that_fails_under_a_page_is_told_in_a_sentence(
     """At the first read of results or responses, the second, and so on."""
     found = source(records(tmp_path / "a", 3), 3)
     lines = [{"user_id": f"u{at}", "request": "r", "completion": {"text": "好"}} for at in range(3)]
-    found.files.responses.write_bytes(b"".join(map(seal, lines)))
+    found.files.responses.write_bytes(b"".join(map(encode_line, lines)))
     found.files.failures.write_bytes(b"")
     opened, left = os.open, 1_000
 
@@ -592,8 +592,8 @@ def test_a_record_of_a_task_that_has_changed_is_nobody_to_look_at(own: Path) -> 
     """It is not scored either."""
     results = own / "recency/inference_results_weibo.jsonl"
     first, *others = results.read_bytes().splitlines(keepends=True)
-    stale = {**unseal(first.rstrip()), "task": "0" * 32}
-    results.write_bytes(seal(stale) + b"".join(others))
+    stale = {**decode_line(first.rstrip()), "task": "0" * 32}
+    results.write_bytes(encode_line(stale) + b"".join(others))
     assert again(own, "--name", "recency") == 0
     assert stale["user_id"] not in keys(own / PAGE)
     assert len(keys(own / PAGE)) == USERS - 1
@@ -651,7 +651,7 @@ def test_kinds_on_a_page_have_a_bound(own: Path) -> None:
         {"boundary": "x", "kind": f"bad{number}", "detail": "d"}
         for number in range(pages.KINDS + 9)
     ]
-    (own / "recency/failures_weibo.jsonl").write_bytes(b"".join(map(log.seal, lines)))
+    (own / "recency/failures_weibo.jsonl").write_bytes(b"".join(map(log.encode_line, lines)))
     assert again(own, "--name", "recency") == 0
     text = " ".join(read(own / PAGE).texts)
     assert "x: bad49" in text and "x: bad50" not in text and "9 more kinds of failures" in text
@@ -878,9 +878,9 @@ def other_records(folder: Path) -> None:
     """A text that no figure depends on."""
     path = folder / "inference_results_weibo.jsonl"
     first, *others = path.read_bytes().splitlines(keepends=True)
-    data = unseal(first.rstrip())
+    data = decode_line(first.rstrip())
     data["steps"][0]["metrics"] |= {"Odd": 1.0}
-    path.write_bytes(seal(data) + b"".join(others))
+    path.write_bytes(encode_line(data) + b"".join(others))
 
 
 @pytest.mark.parametrize("change", [other_report, other_records])
@@ -911,7 +911,7 @@ def test_old_pages_are_gone_before_the_new_results_stand(tmp_path: Path) -> None
     found = records(tmp_path / "a", 1)
     old, page = found.results.read_bytes(), found.report("html")
     page.write_bytes(b"old")
-    replace_results(found.results, iter([log.unseal(old.rstrip())]), "s", shown_by=found.pages)
+    replace_results(found.results, iter([log.decode_line(old.rstrip())]), "s", shown_by=found.pages)
     assert page.exists()
     with pytest.raises(MachineError, match="No space"):
         replace_results(found.results, iter([{"n": 1}]), "s", FullDisk(), shown_by=found.pages)
@@ -1227,9 +1227,9 @@ def test_a_sound_record_of_another_shape_is_named(
     (page,) = run.glob("eval_report_*.html")
     before = page.read_bytes()
     first, *others = path.read_bytes().splitlines(keepends=True)
-    data = unseal(first.rstrip())
+    data = decode_line(first.rstrip())
     del data[lost]
-    path.write_bytes(seal(data) + b"".join(others))
+    path.write_bytes(encode_line(data) + b"".join(others))
     assert main(["report", "--results-dir", str(tmp_path), "--name", name]) == 2
     told = capfd.readouterr().err
     assert f"user {data['user_id']}: the saved record has another shape" in told
