@@ -9,7 +9,14 @@ from functools import partial
 from itertools import chain
 
 from harness.benchmarks import usage
-from harness.commands.notices import Printer, ends, notices, outcome, resume_commands, without_price
+from harness.commands.notices import (
+    Printer,
+    ends,
+    notices,
+    outcome,
+    resume_commands,
+    without_price,
+)
 from harness.engine.events import Emit, Event, Failed, Scored
 from harness.engine.hooks import Hooks, Observe, Say
 from harness.engine.opening import open_sessions

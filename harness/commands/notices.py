@@ -39,7 +39,13 @@ from harness.ui.console import PLAIN
 from harness.ui.streams import tell
 from harness.ui.words import plural
 
-OUTCOMES = events.Scored, events.Unchanged, events.LeftOpen, events.Dropped, events.Ended
+OUTCOMES = (
+    events.Scored,
+    events.Unchanged,
+    events.LeftOpen,
+    events.Dropped,
+    events.Ended,
+)
 """What runs have come to, one of them for each."""
 MAX_VALUE_CHARACTERS = 200
 """Longest value shown in a note, in characters: a manifest may be from another user."""

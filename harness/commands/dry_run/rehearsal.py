@@ -54,7 +54,11 @@ class Rehearsal:
 
 
 def rehearsed(
-    benchmark: Benchmark, sampling: Sampling, task: Task, repeat: int, loop: asyncio.Runner
+    benchmark: Benchmark,
+    sampling: Sampling,
+    task: Task,
+    repeat: int,
+    loop: asyncio.Runner,
 ) -> Rehearsal:
     """Return the requests of a user's repeat."""
     rehearsal = Rehearsal(task.key, task.steps, _answerer(benchmark))
@@ -73,7 +77,9 @@ def _answerer(
     none can."""
     benchmark_baselines = next(iter(benchmark.baselines.values()), None)
 
-    def answer(messages: Sequence[Mapping[str, Any]]) -> str | Mapping[str, Any]:
+    def answer(
+        messages: Sequence[Mapping[str, Any]],
+    ) -> str | Mapping[str, Any]:
         if benchmark_baselines is not None:
             return benchmark_baselines(messages, 0)
         name = registry.reader(text_of({**messages[-1]}))

@@ -47,7 +47,12 @@ def prove(run: SavedRun, results: Path, folder: Path | None, without_tasks: bool
             if tasks
             else checksums.without_tasks(current, beat)
         )
-    return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **outcome}
+    return {
+        "name": run.name,
+        "subset": run.files.subset,
+        "state": manifest.state,
+        **outcome,
+    }
 
 
 def imported(scores: Imported) -> JSON:
@@ -66,7 +71,13 @@ def imported(scores: Imported) -> JSON:
         recorded, _ = checksums.check_records(scores.files.results, beat, findings)
     scored = sum([task != "None" for _, task, _ in recorded])
     notes = [f"{checksums.LINES_ONLY}; `reeval` scores them again"]
-    return {**about, "state": "scored", "records": scored, "findings": findings, "notes": notes}
+    return {
+        **about,
+        "state": "scored",
+        "records": scored,
+        "findings": findings,
+        "notes": notes,
+    }
 
 
 def _check_run(run: SavedRun, tasks: Path, folder: Path | None, results: Path, beat: Beat) -> JSON:
@@ -156,11 +167,19 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _index(
-    benchmark: Benchmark, subset: str, tasks: Path, results: Path, selection: Selection
+    benchmark: Benchmark,
+    subset: str,
+    tasks: Path,
+    results: Path,
+    selection: Selection,
 ) -> TaskIndex:
     """Return the index of the tasks, kept under the results folder if that can be written."""
     with TemporaryDirectory() as elsewhere:
         is_writable = all(map(_is_writable, (results.resolve(), *results.glob(".index"))))
         return index_file(
-            benchmark, subset, tasks, results if is_writable else Path(elsewhere), selection
+            benchmark,
+            subset,
+            tasks,
+            results if is_writable else Path(elsewhere),
+            selection,
         )

@@ -343,7 +343,10 @@ class ViewedRun:
 
     def _reply_lines(self, data: JSON) -> list[JSON]:
         lines = lines_beginning(
-            self.files.responses, self.cards.response_start(data), MAX_REPLIES, REPLIES_READ
+            self.files.responses,
+            self.cards.response_start(data),
+            MAX_REPLIES,
+            REPLIES_READ,
         )
         return [log.decode_or_empty(line) for line in lines if log.has_valid_crc(line)]
 
@@ -440,7 +443,15 @@ def _charts(lines: Sequence[LoggedProgress]) -> Iterator[Chart]:
             if any(figure is not None for figure in figures):
                 series.append(Series(name, tuple(figures)))
         if series:
-            yield Chart("curve", title, times, unit, label, tuple(series), percent=not label)
+            yield Chart(
+                "curve",
+                title,
+                times,
+                unit,
+                label,
+                tuple(series),
+                percent=not label,
+            )
 
     # Figures of one unit share a chart.
     scores = defaultdict[str, dict[str, list[float | None]]](dict)
@@ -452,14 +463,22 @@ def _charts(lines: Sequence[LoggedProgress]) -> Iterator[Chart]:
 
     yield from chart("Speed", "steps a second", {"steps": [line.rate for line in lines]})
     latency = zip(*[line.latency or (None, None) for line in lines], strict=True)
-    yield from chart("Latency", "seconds", dict(zip(("median", "95 %"), latency, strict=True)))
+    yield from chart(
+        "Latency",
+        "seconds",
+        dict(zip(("median", "95 %"), latency, strict=True)),
+    )
     requests = {
         "limit": [line.limit for line in lines],
         "in flight": [line.in_flight for line in lines],
     }
     yield from chart("Requests in flight", "requests", requests)
     for currency in last.cost:
-        yield from chart("Cost", currency, {"cost": [line.cost.get(currency) for line in lines]})
+        yield from chart(
+            "Cost",
+            currency,
+            {"cost": [line.cost.get(currency) for line in lines]},
+        )
 
 
 def _time_unit(seconds: float) -> tuple[str, int]:
@@ -502,7 +521,10 @@ class Folder:
         """Return the runs that there are now, and results of other programs, by name and subset."""
         results = self.chosen.results
         current = dict[tuple[str, str], ViewedRun]()
-        for files in (*runs(results), *[scores.files for scores in imported(results)]):
+        for files in (
+            *runs(results),
+            *[scores.files for scores in imported(results)],
+        ):
             key = files.folder.name, files.subset
             if _is_text("".join(key)):
                 current[key] = self._runs.get(key) or ViewedRun(files, self.chosen)
