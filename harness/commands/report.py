@@ -50,8 +50,8 @@ class Options(options.Forced, options.Earlier, options.Which):
     with_posts: bool = option(False, "show users' posts too: private data, share with care")
     users: int | str | None = option(
         None,
-        f"users to show one by one (default: {pages.SAMPLE}); `{ALL_USERS}` writes a second page"
-        " with every user",
+        f"users to show one by one (default: {pages.SAMPLE_USERS}); `{ALL_USERS}` writes a second"
+        " page with every user",
         unit="N",
         read=_users,
         own=True,
@@ -109,7 +109,7 @@ def _write(files: RunFiles, args: Options) -> None:
     all_users = args.out and args.out.with_name(files.all_users.name)
     if all_users and args.users == ALL_USERS:
         check_free(all_users, force=args.force)
-    users = args.users if isinstance(args.users, int) else pages.SAMPLE
+    users = args.users if isinstance(args.users, int) else pages.SAMPLE_USERS
     options = pages.PageOptions(users, args.with_posts, patient=True)
     seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
     source = Reported(files, report, seed)

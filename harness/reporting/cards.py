@@ -26,7 +26,7 @@ MAX_TEXT = 20_000
 """Characters of a text that are shown."""
 NOT_GIVEN = "n/a"
 """The text of a figure that a user does not have (`Metric.text`)."""
-EMPTY = (NOT_GIVEN, "")
+BLANK_FIGURES = (NOT_GIVEN, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,38 +43,49 @@ class ReportCards:
     repeats: int = 1
 
     @classmethod
-    def of(cls, report: Report, benchmark: Benchmark | None, *, posts: bool) -> ReportCards:
+    def of(
+        cls,
+        report: Report,
+        benchmark: Benchmark | None,
+        *,
+        posts: bool,
+    ) -> ReportCards:
         """Without tasks, a benchmark that ships makes what cards it can without its data."""
         if benchmark is None and registry.is_shipped(report.benchmark):
             benchmark = registry.find(report.benchmark)(folder=None)
-        return cls(report, benchmark, posts, report.repeats.repeats if report.repeats else 1)
+
+        repeats = report.repeats.repeats if report.repeats else 1
+        return cls(report, benchmark, posts, repeats)
 
     @property
     def _code(self) -> Benchmark | type[Benchmark]:
         return self.benchmark or Benchmark
 
     @property
-    def _own(self) -> Cards:
+    def _cards(self) -> Cards:
         return self._code.cards
 
     @property
     def _units(self) -> Mapping[str, Metric]:
         if self.report:
             return self.report.units
+
         return metrics_of(self.benchmark) if self.benchmark else {}
 
     @property
     def _headline(self) -> Sequence[str]:
         if self.report:
             return self.report.headline
+
         return headline_of(self.benchmark) if self.benchmark else ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the heads of the cards' figures."""
-        units = self._units
-        declared = (f"{name}, {units[name].shown_unit}" for name in self._headline)
-        return tuple(self._own.columns) or tuple(declared)
+        if self._cards.columns:
+            return tuple(self._cards.columns)
+
+        return tuple(f"{name}, {self._units[name].shown_unit}" for name in self._headline)
 
     def mark(self, kind: str) -> bytes:
         """Return bytes that are in the line of every record with an invalid answer of this kind."""
@@ -95,43 +106,58 @@ class ReportCards:
         """Return how the lines of the responses of a record's user and repeat begin."""
         return orjson.dumps(about(str(data["user_id"]), self.repeat(data)))[:-1] + b","
 
-    def card(self, data: JSON, task: Task | None, replies: Sequence[Completion]) -> Card:
+    def card(
+        self,
+        data: JSON,
+        task: Task | None,
+        replies: Sequence[Completion],
+    ) -> Card:
         """Return the card of a record; `task` is None where it is not available, `replies` are in
         order of arrival."""
         with self._guarded(f"user {data['user_id']}, card"):
             data = self._completed(data)
-            own = self._own.card(data, task, replies)
-            blocks = None if own is None else reports.checked(own)
-        shown = shown_blocks(
-            self._plain(data, replies) if blocks is None else blocks, posts=self.posts
-        )
+            blocks = self._cards.card(data, task, replies)
+            if blocks is not None:
+                blocks = reports.checked(blocks)
+
+        if blocks is None:
+            blocks = self._plain(data, replies)
+
+        shown = shown_blocks(blocks, posts=self.posts)
+
         return Card(self.name(data), self.figures(data), tuple(shown))
 
     def figures(self, data: JSON) -> tuple[str, ...]:
         """Return a user's figures as text, under `columns`."""
-        if self._own.columns:
+        if self._cards.columns:
             with self._guarded(f"user {data['user_id']}, card figures"):
-                return tuple(map(str, self._own.figures(data)))
-        metrics, units = data["metrics"], self._units
-        values = metrics if isinstance(metrics, Mapping) else {}  # of own `statistics` they are any
-        shown = {name: value for name, value in values.items() if _is_value(value)}
-        return tuple(units[name].text(shown.get(name)) for name in self._headline)
+                return tuple(map(str, self._cards.figures(data)))
 
-    def heading(self, card: Card, before: str = "") -> Iterator[Block]:
+        # The metrics of a benchmark with `statistics` of its own may be anything.
+        values = data["metrics"] if isinstance(data["metrics"], Mapping) else {}
+        texts = []
+        for name in self._headline:
+            value = values.get(name)
+            texts.append(self._units[name].text(value if _is_value(value) else None))
+
+        return tuple(texts)
+
+    def heading(self, card: Card, prefix: str = "") -> Iterator[Block]:
         """Yield the name of a card's user, and its figures; not those that it does not have."""
-        yield Heading(f"{before}{card.key}")
+        yield Heading(f"{prefix}{card.key}")
         figures = zip(self.columns, card.figures, strict=False)
-        yield Paragraph(
-            " · ".join(f"{name} {figure}" for name, figure in figures if figure not in EMPTY)
-        )
+        texts = (f"{name} {figure}" for name, figure in figures if figure not in BLANK_FIGURES)
+        yield Paragraph(" · ".join(texts))
 
     def _plain(self, data: JSON, replies: Sequence[Completion]) -> Iterator[Block]:
         if data["outcome"] != VALID:
             yield Paragraph(f"Invalid answer ({data['outcome']}).")
+
         yield Paragraph(f"{self._values(data['metrics'])}.")
         if data["answer"] is not None:
             answer = orjson.dumps(data["answer"], option=orjson.OPT_INDENT_2).decode()
             yield Quote("Answer", answer, open=True)
+
         yield from numbered(replies)
 
     def _values(self, values: object) -> str:
@@ -139,20 +165,21 @@ class ReportCards:
         saved."""
         if not isinstance(values, Mapping):
             return plain(values)
-        units = self._units
-        shown = {
-            name: with_unit(units[name], value)
-            if name in units and _is_value(value)
-            else plain(value)
-            for name, value in values.items()
-        }
-        return " · ".join(f"{name} {text}" for name, text in shown.items())
+
+        texts = []
+        for name, value in values.items():
+            if name in self._units and _is_value(value):
+                texts.append(f"{name} {with_unit(self._units[name], value)}")
+            else:
+                texts.append(f"{name} {plain(value)}")
+
+        return " · ".join(texts)
 
     @property
     def left_out(self) -> str:
         """Return what users' own texts are called if these are left out; empty if all are shown, or
         there are none."""
-        return "" if self.posts else self._own.private
+        return "" if self.posts else self._cards.private
 
     def missing(self, tasks: bool) -> str:
         """Return what the cards do not show, and why; `tasks` is whether those are available."""
@@ -160,11 +187,13 @@ class ReportCards:
             return (
                 "Cards are plain, without what the benchmark's own code may show: it was not run."
             )
-        sentences = (
-            [] if tasks else ["The tasks were not at hand, so cards lack what only those show."]
-        )
-        if self._own.private and not (tasks and self.posts):
-            sentences.append(f"{self._own.private} are left out, but other texts may quote them.")
+
+        sentences = []
+        if not tasks:
+            sentences.append("The tasks were not at hand, so cards lack what only those show.")
+        if self._cards.private and not (tasks and self.posts):
+            sentences.append(f"{self._cards.private} are left out, but other texts may quote them.")
+
         return " ".join(sentences)
 
     def outcomes(self, data: JSON) -> list[str]:
@@ -172,18 +201,25 @@ class ReportCards:
         return [str(outcome) for outcome in self._code.records.outcomes(data)]
 
     def repaired(self, data: JSON) -> bool:
-        return any(True for _ in self._code.records.repairs(data))
+        return next(iter(self._code.records.repairs(data)), None) is not None
 
-    def example(self, data: JSON, replies: Sequence[Completion], kind: str) -> str | None:
+    def example(
+        self,
+        data: JSON,
+        replies: Sequence[Completion],
+        kind: str,
+    ) -> str | None:
         """Return a reply that made an invalid answer of this kind, None if unknown."""
         with self._guarded(f"user {data['user_id']}, example"):
-            known = kind in self._code.records.outcomes(data)
-            return self._own.example(data, replies, kind) if known else None
+            if kind not in self._code.records.outcomes(data):
+                return None
+
+            return self._cards.example(data, replies, kind)
 
     def together(self, records: Sequence[JSON]) -> tuple[Block, ...]:
         """Return what only several records show together."""
         with self._guarded("together"):
-            return tuple(self._own.together([self._completed(data) for data in records]))
+            return tuple(self._cards.together(list(map(self._completed, records))))
 
     def _completed(self, data: JSON) -> JSON:
         return self._code.records.completed(data)
@@ -193,13 +229,15 @@ class ReportCards:
         error passes."""
         if self.benchmark is None:
             return nullcontext()
-        return guarded(self.benchmark, about, *(() if self.benchmark.origin else ODD_SHAPE))
+
+        blamed_on_code = () if self.benchmark.origin else ODD_SHAPE
+        return guarded(self.benchmark, about, *blamed_on_code)
 
 
 def numbered(replies: Sequence[Completion]) -> Iterator[Block]:
     """Yield a user's replies as they came."""
-    for order, completion in enumerate(replies, 1):
-        yield from quotes(completion, f"Reply {order}" if len(replies) > 1 else "Reply")
+    for number, completion in enumerate(replies, 1):
+        yield from quotes(completion, f"Reply {number}" if len(replies) > 1 else "Reply")
 
 
 def failure(data: JSON) -> Iterator[Block]:
@@ -209,14 +247,19 @@ def failure(data: JSON) -> Iterator[Block]:
     yield Quote("Detail", str(data.get("detail")), open=True)
 
 
-def cut(block: Block, remedy: str, length: int = MAX_TEXT) -> Block:
+def cut(
+    block: Block,
+    remedy: str,
+    length: int = MAX_TEXT,
+) -> Block:
     """Return a block with its quoted text cut; `remedy` is where the whole text is."""
     if not isinstance(block, Quote) or len(block.text) <= length:
         return block
-    more = len(block.text) - length
-    return structs.replace(
-        block, text=f"{block.text[:length]}\n… ({more} more characters: {remedy})"
-    )
+
+    missing = len(block.text) - length
+    text = f"{block.text[:length]}\n… ({missing} more characters: {remedy})"
+
+    return structs.replace(block, text=text)
 
 
 def _is_value(value: object) -> bool:

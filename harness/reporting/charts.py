@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import NamedTuple
 
 from harness.document import CHANCE, Chart, Series, Sketch
 
-WIDTH, HEIGHT, ROW = 420, 210, 18
-"""Units of a picture, which is as wide as its place; of a row of intervals."""
+# Sizes are in units of a picture, which is as wide as its place.
+WIDTH, HEIGHT = 420, 210
+ROW_HEIGHT = 18
+"""Of a row of intervals."""
 LEFT, RIGHT, TOP, BOTTOM = 48, 10, 8, 36
-NAMES = 150
+NAMES_WIDTH = 150
 """Room for the names of rows."""
 MAX_POINTS = 400
 """Most points of a line, and most rows."""
@@ -38,14 +40,18 @@ class Axis(NamedTuple):
             return [float(hour) for hour in range(0, 25, 3)]
         if not self.high > self.low:
             return [self.low]
+
         rough = (self.high - self.low) / 5
         power = 10.0 ** math.floor(math.log10(rough))
-        step = next(power * digit for digit in (1, 2, 2.5, 5, 10) if power * digit >= rough)
-        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        steps = (power * digit for digit in (1, 2, 2.5, 5, 10))
+        step = next(step for step in steps if step >= rough)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+
         return [round(step * number, 12) for number in range(first, last + 1)]
 
 
-class Plan(NamedTuple):
+class Drawing(NamedTuple):
     """What is drawn: lines and bands as points, bars as (series, left, top, width, height), dots as
     (series, x, y)."""
 
@@ -58,39 +64,49 @@ class Plan(NamedTuple):
     dots: Sequence[tuple[int, float, float]] = ()
 
 
-def plan(block: Chart | Sketch) -> Plan | None:
+def plan(block: Chart | Sketch) -> Drawing | None:
     """Return what is drawn of a picture, None for nothing."""
     if isinstance(block, Sketch):
         return _sketch(block)
     if block.kind == "intervals":
         return _intervals(block)
+
     xs = [x for x in block.x if not isinstance(x, str)]
-    known = [end for series in block.series for end in ends(series)]
+    known = _known_values(block)
     if len(xs) < len(block.x) or not xs or not known:
         return None
-    return {"curve": _curve, "histogram": _histogram, "ribbon": _ribbon}[block.kind](
-        block, xs, known
-    )
+
+    draw = {"curve": _curve, "histogram": _histogram, "ribbon": _ribbon}[block.kind]
+
+    return draw(block, xs, known)
 
 
 def _axes(across: Range, up: Range) -> tuple[Axis, Axis]:
     return Axis(*across, LEFT, WIDTH - RIGHT), Axis(*up, HEIGHT - BOTTOM, TOP)
 
 
-def _curve(chart: Chart, xs: Sequence[float], known: Sequence[float]) -> Plan:
+def _curve(
+    chart: Chart,
+    xs: Sequence[float],
+    known: Sequence[float],
+) -> Drawing:
     is_share = chart.percent and min(known) >= 0 and max(known) <= 1
     x, y = _axes((min(xs), max(xs)), (0.0, 1.0) if is_share else around(known))
-    bands, lines = list[tuple[int, str]](), list[tuple[int, str]]()
+    bands: list[tuple[int, str]] = []
+    lines: list[tuple[int, str]] = []
     for number, series in enumerate(chart.series):
         if series.low and series.high:
             for run in _known_runs(zip(xs, series.low, series.high, strict=True)):
                 lower = [(x.at(place), y.at(low)) for place, low, _ in run]
                 upper = [(x.at(place), y.at(high)) for place, _, high in reversed(run)]
                 bands.append((number, _points([*lower, *upper])))
+
         for run in _known_runs(zip(xs, series.values, strict=True)):
             points = [(x.at(place), y.at(value)) for place, value in run]
-            lines.append((number, _points([points[0], *points])))  # a single one is a dot then
-    return Plan(x, y, bands=bands, lines=lines)
+            # With its first point twice, a line of a single one is drawn as a dot.
+            lines.append((number, _points([points[0], *points])))
+
+    return Drawing(x, y, bands=bands, lines=lines)
 
 
 def _known_runs(rows: Iterable[tuple[float | None, ...]]) -> Iterator[Sequence[tuple[float, ...]]]:
@@ -99,97 +115,132 @@ def _known_runs(rows: Iterable[tuple[float | None, ...]]) -> Iterator[Sequence[t
     step = math.ceil(len(rows) / MAX_POINTS)
     for is_known, run in groupby(rows, key=lambda row: None not in row):
         if is_known:
-            whole = list(run)
-            yield [*whole[:-1:step], whole[-1]]  # type: ignore[list-item]  # none is None
+            known_rows = list(run)
+            yield [*known_rows[:-1:step], known_rows[-1]]  # type: ignore[list-item]  # none is None
 
 
-def _histogram(chart: Chart, edges: Sequence[float], known: Sequence[float]) -> Plan | None:
+def _histogram(
+    chart: Chart,
+    edges: Sequence[float],
+    known: Sequence[float],
+) -> Drawing | None:
     if max(known) <= 0:
         return None
+
     x, y = _axes((edges[0], edges[-1]), (0.0, max(known)))
     bars = []
     for number, series in enumerate(chart.series):
         for left, right, value in zip(edges, edges[1:], series.values, strict=False):
             width = (x.at(right) - x.at(left)) / len(chart.series)
             if value:
+                start = x.at(left) + number * width
                 top = y.at(value)
-                bars.append(
-                    (number, x.at(left) + number * width, top, max(0.5, width - 0.5), y.at(0) - top)
-                )
-    return Plan(x, y, bars=bars)
+                bars.append((number, start, top, max(0.5, width - 0.5), y.at(0) - top))
+
+    return Drawing(x, y, bars=bars)
 
 
-def _ribbon(chart: Chart, xs: Sequence[float], known: Sequence[float]) -> Plan:
+def _ribbon(
+    chart: Chart,
+    xs: Sequence[float],
+    known: Sequence[float],
+) -> Drawing:
     """Stack shares; what stays the same over several columns is one bar."""
-    edges = [*xs, xs[-1] + (xs[1] - xs[0] if len(xs) > 1 else 1.0)]
+    last_width = xs[1] - xs[0] if len(xs) > 1 else 1.0
+    edges = [*xs, xs[-1] + last_width]
     x, y = _axes((edges[0], edges[-1]), (0.0, 1.0))
-    bars, tops = [], [0.0] * len(xs)
+    bars = []
+    tops = [0.0] * len(xs)
     for number, series in enumerate(chart.series):
         bottoms = tops
-        tops = [below + (value or 0.0) for below, value in zip(bottoms, series.values, strict=True)]
+        values = zip(bottoms, series.values, strict=True)
+        tops = [bottom + (value or 0.0) for bottom, value in values]
         stacks = list(zip(bottoms, tops, strict=True))
-        for (below, top), run in groupby(range(len(xs)), key=stacks.__getitem__):
-            if top > below:
-                [first, *_, last] = [*run] * 2
-                start, height = x.at(edges[first]), y.at(below) - y.at(top)
-                bars.append((number, start, y.at(top), x.at(edges[last + 1]) - start, height))
-    return Plan(x, y, bars=bars)
+        for (bottom, top), run in groupby(range(len(xs)), key=stacks.__getitem__):
+            if top > bottom:
+                columns = list(run)
+                start = x.at(edges[columns[0]])
+                width = x.at(edges[columns[-1] + 1]) - start
+                bars.append((number, start, y.at(top), width, y.at(bottom) - y.at(top)))
+
+    return Drawing(x, y, bars=bars)
 
 
 def is_tick(series: Series) -> bool:
     return series.name == CHANCE and not series.low
 
 
-def _intervals(chart: Chart) -> Plan | None:
-    scale = 100.0 if chart.percent else 1.0
-    known = [scale * end for series in chart.series for end in ends(series)]
+def _intervals(chart: Chart) -> Drawing | None:
+    known = _known_values(chart)
     if not known:
         return None
     if chart.reference is not None:
-        known.append(scale * chart.reference)
+        known.append(chart.reference)
+
+    scale = 100.0 if chart.percent else 1.0
+    bounds = around([scale * value for value in known])
     lines = sum(not is_tick(series) for series in chart.series)
-    height = TOP + BOTTOM + ROW * max(1, lines) * min(len(chart.x), MAX_POINTS)
-    return Plan(
-        Axis(*around(known), NAMES, WIDTH - RIGHT), Axis(0, 1, height - BOTTOM, TOP), height
-    )
+    height = TOP + BOTTOM + ROW_HEIGHT * max(1, lines) * min(len(chart.x), MAX_POINTS)
+    x = Axis(*bounds, NAMES_WIDTH, WIDTH - RIGHT)
+    y = Axis(0, 1, height - BOTTOM, TOP)
+
+    return Drawing(x, y, height)
 
 
-def _sketch(sketch: Sketch) -> Plan | None:
+def _sketch(sketch: Sketch) -> Drawing | None:
     """Return places, and paths over them, alike in both directions."""
-    spots = [spot for spots in (*sketch.places.values(), *sketch.paths) for spot in spots]
+    spots = list(chain(*sketch.places.values(), *sketch.paths))
     if not spots:
         return None
-    (west, east), (south, north) = (
-        (min(places), max(places)) for places in zip(*spots, strict=True)
-    )
+
+    eastings, northings = zip(*spots, strict=True)
+    west, north = min(eastings), max(northings)
     height = HEIGHT * 1.4
-    room = max(500.0, east - west, (north - south) * (WIDTH - 40) / (height - 60))
+    tallest = (north - min(northings)) * (WIDTH - 40) / (height - 60)
+    room = max(500.0, max(eastings) - west, tallest)
     x = Axis(0.0, room, 20, WIDTH - 20)
-    dots, paths = list[tuple[int, float, float]](), list[tuple[int, str]]()
-    for path in sketch.paths:
-        points = [(x.at(place[0] - west), x.at(north - place[1])) for place in path[:MAX_POINTS]]
-        paths.append((0, _points(points)))
+
+    def points(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+        shown = places[:MAX_POINTS]
+        return [(x.at(easting - west), x.at(north - northing)) for easting, northing in shown]
+
+    lines = [(0, _points(points(path))) for path in sketch.paths]
+    dots = []
     for number, places in enumerate(sketch.places.values()):
-        dots += [
-            (number, x.at(place[0] - west), x.at(north - place[1])) for place in places[:MAX_POINTS]
-        ]
-    return Plan(x, x, height, lines=paths, dots=dots)
+        dots += [(number, *point) for point in points(places)]
+
+    return Drawing(
+        x,
+        x,
+        height,
+        lines=lines,
+        dots=dots,
+    )
 
 
-def ends(series: Series) -> list[float]:
-    return [end for end in (*series.values, *series.low, *series.high) if end is not None]
+def _known_values(chart: Chart) -> list[float]:
+    """Return the values of all series, and their bounds, without None."""
+    known: list[float] = []
+    for series in chart.series:
+        ends = (*series.values, *series.low, *series.high)
+        known += [end for end in ends if end is not None]
+
+    return known
 
 
 def around(values: Sequence[float]) -> Range:
     """Return bounds with some room around values; from 0 where that is near."""
     low, high = min(values), max(values)
     room = 0.05 * (high - low) or abs(high) * 0.1 or 1.0
-    return 0.0 if 0 <= low <= 0.4 * high else low - room, high + room
+    start = 0.0 if 0 <= low <= 0.4 * high else low - room
+
+    return start, high + room
 
 
 def number(value: float) -> str:
     if abs(value) >= 10_000:
         return f"{value / 1000:g}k"
+
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 

@@ -8,6 +8,8 @@ computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, repeat
 
 from msgspec import convert, structs
 
@@ -27,67 +29,80 @@ NOT_ALIKE = "Not alike: "
 AGREEMENT = ("users", "A better", "equal", "B better")
 
 
-def summary(data: JSON, more: str = "") -> Iterator[Block]:
-    """Yield what is shown first; `more` is where to find the rest."""
+def summary(data: JSON, hint: str = "") -> Iterator[Block]:
+    """Yield what is shown first; `hint` is where to find the rest."""
     costs = [f"{run['name']} {run['cost']}" for run in data["runs"] if "cost" in run]
     closing = [f"Cost: {', '.join(costs)}."] if costs else []
-    closing += [more] if more else []
+    if hint:
+        closing.append(hint)
+
     for number, pair in enumerate(data["pairs"], 1):
         if len(data["pairs"]) > 1:
             yield Heading(f"{pair['a']} and {pair['b']}")
-        units = _units(pair)
-        primary = [figure for figure in _figures_of(pair) if not figure.exploratory]
-        first, second, shown = pair["a"], pair["b"], primary
-        if _is_behind(primary):
-            first, second, shown = second, first, [_swapped(figure) for figure in primary]
-        yield from (
-            Paragraph(verdict(figure, units[figure.metric], first, second)) for figure in shown
-        )
-        if not primary:
-            yield from map(Paragraph, pair["verdicts"])
-        yield from _forest(
-            first, second, [figure for figure in shown if figure.outcome != "same"], units
-        )
+
+        primary = _primary(_figures_of(pair))
+        yield from _verdicts(pair, primary)
         remarks = "; ".join(_remarks(pair, primary))
         notes = closing if number == len(data["pairs"]) else []
         yield Paragraph(" ".join([f"{remarks}.", *notes]))
+
+
+def _verdicts(pair: JSON, primary: Sequence[Difference]) -> Iterator[Block]:
+    """Yield a sentence for each primary figure, and a picture of those that differ."""
+    if not primary:
+        yield from map(Paragraph, pair["verdicts"])
+
+    units = _units(pair)
+    first, second = pair["a"], pair["b"]
+    if _is_behind(primary):
+        first, second = second, first
+        primary = list(map(_swapped, primary))
+
+    for figure in primary:
+        yield Paragraph(verdict(figure, units[figure.metric], first, second))
+
+    differing = [figure for figure in primary if figure.outcome != "same"]
+    yield from _forest(first, second, differing, units)
+
+
+def _primary(figures: Sequence[Difference]) -> list[Difference]:
+    return [figure for figure in figures if not figure.exploratory]
 
 
 def blocks(data: JSON) -> Iterator[Block]:
     """Yield everything, one pair of runs after the other."""
     yield from summary(data)
     yield Heading("Runs compared", folded=True)
-    runs = [
-        (run["name"], run["benchmark"], run["model"] or "not known", run["subsets"])
-        for run in data["runs"]
-    ]
+    runs = []
+    for run in data["runs"]:
+        runs.append((run["name"], run["benchmark"], run["model"] or "not known", run["subsets"]))
+
     yield Table(("run", "benchmark", "model", "subsets"), tuple(runs))
     for run in data["runs"]:
-        for words in convert(run.get("replies", {}), ReplyFacts).sentences():
-            yield Paragraph(f"{run['name']}: {words}.")
+        for sentence in convert(run.get("replies", {}), ReplyFacts).sentences():
+            yield Paragraph(f"{run['name']}: {sentence}.")
+
     for pair in data["pairs"]:
-        units, figures = _units(pair), _figures_of(pair)
+        units = _units(pair)
+        figures = _figures_of(pair)
         yield Heading(f"{pair['a']} (A) and {pair['b']} (B): users", folded=True)
         yield _coverage(pair)
-        yield from map(Paragraph, [*pair["warnings"], *_coverage_notes(pair)])
-        primary = [figure for figure in figures if not figure.exploratory]
-        yield from map(
-            Paragraph,
-            [
-                words
-                for figure in primary
-                for words in reservations(figure, units[figure.metric], pair)
-            ],
-        )
-        for subset in sorted(
-            dict.fromkeys(figure.subset for figure in figures), key=lambda name: name != ALL
-        ):
-            yield from _figures(
-                pair, subset, [figure for figure in figures if figure.subset == subset], units
-            )
+        yield from map(Paragraph, pair["warnings"])
+        yield from map(Paragraph, _coverage_notes(pair))
+        for figure in _primary(figures):
+            yield from map(Paragraph, reservations(figure, units[figure.metric], pair))
+
+        by_subset: dict[str, list[Difference]] = {}
+        for figure in figures:
+            by_subset.setdefault(figure.subset, []).append(figure)
+
+        for subset in sorted(by_subset, key=lambda name: name != ALL):
+            yield from _figures(pair, subset, by_subset[subset], units)
+
         if pair["most_different"]:
             yield Heading(f"Users that differ most in {pair['main'][-1]}", folded=True)
             yield _most_different(pair)
+
     yield Heading("How this is computed", folded=True)
     yield from map(Paragraph, _method(data))
 
@@ -95,9 +110,8 @@ def blocks(data: JSON) -> Iterator[Block]:
 def non_inferiority(pair: JSON, gate: JSON) -> str:
     """Return in a sentence whether A is not worse than B by more than a margin."""
     metric = _units(pair)[gate["metric"]]
-    [figure] = [
-        each for each in _figures_of(pair) if each.metric == gate["metric"] and not each.exploratory
-    ]
+    primary = _primary(_figures_of(pair))
+    [figure] = [figure for figure in primary if figure.metric == metric.name]
     claim = {
         "not_worse": f"{pair['a']} is not worse than {pair['b']}",
         "worse": f"{pair['a']} is worse than {pair['b']}",
@@ -105,12 +119,14 @@ def non_inferiority(pair: JSON, gate: JSON) -> str:
     }[gate["answer"]]
     bounds = "no interval holds"
     if gate["bounds"]:
-        low, high = (metric.text(end, signed=True) for end in gate["bounds"])
-        bounds = f"one-sided 95 % bounds {'~' * figure.approximate}{low} and {high}"
+        ends = " and ".join(metric.text(end, signed=True) for end in gate["bounds"])
+        bounds = f"one-sided 95 % bounds {'~' * figure.approximate}{ends}"
         if figure.approximate:
             bounds += ", of which none is shown to hold with so few users"
+
     margin = f"{metric.text(gate['margin'])} {metric.difference_unit}"
     difference = metric.text(figure.difference, signed=True)
+
     return (
         f"{claim} in {figure.compared} by more than {margin}: {difference} ({bounds}), n"
         f" {figure.users}."
@@ -161,34 +177,62 @@ def _remarks(pair: JSON, primary: Sequence[Difference]) -> Iterator[str]:
     for side, other in ("ab", "ba"):
         if any(_is_partial(row[side]) for row in pair["coverage"]):
             yield f"{pair[side]} is INCOMPLETE"
-        if shares := {row[side]["ratio"] for row in pair["coverage"]} - {None, 1}:
+
+        shares = {row[side]["ratio"] for row in pair["coverage"]} - {None, 1}
+        if shares:
             listed = ", ".join(f"{share:g}" for share in sorted(shares))
             yield f"{pair[side]} was run on a share of its tasks ({listed})"
-        if alone := sum(row[f"only_{side}"]["users"] for row in pair["coverage"]):
-            yield f"{plural(alone, 'user')} of {pair[side]} not in {pair[other]}"
-    yield from (words.rstrip(".") for words in pair["left_out"])
-    if changed := [
-        figure.compared for figure in primary if figure.missing_users not in (None, "cannot_change")
-    ]:
+
+        only_here = sum(row[f"only_{side}"]["users"] for row in pair["coverage"])
+        if only_here:
+            yield f"{plural(only_here, 'user')} of {pair[side]} not in {pair[other]}"
+
+    for sentence in pair["left_out"]:
+        yield sentence.rstrip(".")
+
+    changed = []
+    for figure in primary:
+        if figure.missing_users not in (None, "cannot_change"):
+            changed.append(figure.compared)
+
+    if changed:
         yield f"missing users could change {' and '.join(changed)}"
-    wrong = {side: _invalid(pair, side) for side in "ab"}
-    if any(wrong.values()):
+
+    shares_a, shares_b = _invalid(pair, "a"), _invalid(pair, "b")
+    if shares_a or shares_b:
         yield (
-            "invalid answers:"
-            f" {', '.join(f'{pair[side]} {100 * share:.1f} %' for side, share in wrong.items())}"
+            f"invalid answers: {pair['a']} {100 * shares_a:.1f} %, {pair['b']}"
+            f" {100 * shares_b:.1f} %"
         )
-    words = [words.rpartition(NOT_ALIKE)[2] for words in pair["warnings"] if NOT_ALIKE in words]
-    if names := dict.fromkeys(word.split()[0] for word in words):
+
+    yield from _differences_of_runs(pair["warnings"])
+
+
+def _differences_of_runs(warnings: Sequence[str]) -> Iterator[str]:
+    """Yield what differs other than the model, and whether tasks are synthetic, in a few words."""
+    names: dict[str, None] = {}
+    is_synthetic = False
+    for warning in warnings:
+        is_synthetic |= "synthetic" in warning and NO_REPORT not in warning
+        _, marker, difference = warning.rpartition(NOT_ALIKE)
+        if marker:
+            names[difference.split()[0]] = None
+
+    if names:
         yield f"not alike: {', '.join(names)}"
-    if any("synthetic" in words and NO_REPORT not in words for words in pair["warnings"]):
+    if is_synthetic:
         yield "synthetic tasks"
 
 
 def _invalid(pair: JSON, side: str) -> float:
     """Return the share of invalid answers of the users that both have."""
-    counts = [row[side]["answers_on_common"] for row in pair["coverage"]]
-    total = sum(number for count in counts for number in count.values())
-    return 1 - sum(count.get(VALID, 0) for count in counts) / total if total else 0.0
+    total = valid = 0
+    for row in pair["coverage"]:
+        counts = row[side]["answers_on_common"]
+        total += sum(counts.values())
+        valid += counts.get(VALID, 0)
+
+    return 1 - valid / total if total else 0.0
 
 
 def _is_partial(covered: JSON) -> bool:
@@ -200,23 +244,27 @@ def _coverage_notes(pair: JSON) -> Iterator[str]:
     yield from pair["left_out"]
     units = _units(pair)
     for row in pair["coverage"]:
-        for side, other, place in (("a", "b", 0), ("b", "a", 1)):
-            if unsound := row[side]["unsound"]:
-                lines = plural(unsound, "line")
+        for side, other, on_common in zip("ab", "ba", row["on_common"], strict=True):
+            if row[side]["unsound"]:
+                lines = plural(row[side]["unsound"], "line")
                 yield (
                     f"{row['subset']}: {lines} of {pair[side]}'s results left out as not sound"
                     " (`verify` lists them)."
                 )
-            if alone := row[f"only_{side}"]["users"]:
-                means = [
-                    f"{name} {with_unit(units[name], row[f'only_{side}']['figures'][name])} against"
-                    f" {with_unit(units[name], row['on_common'][place][name])}"
-                    for name in pair["main"]
-                ]
+
+            only_here = row[f"only_{side}"]
+            if only_here["users"]:
+                means = []
+                for name in pair["main"]:
+                    of_these = with_unit(units[name], only_here["figures"][name])
+                    of_common = with_unit(units[name], on_common[name])
+                    means.append(f"{name} {of_these} against {of_common}")
+
+                users = plural(only_here["users"], "user")
                 yield (
-                    f"{row['subset']}: {plural(alone, 'user')} of {pair[side]} not in"
-                    f" {pair[other]}, so in no figure. Their figures, against those of the users of"
-                    f" both: {', '.join(means)}."
+                    f"{row['subset']}: {users} of {pair[side]} not in {pair[other]}, so in no"
+                    " figure. Their figures, against those of the users of both:"
+                    f" {', '.join(means)}."
                 )
 
 
@@ -226,82 +274,92 @@ def _coverage_notes(pair: JSON) -> Iterator[str]:
 def _coverage(pair: JSON) -> Table:
     """Return how many users each run has on each subset; an asterisk marks a run that has not
     scored all of its own."""
-    counted = ("scored", "expected", "failed", "users_in_tasks")
     rows = []
     for row in pair["coverage"]:
-        cells = []
-        for side in "ab":
-            is_partial = _is_partial(row[side])
-            cells += [
-                _number(row[side][name], partial=is_partial and name == "scored")
-                for name in counted
-            ]
-        counts = row["common"], row["other_tasks"], row["only_a"]["users"], row["only_b"]["users"]
-        rows.append((row["subset"], *cells, *map(_number, counts)))
-    sides = [f"{side} {name.replace('_', ' ')}" for side in "AB" for name in counted]
-    return Table(("subset", *sides, "both", "other task", "only A", "only B"), tuple(rows))
+        cells = [row["subset"]]
+        for covered in (row["a"], row["b"]):
+            cells.append(_number(covered["scored"], partial=_is_partial(covered)))
+            cells += map(_number, (covered["expected"], covered["failed"]))
+            cells.append(_number(covered["users_in_tasks"]))
+
+        cells += map(_number, (row["common"], row["other_tasks"]))
+        cells += map(_number, (row["only_a"]["users"], row["only_b"]["users"]))
+        rows.append(tuple(cells))
+
+    columns = (
+        "subset",
+        *("A scored", "A expected", "A failed", "A users in tasks"),
+        *("B scored", "B expected", "B failed", "B users in tasks"),
+        *("both", "other task", "only A", "only B"),
+    )
+
+    return Table(columns, tuple(rows))
 
 
 def _figures(
-    pair: JSON, subset: str, figures: Sequence[Difference], units: Mapping[str, Metric]
+    pair: JSON,
+    subset: str,
+    figures: Sequence[Difference],
+    units: Mapping[str, Metric],
 ) -> Iterator[Block]:
     where = f"All subsets ({figures[0].subsets})" if subset == ALL else subset
     users = plural(max(figure.users for figure in figures), "user")
     yield Heading(f"{where}: A minus B on {users}", folded=True)
     yield from _forest(pair["a"], pair["b"], figures, units)
     unit = " (%)" if all(metric.unit is None for metric in units.values()) else ""
-    for is_exploratory, heads in (
-        (False, ("primary", "95 % simultaneous", "p (adjusted)")),
-        (True, ("exploratory", "95 % interval", "p (not corrected)")),
+    for is_exploratory, kind, interval, p in (
+        (False, "primary", "95 % simultaneous", "p (adjusted)"),
+        (True, "exploratory", "95 % interval", "p (not corrected)"),
     ):
-        rows = [figure for figure in figures if figure.exploratory is is_exploratory]
-        if rows:
-            chance = ["chance"] * any(
-                figure.chance is not None for figure in rows if not is_exploratory
-            )
-            columns = (heads[0], f"A{unit}", f"B{unit}", *chance, "A - B", *heads[1:], *AGREEMENT)
-            yield Table(
-                columns,
-                tuple(
-                    _figure_row(figure, units[figure.metric], bool(chance), not unit)
-                    for figure in rows
-                ),
-            )
+        shown = [figure for figure in figures if figure.exploratory is is_exploratory]
+        if not shown:
+            continue
+
+        has_chance = not is_exploratory and any(figure.chance is not None for figure in shown)
+        chance = ["chance"] if has_chance else []
+        columns = (kind, f"A{unit}", f"B{unit}", *chance, "A - B", interval, p, *AGREEMENT)
+        rows = []
+        for figure in shown:
+            rows.append(_figure_row(figure, units[figure.metric], has_chance, not unit))
+
+        yield Table(columns, tuple(rows))
 
 
 def _figure_row(
-    figure: Difference, metric: Metric, chance: bool, named: bool
+    figure: Difference,
+    metric: Metric,
+    has_chance: bool,
+    has_unit: bool,
 ) -> tuple[str | Cell, ...]:
-    """Return a row, with the metric's unit after its name if it is `named`, since not all have the
-    same."""
+    """Return a row; it `has_unit` after the metric's name where not all metrics have the same."""
     p = figure.p if figure.exploratory else figure.p_adjusted
-    span = "n/a" if figure.difference is None else "too few"
-    if bounds := _interval(figure):
-        span = "~" * figure.approximate + " to ".join(
-            metric.text(bound, signed=True) for bound in bounds
-        )
-    given = [f"as given {metric.text(value)}" for value in (figure.given or {}).values()] or [
-        "",
-        "",
+    bounds = _interval(figure)
+    interval = "n/a" if figure.difference is None else "too few"
+    if bounds:
+        ends = " to ".join(metric.text(bound, signed=True) for bound in bounds)
+        interval = "~" * figure.approximate + ends
+
+    notes = [f"as given {metric.text(value)}" for value in (figure.given or {}).values()]
+    note_a, note_b = notes or ("", "")
+    cells: list[str | Cell] = [
+        f"{figure.compared}, {metric.shown_unit}" if has_unit else figure.compared,
+        Cell(metric.text(figure.a), note=note_a),
+        Cell(metric.text(figure.b), note=note_b),
     ]
-    counts = figure.a_better, figure.equal, figure.b_better
-    return (
-        f"{figure.compared}, {metric.shown_unit}" if named else figure.compared,
-        *(
-            Cell(metric.text(value), note=note)
-            for value, note in zip((figure.a, figure.b), given, strict=True)
-        ),
-        *(
-            ["" if figure.chance is None else level(metric, figure.chance, figure.chance_error)]
-            if chance
-            else []
-        ),
+    if has_chance:
+        chance = figure.chance
+        cells.append("" if chance is None else level(metric, chance, figure.chance_error))
+
+    cells += [
         metric.text(figure.difference, signed=True),
-        span,
+        interval,
         "n/a" if p is None else f"{p:.4f}",
         str(figure.users),
-        *(f"{100 * number / figure.users:.0f} %" if figure.users else "n/a" for number in counts),
-    )
+    ]
+    for count in (figure.a_better, figure.equal, figure.b_better):
+        cells.append(f"{100 * count / figure.users:.0f} %" if figure.users else "n/a")
+
+    return tuple(cells)
 
 
 def _interval(figure: Difference) -> tuple[float, float] | None:
@@ -311,45 +369,58 @@ def _interval(figure: Difference) -> tuple[float, float] | None:
 
 def _most_different(pair: JSON) -> Table:
     metric = _units(pair)[pair["main"][-1]]
-    rows = tuple(
-        (
-            user["subset"],
-            user["user_id"],
-            metric.name,
-            _value(metric, user["difference"], signed=True),
-        )
-        for user in pair["most_different"]
-    )
-    return Table(("subset", "user", "metric", "A - B"), rows)
+    rows = []
+    for user in pair["most_different"]:
+        difference = _value(metric, user["difference"], signed=True)
+        rows.append((user["subset"], user["user_id"], metric.name, difference))
+
+    return Table(("subset", "user", "metric", "A - B"), tuple(rows))
 
 
-def _value(metric: Metric, value: float | None, *, signed: bool = False) -> Cell:
+def _value(
+    metric: Metric,
+    value: float | None,
+    *,
+    signed: bool = False,
+) -> Cell:
     if value is None:
         return Cell("")
+
     return Cell(metric.text(value, signed=signed), metric.scale * value, metric.decimals)
 
 
-def _number(value: float | None, digits: int = 0, *, partial: bool = False) -> Cell:
+def _number(
+    value: float | None,
+    digits: int = 0,
+    *,
+    partial: bool = False,
+) -> Cell:
     return Cell("" if value is None else f"{value:.{digits}f}", value, digits, partial=partial)
 
 
 def _forest(
-    a: str, b: str, figures: Sequence[Difference], units: Mapping[str, Metric]
+    a: str,
+    b: str,
+    figures: Sequence[Difference],
+    units: Mapping[str, Metric],
 ) -> Iterator[Chart]:
     """Yield a chart of differences for each unit that figures have."""
-    for unit in dict.fromkeys(units[figure.metric].unit for figure in figures):
-        drawn = [figure for figure in figures if units[figure.metric].unit == unit]
-        names, label = (
-            tuple(figure.compared for figure in drawn),
-            units[drawn[0].metric].difference_unit,
-        )
-        series = Series(
-            "difference",
-            tuple(figure.difference for figure in drawn),
-            *ends([_interval(figure) for figure in drawn]),
-        )
+    by_unit: dict[str | None, list[Difference]] = {}
+    for figure in figures:
+        by_unit.setdefault(units[figure.metric].unit, []).append(figure)
+
+    for unit, drawn in by_unit.items():
+        low, high = ends(list(map(_interval, drawn)))
+        differences = tuple(figure.difference for figure in drawn)
         yield Chart(
-            "intervals", f"{a} minus {b}", names, label, "", (series,), unit is None, reference=0.0
+            "intervals",
+            f"{a} minus {b}",
+            x=tuple(figure.compared for figure in drawn),
+            x_label=units[drawn[0].metric].difference_unit,
+            y_label="",
+            series=(Series("difference", differences, low, high),),
+            percent=unit is None,
+            reference=0.0,
         )
 
 
@@ -361,13 +432,6 @@ def _is_behind(figures: Sequence[Difference]) -> bool:
 
 def _swapped(figure: Difference) -> Difference:
     """Return a figure with the runs in the other order."""
-    bounds = {
-        name: interval and (-interval[1], -interval[0])
-        for name, interval in (
-            ("ci95", figure.ci95),
-            ("ci95_simultaneous", figure.ci95_simultaneous),
-        )
-    }
     return structs.replace(
         figure,
         a=figure.b,
@@ -376,8 +440,13 @@ def _swapped(figure: Difference) -> Difference:
         a_better=figure.b_better,
         b_better=figure.a_better,
         outcome="a_better" if figure.outcome == "b_better" else figure.outcome,
-        **bounds,
+        ci95=_negated(figure.ci95),
+        ci95_simultaneous=_negated(figure.ci95_simultaneous),
     )
+
+
+def _negated(interval: tuple[float, float] | None) -> tuple[float, float] | None:
+    return interval and (-interval[1], -interval[0])
 
 
 # Sheets
@@ -385,72 +454,68 @@ def _swapped(figure: Difference) -> Difference:
 
 def sheets(data: JSON) -> list[Table]:
     """Return verdicts, figures, coverage and users."""
-    are_shares = all(
-        metric.unit is None for pair in data["pairs"] for metric in _units(pair).values()
-    )
-    unit = " (%)" if are_shares else ""
+    metrics = chain.from_iterable(_units(pair).values() for pair in data["pairs"])
+    unit = " (%)" if all(metric.unit is None for metric in metrics) else ""
     columns = (
         *("subset", "metric", f"A{unit}", f"B{unit}", "A - B", "from", "to"),
         *("from (simultaneous)", "to (simultaneous)", "p (not corrected)", "p (adjusted)"),
-        *(
-            "users",
-            "A better",
-            "equal",
-            "B better",
-            "unit",
-            "kind",
-            "compared by",
-            "A as given",
-            "B as given",
-        ),
-        "approximate",
+        *("users", "A better", "equal", "B better", "unit", "kind", "compared by"),
+        *("A as given", "B as given", "approximate"),
     )
-    spans = ("Differences of shares in points; from, to: 95 % interval.",)
+    notes = ("Differences of shares in points; from, to: 95 % interval.",)
+
     return [
-        _sheet(
-            "Verdicts",
-            data,
-            lambda pair: Table(("", "in words"), tuple(_words(pair))),
-            tuple(_method(data)),
-        ),
-        _sheet("Figures", data, lambda pair: Table(columns, tuple(_sheet_rows(pair))), spans),
+        _sheet("Verdicts", data, _sentences, tuple(_method(data))),
+        _sheet("Figures", data, lambda pair: Table(columns, tuple(_sheet_rows(pair))), notes),
         _sheet("Coverage", data, _coverage),
         _sheet("Users", data, _most_different),
     ]
 
 
 def _sheet(
-    title: str, data: JSON, table: Callable[[JSON], Table], notes: tuple[str, ...] = ()
+    title: str,
+    data: JSON,
+    table: Callable[[JSON], Table],
+    notes: tuple[str, ...] = (),
 ) -> Table:
     """Return the tables of all pairs below one another, each row after the names of its runs."""
-    tables = [(pair, table(pair)) for pair in data["pairs"]]
-    rows = tuple((pair["a"], pair["b"], *row) for pair, of_pair in tables for row in of_pair.rows)
-    return Table(("A", "B", *tables[0][1].columns), rows, title, notes)
+    columns: tuple[str, ...] = ()
+    rows = []
+    for pair in data["pairs"]:
+        table_of_pair = table(pair)
+        columns = table_of_pair.columns
+        rows += [(pair["a"], pair["b"], *row) for row in table_of_pair.rows]
+
+    return Table(("A", "B", *columns), tuple(rows), title, notes)
 
 
-def _words(pair: JSON) -> Iterator[tuple[str, str]]:
-    kinds = {
-        "warning": pair["warnings"],
-        "coverage": _coverage_notes(pair),
-        "verdict": pair["verdicts"],
-    }
-    return ((kind, words) for kind, sentences in kinds.items() for words in sentences)
+def _sentences(pair: JSON) -> Table:
+    rows = [
+        *zip(repeat("warning"), pair["warnings"], strict=False),
+        *zip(repeat("coverage"), _coverage_notes(pair), strict=False),
+        *zip(repeat("verdict"), pair["verdicts"], strict=False),
+    ]
+    return Table(("", "in words"), tuple(rows))
 
 
 def _sheet_rows(pair: JSON) -> Iterator[tuple[str | Cell, ...]]:
     units = _units(pair)
     for figure in _figures_of(pair):
-        metric, given = units[figure.metric], figure.given or {"a": figure.a, "b": figure.b}
-        bounds = (*(figure.ci95 or (None, None)), *(figure.ci95_simultaneous or (None, None)))
+        metric = units[figure.metric]
+        value = partial(_value, metric)
+        given = figure.given or {"a": figure.a, "b": figure.b}
         yield (
             figure.subset,
             metric.name,
-            *(_value(metric, value) for value in (figure.a, figure.b, figure.difference, *bounds)),
-            *(_number(p, 4) for p in (figure.p, figure.p_adjusted)),
+            *map(value, (figure.a, figure.b, figure.difference)),
+            *map(value, figure.ci95 or (None, None)),
+            *map(value, figure.ci95_simultaneous or (None, None)),
+            _number(figure.p, 4),
+            _number(figure.p_adjusted, 4),
             *map(_number, (figure.users, figure.a_better, figure.equal, figure.b_better)),
             metric.shown_unit,
             "exploratory" if figure.exploratory else "primary",
             figure.compared,
-            *(_value(metric, value) for value in given.values()),
+            *map(value, given.values()),
             "~" if figure.ci95 and figure.approximate else "",
         )

@@ -66,10 +66,15 @@ def page(
     return "".join(pieces(Page(title, warning, tuple(tiles), tuple(blocks)), links))
 
 
-def pieces(page: Page, links: Links | None = None, browser: Browser | None = None) -> Iterator[str]:
+def pieces(
+    page: Page,
+    links: Links | None = None,
+    browser: Browser | None = None,
+) -> Iterator[str]:
     """Yield a page in pieces, so that a page of very many users is never in memory as a whole."""
     style, script, policy = _assets()
     template = templates().get_template("page.html.j2")
+
     return template.generate(
         page=page,
         links=links or {},
@@ -81,7 +86,11 @@ def pieces(page: Page, links: Links | None = None, browser: Browser | None = Non
     )
 
 
-def rendered(blocks: Sequence[Block], links: Links | None = None, **options: object) -> Markup:
+def rendered(
+    blocks: Sequence[Block],
+    links: Links | None = None,
+    **options: object,
+) -> Markup:
     """Return blocks as HTML. Options: `level` of headings, `pick`, the form that rows are chosen
     for, and `sort`, the column and the order in which rows are."""
     macros = templates().get_template("blocks.html.j2").module
@@ -115,6 +124,7 @@ def templates(*packages: str) -> Environment:
         "short": lambda name: chop_cells(name, NAME_CELLS)[0] if name else "",
     }
     environment.tests |= {"long": _is_long, "tick": is_tick}
+
     return environment
 
 
@@ -130,6 +140,7 @@ def _size(text: str) -> str:
     """Return what is said of a quoted text's length while it is folded."""
     if not text:
         return " (nothing)"
+
     return f" ({len(text):,} characters)" if len(text) > LONG_QUOTE else ""
 
 
@@ -137,12 +148,13 @@ def _size(text: str) -> str:
 def _assets() -> tuple[Markup, Markup, str]:
     """Return style and script, and the policy that names them."""
     folder = files(__package__) / "assets"
-    style, script = [(folder / name).read_bytes() for name in ("page.css", "page.js")]
-    by_style, by_script = map(_hash, (style, script))
+    style = (folder / "page.css").read_bytes()
+    script = (folder / "page.js").read_bytes()
     policy = (
-        f"default-src 'none'; script-src {by_script}; style-src {by_style}; img-src data:; "
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
+
     return Markup(style.decode()), Markup(script.decode()), policy
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from harness.document import Cell, Table
 from harness.printable import on_one_line
 
-BEFORE = (
+PREAMBLE = (
     "% Needs \\usepackage{booktabs,graphicx}. Names in Chinese need XeLaTeX or LuaLaTeX with ctex"
     " or xeCJK,\n% or pdfLaTeX with CJKutf8: \\begin{CJK*}{UTF8}{gbsn} before the tables,"
     " \\clearpage\\end{CJK*} after them.\n"
@@ -47,14 +47,17 @@ def rendered(tables: Sequence[Table], comments: Sequence[str] = ()) -> str:
     Labels are `tab:` and the table's title before its first comma, in ASCII; a number makes each
     unique.
     """
-    pieces = [BEFORE, *(f"% {_one_line(comment)}\n" for comment in comments)]
+    pieces = [PREAMBLE, *(f"% {_one_line(comment)}\n" for comment in comments)]
     labels = set[str]()
     for table in tables:
         name = table.title.partition(", ")[0].lower()
         label = f"tab:{re.sub('[^a-z0-9]+', '-', name).strip('-')}"
-        label = f"{label}-{len(labels) + 1}" if label in labels else label
+        if label in labels:
+            label = f"{label}-{len(labels) + 1}"
+
         labels.add(label)
         pieces.append("\n".join(["", *_table(table, label), ""]))
+
     return "".join(pieces)
 
 
@@ -65,6 +68,7 @@ def _table(table: Table, label: str) -> Iterator[str]:
     yield f"  \\label{{{label}}}"
     if len(table.columns) > 4:
         yield SMALLER
+
     yield SHRUNK
     yield f"  \\begin{{tabular}}{{@{{}}l{'r' * (len(table.columns) - 1)}@{{}}}}"
     yield "    \\toprule"
@@ -72,15 +76,18 @@ def _table(table: Table, label: str) -> Iterator[str]:
     for number, row in enumerate(table.rows):
         if number == 0 or number in table.rules:
             yield RULE
+
         yield _row(map(_cell, row))
         # On one line with the figures, intervals are wider than a page.
         intervals = [_interval(cell.interval) if isinstance(cell, Cell) else "" for cell in row]
         if any(intervals):
             yield _row(intervals)
+
     yield "    \\bottomrule"
     yield "  \\end{tabular}}"
     if table.notes:
         yield NOTES.format(" ".join(map(_text, table.notes)))
+
     yield "\\end{table}"
 
 
@@ -102,8 +109,13 @@ def _cell(cell: str | Cell) -> str:
     minus."""
     if isinstance(cell, str):
         return _text(cell)
-    asterisk, note = ASTERISK if cell.partial else "", f" ({_text(cell.note)})" if cell.note else ""
-    marked = f"{MARKUP[cell.place].format(_text(cell.text))}{asterisk}{note}"
+
+    marked = MARKUP[cell.place].format(_text(cell.text))
+    if cell.partial:
+        marked += ASTERISK
+    if cell.note:
+        marked += f" ({_text(cell.note)})"
+
     return re.sub(r"(?<=\d)-", "--", re.sub(r"(?<!\d)-", "$-$", marked))
 
 

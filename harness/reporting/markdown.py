@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from harness.document import Cell, Table
 from harness.printable import on_one_line
@@ -14,25 +14,43 @@ MARKUP = {None: "{}", "best": "**{}**", "second": "<ins>{}</ins>"}
 def rendered(tables: Sequence[Table], notes: Sequence[str] = ()) -> str:
     """Return pipe tables, each with its title and its notes, and then further notes, ending with a
     line end."""
-    paragraphs = [
-        paragraph for table in tables for paragraph in (*_table(table), *map(_text, table.notes))
-    ]
+    paragraphs: list[str] = []
+    for table in tables:
+        if table.title:
+            paragraphs.append(f"**{_text(table.title)}**")
+
+        paragraphs.append(_table(table))
+        paragraphs += map(_text, table.notes)
+
     return "\n\n".join([*paragraphs, *map(_text, notes)]) + "\n"
 
 
-def _table(table: Table) -> tuple[str, ...]:
-    rules = ["---", *("---:" for _ in table.columns[1:])]
-    lines = [list(map(_text, table.columns)), rules, *(list(map(_cell, row)) for row in table.rows)]
-    pipes = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return (f"**{_text(table.title)}**", pipes) if table.title else (pipes,)
+def _table(table: Table) -> str:
+    rules = ["---"] + ["---:"] * (len(table.columns) - 1)
+    lines = [_row(map(_text, table.columns)), _row(rules)]
+    for row in table.rows:
+        lines.append(_row(map(_cell, row)))
+
+    return "\n".join(lines)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _cell(cell: str | Cell) -> str:
     if isinstance(cell, str):
         return _text(cell)
-    asterisk, note = "\\*" if cell.partial else "", f" ({_text(cell.note)})" if cell.note else ""
-    interval = f" {_text(cell.interval)}" if cell.interval else ""
-    return f"{MARKUP[cell.place].format(_text(cell.text))}{asterisk}{note}{interval}"
+
+    marked = MARKUP[cell.place].format(_text(cell.text))
+    if cell.partial:
+        marked += "\\*"
+    if cell.note:
+        marked += f" ({_text(cell.note)})"
+    if cell.interval:
+        marked += f" {_text(cell.interval)}"
+
+    return marked
 
 
 def _text(text: str) -> str:

@@ -17,6 +17,7 @@ from harness.benchmarks import registry, usage
 from harness.benchmarks.rendering import called, intervals, numbers, spanned
 from harness.cost import each, money_text
 from harness.document import (
+    CHANCE,
     Block,
     Chart,
     Heading,
@@ -27,13 +28,13 @@ from harness.document import (
     Table,
     Tile,
     Verbatim,
+    without_empty_columns,
 )
 from harness.model import RUN_FACTS
 from harness.printable import short_hash
 from harness.scoring.intervals import FEWEST, FEWEST_AT_ALL, FEWEST_UNTIED
-from harness.scoring.reports import Diagnostics, Figure, Report, Value
+from harness.scoring.reports import Component, Diagnostics, Figure, Report, Value
 
-CHANCE = "chance"
 APPROXIMATE = (
     f"~: not shown to hold, only the order of magnitude: fewer than {FEWEST} users, fewer than"
     f" {FEWEST_UNTIED} whose value is not the most common one, or a few outliers that decide."
@@ -61,7 +62,10 @@ def _marks(report: Report) -> Iterator[str]:
 def _scored_users(report: Report) -> str:
     coverage, repeats = report.coverage, report.repeats
     users = f"{coverage.scored_users} of {coverage.expected_users} {report.user}s"
-    return users if repeats is UNSET else f"{users}, {repeats.scored} of {repeats.expected} repeats"
+    if repeats is UNSET:
+        return users
+
+    return f"{users}, {repeats.scored} of {repeats.expected} repeats"
 
 
 def headline(report: Report) -> str:
@@ -71,10 +75,12 @@ def headline(report: Report) -> str:
         notes = "; ".join(notes_on(figure))
         value = f"{figure.name} {with_unit(figure.metric, figure.shown.value)}"
         figures.append(f"{value} ({notes})" if notes else value)
-    cost = f"cost {money_text([report.cost.money])}" if report.cost and report.cost.money else ""
-    return "; ".join(
-        filter(None, (", ".join(figures), _invalid(report), breaking(report.diagnostics), cost))
-    )
+
+    texts = [", ".join(figures), _invalid(report), breaking(report.diagnostics)]
+    if report.cost and report.cost.money:
+        texts.append(f"cost {money_text([report.cost.money])}")
+
+    return "; ".join(filter(None, texts))
 
 
 def in_brief(report: Report) -> dict[str, str]:
@@ -85,6 +91,7 @@ def in_brief(report: Report) -> dict[str, str]:
         value = figure.metric.text(figure.shown.value)
         head = f"{figure.metric.name}, {figure.metric.shown_unit}"
         cells[head] = f"{value} {ranked_by}" if ranked_by else value
+
     return cells
 
 
@@ -106,17 +113,24 @@ def running(benchmark: Benchmark, figures: Mapping[str, float | None]) -> str:
     return ", ".join(f"{name} {with_unit(units[name], value)}" for name, value in figures.items())
 
 
-def with_unit(metric: Metric, value: float | None, error: float | None = None) -> str:
+def with_unit(
+    metric: Metric,
+    value: float | None,
+    error: float | None = None,
+) -> str:
     """Return a value with its unit, and its standard error before that, if there is one."""
+    if value is None:
+        return metric.text(value)
+
     space = "" if metric.unit is None else " "
-    return (
-        metric.text(value)
-        if value is None
-        else f"{level(metric, value, error)}{space}{metric.shown_unit}"
-    )
+    return f"{level(metric, value, error)}{space}{metric.shown_unit}"
 
 
-def level(metric: Metric, value: float, error: float | None) -> str:
+def level(
+    metric: Metric,
+    value: float,
+    error: float | None,
+) -> str:
     """Return a chance level as text, with the standard error of one that is drawn."""
     return f"{metric.text(value)} ± {metric.text(error)}" if error else metric.text(value)
 
@@ -125,29 +139,46 @@ def breaking(diagnostics: Diagnostics) -> str:
     """Return `990 of 990 answers break the rules of the task (more_tags 990)`; empty if none
     does."""
     return _counted(
-        diagnostics.breaches or {}, diagnostics.answers, "breaks", "break", "the rules of the task"
+        diagnostics.breaches or {},
+        diagnostics.answers,
+        "breaks",
+        "break",
+        "the rules of the task",
     )
 
 
 def sentence_on_invalid(invalid: Mapping[str, int], answers: int) -> str:
     """Return `12 of 100 answers are invalid (no_day 10, refusal 2)`, the most frequent kind first;
     empty if none is."""
-    return _counted(invalid, answers, "is", "are", "invalid")
+    return _counted(
+        invalid,
+        answers,
+        "is",
+        "are",
+        "invalid",
+    )
 
 
 def _invalid(report: Report) -> str:
     return sentence_on_invalid(report.diagnostics.invalid, report.diagnostics.answers)
 
 
-def _counted(counts: Mapping[str, int], answers: int, singular: str, plural: str, what: str) -> str:
+def _counted(
+    counts: Mapping[str, int],
+    answers: int,
+    singular: str,
+    plural: str,
+    what: str,
+) -> str:
     total = sum(counts.values())
+    if not total:
+        return ""
+
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     kinds = ", ".join(f"{kind} {count}" for kind, count in ranked)
-    return (
-        f"{total} of {answers} answers {singular if total == 1 else plural} {what} ({kinds})"
-        if total
-        else ""
-    )
+    verb = singular if total == 1 else plural
+
+    return f"{total} of {answers} answers {verb} {what} ({kinds})"
 
 
 # Pages
@@ -155,11 +186,14 @@ def _counted(counts: Mapping[str, int], answers: int, singular: str, plural: str
 
 def page(report: Report, *, posts: bool = False) -> Page:
     """Return the page of a report, with users' own texts if `posts` are shown."""
-    coverage = report.coverage
-    warning = f"INCOMPLETE: {_scored_users(report)} are scored, {coverage.failed_users} failed"
+    warning = ""
+    if not report.coverage.complete:
+        failed = report.coverage.failed_users
+        warning = f"INCOMPLETE: {_scored_users(report)} are scored, {failed} failed"
+
     return Page(
         f"{called(report)} · {report.heading} ({report.subset})",
-        "" if coverage.complete else warning,
+        warning,
         tuple(_tiles(report)),
         tuple(blocks(report, posts=posts)),
     )
@@ -168,17 +202,22 @@ def page(report: Report, *, posts: bool = False) -> Page:
 def _tiles(report: Report) -> Iterator[Tile]:
     for figure in report.figures:
         metric, value = figure.metric, figure.shown
-        unit = "" if value.value is None else f" {metric.shown_unit}"
-        interval = [f"95 % interval {spanned(metric, value)}"] if value.ci95 else []
-        yield Tile(
-            figure.name, metric.text(value.value) + unit, "; ".join([*interval, *notes_on(figure)])
-        )
+        text = metric.text(value.value)
+        if value.value is not None:
+            text = f"{text} {metric.shown_unit}"
+
+        notes = list(notes_on(figure))
+        if value.ci95:
+            notes.insert(0, f"95 % interval {spanned(metric, value)}")
+
+        yield Tile(figure.name, text, "; ".join(notes))
+
     coverage, user = report.coverage, report.user
     marks = "; ".join([f"of {coverage.expected_users}", *_marks(report)])
     yield Tile(f"{user}s scored", str(coverage.scored_users), marks)
     if report.cost and report.cost.money:
-        of_each = money_text(each([report.cost.money], coverage.scored_users))
-        yield Tile("cost", money_text([report.cost.money]), of_each and f"{of_each} a {user}")
+        per_user = money_text(each([report.cost.money], coverage.scored_users))
+        yield Tile("cost", money_text([report.cost.money]), per_user and f"{per_user} a {user}")
 
 
 # Blocks
@@ -195,11 +234,13 @@ def blocks(report: Report, *, posts: bool = False) -> Iterator[Block]:
     else:  # this must be read before any number
         yield from _coverage(report)
         yield from _headline(report)
+
     yield from _all_metrics(report)
     if report.distribution:
         yield Heading("Distribution", folded=True)
         for name, counts in report.distribution.items():
             yield _histogram(report.units[name], counts, report.user)
+
     yield from _repeats(report)
     yield from _diagnostics(report)
     yield from _intervals(report)
@@ -208,6 +249,7 @@ def blocks(report: Report, *, posts: bool = False) -> Iterator[Block]:
     sections = list(shown_blocks(report.sections, posts=posts))
     if sections and not isinstance(sections[0], Heading):
         yield Heading(f"More on {report.heading}", folded=True)
+
     for block in sections:
         yield structs.replace(block, folded=True) if isinstance(block, Heading) else block
 
@@ -218,12 +260,16 @@ def text_blocks(report: Report) -> Iterator[Block]:
     for block in blocks(report):
         if isinstance(block, Heading) and block.folded:
             break
+
         yield block
+
     yield Heading("The metrics")
     ranked = report.ranked_metrics
     yield _table(report, {name: value for name, value in shown(report).items() if name in ranked})
-    if lower := [name for name in report.metrics if report.units[name].lower_is_better]:
+    lower = [name for name in report.metrics if report.units[name].lower_is_better]
+    if lower:
         yield Paragraph(f"Lower is better: {', '.join(lower)}.")
+
     yield from _repeats(report)
     yield from _diagnostics(report)
     yield from _intervals(report)
@@ -246,7 +292,10 @@ def _first_and_verbatim(sections: Sequence[Block]) -> Iterator[Block]:
 
 def shown_blocks(blocks: Iterable[Block], *, posts: bool) -> Iterator[Block]:
     """Yield blocks, without users' own texts unless `posts` are shown."""
-    return (block for block in blocks if posts or not (isinstance(block, Quote) and block.private))
+    for block in blocks:
+        is_private = isinstance(block, Quote) and block.private
+        if posts or not is_private:
+            yield block
 
 
 def _headline(report: Report) -> Iterator[Block]:
@@ -257,11 +306,13 @@ def _headline(report: Report) -> Iterator[Block]:
     yield _table(report, values)
     if any(value.approximate for value in values.values()):
         yield Paragraph("~: only the order of magnitude of an interval (see Intervals).")
+
     if any(figure.name != figure.metric.name for figure in report.figures):
         yield Paragraph(
             "Some answers break the rules of the task: figures that such answers cannot win rank"
             " the run. Those of the answers as given are next to them."
         )
+
     if report.chance:
         yield Paragraph(
             "Chance: what random answers to the same tasks have on average, with the standard error"
@@ -271,7 +322,8 @@ def _headline(report: Report) -> Iterator[Block]:
 
 def _coverage(report: Report) -> Iterator[Block]:
     """Yield who is scored, what failed and is invalid, what it cost, and who answered."""
-    coverage, user, users = report.coverage, report.user, _scored_users(report)
+    coverage, user = report.coverage, report.user
+    users = _scored_users(report)
     limits = _limits(report)
     drawn = ""
     if limits:
@@ -280,28 +332,37 @@ def _coverage(report: Report) -> Iterator[Block]:
             f" This is {limits} of the {run['users_in_tasks']} {user}s in the tasks file, drawn"
             f" with seed {run['sample_seed']}."
         )
+
     if coverage.complete:
         yield Heading(f"Coverage: complete{limits and f' (of {limits})'}")
         yield Paragraph(f"{users} are scored.{drawn}")
     else:
-        order = (
-            f", and {user}s with few steps are scored before those with many" if report.run else ""
-        )
+        order = ""
+        if report.run:
+            order = f", and {user}s with few steps are scored before those with many"
+
         yield Heading(f"INCOMPLETE: {users}")
         yield Paragraph(
             f"{users} are scored; {_missing(report)}.{drawn} Every figure is over the scored"
             f" {user}s only{order}."
         )
         yield from _bounds(report)
-    if invalid := _invalid(report):
+
+    invalid = _invalid(report)
+    if invalid:
         yield Paragraph(f"{invalid}. {report.invalid_as}.")
-    if broken := breaking(report.diagnostics):
-        yield Paragraph(f"{broken}.")
+
+    broken_rules = breaking(report.diagnostics)
+    if broken_rules:
+        yield Paragraph(f"{broken_rules}.")
+
     if report.cost:
         *_, cost = usage.billed(report.cost, coverage.scored_users, user)
         yield Paragraph(cost)
-    for sentence in report.replies.sentences() if report.replies else ():
-        yield Paragraph(f"{sentence[0].upper()}{sentence[1:]}.")
+
+    if report.replies:
+        for sentence in report.replies.sentences():
+            yield Paragraph(f"{sentence[0].upper()}{sentence[1:]}.")
 
 
 def _limits(report: Report) -> str:
@@ -310,6 +371,7 @@ def _limits(report: Report) -> str:
     limits = [f"part {part}"] if part else []
     if report.share != 1.0:
         limits.append(f"a share of {report.share:g}" if limit is None else f"a limit of {limit}")
+
     return " of ".join(limits)
 
 
@@ -318,8 +380,10 @@ def _missing(report: Report) -> str:
     if repeats is UNSET:
         missing = coverage.expected_users - coverage.scored_users
         return f"{missing} are missing, of whom {coverage.failed_users} failed and are not scored"
+
     missing = repeats.expected - repeats.scored
     failed = f"{report.user}s with failed ones, which are not scored: {coverage.failed_users}"
+
     return f"repeats missing: {missing}; {failed}"
 
 
@@ -331,6 +395,7 @@ def _bounds(report: Report) -> Iterator[Block]:
             f" missing {report.user}s: the figures change once they are scored."
         )
         return
+
     yield Paragraph(
         "Lowest and highest: the mean if all who are missing had the lowest value (of a share 0) or"
         " the highest (100 %)."
@@ -338,129 +403,163 @@ def _bounds(report: Report) -> Iterator[Block]:
     rows = []
     for name, ends in report.bounds.items():
         metric = report.units[name]
-        rows.append(
-            (name, metric.shown_unit, *map(metric.text, (report.metrics[name].value, *ends)))
-        )
+        values = (report.metrics[name].value, *ends)
+        rows.append((name, metric.shown_unit, *map(metric.text, values)))
+
     yield Table(("metric", "unit", "mean", "lowest", "highest"), tuple(rows))
 
 
 def _all_metrics(report: Report) -> Iterator[Block]:
     """Yield every figure with its interval, and pictures of the metrics."""
-    units, values, user = report.units, shown(report), report.user
+    values = shown(report)
     yield Heading("All metrics", folded=True)
     yield _table(report, values)
     if report.bias:
         yield Paragraph(
-            f"Bias: how far the mean over other samples of so many {user}s is from that of"
+            f"Bias: how far the mean over other samples of so many {report.user}s is from that of"
             " infinitely many, by the jackknife. Only runs of as many compare."
         )
-    detectable = report.detectable.items()
-    if least := [
-        f"{name} {units[name].text(value)} {units[name].difference_unit}"
-        for name, value in detectable
-    ]:
+
+    yield from _about_metrics(report, values)
+    yield from _pictures(report, report.name, report.metrics)
+
+
+def _about_metrics(report: Report, values: Mapping[str, Value]) -> Iterator[Block]:
+    """Yield the smallest differences that a comparison shows, which metrics are better if lower,
+    and which are ranked by another."""
+    detectable, lower_is_better, ranked_by_others = [], [], []
+    for name, difference in report.detectable.items():
+        metric = report.units[name]
+        detectable.append(f"{name} {metric.text(difference)} {metric.difference_unit}")
+
+    for name in values:
+        if report.units[name].lower_is_better:
+            lower_is_better.append(name)
+
+    for name in report.values:
+        if report.units[name].ranked_by in values:
+            ranked_by_others.append(f"{name} by {report.units[name].ranked_by}")
+
+    if detectable:
         yield Paragraph(
-            f"The smallest difference that a comparison shows with these {user}s, at 5 % with a"
-            " power of 80 %, if the other run varies as much and is not correlated with this one:"
-            f" {', '.join(least)}."
+            f"The smallest difference that a comparison shows with these {report.user}s, at 5 %"
+            " with a power of 80 %, if the other run varies as much and is not correlated with this"
+            f" one: {', '.join(detectable)}."
         )
-    if lower := [name for name in values if units[name].lower_is_better]:
-        yield Paragraph(f"Lower is better: {', '.join(lower)}.")
-    if by := [
-        f"{name} by {units[name].ranked_by}"
-        for name in report.values
-        if units[name].ranked_by in values
-    ]:
+
+    if lower_is_better:
+        yield Paragraph(f"Lower is better: {', '.join(lower_is_better)}.")
+
+    if ranked_by_others:
         yield Paragraph(
             "Some answers break the rules of the task. `stats` and `compare` rank runs by figures"
-            f" that such answers cannot win: {', '.join(by)}."
+            f" that such answers cannot win: {', '.join(ranked_by_others)}."
         )
-    yield from _pictures(report, report.name, report.metrics)
 
 
 def shown(report: Report) -> dict[str, Value]:
     """Return the values without those that rank a metric and are equal to it."""
     values = dict(report.values)
     for metric in report.units.values():
-        ranking, own = report.values.get(metric.ranked_by), report.values.get(metric.name)
-        if ranking and own and ranking.value == own.value:
+        ranking_value = report.values.get(metric.ranked_by)
+        value = report.values.get(metric.name)
+        if ranking_value and value and ranking_value.value == value.value:
             values.pop(metric.ranked_by, None)
+
     return values
 
 
 def _table(report: Report, values: Mapping[str, Value]) -> Table:
     """Return figures with what a reader must know of them; without columns that are empty."""
-    heads = (
-        "metric",
-        "unit",
-        "value",
-        "95 % interval",
-        f"{report.user}s",
-        CHANCE,
-        "bias",
-        "as given",
+    headings = (
+        *("metric", "unit", "value", "95 % interval", f"{report.user}s"),
+        *(CHANCE, "bias", "as given"),
     )
-    rows = []
-    for name, value in values.items():
-        metric, figure, text = (
-            report.units[name],
-            report.figure(name),
-            report.units[name].text(value.value),
-        )
-        chance = "" if figure.chance is None else level(metric, figure.chance, figure.chance_error)
-        bias = "" if figure.bias is None else metric.text(figure.bias, signed=True)
-        published = metric.text(figure.published.value)
-        span, users = _span(report, metric, value), str(value.users)
-        label = figure.name if value is figure.shown else name
-        rows.append(
-            (
-                label,
-                metric.shown_unit,
-                text,
-                span,
-                users,
-                chance,
-                bias,
-                published if published != text else "",
-            )
-        )
-    columns = [(head, *cells) for head, *cells in zip(heads, *rows, strict=True) if any(cells)]
-    shown_heads, *shown_rows = zip(*columns, strict=True)
-    return Table(shown_heads, tuple(shown_rows))
+    rows = [_table_row(report, name, value) for name, value in values.items()]
+    return without_empty_columns(Table(headings, tuple(rows)))
 
 
-def _pictures(report: Report, series: str, values: Mapping[str, Value]) -> Iterator[Chart]:
+def _table_row(
+    report: Report,
+    name: str,
+    value: Value,
+) -> tuple[str, ...]:
+    metric = report.units[name]
+    figure = report.figure(name)
+    chance = bias = ""
+    if figure.chance is not None:
+        chance = level(metric, figure.chance, figure.chance_error)
+    if figure.bias is not None:
+        bias = metric.text(figure.bias, signed=True)
+
+    text = metric.text(value.value)
+    published = metric.text(figure.published.value)
+
+    return (
+        figure.name if value is figure.shown else name,
+        metric.shown_unit,
+        text,
+        _span(report, metric, value),
+        str(value.users),
+        chance,
+        bias,
+        "" if published == text else published,
+    )
+
+
+def _pictures(
+    report: Report,
+    series: str,
+    values: Mapping[str, Value],
+) -> Iterator[Chart]:
     """Yield a chart of figures with their intervals and chance levels for each unit."""
     by_unit: dict[str | None, list[str]] = {}
     for name in values:
         by_unit.setdefault(report.units[name].unit, []).append(name)
+
     for names in by_unit.values():
         chart = intervals(", ".join(names), report.units[names[0]], {series: values}, names)
-        figures = {name: report.figure(name) for name in names}
-        labels = tuple(
-            figure.name if values[name] is figure.shown else name
-            for name, figure in figures.items()
-        )
+        labels = []
+        for name in names:
+            figure = report.figure(name)
+            labels.append(figure.name if values[name] is figure.shown else name)
+
+        all_series = chart.series
         levels = tuple(map(report.chance.get, names))
-        chance = () if set(levels) == {None} else (Series(CHANCE, levels),)
-        yield structs.replace(chart, x=labels, series=(*chart.series, *chance))
+        if set(levels) != {None}:
+            all_series = (*all_series, Series(CHANCE, levels))
+
+        yield structs.replace(chart, x=tuple(labels), series=all_series)
 
 
-def _span(report: Report, metric: Metric, value: Value) -> str:
+def _span(
+    report: Report,
+    metric: Metric,
+    value: Value,
+) -> str:
     """Return an interval; a secondary metric of a benchmark with intervals of its own has none,
     whatever the users."""
     has_interval = report.intervals_over is not None or metric.name in report.metrics
     return spanned(metric, value) if has_interval or value.ci95 else "n/a"
 
 
-def _histogram(metric: Metric, counts: Sequence[int], user: str) -> Chart:
+def _histogram(
+    metric: Metric,
+    counts: Sequence[int],
+    user: str,
+) -> Chart:
     low, high = (float(bound or 0.0) for bound in metric.bounds or (0.0, 1.0))
-    edges = tuple(
-        metric.scale * (low + (high - low) * at / len(counts)) for at in range(len(counts) + 1)
-    )
-    series, label = (Series(f"{user}s", tuple(counts)),), f"{metric.name}, {metric.shown_unit}"
+    bins = len(counts)
+    edges = (low + (high - low) * number / bins for number in range(bins + 1))
+
     return Chart(
-        "histogram", f"{metric.name} by {user}", edges, label, f"{user}s", series, percent=False
+        "histogram",
+        f"{metric.name} by {user}",
+        x=tuple(metric.scale * edge for edge in edges),
+        x_label=f"{metric.name}, {metric.shown_unit}",
+        y_label=f"{user}s",
+        series=(Series(f"{user}s", tuple(counts)),),
+        percent=False,
     )
 
 
@@ -469,6 +568,7 @@ def _repeats(report: Report) -> Iterator[Block]:
     section, user = report.repeats, report.user
     if section is UNSET:
         return
+
     yield Heading("Repeats", folded=True)
     yield Paragraph(
         f"Each {user} is played {section.repeats} times, independently; its value is the mean over"
@@ -480,6 +580,7 @@ def _repeats(report: Report) -> Iterator[Block]:
             " many do."
         )
         return
+
     yield Paragraph(
         "More repeats shorten the interval of a mean, but only as far as answers of the same"
         f" {user} differ: by `shrinks at most`, however many they are, and to the length in the"
@@ -490,15 +591,8 @@ def _repeats(report: Report) -> Iterator[Block]:
     rows = []
     for name, component in section.components.items():
         if name in report.metrics:
-            # what comes of rounding is 0
-            variances = [
-                variance if variance > ROUNDING**2 else 0
-                for variance in (component.between, component.within)
-            ]
-            shares = (component.removable, component.doubled) if any(variances) else (None, None)
-            rows.append(
-                (name, *(f"{variance:.3g}" for variance in variances), *map(_percent, shares))
-            )
+            rows.append(_component_row(name, component))
+
     columns = (
         "metric",
         f"between {user}s",
@@ -507,6 +601,17 @@ def _repeats(report: Report) -> Iterator[Block]:
         f"with {2 * section.repeats} repeats",
     )
     yield Table(columns, tuple(rows))
+
+
+def _component_row(name: str, component: Component) -> tuple[str, ...]:
+    between = _without_rounding(component.between)
+    within = _without_rounding(component.within)
+    shares = (component.removable, component.doubled) if between or within else (None, None)
+    return name, f"{between:.3g}", f"{within:.3g}", *map(_percent, shares)
+
+
+def _without_rounding(variance: float) -> float:
+    return variance if variance > ROUNDING**2 else 0.0
 
 
 def _percent(share: float | None) -> str:
@@ -544,19 +649,20 @@ def _about_run(report: Report) -> Iterator[Block]:
     yield Heading("What was run", folded=True)
     yield Paragraph(f"Prompt: {prompt} (prompt version {report.prompt_version}).")
     if run:
-        settings = ", ".join(
-            _setting(name, value) for name, value in run.items() if name not in RUN_FACTS
-        )
+        settings = [_setting(name, value) for name, value in run.items() if name not in RUN_FACTS]
         yield Paragraph(
-            f"Settings: {settings}. Tasks: {run['tasks']}, {run['users_in_tasks']} {report.user}s,"
-            f" SHA-256 {short_hash(run['tasks_sha256'])} Endpoint: {run['endpoint']}. Harness"
-            f" {run['harness']}, run begun {run['created']}."
+            f"Settings: {', '.join(settings)}. Tasks: {run['tasks']}, {run['users_in_tasks']}"
+            f" {report.user}s, SHA-256 {short_hash(run['tasks_sha256'])} Endpoint:"
+            f" {run['endpoint']}. Harness {run['harness']}, run begun {run['created']}."
         )
 
 
 def _setting(name: str, value: object) -> str:
     text = plain(value)
-    return f"{name} {short_hash(text) if name.endswith('_sha256') else text}"
+    if name.endswith("_sha256"):
+        text = short_hash(text)
+
+    return f"{name} {text}"
 
 
 def plain(value: object) -> str:
@@ -569,5 +675,7 @@ def _usage(report: Report) -> Iterator[Block]:
     if report.cost:
         *details, _ = usage.billed(report.cost, report.coverage.scored_users, report.user)
         yield Paragraph(" ".join(details))
-    if session := usage.session(report.schedule, report.user):
+
+    session = usage.session(report.schedule, report.user)
+    if session:
         yield Paragraph(session)

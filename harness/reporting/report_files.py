@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,15 +26,18 @@ def loaded(path: Path) -> Report:
         report = read(content(path, DOCUMENT_MOST))
     except OSError:
         raise BadInput(NOT_A_REPORT) from None
+
     if report.subset not in report.subsets:
         raise BadInput(
             f"a report of {in_brief(report.benchmark)} on {in_brief(report.subset)}, which it does"
             " not have"
         )
+
     if path.name != f"eval_report_{report.subset}.json":
         raise BadInput(
             f"not the report that its name says but one of the subset {in_brief(report.subset)}"
         )
+
     return report
 
 
@@ -45,15 +49,18 @@ def read(content: bytes) -> Report:
     """
     try:
         data = msgspec.json.decode(content)
-        found = data["format"]
-        if type(found) is not int or found not in range(1, FORMAT + 1):
+        number = data["format"]
+        if type(number) is not int or not 1 <= number <= FORMAT:
             raise BadInput(
-                f"a report of format {in_brief(found)}, not {FORMAT}: regenerate it with `reeval`"
+                f"a report of format {in_brief(number)}, not {FORMAT}: regenerate it with `reeval`"
             )
-        made = (
-            _upgraded(data) if found == 1 else msgspec.convert({**data, "format": FORMAT}, Report)
-        )
-        _check_metrics(made)
+
+        if number == 1:
+            report = _upgraded(data)
+        else:
+            report = msgspec.convert({**data, "format": FORMAT}, Report)
+
+        _check_metrics(report)
     except (
         msgspec.MsgspecError,
         ArithmeticError,
@@ -64,7 +71,8 @@ def read(content: bytes) -> Report:
         RecursionError,
     ):
         raise BadInput(NOT_A_REPORT) from None
-    return made
+
+    return report
 
 
 def _check_metrics(report: Report) -> None:
@@ -75,28 +83,45 @@ def _check_metrics(report: Report) -> None:
         raise ValueError("more figures than a table has room for")
 
 
+def _without(data: JSON, names: Sequence[str]) -> JSON:
+    return {name: value for name, value in data.items() if name not in names}
+
+
 def _upgraded(data: JSON) -> Report:
     """Return a report of format 1 as one of this format."""
-    fields, of = Report.__struct_fields__, data.get("diagnostics", {})
-    own = {name: value for name, value in data.items() if name not in (*fields, "bootstrap")}
-    made = {
+    diagnostics = dict(data.get("diagnostics", {}))
+    details = _without(diagnostics, Diagnostics.__struct_fields__)
+    details |= _without(data, (*Report.__struct_fields__, "bootstrap"))
+    diagnostics["answers"] = diagnostics.get("valid_answers", 0) + sum(
+        diagnostics.get("invalid", {}).values()
+    )
+    members = {
         "secondary": {},
         **data,
         "format": FORMAT,
-        "details": (
-            {name: value for name, value in of.items() if name not in Diagnostics.__struct_fields__}
-            | own
-        ),
-        "diagnostics": {
-            **of,
-            "answers": of.get("valid_answers", 0) + sum(of.get("invalid", {}).values()),
-        },
+        "details": details,
+        "diagnostics": diagnostics,
         "sections": [{"block": block["kind"], **block} for block in data.get("sections", ())],
     }
     if not registry.is_shipped(data["benchmark"]):
-        return msgspec.convert(made, Report)
-    cls, nothing = registry.find(data["benchmark"]), np.empty(0)
-    report = msgspec.convert(cls.imports.upgraded({**declared(cls), **made}), Report)
-    scored = Scored(report.subset, 0, {}, nothing, None, None, nothing, report)
-    sections = cls(folder=None).scoring.sections(scored) if report.coverage.scored_users else ()
+        return msgspec.convert(members, Report)
+
+    cls = registry.find(data["benchmark"])
+    report = msgspec.convert(cls.imports.upgraded({**declared(cls), **members}), Report)
+    if not report.coverage.scored_users:
+        return msgspec.structs.replace(report, sections=())
+
+    no_rows = np.empty(0)
+    scored = Scored(
+        report.subset,
+        0,
+        {},
+        no_rows,
+        None,
+        None,
+        no_rows,
+        report,
+    )
+    sections = cls(folder=None).scoring.sections(scored)
+
     return msgspec.structs.replace(report, sections=tuple(sections))

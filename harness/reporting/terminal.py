@@ -27,11 +27,20 @@ def width(screen: Console) -> int:
 def show(screen: Console, table: Table) -> None:
     """Print a table with its title and its notes, each on one line; columns that do not fit follow
     below."""
-    rows = (
-        tuple(tuple(map(_marked, row)) for row in table.rows) if screen.color_system else table.rows
+    rows = table.rows
+    if screen.color_system:
+        rows = tuple(tuple(map(_marked, row)) for row in rows)
+
+    bare = structs.replace(
+        table,
+        title="",
+        notes=(),
+        rows=rows,
     )
-    bare = structs.replace(table, title="", notes=(), rows=rows)
-    lines = [Text(table.title, style="italic")] if table.title else []
+    lines = []
+    if table.title:
+        lines.append(Text(table.title, style="italic"))
+
     lines += map(_styled, text.rendered([bare], width(screen)).splitlines())
     screen.print(*lines, *table.notes, sep="\n", soft_wrap=True)
 
@@ -39,15 +48,18 @@ def show(screen: Console, table: Table) -> None:
 def _marked(cell: str | Cell) -> str | Cell:
     if isinstance(cell, str) or not cell.place:
         return cell
+
     mark = MARKS[cell.place]
     return structs.replace(cell, text=f"{mark}{cell.text}{mark}")
 
 
 def _styled(line: str) -> Text:
-    styled, style = Text(), ""
+    styled = Text()
+    style = ""
     for piece in re.split("([\ufe00\ufe01])", line):
         if piece in STYLES:
             style = "" if style else STYLES[piece]
         else:
             styled.append(piece, style)
+
     return styled

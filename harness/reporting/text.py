@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from rich.cells import cell_len, chop_cells
 
 from harness.document import (
     CHANCE,
     Block,
+    Cell,
     Chart,
     Heading,
     Paragraph,
@@ -30,12 +31,13 @@ from harness.printable import in_lines, on_one_line
 from harness.ui.cells import has, to_left, to_right
 
 GAP = 2
-LINES_DRAWN, ASCII_DRAWN = "●○─├┤│┆", "*o-[]|:"
+LINE_MARKS = "●○─├┤│┆"
+ASCII_MARKS = "*o-[]|:"
 """Of charts: a value with an interval and one without, the interval and its ends, the reference and
 a chance level."""
 NO_INTERVAL = " no interval"
 MAX_TICKS = 5
-NARROWEST = 8
+MIN_WIDTH = 8
 """Columns, also of a terminal with fewer: it breaks the lines itself."""
 NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕”’％…,.:;!?)]}%")
 
@@ -43,30 +45,44 @@ Lines = list[str]
 
 
 def rendered(
-    blocks: Sequence[Block], width: int = 80, *, encoding: str = "utf-8", between: str = "\n\n"
+    blocks: Sequence[Block],
+    width: int = 80,
+    *,
+    encoding: str = "utf-8",
+    separator: str = "\n\n",
 ) -> str:
     """Return blocks as text, by default with an empty line between each two; only `Verbatim` may
     pass `width`, if that is not too narrow. Charts are drawn with characters that the encoding
     has."""
-    room, shown = max(width, NARROWEST), list[str]()
+    room = max(width, MIN_WIDTH)
+    texts = []
     for block in _without_pictures(blocks):
         lines = _chart(block, room, encoding) if isinstance(block, Chart) else _block(block, room)
-        shown += ["\n".join(lines)] * bool(lines)
-    return between.join(shown) + "\n"
+        if lines:
+            texts.append("\n".join(lines))
+
+    return separator.join(texts) + "\n"
 
 
 def _without_pictures(blocks: Sequence[Block]) -> Iterator[Block]:
     """Yield blocks except pictures and headings that have only pictures below them."""
-    heading, pictures, has_figures = None, False, False
+    heading: Heading | None = None
+    pictures = has_figures = False
     for block in (*blocks, None):
         if isinstance(block, Chart | Sketch) and (has_figures or not _is_drawn(block)):
             pictures = True
             continue
+
         if heading and not (pictures and isinstance(block, Heading | None)):
             yield heading
-        heading, pictures = (block if isinstance(block, Heading) else None), False
-        has_figures = heading.folded if heading else has_figures or isinstance(block, Table)
-        if block and not heading:
+
+        pictures = False
+        if isinstance(block, Heading):
+            heading = block
+            has_figures = block.folded
+        elif block:
+            heading = None
+            has_figures |= isinstance(block, Table)
             yield block
 
 
@@ -97,64 +113,93 @@ def _is_drawn(block: Block | None) -> bool:
     """Return whether a block is a chart of intervals with a value."""
     if not isinstance(block, Chart) or block.kind != "intervals":
         return False
-    return any(value is not None for series in block.series for value in series.values)
+
+    values = chain.from_iterable(series.values for series in block.series)
+    return any(value is not None for value in values)
 
 
-def _chart(chart: Chart, width: int, encoding: str) -> Lines:
+def _chart(
+    chart: Chart,
+    width: int,
+    encoding: str,
+) -> Lines:
     """Return a line for each value, and one with the scale and, if there is room, the title."""
+    title = ", ".join(filter(None, (chart.title, chart.x_label)))
+    max_label = 2 * width // 5
+    has_room = cell_len(title) <= max_label
+    rows = list(_chart_rows(chart))
+    labels = [wrap(label, max_label)[0] for label, _ in rows]
+    labels.append(wrap(title if has_room else "", max_label)[0])
+    label_width = max(map(cell_len, labels))
+    room = max(1, width - label_width - GAP)
+    known = chain.from_iterable(values for _, values in rows)
+    scale = _scale([value for value in known if value is not None])
+    marks = LINE_MARKS if has(encoding, LINE_MARKS) else ASCII_MARKS
+    bars = []
+    for _, values in rows:
+        columns = [value if value is None else _column(value, scale, room) for value in values]
+        bars.append(_bar(columns, marks, room))
+
+    bars.append(_numbers(scale, room))
+    lines = [] if has_room else wrap(title, width)
+    for label, bar in zip(labels, bars, strict=True):
+        lines.append(f"{to_left(label, label_width)}{' ' * GAP}{bar}".rstrip())
+
+    return lines
+
+
+def _chart_rows(chart: Chart) -> Iterator[tuple[str, Sequence[float | None]]]:
+    """Yield a label and what is drawn of each known value: the reference, the value, the ends of
+    its interval and the chance level, shares in percent."""
     factor = 100.0 if chart.percent else 1.0
-    reference = None if chart.reference is None else factor * chart.reference
     chance = next((series.values for series in chart.series if series.name == CHANCE), ())
     shown = [series for series in chart.series if series.name != CHANCE]
-    title = ", ".join(filter(None, (chart.title, chart.x_label)))
-    has_room = cell_len(title) <= 2 * width // 5
-    labels, rows = list[str](), list[list[float | None]]()
     for row, name in enumerate(chart.x):
         for series in shown:
-            if series.values[row] is not None:
-                labels.append(f"{name}, {series.name}" if len(shown) > 1 else str(name))
-                ends = [
-                    values[row] if values else None
-                    for values in (series.values, series.low, series.high, chance)
-                ]
-                rows.append([reference, *(None if end is None else factor * end for end in ends)])
-    labels = [wrap(label, 2 * width // 5)[0] for label in (*labels, title if has_room else "")]
-    names = max(map(cell_len, labels))
-    room = max(1, width - names - GAP)
-    scale = _scale([end for ends in rows for end in ends if end is not None])
-    marks = LINES_DRAWN if has(encoding, LINES_DRAWN) else ASCII_DRAWN
-    bars = [
-        _bar([end if end is None else _column(end, scale, room) for end in ends], marks, room)
-        for ends in rows
-    ]
-    bars.append(_numbers(scale, room))
-    lines = [
-        f"{to_left(label, names)}{' ' * GAP}{bar}".rstrip()
-        for label, bar in zip(labels, bars, strict=True)
-    ]
-    return lines if has_room else [*wrap(title, width), *lines]
+            if series.values[row] is None:
+                continue
+
+            label = f"{name}, {series.name}" if len(shown) > 1 else str(name)
+            values = [chart.reference]
+            for column in (series.values, series.low, series.high, chance):
+                values.append(column[row] if column else None)
+
+            yield label, [value if value is None else factor * value for value in values]
 
 
-def _column(number: float, scale: Sequence[float], room: int) -> int:
+def _column(
+    number: float,
+    scale: Sequence[float],
+    room: int,
+) -> int:
     return round((number - scale[0]) / (scale[-1] - scale[0]) * (room - 1))
 
 
-def _bar(columns: Sequence[int | None], marks: str, room: int) -> str:
+def _bar(
+    columns: Sequence[int | None],
+    marks: str,
+    room: int,
+) -> str:
     """Return a value with its interval. `columns` are those of reference, value, both ends and
     chance level."""
     reference, value, low, high, chance = columns
     dot, hollow, line, left, right, rule, tick = tuple(marks)
-    cells, words = [" "] * room, NO_INTERVAL
+    cells = [" "] * room
+    value_mark, note = hollow, NO_INTERVAL
     if low is not None and high is not None:
         cells[low : high + 1] = (left + line * room)[: high - low] + right
-        hollow, words = dot, ""
-    for column, mark in ((reference, rule), (chance, tick), (value, hollow)):
+        value_mark, note = dot, ""
+
+    for column, mark in ((reference, rule), (chance, tick), (value, value_mark)):
         if column is not None:
             cells[column] = mark
+
     start = (value or 0) + 1
-    if start + len(words) > room:
-        start = max(0, start - 1 - len(words))
-    cells[start : start + len(words)] = words
+    if start + len(note) > room:
+        start = max(0, start - 1 - len(note))
+
+    cells[start : start + len(note)] = note
+
     return "".join(cells)[:room]
 
 
@@ -162,12 +207,18 @@ def _scale(ends: Sequence[float]) -> list[float]:
     """Return round numbers at equal distances, from at most the smallest to at least the largest
     end."""
     low, high = min(ends), max(ends)
-    span, size = high - low, max(abs(low), abs(high))
-    span = span if span > 1e-9 * size else size or 1.0  # rounding is no span
+    size = max(abs(low), abs(high))
+    span = high - low
+    if span <= 1e-9 * size:  # rounding is no span
+        span = size or 1.0
+
     power = 10.0 ** math.floor(math.log10(span))
-    step = next(power * digit for digit in (0.2, 0.5, 1, 2) if span / (power * digit) <= MAX_TICKS)
+    steps = (power * digit for digit in (0.2, 0.5, 1, 2))
+    step = next(step for step in steps if span / step <= MAX_TICKS)
     first = math.floor(low / step)
-    return [step * number for number in range(first, max(first + 1, math.ceil(high / step)) + 1)]
+    last = max(first + 1, math.ceil(high / step))
+
+    return [step * number for number in range(first, last + 1)]
 
 
 def _numbers(scale: Sequence[float], room: int) -> str:
@@ -178,6 +229,7 @@ def _numbers(scale: Sequence[float], room: int) -> str:
         start = max(0, min(_column(number, scale, room) - len(text) // 2, room - len(text)))
         if not line or start > len(line):
             line = line.ljust(start) + text
+
     return line[:room]
 
 
@@ -188,18 +240,20 @@ def wrap(text: str, width: int) -> Lines:
     A line may end at a space and on both sides of a wide character, though not before closing
     punctuation; a word that is longer than a line is cut.
     """
-    whole = " ".join(map(on_one_line, text.split()))
-    if cell_len(whole) <= width:
-        return [whole]
+    line = " ".join(map(on_one_line, text.split()))
+    if cell_len(line) <= width:
+        return [line]
+
     lines = [""]
-    for spaced, piece in _pieces(text):
-        longer = f"{lines[-1]} {piece}" if spaced and lines[-1] else lines[-1] + piece
+    for has_space, piece in _pieces(text):
+        space = " " if has_space and lines[-1] else ""
+        longer = f"{lines[-1]}{space}{piece}"
         if cell_len(longer) <= width:
             lines[-1] = longer
         else:
-            lines += chop_cells(piece, width) or [
-                piece
-            ]  # marks of no width of their own are chopped to nothing
+            # Marks of no width of their own are chopped to nothing.
+            lines += chop_cells(piece, width) or [piece]
+
     return lines if lines[0] or len(lines) == 1 else lines[1:]
 
 
@@ -209,38 +263,52 @@ def _pieces(text: str) -> Iterator[tuple[bool, str]]:
         if word.isascii():
             yield True, word
             continue
-        spaced, piece = True, ""
+
+        has_space = True
+        piece = ""
         for character in word:
-            wide = cell_len(character)
-            may_begin = wide and character not in NO_LINE_STARTS_WITH
-            if piece and may_begin and 2 in (wide, cell_len(piece[-1])):
-                yield spaced, piece
-                spaced, piece = False, ""
+            columns = cell_len(character)
+            may_begin = columns and character not in NO_LINE_STARTS_WITH
+            if piece and may_begin and 2 in (columns, cell_len(piece[-1])):
+                yield has_space, piece
+                has_space = False
+                piece = ""
+
             piece += character
-        yield spaced, piece
+
+        yield has_space, piece
 
 
 def _table(table: Table, width: int) -> Lines:
     """Return the title, the table, and its notes. Columns that do not fit follow below, after the
     first."""
-    columns = [
-        list(map(cell_text, column)) for column in zip(table.columns, *table.rows, strict=True)
-    ]
-    first = [wrap(cell, width // 2) for cell in columns[0]]
+    labels, *columns = zip(table.columns, *table.rows, strict=True)
+    first = _wrapped(labels, width // 2)
     room = width - _width(first)
-    rest = [[wrap(cell, room - GAP) for cell in column] for column in columns[1:]]
+    bands = _bands([_wrapped(column, room - GAP) for column in columns], room)
     lines = wrap(table.title, width) if table.title else []
-    for number, band in enumerate(_bands(rest, room)):
-        lines += [""] * bool(number) + _aligned([first, *band], table.rules)
-    return [*lines, *(line for note in table.notes for line in wrap(note, width))]
+    for number, band in enumerate(bands):
+        if number:
+            lines.append("")
+
+        lines += _aligned([first, *band], table.rules)
+
+    for note in table.notes:
+        lines += wrap(note, width)
+
+    return lines
 
 
 Column = list[Lines]
 """A column's cells from its head down, each as its lines."""
 
 
+def _wrapped(cells: Sequence[str | Cell], width: int) -> Column:
+    return [wrap(cell_text(cell), width) for cell in cells]
+
+
 def _width(column: Column) -> int:
-    return max(cell_len(line) for cell in column for line in cell)
+    return max(map(cell_len, chain.from_iterable(column)))
 
 
 def _bands(columns: Sequence[Column], room: int) -> list[list[Column]]:
@@ -251,23 +319,29 @@ def _bands(columns: Sequence[Column], room: int) -> list[list[Column]]:
         if needed > left and bands[-1]:
             bands.append([])
             left = room
+
         bands[-1].append(column)
         left -= needed
+
     return bands
 
 
 def _aligned(columns: Sequence[Column], rules: Sequence[int]) -> Lines:
     """Return the first column set left, the others right, with lines below the head and above the
     rows of `rules`."""
-    gap, widths, lines = " " * GAP, [_width(column) for column in columns], Lines()
+    gap = " " * GAP
+    widths = list(map(_width, columns))
+    lines = []
     rule = gap.join("-" * width for width in widths)
     for row, cells in enumerate(zip(*columns, strict=True), -1):
         if row in rules:
             lines.append(rule)
-        for first, *others in zip_longest(*cells, fillvalue=""):
-            lines.append(
-                gap.join([to_left(first, widths[0]), *map(to_right, others, widths[1:])]).rstrip()
-            )
+
+        for first, *figures in zip_longest(*cells, fillvalue=""):
+            aligned = [to_left(first, widths[0]), *map(to_right, figures, widths[1:])]
+            lines.append(gap.join(aligned).rstrip())
+
         if row < 0:
             lines.append(rule)
+
     return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from harness.benchmark import Metric
 from harness.model import JSON
@@ -16,7 +16,12 @@ COULD = {
 }
 
 
-def verdict(figure: Difference, metric: Metric, a: str, b: str) -> str:
+def verdict(
+    figure: Difference,
+    metric: Metric,
+    a: str,
+    b: str,
+) -> str:
     """Return which run is better, by how much, how sure that is and on how many users, in one line.
 
     Where missing users could change it, it is only about the users that both have.
@@ -32,14 +37,7 @@ def verdict(figure: Difference, metric: Metric, a: str, b: str) -> str:
                 f" of {users}."
             )
         case "too_few":
-            few = ", ".join(f"{subset} {untied}" for subset, untied in figure.few_untied.items())
-            where = f" ({few})" if few and figure.subsets > 1 else ""
-            users = plural(figure.differing, "user")
-            why = f"{users} that differ{where} are too few for an adjusted p below {SIGNIFICANT}"
-            return (
-                f"Nothing can be concluded about {name}: {why}, {_values(figure, metric)}, n"
-                f" {figure.users}."
-            )
+            return _too_few(figure, metric)
         case "no_difference":
             return (
                 f"{a} and {b}: no difference shown in {name},"
@@ -50,33 +48,58 @@ def verdict(figure: Difference, metric: Metric, a: str, b: str) -> str:
                 f"{a} minus {b} is {_evidence(figure, metric, signed=True)} in {name}, where"
                 " neither way is better."
             )
+
     better, worse = (a, b) if figure.outcome == "a_better" else (b, a)
-    words = f"{better} is better than {worse} in {name} by {_evidence(figure, metric)}."
+    sentence = f"{better} is better than {worse} in {name} by {_evidence(figure, metric)}."
+    if figure.missing_users in (None, "cannot_change"):
+        return sentence
+
+    return f"On the {users} that both have, {sentence}"
+
+
+def _too_few(figure: Difference, metric: Metric) -> str:
+    few = ", ".join(f"{subset} {untied}" for subset, untied in figure.few_untied.items())
+    where = f" ({few})" if few and figure.subsets > 1 else ""
+    users = plural(figure.differing, "user")
+
     return (
-        words
-        if figure.missing_users in (None, "cannot_change")
-        else f"On the {users} that both have, {words}"
+        f"Nothing can be concluded about {figure.compared}: {users} that differ{where} are too few"
+        f" for an adjusted p below {SIGNIFICANT}, {_values(figure, metric)}, n {figure.users}."
     )
 
 
-def _evidence(figure: Difference, metric: Metric, *, signed: bool = False) -> str:
+def _evidence(
+    figure: Difference,
+    metric: Metric,
+    *,
+    signed: bool = False,
+) -> str:
     """Return the difference with its interval, both values, p and the number of users; and that the
     test decides where the interval says otherwise. Without a sign it is that of the better run,
     which comes first."""
-    difference, p = figure.difference or 0.0, figure.p_adjusted or 0.0
+    difference = figure.difference or 0.0
+    p = figure.p_adjusted or 0.0
     sign = -1 if difference < 0 and not signed else 1
-    by = f"{metric.text(sign * difference, signed=signed)} {metric.difference_unit}"
+    margin = f"{metric.text(sign * difference, signed=signed)} {metric.difference_unit}"
     bounds, decides = "no interval", ""
     if figure.ci95_simultaneous is not None:
         low, high = sorted(sign * end for end in figure.ci95_simultaneous)
         ends = " to ".join(metric.text(end, signed=signed or low < 0) for end in (low, high))
         bounds = f"95 % {'~' * figure.approximate}{ends}"
-        decides = "" if (low * high > 0) == (p < SIGNIFICANT) else " (decides)"
+        if (low * high > 0) != (p < SIGNIFICANT):
+            decides = " (decides)"
+
     values = _values(figure, metric, swapped=not signed and figure.outcome == "b_better")
-    return f"{by} ({bounds}), {values}, p {p_text(p)}{decides}, n {figure.users}"
+
+    return f"{margin} ({bounds}), {values}, p {p_text(p)}{decides}, n {figure.users}"
 
 
-def _values(figure: Difference, metric: Metric, *, swapped: bool = False) -> str:
+def _values(
+    figure: Difference,
+    metric: Metric,
+    *,
+    swapped: bool = False,
+) -> str:
     first, second = (figure.b, figure.a) if swapped else (figure.a, figure.b)
     return f"{metric.text(first)} vs {metric.text(second)} {metric.shown_unit}"
 
@@ -84,50 +107,69 @@ def _values(figure: Difference, metric: Metric, *, swapped: bool = False) -> str
 def p_text(p: float | None) -> str:
     if p is None:
         return "n/a"
-    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+    if p < 0.001:
+        return "< 0.001"
+
+    return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
-def reservations(figure: Difference, metric: Metric, names: JSON) -> list[str]:
+def reservations(
+    figure: Difference,
+    metric: Metric,
+    names: JSON,
+) -> list[str]:
     """Return sentences on what missing users could change, on subsets that a verdict does not
     cover, and on an interval of few users that differ. `names` are those of `a` and `b`."""
     if figure.difference is None:
         return []
-    sentences = (
-        [*_missing(figure, metric, names)] if figure.missing and figure.outcome != "too_few" else []
-    )
+
+    sentences: list[str] = []
+    if figure.missing and figure.outcome != "too_few":
+        sentences += _missing(figure, metric, names, figure.missing)
     if figure.undefined_on:
         sentences.append(f"{figure.compared} is not defined on {', '.join(figure.undefined_on)}.")
+
     if figure.few_untied and figure.ci95 is not None:
         few = ", ".join(f"{untied} on {subset}" for subset, untied in figure.few_untied.items())
         sentences.append(
             f"The interval of {figure.compared} rests on few users that differ: {few}."
         )
+
     return sentences
 
 
-def _missing(figure: Difference, metric: Metric, names: JSON) -> Sequence[str]:
-    missing: JSON = figure.missing or {}
+def _missing(
+    figure: Difference,
+    metric: Metric,
+    names: JSON,
+    missing: JSON,
+) -> Iterator[str]:
+    """Yield what the missing users could change, and what those that failed could."""
+    sides = filter(missing.get, "ab")
     who = " and ".join(
-        f"{plural(missing[side], 'user')} missing from {names[side]}"
-        for side in "ab"
-        if missing[side]
+        f"{plural(missing[side], 'user')} missing from {names[side]}" for side in sides
     )
     if figure.missing_users == "unknown":
-        why = "is not a mean over users" if missing["bounds"] is None else "has no bound"
-        return [f"What the {who} could change is not known: {figure.compared} {why}."]
+        reason = "is not a mean over users" if missing["bounds"] is None else "has no bound"
+        yield f"What the {who} could change is not known: {figure.compared} {reason}."
+        return
+
     is_shown = figure.outcome in ("a_better", "b_better", "differs")
     verb = COULD[str(figure.missing_users)] if is_shown else "leave it open"
-    unit, (low, high) = metric.difference_unit, missing["bounds"]
-    ends = " to ".join(
-        "no limit" if end is None else f"{metric.text(end, signed=True)} {unit}"
-        for end in (low, high)
+    unit = metric.difference_unit
+    ends = []
+    for end in missing["bounds"]:
+        ends.append("no limit" if end is None else f"{metric.text(end, signed=True)} {unit}")
+
+    yield (
+        f"{figure.compared}: the {who} {verb}; with them {names['a']} minus {names['b']} is"
+        f" {' to '.join(ends)}."
     )
-    sentences = [
-        f"{figure.compared}: the {who} {verb}; with them {names['a']} minus {names['b']} is {ends}."
-    ]
-    if (failed := missing["failed"]) and failed["difference"] is not None:
-        who = " and ".join(f"{failed[side]} of {names[side]}" for side in "ab" if failed[side])
-        bounds = f" (95 % {metric.span(failed['ci95'], signed=True)})" if failed["ci95"] else ""
-        value = f"{metric.text(failed['difference'], signed=True)} {unit}{bounds}"
-        sentences.append(f"With failed users ({who}) at the worst value the difference is {value}.")
-    return sentences
+    failed = missing["failed"]
+    if failed and failed["difference"] is not None:
+        who = " and ".join(f"{failed[side]} of {names[side]}" for side in filter(failed.get, "ab"))
+        value = f"{metric.text(failed['difference'], signed=True)} {unit}"
+        if failed["ci95"]:
+            value += f" (95 % {metric.span(failed['ci95'], signed=True)})"
+
+        yield f"With failed users ({who}) at the worst value the difference is {value}."

@@ -24,7 +24,7 @@ from harness.store import atomic
 if TYPE_CHECKING:
     from xlsxwriter.worksheet import Worksheet
 
-NARROWEST, WIDEST = 6, 60
+MIN_WIDTH, MAX_WIDTH = 6, 60
 """Columns are as wide as what they hold, in characters, within these bounds; longer text is
 wrapped."""
 NOTES = "notes"
@@ -32,11 +32,11 @@ A4, A3 = 9, 8
 A4_WIDE = 150
 """Characters a row that can be read on A4."""
 BLACK, GREY, RED = "#000000", "#595959", "#C00000"
-TEXT_MOST = 32_767
-"""Longest text of a cell, in characters."""
-TITLE_MOST = 31
-NO_TITLE = re.compile(r"[\[\]:*?/\\]")
-NO_TEXT = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+MAX_TEXT = 32_767
+"""Characters of a cell's text."""
+MAX_TITLE = 31
+NOT_IN_TITLES = re.compile(r"[\[\]:*?/\\]")
+NOT_IN_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML cannot hold."""
 
 
@@ -59,22 +59,28 @@ def workbook(tables: Sequence[Table]) -> bytes:
     names = titles([*(table.title for table in tables), NOTES])
     for name, table in zip(names, [*tables, *_notes(tables, names)], strict=False):
         _fill(book.add_worksheet(name), table, form)
+
     book.close()
+
     return content.getvalue()
 
 
 def _notes(tables: Sequence[Table], names: Sequence[str]) -> list[Table]:
     """Return the table of notes, each once with the names of the sheets that it is about; none
     without notes."""
-    about: dict[str, list[str]] = {}
+    sheets_by_note: dict[str, list[str]] = {}
     for table, name in zip(tables, names, strict=False):
         for note in table.notes:
-            about.setdefault(note, []).append(name)
-    rows = [
-        (note, "all" if len(which) == len(tables) else ", ".join(which))
-        for note, which in about.items()
-    ]
-    return [Table(("note", "sheets"), tuple(rows))] if rows else []
+            sheets_by_note.setdefault(note, []).append(name)
+
+    if not sheets_by_note:
+        return []
+
+    rows = []
+    for note, sheets in sheets_by_note.items():
+        rows.append((note, "all" if len(sheets) == len(tables) else ", ".join(sheets)))
+
+    return [Table(("note", "sheets"), tuple(rows))]
 
 
 def titles(wanted: Sequence[str]) -> list[str]:
@@ -82,15 +88,18 @@ def titles(wanted: Sequence[str]) -> list[str]:
     two alike in any case."""
     names: dict[str, str] = {}
     for text in wanted:
-        plain = NO_TITLE.sub("_", _text(text)).replace("\n", " ").strip(" '") or "sheet"
-        plain = (
-            f"{plain}_" if plain.lower() == "history" else plain
-        )  # a name that Excel keeps for itself
-        name, number = _cut(plain, TITLE_MOST).rstrip(" '"), 1
+        plain = NOT_IN_TITLES.sub("_", _text(text)).replace("\n", " ").strip(" '") or "sheet"
+        if plain.lower() == "history":  # a name that Excel keeps for itself
+            plain = "history_"
+
+        name = _cut(plain, MAX_TITLE).rstrip(" '")
+        number = 1
         while name.lower() in names:
             number += 1
-            name = f"{_cut(plain, TITLE_MOST - len(f' {number}'))} {number}"
+            name = f"{_cut(plain, MAX_TITLE - len(f' {number}'))} {number}"
+
         names[name.lower()] = name
+
     return list(names.values())
 
 
@@ -98,30 +107,45 @@ Form = Callable[..., Any]
 """Returns the format of a workbook with some properties; of each it makes one."""
 
 
-def _fill(page: Worksheet, table: Table, form: Form) -> None:
+def _fill(
+    page: Worksheet,
+    table: Table,
+    form: Form,
+) -> None:
     columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-    widths = [_width(head, cells) for head, cells in zip(table.columns, columns, strict=True)]
-    for column, (head, cells) in enumerate(zip(table.columns, columns, strict=True)):
+    widths = list(map(_width, table.columns, columns))
+    for column, (heading, cells) in enumerate(zip(table.columns, columns, strict=True)):
         page.set_column(column, column, widths[column])
-        # A head is right over numbers, left over text, which keeps off numbers before it by an
-        # indent.
-        has_numbers = any(isinstance(cell, Cell) for cell in cells)
-        align, indent = ("right", 0) if has_numbers else ("left", int(column > 0))
+        # A heading is right over numbers, left over text, which an indent keeps off numbers in the
+        # column to the left.
+        indent = int(column > 0)
+        alignment = {"align": "left", "indent": indent}
+        if any(isinstance(cell, Cell) for cell in cells):
+            alignment = {"align": "right", "indent": 0}
+
         look = form(
-            bold=True, bottom=1, text_wrap=True, valign="bottom", align=align, indent=indent
+            bold=True,
+            bottom=1,
+            text_wrap=True,
+            valign="bottom",
+            **alignment,
         )
-        page.write_string(0, column, _text(head), look)
+        page.write_string(0, column, _text(heading), look)
         for number, cell in enumerate(cells, 1):
             if isinstance(cell, Cell) and cell.value is not None:
                 page.write_number(number, column, cell.value, _look(cell, form))
-            elif text := _text(cell_text(cell)):
+                continue
+
+            text = _text(cell_text(cell))
+            if text:
                 wraps = cell_len(text) > widths[column] or "\n" in text
-                page.write_string(
-                    number,
-                    column,
-                    text,
-                    form(valign="vcenter", text_wrap=wraps, indent=int(column > 0)),
+                look = form(
+                    valign="vcenter",
+                    text_wrap=wraps,
+                    indent=indent,
                 )
+                page.write_string(number, column, text, look)
+
     page.freeze_panes(1, 1)
     page.set_landscape()
     page.set_paper(A4 if sum(widths) <= A4_WIDE else A3)
@@ -135,35 +159,39 @@ def _look(cell: Cell, form: Form) -> Any:
     approximate = "~" if cell.text.startswith("~") else ""
     digits = f"0.{'0' * cell.digits}" if cell.digits else "#,##0"
     asterisk = '"*"' if cell.partial else ""
+    color = GREY if cell.faint else BLACK
+    if cell.partial:
+        color = RED
+
     return form(
         num_format=f"{approximate}{digits}{asterisk}",
         valign="vcenter",
-        font_color=RED if cell.partial else GREY if cell.faint else BLACK,
+        font_color=color,
         bold=cell.place == "best",
         underline=int(cell.place == "second"),
     )
 
 
-def _width(head: str, cells: Sequence[str | Cell]) -> int:
-    """Return the width of the widest cell; a head may take several lines, but its words stay
+def _width(heading: str, cells: Sequence[str | Cell]) -> int:
+    """Return the width of the widest cell; a heading may take several lines, but its words stay
     whole."""
-    widths = [NARROWEST, *map(cell_len, head.split())]
+    widths = [MIN_WIDTH, *map(cell_len, heading.split())]
     for cell in cells:
         if isinstance(cell, Cell) and cell.value is not None:
             widths.append(len(f"{cell.value:,.{cell.digits}f}") + cell.partial)
         else:
             widths += map(cell_len, cell_text(cell).split("\n"))
-    return min(max(widths), WIDEST) + 2
+
+    return min(max(widths), MAX_WIDTH) + 2
 
 
 def _text(text: str) -> str:
-    return _cut(NO_TEXT.sub("\ufffd", text), TEXT_MOST)
+    return _cut(NOT_IN_XML.sub("\ufffd", text), MAX_TEXT)
 
 
-def _cut(text: str, most: int) -> str:
+def _cut(text: str, limit: int) -> str:
     """Return at most so many characters as Excel counts them: those beyond U+FFFF are two."""
-    return (
-        text
-        if 2 * len(text) <= most
-        else text.encode("utf-16-le")[: 2 * most].decode("utf-16-le", "ignore")
-    )
+    if 2 * len(text) <= limit:
+        return text
+
+    return text.encode("utf-16-le")[: 2 * limit].decode("utf-16-le", "ignore")

@@ -105,7 +105,7 @@ def _print(data: JSON, *, full: bool) -> None:
         separator = "\n"
 
     width = min(screen.width, MAX_WIDTH)
-    text = rendered(blocks, width, encoding=screen.encoding, between=separator)
+    text = rendered(blocks, width, encoding=screen.encoding, separator=separator)
     screen.print(*text.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
 
 
@@ -151,7 +151,7 @@ class Findings:
     blocks: tuple[Block, ...]
 
     def __repr__(self) -> str:
-        return rendered(list(comparison.summary(self.data)), between="\n").rstrip("\n")
+        return rendered(list(comparison.summary(self.data)), separator="\n").rstrip("\n")
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from harness.commands.stats.standings import Figure, Standing
-from harness.document import Cell, Table
-from harness.reporting.report import CHANCE, level
+from harness.document import CHANCE, Cell, Table
+from harness.reporting.report import level
 
 RUN = "run"
 

@@ -471,7 +471,7 @@ def test_page_stays_below_two_megabytes_by_showing_fewer_users(tmp_path: Path) -
     found = source(records(tmp_path / "a", 200, "长" * 15_000), 200)
     path = write_page(found, PageOptions())
     shown = len(keys(path))
-    assert path.stat().st_size < pages.MAX_BYTES
+    assert path.stat().st_size < pages.MAX_PAGE_BYTES
     assert 20 < shown < 50
     text = path.read_text(encoding="utf-8")
     assert (
@@ -608,8 +608,8 @@ def test_lines_are_found_whatever_blocks_the_file_is_read_in(
     expected = [0, *(found.end() for found in re.finditer(b"\n", content))][:-1]
     mark = content.index(b'"outcome":"valid"')
     for block in (1, 7, 64, len(content)):
-        monkeypatch.setattr(pages, "BLOCK", block)
-        starts, first = pages._scanned(files.results, {"valid": b'"outcome":"valid"', "none": b"?"})
+        monkeypatch.setattr(pages, "READ_BYTES", block)
+        starts, first = pages._scan(files.results, {"valid": b'"outcome":"valid"', "none": b"?"})
         assert starts.tolist() == expected
         assert first == {"valid": mark}
 
@@ -645,11 +645,11 @@ def test_kinds_on_a_page_have_a_bound(own: Path) -> None:
     results."""
     report = (own / PAGE).with_suffix(".json")
     data = orjson.loads(report.read_bytes())
-    data["diagnostics"]["invalid"] = {f"odd{number}": 1 for number in range(pages.KINDS + 7)}
+    data["diagnostics"]["invalid"] = {f"odd{number}": 1 for number in range(pages.MAX_KINDS + 7)}
     report.write_bytes(orjson.dumps(data))
     lines = [
         {"boundary": "x", "kind": f"bad{number}", "detail": "d"}
-        for number in range(pages.KINDS + 9)
+        for number in range(pages.MAX_KINDS + 9)
     ]
     (own / "recency/failures_weibo.jsonl").write_bytes(b"".join(map(log.encode_line, lines)))
     assert again(own, "--name", "recency") == 0
