@@ -198,7 +198,9 @@ def test_jackknife_of_divergences_leaves_out_residents_with_all_their_days(missi
         return figures(TRUTH.totals, tallied(some, TRUTH)[1].all_days[None])[0]
 
     whole, tally = value(days), tallied(days, TRUTH)[1]
-    found = Side.of(tally._chunks(), tally.all_days.astype(np.int64), TRUTH.totals, whole, 10).parts
+    found = Side.from_counts(
+        tally._chunks(), tally.all_days.astype(np.int64), TRUTH.totals, whole, 10
+    ).parts
     others = ([day for day in days if day["user_id"] != resident] for resident in range(10))
     assert found == pytest.approx(np.stack([10 * whole - 9 * value(rest) for rest in others]))
 

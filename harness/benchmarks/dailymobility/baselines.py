@@ -38,7 +38,7 @@ Start = tuple[int, str, int | str]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlaceToGo:
     """A candidate: the intention of its heading, and metres from work, 0 where the prompt does not
     give them."""
 
@@ -48,89 +48,106 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """The parts of a prompt. `home` and `work` are AOI ids; without a home the word `home` stands
-    for it."""
+class ResidentPrompt:
+    """What a baseline reads in a prompt. `home` and `work` are AOI ids, and `home` is the word
+    `home` where the prompt has none."""
 
     text: str
     home: int | str
     work: int | None
-    places: tuple[Place, ...]
+    places: tuple[PlaceToGo, ...]
 
 
 def _answer(
-    baseline: Callable[[Reading, int], list[Start]],
+    baseline: Callable[[ResidentPrompt, int], list[Start]],
     messages: Sequence[Mapping[str, Any]],
     seed: int,
 ) -> str:
     """Return the JSON text of one reply: `segments` from 00:00 to 24:00 with start, end, intention
     and place."""
-    reading = read(
-        "\n".join([message["content"] for message in messages if message["role"] == "user"])
-    )
-    starts = [*baseline(reading, seed), (SLOTS, "", HOME)]
-    segments = [
-        {"start": day.clock(start), "end": day.clock(end), "intention": intention, "place": place}
-        for (start, intention, place), (end, *_) in pairwise(starts)
-    ]
+    texts = [message["content"] for message in messages if message["role"] == "user"]
+    starts = baseline(read("\n".join(texts)), seed)
+    starts.append((SLOTS, "", HOME))
+    segments = []
+    for (start, intention, place), (end, *_) in pairwise(starts):
+        segment = {
+            "start": day.clock(start),
+            "end": day.clock(end),
+            "intention": intention,
+            "place": place,
+        }
+        segments.append(segment)
     return orjson.dumps({"segments": segments}).decode()
 
 
-def read(text: str) -> Reading:
-    """Return the parts of a prompt that are there."""
-    home, work = _HOME.search(text), _WORK.search(text)
-    places, intention = [], ""
+def read(text: str) -> ResidentPrompt:
+    """Return what a prompt has of home, work and places."""
+    places = []
+    intention = ""
     for line in text.split("\n"):
         if line.startswith("#"):
             heading = _HEADING.fullmatch(line)
-            intention = heading[1] if heading else ""
-        elif intention in INTENTIONS and (place := _PLACE.match(line)):
-            distances = _FROM_WORK.findall(line)
-            places.append(Place(int(place[1]), intention, int(distances[-1]) if distances else 0))
-    return Reading(
-        text, int(home[1]) if home else HOME, int(work[1]) if work else None, tuple(places)
-    )
+            intention = ""
+            if heading and heading[1] in INTENTIONS:
+                intention = heading[1]
+            continue
+        aoi = _PLACE.match(line)
+        if aoi and intention:
+            distances = ["0", *_FROM_WORK.findall(line)]
+            places.append(PlaceToGo(int(aoi[1]), intention, int(distances[-1])))
+    home: int | str = HOME
+    work = None
+    home_match = _HOME.search(text)
+    if home_match:
+        home = int(home_match[1])
+    work_match = _WORK.search(text)
+    if work_match:
+        work = int(work_match[1])
+    return ResidentPrompt(text, home, work, tuple(places))
 
 
-def _commuter(reading: Reading, seed: int) -> list[Start]:
+def _commuter(prompt: ResidentPrompt, seed: int) -> list[Start]:
     """Sleep at home, work at work in office hours, eat out at noon nearest to work, be home for the
     evening.
 
     The hours, within one or so, depend on the prompt. Without a work to go to it is a day at home.
     """
-    draws = blake2b(reading.text.encode(), digest_size=6).digest()
-    earliest, spans = (13, 17, 23, 1, 35, 44), (3, 3, 3, 2, 4, 4)  # half hours
-    wake, begin, noon, lunch, leave, sleep = (
-        least + draw % span for least, draw, span in zip(earliest, draws, spans, strict=True)
-    )
-    home, work = reading.home, reading.work
-    night: Start = (0, "sleep", home)
-    if work is None:
-        return [night, (wake, "home activity", home), (sleep, "sleep", home)]
-    eating = [place for place in reading.places if place.intention == EATING_OUT]
-    meal: list[Start] = []
-    if eating:
-        nearest = min(eating, key=lambda place: place.from_work)
-        meal = [(noon, EATING_OUT, nearest.aoi), (noon + lunch, "work", work)]
-    evening: list[Start] = [(leave, "home activity", home), (sleep, "sleep", home)]
-    return [night, (wake, "home activity", home), (begin, "work", work), *meal, *evening]
+    draws = blake2b(prompt.text.encode(), digest_size=6).digest()
+    # Half hours from midnight.
+    wake = 13 + draws[0] % 3
+    begin = 17 + draws[1] % 3
+    noon = 23 + draws[2] % 3
+    lunch = 1 + draws[3] % 2
+    leave = 35 + draws[4] % 4
+    sleep = 44 + draws[5] % 4
+    starts: list[Start] = [
+        (0, "sleep", prompt.home),
+        (wake, "home activity", prompt.home),
+    ]
+    if prompt.work is not None:
+        starts.append((begin, "work", prompt.work))
+        eating = [place for place in prompt.places if place.intention == EATING_OUT]
+        if eating:
+            nearest = min(eating, key=lambda place: place.from_work)
+            starts.append((noon, EATING_OUT, nearest.aoi))
+            starts.append((noon + lunch, "work", prompt.work))
+        starts.append((leave, "home activity", prompt.home))
+    starts.append((sleep, "sleep", prompt.home))
+    return starts
 
 
-def _random_day(reading: Reading, seed: int) -> list[Start]:
+def _random_day(prompt: ResidentPrompt, seed: int) -> list[Start]:
     """Draw times, intentions and places by seed and prompt; without places, be at home with any
     intention."""
-    rng = random.Random(
-        f"{seed}\n{reading.text}"
-    )  # its `random` alone gives the same numbers in every Python
+    # Only `random` gives the same numbers in every Python.
+    rng = random.Random(f"{seed}\n{prompt.text}")
 
     def draw(count: int) -> int:
         return int(rng.random() * count)
 
-    places = [
-        reading.home,
-        *([] if reading.work is None else [reading.work]),
-        *(place.aoi for place in reading.places),
-    ]
+    places = [prompt.home, *(place.aoi for place in prompt.places)]
+    if prompt.work is not None:
+        places.insert(1, prompt.work)
     starts = sorted({0, *(draw(SLOTS) for _ in range(2 + draw(8)))})
     return [(start, INTENTIONS[draw(7)], places[draw(len(places))]) for start in starts]
 
@@ -138,7 +155,9 @@ def _random_day(reading: Reading, seed: int) -> list[Start]:
 def reader(text: str) -> str | None:
     """Return the baseline that answers a prompt for another model, None for a prompt without a
     home."""
-    return "baseline/commuter" if read(text).home != HOME else None
+    if read(text).home == HOME:
+        return None
+    return "baseline/commuter"
 
 
 BASELINES: Mapping[str, Baseline] = {

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -111,34 +112,53 @@ class AgentMode:
         warn: Callable[[str], None],
         log: Callable[[str], None],
     ) -> None:
-        files = {
-            COPY_PREFIX + name: content
-            for name, content in ((agent.name, agent.data), *agent.siblings.items())
+        files = {COPY_PREFIX + agent.name: agent.data}
+        for name, data in agent.siblings.items():
+            files[COPY_PREFIX + name] = data
+        identity: JSON = {
+            "simulator": SIMULATOR_VERSION,
+            "agent_seed": settings.agent_seed,
         }
-        seed, finds = settings.agent_seed, settings.agent_memory_search
-        identity = {"simulator": SIMULATOR_VERSION, "agent_seed": seed}
-        identity |= {AGENT_MEMORY_SEARCH: True} if finds else {}
-        identity |= {AGENT_PARAMETERS: SENT} if settings.sends_parameters else {}
+        if settings.agent_memory_search:
+            identity[AGENT_MEMORY_SEARCH] = True
+        if settings.sends_parameters:
+            identity[AGENT_PARAMETERS] = SENT
         identity |= asking.identity
         self.asks_with = Configuration(
-            f"agent {agent.name}", agent.path, files, identity, None, BASELINES_AND_AGENTS
+            f"agent {agent.name}",
+            agent.path,
+            files,
+            identity,
+            None,
+            BASELINES_AND_AGENTS,
         )
         world = World(city, ROWS, ROW_SECONDS)
-        runner = Runner(agent, world, seed=seed, finds_memories=finds, warn=warn, log=log)
+        runner = Runner(
+            agent,
+            world,
+            seed=settings.agent_seed,
+            finds_memories=settings.agent_memory_search,
+            warn=warn,
+            log=log,
+        )
         self._player = AgentPlayer(runner, asking, sends_parameters=settings.sends_parameters)
 
     async def play(self, resident: Resident, chat: Chat) -> Day:
         try:
-            rows, odd = await self._player.play(resident, chat)
-        except InvalidReply as invalid:
-            return stayed_home(resident, self.name, invalid.kind)
-        odd["unknown_intention"] = sum(
-            row.intention not in NUMBERS for row in rows[: 2 * SLOTS : 2]
-        )
-        places = tuple(row.aoi for row in rows[: 2 * SLOTS : 2])
-        warnings = tuple(f"{what}: {count}" for what, count in sorted(odd.items()) if count)
+            rows, oddities = await self._player.play(resident, chat)
+        except InvalidReply as error:
+            return stayed_home(resident, self.name, error.kind)
+        # A row is a quarter of an hour, and a slot two of them.
+        slot_rows = rows[: 2 * SLOTS : 2]
+        oddities["unknown_intention"] = sum(row.intention not in NUMBERS for row in slot_rows)
+        counts = sorted((+oddities).items())
         return Day(
-            self.name, intention_sequence(rows), places, visited(rows), VALID, warnings=warnings
+            mode=self.name,
+            intentions=intention_sequence(rows),
+            places=tuple([row.aoi for row in slot_rows]),
+            visited=visited(rows),
+            outcome=VALID,
+            warnings=tuple([f"{oddity}: {count}" for oddity, count in counts]),
         )
 
 
@@ -159,8 +179,16 @@ class Days(Records):
     city: City | None = None
 
     def record(
-        self, task: Task, answer: Day, metrics: JSON, outcome: str, repairs: Sequence[str]
+        self,
+        task: Task,
+        answer: Day,
+        metrics: JSON,
+        outcome: str,
+        repairs: Sequence[str],
     ) -> JSON:
+        invalid = None
+        if answer.outcome != VALID:
+            invalid = answer.outcome
         return {
             "user_id": task.given.number,
             "mode": answer.mode,
@@ -168,7 +196,7 @@ class Days(Records):
             "places": answer.places,
             "visited_aois": answer.visited,
             **metrics,
-            "invalid": None if answer.outcome == VALID else answer.outcome,
+            "invalid": invalid,
             "repairs": answer.repairs,
             "warnings": answer.warnings,
         }
@@ -177,7 +205,10 @@ class Days(Records):
         assert self.city is not None
         with read_of(task.key):
             _check_record(task.given, data, self.city)
-            return {**data, **_measured(self.city, data["visited_aois"], data["intentions"])}
+            return {
+                **data,
+                **_measured(self.city, data["visited_aois"], data["intentions"]),
+            }
 
     def rows(self, record: JSON) -> Iterable[JSON]:
         """Return a row for each half hour of the day, from 0."""
@@ -185,9 +216,8 @@ class Days(Records):
             name: record[name] for name in ("user_id", "repeat", "mode") if name in record
         }
         about["outcome"] = record["invalid"] or VALID
-        for slot, (place, intention) in enumerate(
-            zip(record["places"], record["intentions"], strict=True)
-        ):
+        slots = zip(record["places"], record["intentions"], strict=True)
+        for slot, (place, intention) in enumerate(slots):
             yield {**about, "slot": slot, "place": place, "intention": intention}
 
     def outcomes(self, record: JSON) -> Iterable[str]:
@@ -216,25 +246,25 @@ class ProfileFiles(TaskFiles):
     data_set: str = "tsinghua-fib-lab/daily-mobility-generation-benchmark"
 
     def file_in(self, folder: Path, name: str) -> Path:
-        found = (
-            data
-            for names in LAYOUTS
-            for data in _below(folder, *names)
-            if os.path.isfile(data / PROFILES)
-        )
-        return next(found, folder / FOLDER) / Path(name).relative_to(FOLDER)
+        inner_path = Path(name).relative_to(FOLDER)
+        for layout in LAYOUTS:
+            for data_folder in _below(folder, *layout):
+                if os.path.isfile(data_folder / PROFILES):
+                    return data_folder / inner_path
+        return folder / FOLDER / inner_path
 
 
 def _settings(identity: JSON, files: Mapping[str, Path]) -> DailyMobility.Settings:
     if checked(identity, "mode", str) != AgentMode.name or "agent" not in files:
         return DailyMobility.Settings(prompt=files.get("prompt"))
-    kind = (
-        DailyMobility.Settings
-        if identity.get(AGENT_PARAMETERS) == SENT
-        else DailyMobility.EarlierSettings
+    settings: type[DailyMobility.Settings] = DailyMobility.EarlierSettings
+    if identity.get(AGENT_PARAMETERS) == SENT:
+        settings = DailyMobility.Settings
+    return settings(
+        agent=files["agent"],
+        agent_seed=checked(identity, "agent_seed", int),
+        agent_memory_search=identity.get(AGENT_MEMORY_SEARCH) is True,
     )
-    finds, seed = identity.get(AGENT_MEMORY_SEARCH) is True, checked(identity, "agent_seed", int)
-    return kind(agent=files["agent"], agent_seed=seed, agent_memory_search=finds)
 
 
 class DailyMobility(Benchmark):
@@ -242,7 +272,10 @@ class DailyMobility(Benchmark):
     version = "1"
     subsets: ClassVar = {"beijing": f"{FOLDER}/{PROFILES}"}
     metrics = (
-        Metric(SCORE, definition="1 minus the mean of the four divergences, protocol aligned"),
+        Metric(
+            SCORE,
+            definition="1 minus the mean of the four divergences, protocol aligned",
+        ),
         *(
             Metric(f"JSD_{metric}", better="lower", definition=_divergence(metric))
             for metric in METRICS
@@ -274,7 +307,8 @@ class DailyMobility(Benchmark):
             default=None, metadata={"help": "a prompt template for plan mode"}
         )
         agent: Path | None = field(
-            default=None, metadata={"help": "an agent file written for asbench; its code is run"}
+            default=None,
+            metadata={"help": "an agent file written for asbench; its code is run"},
         )
         agent_seed: int = field(default=0, metadata={"help": "seed of the agents' random numbers"})
         agent_memory_search: bool = field(
@@ -306,44 +340,49 @@ class DailyMobility(Benchmark):
     def prepare(self) -> Configuration:
         folder = self.task_files.file_in(self.folder, FOLDER)
         self.city = load_city(folder / "beijing.pb")
-        self.records, self.cards = Days(self.city), ResidentCards(self.city)
+        self.records = Days(self.city)
+        self.cards = ResidentCards(self.city)
         truth = groundtruth.load(folder)
         self.scoring = summary.DayScoring(truth)
         if self.recorded is None:
-            self._mode = self._made_mode()
-            mode, own = self._mode.name, self._mode.asks_with
-        else:  # days are only measured
-            earlier = {name: self.recorded[name] for name in IDENTITIES if name in self.recorded}
+            self._mode = self._construct_mode()
+            mode = self._mode.name
+            configuration = self._mode.asks_with
+        else:
+            # Days are only measured, so the mode itself is not needed.
+            recorded = {name: self.recorded[name] for name in IDENTITIES if name in self.recorded}
             mode = checked(self.recorded, "mode", str)
-            own = Configuration(checked(self.recorded, "prompt", str), None, {}, earlier)
-        self._steps = AgentMode.steps if mode == AgentMode.name else PlanMode.steps
+            source = checked(self.recorded, "prompt", str)
+            configuration = Configuration(source, None, {}, recorded)
+        self._steps = PlanMode.steps
+        if mode == AgentMode.name:
+            self._steps = AgentMode.steps
         version = f"1 {self.city.sha256} {self._steps}"
         self.task_files = ProfileFiles(version=version, truth_sha256=truth.sha256)
         identity = {
             "mode": mode,
-            "prompt": own.source,
-            **own.identity,
+            "prompt": configuration.source,
+            **configuration.identity,
             "map_sha256": self.city.sha256,
         }
-        return replace(own, identity=identity, remark=_remark(mode, identity))
+        return replace(configuration, identity=identity, remark=_remark(mode, identity))
 
-    def _made_mode(self) -> PlanMode | AgentMode:
-        made = self.settings
-        if made.agent is not None:
-            if self.asking.needs_schema:
-                raise BadInput(
-                    "--structured json_schema has no effect with --agent: its file asks in its own"
-                    " form"
-                )
-            agent = load_agent(made.agent, DailyMobilityAgent, self.digests)
-            return AgentMode(agent, self.city, made, self.asking, self.warn, self.logged.append)
-        return PlanMode(prompt_of(made.prompt), self.city, self.asking)
+    def _construct_mode(self) -> PlanMode | AgentMode:
+        settings = self.settings
+        if settings.agent is None:
+            return PlanMode(prompt_of(settings.prompt), self.city, self.asking)
+        if self.asking.needs_schema:
+            raise BadInput(
+                "--structured json_schema has no effect with --agent: its file asks in its own form"
+            )
+        agent = load_agent(settings.agent, DailyMobilityAgent, self.digests)
+        return AgentMode(agent, self.city, settings, self.asking, self.warn, self.logged.append)
 
     def parse(self, line: JSON, subset: str) -> Task:
         return task_of(line, self.city, self._steps)
 
-    async def play(self, given: Resident, chat: Chat) -> Day:
-        return await self._mode.play(given, chat)
+    async def play(self, resident: Resident, chat: Chat) -> Day:
+        return await self._mode.play(resident, chat)
 
     def measure(self, task: Task, answer: Day) -> Any:
         """Return what the record has of a day: the figures are made of records (`scores.py`)."""
@@ -351,15 +390,16 @@ class DailyMobility(Benchmark):
 
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]]:
-        return {
-            f"{FOLDER}/{name}": (content,) for name, content in synth.files(users, seed).items()
-        }
+        files = synth.files(users, seed)
+        return {f"{FOLDER}/{name}": (content,) for name, content in files.items()}
 
 
 def _remark(mode: str, identity: JSON) -> str:
     if mode != AgentMode.name:
         return ""
-    return SIMULATED if AGENT_PARAMETERS in identity else f"{SIMULATED} {RUNS_PARAMETERS}"
+    if AGENT_PARAMETERS in identity:
+        return SIMULATED
+    return f"{SIMULATED} {RUNS_PARAMETERS}"
 
 
 def task_of(entry: JSON, city: City, steps: int) -> Task:
@@ -369,13 +409,16 @@ def task_of(entry: JSON, city: City, steps: int) -> Task:
 
 
 def _check_record(resident: Resident, data: JSON, city: City) -> None:
-    """Raise `BadInput` for a saved day that no measure can be trusted with."""
-    visited, places, intentions = data["visited_aois"], data["places"], data["intentions"]
-    if unknown := [aoi for aoi in visited if aoi not in city.aois]:
-        raise BadInput(
-            f"user {resident.key}: the map has no AOI {in_brief(unknown[0])}, where the record says"
-            " they were"
-        )
+    """Raise `BadInput` for a saved day whose measures would be wrong."""
+    visited = data["visited_aois"]
+    places = data["places"]
+    intentions = data["intentions"]
+    for aoi in visited:
+        if aoi not in city.aois:
+            raise BadInput(
+                f"user {resident.key}: the map has no AOI {in_brief(aoi)}, where the record says"
+                " they were"
+            )
     if not visited or len(set(visited)) < len(visited):
         raise BadInput(
             f"user {resident.key}: field visited_aois: expected one AOI or more, each once"
@@ -384,8 +427,11 @@ def _check_record(resident: Resident, data: JSON, city: City) -> None:
         raise BadInput(
             f"user {resident.key}: field places: expected {SLOTS} of the visited AOIs, or null"
         )
-    if len(intentions) != SLOTS or any(
-        type(one) is not int or one not in INTENTIONS for one in intentions
+    # JSON's `true` and 1.0 equal 1.
+    if (
+        len(intentions) != SLOTS
+        or {*map(type, intentions)} != {int}
+        or {*intentions} - {*INTENTIONS}
     ):
         raise BadInput(
             f"user {resident.key}: field intentions: expected {SLOTS} whole numbers from 1 to 7"
@@ -395,14 +441,16 @@ def _check_record(resident: Resident, data: JSON, city: City) -> None:
 def _below(folder: Path, *names: str) -> list[Path]:
     """Return the folders at a path of names below a folder, in any case of letters, that spelling
     itself first."""
-    found = [folder]
+    folders = [folder]
     for name in names:
-        listed = [path for above in found for path in _entries(above) if path.name.lower() == name]
-        found = sorted(listed, key=lambda path: (path.name != name, path.name))
-    return found
+        entries = chain.from_iterable(map(_entries, folders))
+        folders = [path for path in entries if path.name.lower() == name]
+        folders.sort(key=lambda path: (path.name != name, path.name))
+    return folders
 
 
 def _entries(folder: Path) -> list[Path]:
-    with suppress(OSError, ValueError):  # a path of a manifest may be no path at all
+    # What a manifest has as a path may be none at all.
+    with suppress(OSError, ValueError):
         return list(folder.iterdir())
     return []

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
+
 from harness.benchmark import Cards, Task
 from harness.benchmarks.agents.city import City
 from harness.benchmarks.dailymobility.day import INTENTIONS, clock
@@ -18,8 +20,8 @@ from harness.benchmarks.rendering import quotes
 from harness.document import Block, Heading, Paragraph, Sketch, Table
 from harness.model import JSON, Completion
 
-REPLIES_SHOWN = 4
-"""Of an agent's; it asks up to a hundred times a day."""
+MAX_REPLIES = 4
+"""Of an agent's that are shown; it asks up to a hundred times a day."""
 
 
 @dataclass(frozen=True)
@@ -51,54 +53,54 @@ class ResidentCards(Cards):
                 f"Invalid day ({record['invalid']}): scored as a day at home with the intention"
                 " other."
             )
-        taken = [[float(number == one) for number in INTENTIONS] for one in record["intentions"]]
-        yield ribbon("The day", "", taken)
+        numbers = np.array(record["intentions"])
+        yield ribbon("The day", "", (numbers[:, None] == [*INTENTIONS]).astype(float).tolist())
         if self.city is None:
             yield Paragraph("The map was not at hand: no places are drawn.")
         else:
-            at = [_at(aoi, self.city) for aoi in record["places"]]
-            path = tuple(place for place, _ in groupby(place for place in at if place))
+            points = [_point(aoi, self.city) for aoi in record["places"]]
+            path = tuple([point for point, _ in groupby(filter(None, points))])
             yield Sketch("Places, in the order of the day", _places([record], self.city), (path,))
         yield _plan(record, task)
-        spent: Counter[int] = Counter(record["intentions"])
-        hours = [
-            f"{name} {spent[number] / 2:g}" for number, name in INTENTIONS.items() if spent[number]
-        ]
+        slots: Counter[int] = Counter(record["intentions"])
+        hours = [f"{INTENTIONS[number]} {slots[number] / 2:g}" for number in sorted(slots)]
         yield Paragraph(f"Hours: {' · '.join(hours)}.")
         for name in ("repairs", "warnings"):
             if record[name]:
                 yield Paragraph(f"{name.capitalize()}: {', '.join(record[name])}.")
-        for order, completion in enumerate(replies[:REPLIES_SHOWN], 1):
-            yield from quotes(completion, f"Reply {order} of {len(replies)}")
+        for number, completion in enumerate(replies[:MAX_REPLIES], 1):
+            yield from quotes(completion, f"Reply {number} of {len(replies)}")
 
 
 def _places(records: Sequence[JSON], city: City) -> dict[str, tuple[tuple[float, float], ...]]:
     """Return each place once, by intention."""
-    found: dict[str, dict[tuple[float, float], None]] = {name: {} for name in INTENTIONS.values()}
+    points: dict[str, list[tuple[float, float]]] = {name: [] for name in INTENTIONS.values()}
     for data in records:
         for number, aoi in zip(data["intentions"], data["places"], strict=True):
-            if at := _at(aoi, city):
-                found[INTENTIONS[number]][at] = None
-    return {name: tuple(places) for name, places in found.items()}
+            point = _point(aoi, city)
+            if point:
+                points[INTENTIONS[number]].append(point)
+    return {name: tuple(dict.fromkeys(places)) for name, places in points.items()}
 
 
-def _at(aoi: int | None, city: City) -> tuple[float, float] | None:
-    place = None if aoi is None else city.aois.get(aoi)
-    return (round(place.x, 1), round(place.y, 1)) if place else None
+def _point(aoi: int | None, city: City) -> tuple[float, float] | None:
+    if aoi is None or aoi not in city.aois:
+        return None
+    place = city.aois[aoi]
+    return round(place.x, 1), round(place.y, 1)
 
 
 def _plan(data: JSON, task: Task | None) -> Table:
     """Return the day as stretches of one intention at one place."""
-    rows, slot = [], 0
+    place_names: dict[int | None, str] = {None: "on the way"}
+    if task:
+        # Work last: home and work may be the same place.
+        place_names |= {task.given.home: "home", task.given.work: "work"}
+    rows = []
+    start = 0
     for (number, aoi), slots in groupby(zip(data["intentions"], data["places"], strict=True)):
-        end = slot + len(list(slots))
-        rows.append((f"{clock(slot)} to {clock(end)}", INTENTIONS[number], _place(aoi, task)))
-        slot = end
+        end = start + len(list(slots))
+        place = place_names.get(aoi, f"AOI {aoi}")
+        rows.append((f"{clock(start)} to {clock(end)}", INTENTIONS[number], place))
+        start = end
     return Table(("time", "intention", "place"), tuple(rows))
-
-
-def _place(aoi: int | None, task: Task | None) -> str:
-    if aoi is None:
-        return "on the way"
-    known = {task.given.home: "home", task.given.work: "work"} if task else {}
-    return known.get(aoi, f"AOI {aoi}")

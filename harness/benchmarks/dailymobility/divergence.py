@@ -42,12 +42,15 @@ def left_out(p: Array | Counts, rows: Counts, totals: Counts) -> Array:
     `rows` is users x bins, each user's counts, with few different sums; `totals` is the sum over
     all users, who may be more than those of `rows` and must be at least two.
     """
-    expected, sizes, values = _normalised(p), rows.sum(axis=1), np.empty(len(rows))
-    taken = np.arange(int(rows.max()) + 1)
+    expected = _normalised(p)[:, None]
+    sizes = rows.sum(axis=1)
+    values = np.empty(len(rows))
+    # Few counts are possible, so each bin's term is computed once for each.
+    counts = np.maximum(totals[:, None] - np.arange(int(rows.max()) + 1), 0)
     for size in np.unique(sizes):
-        remaining, alike = int(totals.sum()) - int(size), sizes == size
-        terms = _terms(expected[:, None], np.maximum(totals[:, None] - taken, 0) / remaining)
-        values[alike] = terms[np.arange(len(totals)), rows[alike]].sum(axis=1)
+        terms = _terms(expected, counts / (int(totals.sum()) - int(size)))
+        has_size = sizes == size
+        values[has_size] = terms[np.arange(len(totals)), rows[has_size]].sum(axis=1)
     return values.clip(0.0, 1.0)
 
 
@@ -58,13 +61,14 @@ def curvature(p: Array | Counts, totals: Counts, steps: Counts) -> Array:
     It is that of differences, over as many counts as a user of the bin has there (`steps`): near 0
     the divergence bends too much for a derivative to describe what one user changes.
     """
-    expected, size = _normalised(p), totals.sum()
+    expected = _normalised(p)
+    size = totals.sum()
 
     def terms(counts: Counts) -> Array:
         return _terms(expected, np.maximum(counts, 0) / size)
 
-    bent = (terms(totals + steps) - 2 * terms(totals) + terms(totals - steps)) * (size / steps) ** 2
-    return np.where(totals > 0, bent, 0.0)
+    difference = terms(totals + steps) - 2 * terms(totals) + terms(totals - steps)
+    return np.where(totals > 0, difference * (size / steps) ** 2, 0.0)
 
 
 def _normalised(histogram: Array | Counts) -> Array:
@@ -73,7 +77,7 @@ def _normalised(histogram: Array | Counts) -> Array:
 
 
 def _terms(p: Array, q: Array) -> Array:
-    """Return each bin's part of the divergence, in bits."""
+    """Return what each bin adds to the divergence, in bits."""
     rel_entr = special().rel_entr
     middle = (p + q) / 2
     terms: Array = (rel_entr(p, middle) + rel_entr(q, middle)) / (2 * math.log(2))

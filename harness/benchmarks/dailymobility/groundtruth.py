@@ -1,12 +1,12 @@
-"""The four lists that are compared, and the ground truth's: real residents. Source: docs/design.md,
-section 9."""
+"""Check the four lists that are compared, and load those of the ground truth: real residents.
+Source: docs/design.md, section 9."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
@@ -24,7 +24,8 @@ from harness.benchmarks.dailymobility.protocols import (
     PROPORTIONS,
     RADIUS,
     SEQUENCES,
-    Whole,
+    Integers,
+    Numbers,
 )
 from harness.benchmarks.files import content
 from harness.errors import BadInput, in_brief
@@ -51,8 +52,8 @@ MALFORMED = (
 """Errors of a decoder for data that is none, or made to do harm."""
 UNREADABLE = (*MALFORMED, BadZipFile, OSError, SyntaxError, TokenError)
 """Errors of numpy for a file that is no array, or one with an odd header."""
-SHOWN = 120
-"""Characters of numpy's message in ours."""
+MAX_MESSAGE_CHARACTERS = 120
+"""Of numpy's message in ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,36 +62,39 @@ class Field:
 
     name: str
     expected: str
-    least: float
-    most: float = math.inf
+    minimum: float
+    maximum: float = math.inf
     columns: int | None = None
     column: str = ""
-    whole: bool = False
+    is_integer: bool = False
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        if self.columns is None:
+            return ()
+        return (self.columns,)
 
 
 FIELDS: Mapping[str, Field] = {
-    field.name: field
-    for field in (
-        Field(RADIUS, "a number of metres, 0 or more", 0.0, 1e12),
-        Field(LOCATIONS, "a number of locations, 1 or more", 1.0),
-        Field(
-            SEQUENCES,
-            "a whole number from 1 to 7",
-            1.0,
-            7.0,
-            columns=SLOTS,
-            column="slot",
-            whole=True,
-        ),
-        Field(
-            PROPORTIONS,
-            "a share from 0 to 1",
-            -ROUNDING,
-            1 + ROUNDING,
-            columns=len(INTENTIONS),
-            column="intention",
-        ),
-    )
+    RADIUS: Field(RADIUS, "a number of metres, 0 or more", 0.0, 1e12),
+    LOCATIONS: Field(LOCATIONS, "a number of locations, 1 or more", 1.0),
+    SEQUENCES: Field(
+        SEQUENCES,
+        "a whole number from 1 to 7",
+        1.0,
+        7.0,
+        columns=SLOTS,
+        column="slot",
+        is_integer=True,
+    ),
+    PROPORTIONS: Field(
+        PROPORTIONS,
+        "a share from 0 to 1",
+        -ROUNDING,
+        1 + ROUNDING,
+        columns=len(INTENTIONS),
+        column="intention",
+    ),
 }
 
 Column = NDArray[np.floating | np.integer]
@@ -104,32 +108,34 @@ class Lists:
     columns: Mapping[str, Column]
 
     @classmethod
-    def of(cls, values: Mapping[str, Array]) -> Lists:
+    def from_values(cls, values: Mapping[str, Array]) -> Lists:
         """Make lists of values by field that passed `check`."""
-        proportions = values[PROPORTIONS].clip(0.0, 1.0)
-        return cls(
-            {**values, SEQUENCES: values[SEQUENCES].astype(np.uint8), PROPORTIONS: proportions}
-        )
+        columns: dict[str, Column] = {**values}
+        columns[SEQUENCES] = values[SEQUENCES].astype(np.uint8)
+        # `check` lets rounding errors pass.
+        columns[PROPORTIONS] = values[PROPORTIONS].clip(0.0, 1.0)
+        return cls(columns)
 
     @property
     def residents(self) -> int:
         return len(self.columns[RADIUS])
 
     @property
-    def slots(self) -> Whole:
+    def slots(self) -> Integers:
         """The number of residents by slot and intention: 48 x 7."""
         return count_slots(self.columns[SEQUENCES])
 
     @property
     def sample(self) -> protocols.Sample:
-        found = {
-            name: protocols.Numbers.of(self.columns[name])
-            for name in (RADIUS, LOCATIONS, PROPORTIONS)
+        return {
+            RADIUS: Numbers.count(self.columns[RADIUS]),
+            LOCATIONS: Numbers.count(self.columns[LOCATIONS]),
+            PROPORTIONS: Numbers.count(self.columns[PROPORTIONS]),
+            SEQUENCES: Numbers.tallied(NUMBERS, self.slots.sum(axis=0)),
         }
-        return {**found, SEQUENCES: protocols.Numbers.tallied(NUMBERS, self.slots.sum(axis=0))}
 
 
-def count_slots(sequences: Column) -> Whole:
+def count_slots(sequences: Column) -> Integers:
     """Return 48 x 7 counts of residents x 48 intentions."""
     return np.stack([(sequences == number).sum(axis=0) for number in NUMBERS], axis=1)
 
@@ -137,26 +143,28 @@ def count_slots(sequences: Column) -> Whole:
 def check(field: Field, values: Array, where: str) -> None:
     """Raise `BadInput` that names the first row (from 1) with a number that the field may not
     hold."""
-    sound = np.isfinite(values) & (values >= field.least) & (values <= field.most)
-    if field.whole:
-        sound &= values == np.floor(values)
-    if not sound.all():
-        row, *column = np.argwhere(~sound)[0].tolist()
-        raise bad(field, where, row, column[0] if column else None, values[(row, *column)])
+    is_valid = np.isfinite(values) & (values >= field.minimum) & (values <= field.maximum)
+    if field.is_integer:
+        is_valid &= values == np.floor(values)
+    if not is_valid.all():
+        cell = tuple(np.argwhere(~is_valid)[0].tolist())
+        raise bad(field, where, cell, values[cell].item())
     if field.name == PROPORTIONS:
-        off = np.abs(values.sum(axis=1) - 1) > SUM_SLACK
-        if off.any():
-            row = int(off.argmax())
+        sums = values.sum(axis=1)
+        is_off = np.abs(sums - 1) > SUM_SLACK
+        if is_off.any():
+            row = int(is_off.argmax())
             raise BadInput(
-                f"{where}: row {row + 1}: expected shares that sum to 1, got"
-                f" {values[row].sum():.6g}"
+                f"{where}: row {row + 1}: expected shares that sum to 1, got {sums[row]:.6g}"
             )
 
 
-def bad(field: Field, where: str, row: int, column: int | None, value: object) -> BadInput:
-    place = f"row {row + 1}" if column is None else f"row {row + 1}, {field.column} {column + 1}"
-    found = value.item() if isinstance(value, np.generic) else value
-    return BadInput(f"{where}: {place}: expected {field.expected}, got {in_brief(found)}")
+def bad(field: Field, where: str, cell: Sequence[int], value: object) -> BadInput:
+    """Return the error for a row, or for a row and column; both are counted from 0."""
+    place = f"row {cell[0] + 1}"
+    if len(cell) > 1:
+        place += f", {field.column} {cell[1] + 1}"
+    return BadInput(f"{where}: {place}: expected {field.expected}, got {in_brief(value)}")
 
 
 FOLDER = "groundtruth"
@@ -177,14 +185,14 @@ class GroundTruth:
     lists: Lists
     sha256: str
     sample: protocols.Sample
-    slots: Whole
+    slots: Integers
     support: protocols.Support
-    totals: Whole
+    totals: Integers
 
     @classmethod
-    def of(cls, lists: Lists, sha256: str) -> GroundTruth:
+    def from_lists(cls, lists: Lists, sha256: str) -> GroundTruth:
         sample = lists.sample
-        support = protocols.Support.of(sample)
+        support = protocols.Support.from_truth(sample)
         return cls(lists, sha256, sample, lists.slots, support, support.counts(sample))
 
     @property
@@ -192,17 +200,15 @@ class GroundTruth:
         return self.lists.residents
 
     @property
-    def counts(self) -> Whole:
+    def counts(self) -> Integers:
         """Return the counts by bin of each resident: residents x bins."""
-        found = []
+        histograms = []
         for metric in METRICS:
-            places = self.support.place(metric, self.lists.columns[metric]).reshape(
-                self.residents, -1
-            )
-            found.append(
-                np.stack([np.bincount(row, minlength=protocols.SIZES[metric]) for row in places])
-            )
-        return np.hstack(found)
+            size = protocols.SIZES[metric]
+            places = self.support.place(metric, self.lists.columns[metric])
+            rows = places.reshape(self.residents, -1)
+            histograms.append(np.stack([np.bincount(row, minlength=size) for row in rows]))
+        return np.hstack(histograms)
 
     def ceiling(self, residents: int, seed: int = SEED) -> JSON:
         """Return what so many residents score (1 or more) that are drawn from the ground truth with
@@ -211,22 +217,20 @@ class GroundTruth:
         It is the mean of the draws and their middle 95 %, of the score and of the divergence per
         slot, averaged over the day.
         """
-        rng, counts = np.random.default_rng(seed), self.counts
+        rng = np.random.default_rng(seed)
+        counts = self.counts
         by_intention = [self.lists.columns[SEQUENCES] == number for number in NUMBERS]
         share = np.full(self.residents, 1 / self.residents)
-        found: list[tuple[Array, Array]] = []
+        score_chunks = []
+        slot_chunks = []
         for size in chunks(self.residents, RESAMPLES):
             drawn = rng.multinomial(residents, share, size=size).astype(np.float64)
-            slots = divergence(
-                self.slots, np.stack([product(drawn, chosen) for chosen in by_intention], axis=2)
-            )
-            found.append(
-                (
-                    100 * protocols.figures(self.totals, product(drawn, counts))[:, 0],
-                    slots.mean(axis=1),
-                )
-            )
-        scores, slots = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            drawn_slots = np.stack([product(drawn, chosen) for chosen in by_intention], axis=2)
+            figures = protocols.figures(self.totals, product(drawn, counts))
+            score_chunks.append(100 * figures[:, 0])
+            slot_chunks.append(divergence(self.slots, drawn_slots).mean(axis=1))
+        scores = np.concatenate(score_chunks)
+        slots = np.concatenate(slot_chunks)
         middle = (1 - LEVEL) / 2, (1 + LEVEL) / 2
         return {
             "residents": residents,
@@ -244,11 +248,13 @@ def load(folder: Path) -> GroundTruth:
 
     Raise `BadInput` naming the file and what was expected in it.
     """
-    inside = folder / FOLDER if (folder / FOLDER).is_dir() else folder
+    inner = folder / FOLDER
+    if not inner.is_dir():
+        inner = folder
     digest = hashlib.sha256()
-    columns = dict[str, Array]()
+    columns: dict[str, Array] = {}
     for name, metric in FILES.items():
-        path = inside / f"{name}.npy"
+        path = inner / f"{name}.npy"
         try:
             data = content(path)
         except OSError as error:
@@ -256,32 +262,32 @@ def load(folder: Path) -> GroundTruth:
             raise BadInput(f"cannot read {path}: {error.strerror} ({expected})") from None
         digest.update(data)
         columns[metric] = _array(FIELDS[metric], data, path)
-        if (rows := len(columns[metric])) != (first := len(columns[RADIUS])):
+        rows = len(columns[metric])
+        residents = len(columns[RADIUS])
+        if rows != residents:
             raise BadInput(
-                f"{path}: expected {first} residents as in the first file, got {rows} rows"
+                f"{path}: expected {residents} residents as in the first file, got {rows} rows"
             )
     if not columns[RADIUS].any():
         raise BadInput(
-            f"{inside / 'gyration_radius.npy'}: expected a radius above 0 for one resident at least"
+            f"{inner / 'gyration_radius.npy'}: expected a radius above 0 for one resident at least"
         )
-    return GroundTruth.of(Lists.of(columns), digest.hexdigest())
+    return GroundTruth.from_lists(Lists.from_values(columns), digest.hexdigest())
 
 
 def _array(field: Field, data: bytes, path: Path) -> Array:
-    row = () if field.columns is None else (field.columns,)
-    expected = (
-        f"{path}: expected a NumPy array ({' x '.join(['residents', *map(str, row)])}) of numbers"
-    )
+    shape = " x ".join(["residents", *map(str, field.row_shape)])
+    expected = f"{path}: expected a NumPy array ({shape}) of numbers"
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)
     except UNREADABLE as error:
-        why = " ".join(str(error).split())[:SHOWN]
-        raise BadInput(f"{expected}, which it is not ({type(error).__name__}: {why})") from None
+        message = " ".join(str(error).split())[:MAX_MESSAGE_CHARACTERS]
+        raise BadInput(f"{expected}, which it is not ({type(error).__name__}: {message})") from None
     if not isinstance(array, np.ndarray):
         raise BadInput(f"{expected}, got an archive of several")
     if array.dtype.kind not in "fiu":
         raise BadInput(f"{expected}, got the type {array.dtype}")
-    if array.shape[1:] != row or array.ndim == 0 or not len(array):
+    if array.shape[1:] != field.row_shape or array.ndim == 0 or not len(array):
         raise BadInput(f"{expected}, got the shape {array.shape}")
     values = array.astype(np.float64)
     check(field, values, str(path))

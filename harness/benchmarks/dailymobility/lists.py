@@ -1,4 +1,4 @@
-"""Files of the four lists: JSON, or a pickle as `asbench` writes it. Source: docs/design.md,
+"""Read files of the four lists: JSON, or a pickle as `asbench` writes it. Source: docs/design.md,
 section 9.
 
 `asbench` 0.1.4 writes `{"results": the four lists, "metadata": ...}`: plain values and numpy
@@ -15,7 +15,8 @@ import json
 import pickle
 import pickletools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,26 +43,24 @@ PICKLES = (".pkl", ".pickle")
 PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 NUMERIC = frozenset({"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"})
 KILOMETRES = 0.01
-"""Radii whose median is below this part of the ground truth's look like kilometres (metres have a
-thousandth)."""
-STAYED = 1e-6
+"""Radii whose median is below this share of the ground truth's look like kilometres (for the same
+lives it would be a thousandth)."""
+MAX_STILL_RADIUS = 1e-6
 """Metres up to which a radius is that of somebody who stayed at one place."""
 
 
 def read(path: Path) -> Lists:
     """Return the four lists of a file. Raise `BadInput` naming field and row (from 1)."""
-    found = _four_lists(_decoded(path), path)
-    columns = {
-        name: _column(field, plain(found[name]), f"{path}: {name}")
-        for name, field in FIELDS.items()
-    }
-    rows = {name: len(values) for name, values in columns.items()}
-    if len(set(rows.values())) > 1:
-        counts = ", ".join(f"{name} {number}" for name, number in rows.items())
-        raise BadInput(f"{path}: expected as many rows in each list, got {counts}")
-    if not rows[RADIUS]:
+    items = _four_lists(_decoded(path), path)
+    columns = {}
+    for name, field in FIELDS.items():
+        columns[name] = _column(field, plain(items[name]), f"{path}: {name}")
+    if len({*map(len, columns.values())}) > 1:
+        counts = [f"{name} {len(values)}" for name, values in columns.items()]
+        raise BadInput(f"{path}: expected as many rows in each list, got {', '.join(counts)}")
+    if not len(columns[RADIUS]):
         raise BadInput(f"{path}: expected at least one resident, got empty lists")
-    return Lists.of(columns)
+    return Lists.from_values(columns)
 
 
 def _decoded(path: Path) -> Any:
@@ -83,7 +82,8 @@ def _four_lists(content: object, path: Path) -> JSON:
     expected = f"{path}: expected an object with {', '.join(METRICS)}"
     if not isinstance(content, dict):
         raise BadInput(f"{expected}, got {in_brief(content)}")
-    if missing := [name for name in METRICS if name not in content]:
+    missing = [name for name in METRICS if name not in content]
+    if missing:
         raise BadInput(f"{expected}: {', '.join(missing)} is missing")
     return content
 
@@ -91,46 +91,55 @@ def _four_lists(content: object, path: Path) -> JSON:
 def _column(field: Field, items: object, where: str) -> Array:
     if not isinstance(items, (list, tuple)):
         raise BadInput(f"{where}: expected a list, got {in_brief(items)}")
-    kind, rows = (
-        list[float] if field.columns is None else list[list[float]],
-        [plain(item) for item in items],
-    )
-    for row, item in enumerate(rows if field.columns is not None else ()):
-        if not isinstance(item, (list, tuple)) or len(item) != field.columns:
-            got = f"{len(item)} of them" if isinstance(item, (list, tuple)) else in_brief(item)
-            raise BadInput(
-                f"{where}: row {row + 1}: expected a list of {field.columns} numbers, got {got}"
-            )
+    rows = [*map(plain, items)]
+    kind: Any = list[float]
+    if field.columns is not None:
+        kind = list[list[float]]
+        for number, row in enumerate(rows, 1):
+            _check_row(row, field.columns, f"{where}: row {number}")
     try:
-        values = np.array(msgspec.convert(rows, kind), dtype=np.float64)
+        numbers = msgspec.convert(rows, kind)
     except msgspec.ValidationError as error:
-        row, *column = map(int, re.findall(r"\[(\d+)\]", str(error)))  # "... - at `$[3][5]`"
-        raise bad(
-            field, where, row, *([column[0], rows[row][column[0]]] if column else [None, rows[row]])
-        ) from None
-    values = values.reshape(-1, field.columns) if field.columns is not None else values
+        # Its message ends in "at `$[3][5]`".
+        cell = [*map(int, re.findall(r"\[(\d+)\]", str(error)))]
+        value: Any = rows
+        for index in cell:
+            value = value[index]
+        raise bad(field, where, cell, value) from None
+    values = np.array(numbers, dtype=np.float64).reshape(-1, *field.row_shape)
     check(field, values, where)
     return values
+
+
+def _check_row(row: object, columns: int, where: str) -> None:
+    got = in_brief(row)
+    if isinstance(row, (list, tuple)):
+        if len(row) == columns:
+            return
+        got = f"{len(row)} of them"
+    raise BadInput(f"{where}: expected a list of {columns} numbers, got {got}")
 
 
 def warnings(lists: Lists, truth: Lists) -> tuple[str, ...]:
     """Warn of radii in kilometres: over the residents who left their place, the median radius is
     below a hundredth of the ground truth's."""
-    moved, expected = (_median_moved(side.columns[RADIUS]) for side in (lists, truth))
+    moved = _median_moved(lists.columns[RADIUS])
+    expected = _median_moved(truth.columns[RADIUS])
     if moved is None or expected is None or moved >= KILOMETRES * expected:
         return ()
-    return (
-        (
-            f"{RADIUS} looks like kilometres: half of those who move have less than {moved:.3g},"
-            f" where the ground truth has {expected:.4g} metres. The score of asbench is blind to"
-            " the unit, those of the other protocols are not."
-        ),
+    warning = (
+        f"{RADIUS} looks like kilometres: half of those who move have less than {moved:.3g},"
+        f" where the ground truth has {expected:.4g} metres. The score of asbench is blind to"
+        " the unit, those of the other protocols are not."
     )
+    return (warning,)
 
 
 def _median_moved(radii: Column) -> float | None:
-    moved = radii[radii > STAYED]
-    return float(np.median(moved)) if len(moved) else None
+    moved = radii[radii > MAX_STILL_RADIUS]
+    if not len(moved):
+        return None
+    return float(np.median(moved))
 
 
 # Pickles
@@ -164,15 +173,19 @@ def plain(value: object) -> Any:
     """Return a numpy array's stand-in as lists of plain numbers, anything else as it is."""
     if not isinstance(value, _Array):
         return value
-    return value.items if isinstance(value.items, list) else value.items.tolist()
+    if isinstance(value.items, list):
+        return value.items
+    return value.items.tolist()
 
 
 class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         make = STAND_INS.get((module, name))
         if make is None:
-            what = f"{module}.{name}, and only plain values, paths and numpy arrays are allowed"
-            raise pickle.UnpicklingError(f"it names {what}")
+            raise pickle.UnpicklingError(
+                f"it names {module}.{name}, and only plain values, paths and numpy arrays are"
+                " allowed"
+            )
         return make()
 
 
@@ -197,7 +210,8 @@ class _Kind:
             raise pickle.UnpicklingError(
                 f"it holds a numpy {code!r:.20}, where numbers were expected"
             )
-        self.code, self.order = code, "="
+        self.code = code
+        self.order = "="
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         if state[1] not in ("<", ">", "|", "="):
@@ -217,11 +231,12 @@ class _Array:
         self.items: NDArray[Any] | list[Any] = []
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, kind, by_column, data = state
-        order = "F" if by_column else "C"
-        self.items = (
-            data if isinstance(data, list) else kind.numbers(data).reshape(shape, order=order)
-        )
+        _, shape, kind, is_by_column, data = state
+        if isinstance(data, list):
+            self.items = data
+            return
+        order = "F" if is_by_column else "C"
+        self.items = kind.numbers(data).reshape(shape, order=order)
 
 
 def _from_buffer(
@@ -249,22 +264,28 @@ def _new_class(stand_in: type) -> Callable[[], type]:
     return lambda: type(stand_in.__name__, (stand_in,), {})
 
 
-PATHS = ("Path", "PosixPath", "WindowsPath", "PurePath", "PurePosixPath", "PureWindowsPath")
-OF_NUMPY = {
-    ("multiarray", "scalar"): _new_function(lambda kind, raw: kind.numbers(raw)[0].item()),
-    ("multiarray", "_reconstruct"): _new_class(_Array),
-    ("numeric", "_frombuffer"): _new_function(_from_buffer),
-}
-STAND_INS: Mapping[tuple[str, str], Callable[[], Any]] = {
-    **{(module, name): _opaque for module in ("pathlib", "pathlib._local") for name in PATHS},
+PATHS = (
+    "Path",
+    "PosixPath",
+    "WindowsPath",
+    "PurePath",
+    "PurePosixPath",
+    "PureWindowsPath",
+)
+STAND_INS: dict[tuple[str, str], Callable[[], Any]] = {
     ("uuid", "UUID"): _opaque,
     ("numpy", "dtype"): _new_class(_Kind),
     ("numpy", "ndarray"): _opaque,
-    **{
-        (f"numpy.{core}.{part}", name): make
-        for core in ("core", "_core")
-        for (part, name), make in OF_NUMPY.items()
-    },
     ("_codecs", "encode"): _new_function(_encoded),
     ("__builtin__", "bytes"): _new_function(lambda: b""),
 }
+"""Name in a pickle -> what makes its stand-in. Modules differ between versions of Python and
+numpy."""
+for _module, _name in product(("pathlib", "pathlib._local"), PATHS):
+    STAND_INS[_module, _name] = _opaque
+for _core in ("numpy.core", "numpy._core"):
+    STAND_INS[f"{_core}.multiarray", "scalar"] = _new_function(
+        lambda kind, raw: kind.numbers(raw)[0].item()
+    )
+    STAND_INS[f"{_core}.multiarray", "_reconstruct"] = _new_class(_Array)
+    STAND_INS[f"{_core}.numeric", "_frombuffer"] = _new_function(_from_buffer)

@@ -35,8 +35,8 @@ PROFILE = {
     "occupation": "职业",
     "consumption": "消费水平",
 }
-"""The fields that are shown, in this order. Others are not: a data set may keep there what is to be
-found out."""
+"""The fields that are shown, in this order. Others are not: a data set may keep there what the
+model has to find out."""
 NO_PROFILE = "（没有资料）"
 NOTHING_NEAR = "（附近没有）"
 OFFERED = {
@@ -48,13 +48,20 @@ OFFERED = {
 """Places offered at most, by intention, in the order in which they are listed."""
 DEPTH = 8
 """Points of interest to look at for each place that is wanted: many of them share an AOI."""
-LONGEST = 40
+MAX_NAME_CHARACTERS = 40
 """Characters of a name or a category that are shown."""
 _KINDS = tomllib.loads(Path(__file__).with_name("plan.toml").read_text(encoding="utf-8"))
-_INTENTION_OF_LEVEL, _INTENTION_OF_CODE = (
-    {word: NUMBERS[name] for name, words in _KINDS[part].items() for word in words.split()}
-    for part in ("levels", "codes")
-)
+
+
+def _intentions(section: str) -> dict[str, int]:
+    intentions: dict[str, int] = {}
+    for name, keys in _KINDS[section].items():
+        intentions |= dict.fromkeys(keys.split(), NUMBERS[name])
+    return intentions
+
+
+_INTENTION_OF_LEVEL = _intentions("levels")
+_INTENTION_OF_CODE = _intentions("codes")
 _CODE = re.compile(r"[0-9]{6}")
 _SUBLEVEL = re.compile("[:：;；]")
 
@@ -90,48 +97,58 @@ class Nearby:
     def __init__(self, city: City) -> None:
         self._city = city
         self._levels: dict[int, set[str]] = {intention: set() for intention in OFFERED}
-        for level in {level for poi in city.pois.values() for level in levels(poi.category)}:
-            if intention := _intention_of(level):
+        categories = {poi.category for poi in city.pois.values()}
+        for level in chain.from_iterable(map(levels, categories)):
+            intention = _intention_of(level)
+            if intention:
                 self._levels[intention].add(level)
 
-    def of(self, resident: Resident) -> Surroundings:
+    def surroundings(self, resident: Resident) -> Surroundings:
         """Return the same for the same resident."""
-        home, work = self._city.aois[resident.home], self._city.aois[resident.work]
-        candidates = tuple(chain(*(self._candidates(home, work, number) for number in OFFERED)))
-        offered = frozenset(candidate.aoi for candidate in candidates)
-        return Surroundings(
-            home, work, candidates, Places(home.id, work.id, offered, self._city.aois)
-        )
+        home = self._city.aois[resident.home]
+        work = self._city.aois[resident.work]
+        candidates: list[Candidate] = []
+        for intention in OFFERED:
+            candidates += self._candidates(home, work, intention)
+        offered = frozenset([candidate.aoi for candidate in candidates])
+        places = Places(home.id, work.id, offered, self._city.aois)
+        return Surroundings(home, work, tuple(candidates), places)
 
     def _candidates(self, home: Aoi, work: Aoi, intention: int) -> list[Candidate]:
         """Return the nearest first; half of them near home and half near work, as far as these
         differ."""
         count = OFFERED[intention]
-        near_home, near_work = [
-            self._near(at, self._levels[intention], count * DEPTH) for at in (home, work)
-        ]
+        near_home = self._near(home, self._levels[intention], count * DEPTH)
+        near_work = self._near(work, self._levels[intention], count * DEPTH)
         by_aoi: dict[int, Poi] = {}
         for poi in chain.from_iterable(zip_longest(near_home, near_work)):
             if poi is not None and len(by_aoi) < count:
                 by_aoi.setdefault(poi.aoi_id, poi)
-        found = []
+        candidates = []
         for number, poi in by_aoi.items():
             aoi = self._city.aois[number]
-            category = "" if _CODE.fullmatch(poi.category) else poi.category.replace("|", "/")
-            found.append(
-                Candidate(
-                    intention, number, poi.name, category, _metres(aoi, home), _metres(aoi, work)
-                )
+            category = ""
+            if not _CODE.fullmatch(poi.category):
+                category = poi.category.replace("|", "/")
+            candidate = Candidate(
+                intention,
+                number,
+                poi.name,
+                category,
+                _metres(aoi, home),
+                _metres(aoi, work),
             )
-        return sorted(
-            found,
-            key=lambda candidate: (min(candidate.from_home, candidate.from_work), candidate.aoi),
-        )
+            candidates.append(candidate)
+        candidates.sort(key=lambda place: (min(place.from_home, place.from_work), place.aoi))
+        return candidates
 
-    def _near(self, at: Aoi, names: set[str], count: int) -> list[Poi]:
+    def _near(self, centre: Aoi, names: set[str], count: int) -> list[Poi]:
         """Return the nearest first, of equally near ones the lower id."""
-        found = self._city.nearest(at.x, at.y, names, count)
-        return sorted(found, key=lambda poi: ((poi.x - at.x) ** 2 + (poi.y - at.y) ** 2, poi.id))
+
+        def rank(poi: Poi) -> tuple[float, int]:
+            return (poi.x - centre.x) ** 2 + (poi.y - centre.y) ** 2, poi.id
+
+        return sorted(self._city.nearest(centre.x, centre.y, names, count), key=rank)
 
 
 def prompt_of(path: Path | None = None) -> Template:
@@ -140,19 +157,21 @@ def prompt_of(path: Path | None = None) -> Template:
 
 
 def messages(prompt: Template, resident: Resident, around: Surroundings) -> tuple[Message, ...]:
-    profile = {label: _short(resident.profile.get(name)) for name, label in PROFILE.items()}
-    return prompt.messages(
-        {
-            "profile": "\n".join(f"{label}：{value}" for label, value in profile.items() if value)
-            or NO_PROFILE,
-            "home": _where(around.home),
-            "work": f"{_where(around.work)}，距家 {_metres(around.home, around.work)} 米",
-            "intentions": "\n".join(
-                f"- {name}：{INTENTIONS_ZH[number]}" for number, name in INTENTIONS.items()
-            ),
-            "candidates": "\n".join(_listed(intention, around.candidates) for intention in OFFERED),
-        }
-    )
+    profile = []
+    for name, label in PROFILE.items():
+        value = _short(resident.profile.get(name))
+        if value:
+            profile.append(f"{label}：{value}")
+    intentions = [f"- {name}：{INTENTIONS_ZH[number]}" for number, name in INTENTIONS.items()]
+    candidates = [_listed(intention, around.candidates) for intention in OFFERED]
+    values = {
+        "profile": "\n".join(profile) or NO_PROFILE,
+        "home": _where(around.home),
+        "work": f"{_where(around.work)}，距家 {_metres(around.home, around.work)} 米",
+        "intentions": "\n".join(intentions),
+        "candidates": "\n".join(candidates),
+    }
+    return prompt.messages(values)
 
 
 class PlanMode:
@@ -170,23 +189,24 @@ class PlanMode:
     async def play(self, resident: Resident, chat: Chat) -> Day:
         """Return the day of one resident. While the reply cannot be read, ask again and name the
         mistake."""
-        around = self._nearby.of(resident)
-        places, asked = around.places, messages(self._prompt, resident, around)
+        around = self._nearby.surroundings(resident)
+        places = around.places
         try:
-            reading = await chat.read(
-                asked, lambda completion: read(completion, places), schema=schema(places)
+            plan = await chat.read(
+                messages(self._prompt, resident, around),
+                lambda completion: read(completion, places),
+                schema=schema(places),
             )
         except InvalidReply as error:
             return stayed_home(resident, self.name, error.kind)
-        visited = tuple(dict.fromkeys(reading.places))
         return Day(
-            self.name,
-            reading.intentions,
-            reading.places,
-            visited,
-            VALID,
-            reading.repairs,
-            reading.warnings,
+            mode=self.name,
+            intentions=plan.intentions,
+            places=plan.places,
+            visited=tuple(dict.fromkeys(plan.places)),
+            outcome=VALID,
+            repairs=plan.repairs,
+            warnings=plan.warnings,
         )
 
 
@@ -204,8 +224,8 @@ def _intention_of(level: str) -> int | None:
     return _INTENTION_OF_LEVEL.get(_SUBLEVEL.split(level)[0].strip())
 
 
-def _metres(one: Aoi, other: Aoi) -> int:
-    return round(hypot(one.x - other.x, one.y - other.y))
+def _metres(start: Aoi, end: Aoi) -> int:
+    return round(hypot(start.x - end.x, start.y - end.y))
 
 
 def _where(aoi: Aoi) -> str:
@@ -214,17 +234,22 @@ def _where(aoi: Aoi) -> str:
 
 def _short(value: object) -> str:
     """Return text or a number on one line, empty for anything else."""
-    return " ".join(str(value).split())[:LONGEST] if type(value) in (str, int, float) else ""
+    if type(value) not in (str, int, float):
+        return ""
+    return " ".join(str(value).split())[:MAX_NAME_CHARACTERS]
 
 
 def _listed(intention: int, candidates: Iterable[Candidate]) -> str:
-    lines = [f"### {INTENTIONS_ZH[intention]}（{INTENTIONS[intention]}）"]
+    lines = []
     for candidate in candidates:
-        if candidate.intention == intention:
-            name, category = _short(candidate.name), _short(candidate.category)
-            what = f"{name}（{category}）" if name and category else name or category
-            place = f"- AOI {candidate.aoi} {what}" if what else f"- AOI {candidate.aoi}"
-            lines.append(
-                f"{place}，距家 {candidate.from_home} 米，距工作地 {candidate.from_work} 米"
-            )
-    return "\n".join(lines if len(lines) > 1 else [*lines, NOTHING_NEAR])
+        if candidate.intention != intention:
+            continue
+        name = _short(candidate.name)
+        category = _short(candidate.category)
+        label = name or category
+        if name and category:
+            label = f"{name}（{category}）"
+        place = f"- AOI {candidate.aoi} {label}".rstrip()
+        lines.append(f"{place}，距家 {candidate.from_home} 米，距工作地 {candidate.from_work} 米")
+    heading = f"### {INTENTIONS_ZH[intention]}（{INTENTIONS[intention]}）"
+    return "\n".join([heading, *(lines or [NOTHING_NEAR])])

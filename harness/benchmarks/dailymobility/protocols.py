@@ -7,7 +7,7 @@ a million residents cost no more than their distinct values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,12 +26,12 @@ RADIUS, LOCATIONS, SEQUENCES, PROPORTIONS = METRICS = (
     "intention_proportions",
 )
 BINS = 50
-MOST_LOCATIONS = 10
+MAX_LOCATIONS = 10
 SMOOTHING = 1e-10
 
 SIZES = {
     RADIUS: BINS + 1,
-    LOCATIONS: MOST_LOCATIONS + 2,
+    LOCATIONS: MAX_LOCATIONS + 2,
     SEQUENCES: len(INTENTIONS),
     PROPORTIONS: BINS,
 }
@@ -40,7 +40,7 @@ an overflow."""
 ENDS = np.cumsum([SIZES[metric] for metric in METRICS])[:-1]
 """Where the bins of each metric end, where those of all metrics are next to each other: 120."""
 
-Whole = NDArray[np.int64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,18 +48,18 @@ class Numbers:
     """A multiset: each of `values` occurs `counts` times, at least once."""
 
     values: Array
-    counts: Whole
+    counts: Integers
 
     @classmethod
-    def of(cls, values: NDArray[np.floating | np.integer]) -> Numbers:
+    def count(cls, values: NDArray[np.floating | np.integer]) -> Numbers:
         distinct, counts = np.unique(values.ravel(), return_counts=True)
         return cls(distinct.astype(np.float64), counts.astype(np.int64))
 
     @classmethod
-    def tallied(cls, values: NDArray[np.floating | np.integer], counts: Whole) -> Numbers:
+    def tallied(cls, values: NDArray[np.floating | np.integer], counts: Integers) -> Numbers:
         """Return the same from a tally that may have zeros."""
-        there = counts > 0
-        return cls(values[there].astype(np.float64), counts[there])
+        occurs = counts > 0
+        return cls(values[occurs].astype(np.float64), counts[occurs])
 
 
 Sample = Mapping[str, Numbers]
@@ -68,32 +68,30 @@ Sample = Mapping[str, Numbers]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A protocol's result: divergence by metric, None where it is undefined, which `reasons` then
-    tells."""
+    """A protocol's result: divergence by metric, None where it is undefined; `reasons` has why."""
 
     divergences: Mapping[str, float | None]
     reasons: Mapping[str, str]
 
     @property
     def final(self) -> float | None:
-        """The mean of (1 - JSD) x 100; None once any divergence is undefined."""
-        values = [value for value in self.divergences.values() if value is not None]
-        return (
-            100 * sum(1 - value for value in values) / len(METRICS)
-            if len(values) == len(METRICS)
-            else None
-        )
+        """Return the mean of (1 - JSD) x 100; None once any divergence is undefined."""
+        total = 0.0
+        for value in self.divergences.values():
+            if value is None:
+                return None
+            total += 1 - value
+        return 100 * total / len(METRICS)
 
     def as_json(self) -> JSON:
-        """As reports have it; `reason` only where something is undefined."""
+        """Return the result as in reports; `reason` only where something is undefined."""
         data: JSON = {f"jsd_{metric}": self.divergences[metric] for metric in METRICS}
         data["final_score"] = self.final
         if set(self.reasons.values()) == {NOBODY}:
             data["reason"] = NOBODY
         elif self.reasons:
-            data["reason"] = "; ".join(
-                f"{metric}: {reason}" for metric, reason in self.reasons.items()
-            )
+            reasons = [f"{metric}: {reason}" for metric, reason in self.reasons.items()]
+            data["reason"] = "; ".join(reasons)
         return data
 
 
@@ -116,7 +114,7 @@ class Support:
     reach: float
 
     @classmethod
-    def of(cls, truth: Sample) -> Support:
+    def from_truth(cls, truth: Sample) -> Support:
         return cls(float(truth[RADIUS].values.max()))
 
     def place(self, metric: str, values: NDArray[np.floating | np.integer]) -> NDArray[np.intp]:
@@ -125,49 +123,58 @@ class Support:
             inside = _equal_bins(values, self.reach)
             return np.where(values > self.reach, BINS, inside)
         if metric == LOCATIONS:
-            return np.searchsorted(np.arange(MOST_LOCATIONS + 1) + 0.5, values, side="right")
+            return np.searchsorted(np.arange(MAX_LOCATIONS + 1) + 0.5, values, side="right")
         if metric == SEQUENCES:
             return values.astype(np.intp) - 1
         return _equal_bins(values, 1.0)
 
-    def counts(self, sample: Sample) -> Whole:
+    def counts(self, sample: Sample) -> Integers:
         """Return the counts by bin, bins of all metrics next to each other."""
-        found = np.zeros(sum(SIZES.values()), dtype=np.int64)
-        for metric, counts in by_metric(found).items():
+        all_counts = np.zeros(sum(SIZES.values()), dtype=np.int64)
+        for metric, counts in by_metric(all_counts).items():
             np.add.at(counts, self.place(metric, sample[metric].values), sample[metric].counts)
-        return found
+        return all_counts
 
 
 def _equal_bins(values: NDArray[np.floating | np.integer], reach: float) -> NDArray[np.intp]:
-    """Which of 50 equal bins from 0 to `reach`; the last holds its upper end."""
+    """Return which of 50 equal bins from 0 to `reach` has a value; the last holds its upper end."""
     edges = np.linspace(0.0, reach, BINS + 1)
     return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, BINS - 1)
 
 
-def by_metric(counts: Whole) -> dict[str, Whole]:
-    """Return the histogram of each metric: parts of the counts, not copies."""
+def by_metric(counts: Integers) -> dict[str, Integers]:
+    """Return the histogram of each metric: views of the counts, not copies."""
     return dict(zip(METRICS, np.split(counts, ENDS), strict=True))
 
 
 def aligned(truth: Sample, sample: Sample) -> Outcome:
-    support = Support.of(truth)
+    support = Support.from_truth(truth)
     return aligned_counts(support.counts(truth), support.counts(sample))
 
 
-def aligned_counts(truth: Whole, sample: Whole) -> Outcome:
+def aligned_counts(truth: Integers, sample: Integers) -> Outcome:
     """Return the aligned protocol on the counts by bin of both."""
-    sides = zip(METRICS, by_metric(truth).values(), by_metric(sample).values(), strict=True)
-    return _outcome(
-        (metric, float(divergence(*of)) if of[1].any() else NOBODY) for metric, *of in sides
-    )
+    expected = by_metric(truth)
+    results: dict[str, float | str] = {}
+    for metric, counts in by_metric(sample).items():
+        results[metric] = NOBODY
+        if counts.any():
+            results[metric] = float(divergence(expected[metric], counts))
+    return _outcome(results)
 
 
-def figures(truth: Whole, totals: Array) -> Array:
+def figures(truth: Integers, totals: Array) -> Array:
     """Return the score, from 0 to 1, then the divergences of the aligned protocol, of counts by bin
     (R x bins)."""
-    parts = zip(np.split(truth, ENDS), np.split(totals, ENDS, axis=1), strict=True)
-    found = np.stack([divergence(*part) for part in parts], axis=1)
-    return np.column_stack([1 - found.mean(axis=1), found])
+    expected = np.split(truth, ENDS)
+    counts = np.split(totals, ENDS, axis=1)
+    divergences = np.stack([*map(divergence, expected, counts)], axis=1)
+    return with_score(divergences)
+
+
+def with_score(divergences: Array) -> Array:
+    """Return the score, from 0 to 1, and behind it the divergences: R x figures."""
+    return np.column_stack([1 - divergences.mean(axis=1), divergences])
 
 
 # asbench and agentsociety2
@@ -179,20 +186,19 @@ def _own_ranges(truth: Numbers, sample: Numbers) -> float | str:
 
 def _range_of_truth(truth: Numbers, sample: Numbers) -> float | str:
     expected = _density(truth, BINS)
-    return (
-        expected
-        if isinstance(expected, str)
-        else _smoothed_distance(expected, _density(sample, expected.edges))
-    )
+    if isinstance(expected, str):
+        return expected
+    return _smoothed_distance(expected, _density(sample, expected.edges))
 
 
 def _by_metric(
     compare: Callable[[Numbers, Numbers], float | str], truth: Sample, sample: Sample
 ) -> Outcome:
-    return _outcome((metric, compare(truth[metric], sample[metric])) for metric in METRICS)
+    return _outcome({metric: compare(truth[metric], sample[metric]) for metric in METRICS})
 
 
-asbench, agentsociety2 = partial(_by_metric, _own_ranges), partial(_by_metric, _range_of_truth)
+asbench = partial(_by_metric, _own_ranges)
+agentsociety2 = partial(_by_metric, _range_of_truth)
 
 NOBODY = "there is no resident"
 OUTSIDE = "every value lies outside the ground truth's range"
@@ -214,26 +220,35 @@ def _density(numbers: Numbers, bins: int | Array) -> _Density | str:
         with np.errstate(all="ignore"):
             counts, edges = np.histogram(numbers.values, bins=bins, weights=numbers.counts)
             heights = counts / np.diff(edges) / counts.sum()
-    except ValueError:  # numpy's own word: no finite bins fit between least and greatest
+    except ValueError:  # numpy: no finite bins fit between minimum and maximum
         return NARROW
     if not counts.any():
         return OUTSIDE
-    return _Density(heights, edges) if np.isfinite(heights).all() else NARROW
+    if not np.isfinite(heights).all():
+        return NARROW
+    return _Density(heights, edges)
 
 
 def _smoothed_distance(truth: _Density | str, sample: _Density | str) -> float | str:
-    if isinstance(truth, str) or isinstance(sample, str):
-        return sample if isinstance(sample, str) else f"of the ground truth, {truth}"
+    if isinstance(sample, str):
+        return sample
+    if isinstance(truth, str):
+        return f"of the ground truth, {truth}"
+    # asbench adds it, against divisions by zero.
     return float(distance(truth.heights + SMOOTHING, sample.heights + SMOOTHING))
 
 
-def _outcome(found: Iterator[tuple[str, float | str]]) -> Outcome:
-    """Numbers are divergences, text says why there is none."""
-    values = dict(found)
-    return Outcome(
-        {metric: None if isinstance(value, str) else value for metric, value in values.items()},
-        {metric: value for metric, value in values.items() if isinstance(value, str)},
-    )
+def _outcome(results: Mapping[str, float | str]) -> Outcome:
+    """Return the outcome: numbers are divergences, text says why there is none."""
+    divergences: dict[str, float | None] = {}
+    reasons = {}
+    for metric, value in results.items():
+        divergences[metric] = None
+        if isinstance(value, str):
+            reasons[metric] = value
+        else:
+            divergences[metric] = value
+    return Outcome(divergences, reasons)
 
 
 PROTOCOLS: Mapping[str, Protocol] = {

@@ -38,7 +38,9 @@ SYNTHETIC = (
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options:
     file: Path = option(
-        words="JSON with the four lists, or asbench's result pickle", position="FILE", everyday=True
+        words="JSON with the four lists, or asbench's result pickle",
+        position="FILE",
+        everyday=True,
     )
     data: Path = option(
         words="data folder of DailyMobility, or the folder groundtruth in it",
@@ -49,44 +51,49 @@ class Options:
 
 
 def execute(args: Options) -> tuple[JSON, Sequence[Block]]:
-    """Return what `--json` prints, whose `warnings` are always shown, and what people are shown
-    besides."""
+    """Return what `--json` prints, whose `warnings` are always shown, and the blocks for people."""
     truth = groundtruth.load(args.data)
-    notes = [SYNTHETIC] if _is_synthetic(args.data) else []
-    data = {"file": str(args.file), **_scored(lists.read(args.file), truth), "notes": notes}
+    notes = []
+    if _is_synthetic(args.data):
+        notes.append(SYNTHETIC)
+    data = {
+        "file": str(args.file),
+        **_scores(lists.read(args.file), truth),
+        "notes": notes,
+    }
     return data, tuple(_blocks(data))
 
 
 def _is_synthetic(folder: Path) -> bool:
-    """Whether a resident of the data folder, or of the one that this is the ground truth in, says
-    so.
+    """Return whether a resident of the data folder is marked as synthetic; `folder` may be the
+    ground truth's in it.
 
-    No score needs them: residents that are not there, or cannot be read, say nothing.
+    No score needs residents: if they are missing, or cannot be read, nothing is marked.
     """
-    inside = (
-        folder.resolve().name == groundtruth.FOLDER and not (folder / groundtruth.FOLDER).is_dir()
-    )
+    if not (folder / groundtruth.FOLDER).is_dir():
+        folder = folder.resolve()
+        if folder.name == groundtruth.FOLDER:
+            folder = folder.parent
     try:
-        residents: object = orjson.loads(
-            content((folder.resolve().parent if inside else folder) / RESIDENTS)
-        )
+        residents: object = orjson.loads(content(folder / RESIDENTS))
     except (OSError, ValueError):
         return False
-    return isinstance(residents, list) and any(
+    if not isinstance(residents, list):
+        return False
+    return any(
         isinstance(resident, dict) and resident.get("synthetic") is True for resident in residents
     )
 
 
-def _scored(found: Lists, truth: GroundTruth) -> JSON:
+def _scores(scored: Lists, truth: GroundTruth) -> JSON:
+    outcomes = all_protocols(truth.sample, scored.sample)
     return {
-        "residents": found.residents,
+        "residents": scored.residents,
         "ground_truth": {"residents": truth.residents, "sha256": truth.sha256},
-        "protocols": {
-            name: of.as_json() for name, of in all_protocols(truth.sample, found.sample).items()
-        },
-        "JSD_per_slot": float(divergence(truth.slots, found.slots).mean()),
-        "ceiling": truth.ceiling(found.residents),
-        "warnings": list(lists.warnings(found, truth.lists)),
+        "protocols": {name: outcome.as_json() for name, outcome in outcomes.items()},
+        "JSD_per_slot": float(divergence(truth.slots, scored.slots).mean()),
+        "ceiling": truth.ceiling(scored.residents),
+        "warnings": list(lists.warnings(scored, truth.lists)),
     }
 
 
@@ -108,4 +115,6 @@ def _blocks(data: JSON) -> Iterator[Block]:
 
 
 def _residents(number: int) -> str:
-    return f"{number} resident{'' if number == 1 else 's'}"
+    if number == 1:
+        return "1 resident"
+    return f"{number} residents"

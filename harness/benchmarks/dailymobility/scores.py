@@ -1,11 +1,11 @@
-"""What residents of DailyMobility add to its scores: counts by bin, and a tally. Source:
+"""Compute what residents of DailyMobility add to its scores: counts by bin, and a tally. Source:
 docs/design.md, section 9.
 
-Divergences are of whole distributions, so what is kept is what decides those exactly: sums for each
-of them, and of each resident the radius (asbench's bins depend on the least and greatest) and nine
-bytes of bins and counts (for the jackknife). That is 17 bytes a resident, and no figure is an
-approximation however many there are. No figure depends on the order or grouping of residents. Their
-four lists are kept as well while residents are few, to be written as a file.
+Divergences are of whole distributions, so a tally holds what decides those exactly: sums for each
+distribution, and for each resident the radius (asbench's bins depend on minimum and maximum) and
+nine bytes of bins and counts (for the jackknife). That is 17 bytes a resident, and no figure is an
+approximation however many there are. No figure depends on the order or grouping of residents. A
+tally of few residents holds their four lists as well, to be written as a file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from numpy.typing import NDArray
 
 from harness.benchmarks.dailymobility.day import SLOTS
 from harness.benchmarks.dailymobility.divergence import divergence
-from harness.benchmarks.dailymobility.groundtruth import NUMBERS, GroundTruth, count_slots
+from harness.benchmarks.dailymobility.groundtruth import (
+    NUMBERS,
+    GroundTruth,
+    count_slots,
+)
 from harness.benchmarks.dailymobility.protocols import (
     LOCATIONS,
     METRICS,
@@ -30,15 +34,22 @@ from harness.benchmarks.dailymobility.protocols import (
     RADIUS,
     SEQUENCES,
     SIZES,
+    Integers,
     Numbers,
     Outcome,
     Sample,
     Support,
-    Whole,
     all_protocols,
     figures,
 )
-from harness.benchmarks.dailymobility.spread import FEWEST, FIGURES, Marked, Side, both, mixed
+from harness.benchmarks.dailymobility.spread import (
+    FIGURES,
+    MIN_USERS,
+    MarkedInterval,
+    Side,
+    mixed,
+    spread_of_both,
+)
 from harness.benchmarks.records import text, user_starts
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
@@ -58,25 +69,25 @@ bins."""
 Rows = NDArray[np.uint8]
 
 
-class Estimate(NamedTuple):
+class DivergenceEstimate(NamedTuple):
     """A figure from 0 to 1 with its 95 % interval, None where there are too few residents or all
     are alike.
 
     `interval` is about other residents in the run, `with_truth` about other residents in the ground
-    truth as well. `corrected` is the mean of the residents' parts, which is the figure with its
-    bias taken off, and that one's interval; None for fewer than `FEWEST`. `bias` is what it takes
-    off; None for fewer than `FEWEST_AT_ALL`.
+    truth as well. `corrected` is the mean of the residents' pseudo-values, which is the figure
+    without its bias, and that one's interval; None for fewer than `MIN_USERS`. `bias` is the
+    difference; None for fewer than `FEWEST_AT_ALL`.
     """
 
     value: float
-    interval: Marked | None
-    with_truth: Marked | None
-    corrected: tuple[float, Marked | None] | None
+    interval: MarkedInterval | None
+    with_truth: MarkedInterval | None
+    corrected: tuple[float, MarkedInterval | None] | None
     bias: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Tally:
+class DayTally:
     """Scores of some residents against the ground truth.
 
     With repeats each is a day of its own, and "residents" are days; `repeats` has how many each
@@ -88,36 +99,35 @@ class Tally:
     sequences of each part's residents, None once they are dropped. `counts` are of residents.
     """
 
+    # Every field but `truth` and `lists` is added up by `+`.
     truth: GroundTruth
     radii: tuple[Array, ...]
     rows: tuple[Rows, ...]
     repeats: tuple[NDArray[np.int64], ...]
     locations: Counter[int]
-    slots: Whole
-    shares: Whole
+    slots: Integers
+    shares: Integers
     all_days: Array
     valid_days: Array
-    lists: tuple[tuple[Whole, Rows], ...] | None
+    lists: tuple[tuple[Integers, Rows], ...] | None
     counts: Counter[str]
     modes: Counter[str]
     warnings: Counter[str]
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, tally: DayTally) -> DayTally:
         """Return the tally of both; associative, and which comes first makes no difference to any
         figure."""
-        few = self.counts["residents"] + other.counts["residents"] <= LISTS_LIMIT
-        lists = (
-            self.lists + other.lists
-            if few and self.lists is not None and other.lists is not None
-            else None
-        )
-        rest = (field.name for field in fields(self) if field.name not in ("truth", "lists"))
-        sums = {name: getattr(self, name) + getattr(other, name) for name in rest}
-        return Tally(truth=self.truth, lists=lists, **sums)
+        sums = {}
+        for field in fields(self):
+            if field.name not in ("truth", "lists"):
+                sums[field.name] = getattr(self, field.name) + getattr(tally, field.name)
+        lists = None
+        if sums["counts"]["residents"] <= LISTS_LIMIT:
+            lists = self.lists and tally.lists and self.lists + tally.lists
+        return DayTally(truth=self.truth, lists=lists, **sums)
 
-    def condensed(self) -> Tally:
-        """Return the same sums without what is kept of each resident: for neither lists nor
-        intervals."""
+    def condensed(self) -> DayTally:
+        """Return the same sums without lists and what intervals need."""
         return replace(self, radii=(), rows=(), repeats=(), lists=None)
 
     @cached_property
@@ -140,7 +150,7 @@ class Tally:
         numbers = sorted(self.locations)
         counts = np.array([self.locations[number] for number in numbers], dtype=np.int64)
         return {
-            RADIUS: Numbers.of(self.all_radii),
+            RADIUS: Numbers.count(self.all_radii),
             LOCATIONS: Numbers(np.array(numbers, dtype=np.float64), counts),
             SEQUENCES: Numbers.tallied(NUMBERS, self.slots.sum(axis=0)),
             PROPORTIONS: Numbers.tallied(SHARES, self.shares),
@@ -148,7 +158,7 @@ class Tally:
 
     @cached_property
     def per_slot(self) -> Array:
-        """Divergence in bits of the intentions at each slot."""
+        """Return the divergence in bits of the intentions at each slot."""
         return divergence(self.truth.slots, self.slots)
 
     @cached_property
@@ -156,49 +166,53 @@ class Tally:
         return all_protocols(self.truth.sample, self.sample)
 
     @cached_property
-    def estimates(self) -> dict[str, Estimate]:
-        """The aligned protocol's final score, by `FINAL`, and its divergences by metric
+    def estimates(self) -> dict[str, DivergenceEstimate]:
+        """Return the aligned protocol's final score, by `FINAL`, and its divergences by metric
         (docs/statistics.md)."""
-        values = figures(self.truth.totals, self.all_days[None])[0]
-        users, totals, expected = (
-            sum(map(len, self.repeats)),
-            self.all_days.astype(np.int64),
-            self.truth.totals,
-        )
-        if users < 2 or self.truth.residents < 2:
-            return {
-                name: Estimate(value, None, None, None)
-                for name, value in zip(FIGURES, values, strict=True)
-            }
-        run = Side.of(self._chunks(), totals, expected, values, users)
-        truth = Side.of([self.truth.counts], expected, totals, values)
-        spread, means = run.spread, run.parts.mean(axis=0)
-        found = spread.intervals(values, users)
-        wider = both(run, truth, mixed(expected, totals)).intervals(values, users)
-        moved = replace(spread, noise=0 * spread.noise).intervals(means, users)
+        expected = self.truth.totals
+        totals = self.all_days.astype(np.int64)
+        values = figures(expected, self.all_days[None])[0]
         estimates = {}
-        for name, value, mean in zip(
-            FIGURES, values.tolist(), means.clip(0.0, 1.0).tolist(), strict=True
-        ):
-            corrected = (mean, moved[name]) if users >= FEWEST else None
-            bias = value - mean if users >= FEWEST_AT_ALL else None
-            estimates[name] = Estimate(value, found[name], wider[name], corrected, bias)
+        for name, value in zip(FIGURES, values.tolist(), strict=True):
+            estimates[name] = DivergenceEstimate(value, None, None, None)
+        users = sum(map(len, self.repeats))
+        if users < 2 or self.truth.residents < 2:
+            return estimates
+        run = Side.from_counts(self._chunks(), totals, expected, values, users)
+        truth = Side.from_counts([self.truth.counts], expected, totals, values)
+        spread = run.spread
+        means = run.parts.mean(axis=0)
+        intervals = spread.intervals(values, users)
+        wider = spread_of_both(run, truth, mixed(expected, totals)).intervals(values, users)
+        # The corrected figure has no noise of second order, which is its bias.
+        corrected = replace(spread, noise=0 * spread.noise).intervals(means, users)
+        for name, mean in zip(FIGURES, means.clip(0.0, 1.0).tolist(), strict=True):
+            estimate = estimates[name]._replace(
+                interval=intervals[name],
+                with_truth=wider[name],
+            )
+            if users >= MIN_USERS:
+                estimate = estimate._replace(corrected=(mean, corrected[name]))
+            if users >= FEWEST_AT_ALL:
+                estimate = estimate._replace(bias=estimate.value - mean)
+            estimates[name] = estimate
         return estimates
 
-    def _chunks(self) -> Iterator[Rows | Whole]:
+    def _chunks(self) -> Iterator[Rows | Integers]:
         """Yield counts by bin of some residents at once, those of all their days together. Without
         repeats they are sorted, so that their order changes no digit."""
-        rows, ends = np.concatenate(self.rows), np.cumsum(np.concatenate(self.repeats))
-        rows = rows[np.lexsort(rows.T)] if len(ends) == len(rows) else rows
-        parts = (
-            np.split(rows, ends[CHUNK - 1 :: CHUNK]),
-            np.split(ends, range(CHUNK, len(ends), CHUNK)),
-        )
-        for part, last in zip(*parts, strict=False):
-            yield _of_residents(side_by_side(part), last)
+        rows = np.concatenate(self.rows)
+        ends = np.cumsum(np.concatenate(self.repeats))
+        if len(ends) == len(rows):
+            rows = rows[np.lexsort(rows.T)]
+        row_chunks = np.split(rows, ends[CHUNK - 1 :: CHUNK])
+        end_chunks = np.split(ends, range(CHUNK, len(ends), CHUNK))
+        # `np.split` leaves an empty chunk behind the last row.
+        for chunk, chunk_ends in zip(row_chunks, end_chunks, strict=False):
+            yield _resident_counts(side_by_side(chunk), chunk_ends)
 
 
-def tallied(days: Sequence[JSON], truth: GroundTruth) -> tuple[Array, Tally]:
+def tallied(days: Sequence[JSON], truth: GroundTruth) -> tuple[Array, DayTally]:
     """Return the counts by bin of the days of up to 256 residents (days x bins of all metrics), and
     their tally.
 
@@ -208,40 +222,43 @@ def tallied(days: Sequence[JSON], truth: GroundTruth) -> tuple[Array, Tally]:
     locations = np.array([day["daily_location_number"] for day in days], dtype=np.int64)
     sequences = np.array([day["intentions"] for day in days], dtype=np.uint8).reshape(-1, SLOTS)
     valid = np.array([day["invalid"] is None for day in days], dtype=np.bool_)
-    spent = np.stack([(sequences == number).sum(axis=1) for number in NUMBERS], axis=1)
-    bins = [truth.support.place(RADIUS, radii), truth.support.place(LOCATIONS, locations)]
-    rows = np.column_stack([*bins, spent]).astype(np.uint8)
-    counts = side_by_side(rows).astype(np.float64)
-    return counts, Tally(
+    slots = np.stack([(sequences == number).sum(axis=1) for number in NUMBERS], axis=1)
+    radius_bins = truth.support.place(RADIUS, radii)
+    location_bins = truth.support.place(LOCATIONS, locations)
+    rows = np.column_stack([radius_bins, location_bins, slots]).astype(np.uint8)
+    bin_counts = side_by_side(rows).astype(np.float64)
+    counts = Counter(residents=len(days), valid=int(valid.sum()))
+    warnings: Counter[str] = Counter()
+    for day in days:
+        counts["repaired"] += bool(day["repairs"])
+        counts["warned"] += bool(day["warnings"])
+        warnings.update(map(_kind, day["warnings"]))
+    tally = DayTally(
         truth=truth,
         radii=(radii,),
         rows=(rows,),
         repeats=(np.diff([*user_starts(days), len(days)]),),
         locations=Counter(locations.tolist()),
         slots=count_slots(sequences),
-        shares=np.bincount(spent.ravel(), minlength=SLOTS + 1),
-        all_days=counts.sum(axis=0),
-        valid_days=counts[valid].sum(axis=0),
+        shares=np.bincount(slots.ravel(), minlength=SLOTS + 1),
+        all_days=bin_counts.sum(axis=0),
+        valid_days=bin_counts[valid].sum(axis=0),
         lists=((locations, sequences),),
-        counts=Counter(
-            residents=len(days),
-            valid=int(valid.sum()),
-            repaired=sum(1 for day in days if day["repairs"]),
-            warned=sum(1 for day in days if day["warnings"]),
-        ),
-        modes=Counter(text(day["mode"]) for day in days),
-        warnings=Counter(_kind(warning) for day in days for warning in day["warnings"]),
+        counts=counts,
+        modes=Counter([text(day["mode"]) for day in days]),
+        warnings=warnings,
     )
+    return bin_counts, tally
 
 
-def _of_residents(counts: Rows, ends: NDArray[np.int64]) -> Rows | Whole:
-    """Return the counts of residents of those of their days (days x bins); `ends` numbers the last
-    day of each on."""
+def _resident_counts(counts: Rows, ends: NDArray[np.int64]) -> Rows | Integers:
+    """Return counts of residents from those of their days (days x bins); `ends` has each resident's
+    last day, counted from 1 over all chunks."""
+    if len(ends) == len(counts):
+        return counts
     first = ends[-1] - len(counts)
     starts = np.concatenate([[0], ends[:-1] - first])
-    return (
-        counts if len(starts) == len(counts) else np.add.reduceat(counts.astype(np.int64), starts)
-    )
+    return np.add.reduceat(counts.astype(np.int64), starts)
 
 
 def _kind(warning: str) -> str:
@@ -250,17 +267,20 @@ def _kind(warning: str) -> str:
 
 
 def _by_bin(metric: str, rows: Rows) -> Rows:
-    """Each resident's counts by bin of the aligned protocol: residents x bins."""
-    if metric in (RADIUS, LOCATIONS):
-        return np.eye(SIZES[metric], dtype=np.uint8)[rows[:, 0 if metric == RADIUS else 1]]
-    spent = rows[:, 2:]
+    """Return each resident's counts by bin of the aligned protocol: residents x bins."""
+    size = SIZES[metric]
+    if metric == RADIUS:
+        return np.eye(size, dtype=np.uint8)[rows[:, 0]]
+    if metric == LOCATIONS:
+        return np.eye(size, dtype=np.uint8)[rows[:, 1]]
+    slots = rows[:, 2:]
     if metric == SEQUENCES:
-        return spent
-    cells = SHARE_BINS[spent] + SIZES[metric] * np.arange(len(rows))[:, None]
-    counts = np.bincount(cells.ravel(), minlength=SIZES[metric] * len(rows))
-    return counts.astype(np.uint8).reshape(-1, SIZES[metric])
+        return slots
+    cells = SHARE_BINS[slots] + size * np.arange(len(rows))[:, None]
+    counts = np.bincount(cells.ravel(), minlength=size * len(rows))
+    return counts.astype(np.uint8).reshape(-1, size)
 
 
 def side_by_side(rows: Rows) -> Rows:
-    """Return the counts by bin of `Tally.rows`: residents x bins of all metrics."""
+    """Return the counts by bin of `DayTally.rows`: residents x bins of all metrics."""
     return np.hstack([_by_bin(metric, rows) for metric in METRICS])

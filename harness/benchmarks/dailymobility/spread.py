@@ -1,5 +1,5 @@
-"""How far the aligned score and its four divergences may be off: variances and third cumulants of
-the two samples.
+"""Estimate how far the aligned score and its four divergences may be off: variances and third
+cumulants of the two samples.
 
 Source: docs/statistics.md, "Divergences". A divergence is no mean. Near the ground truth its first
 derivative goes to 0, so the jackknife's variance counts what is of second order twice (Efron &
@@ -26,6 +26,7 @@ from harness.benchmarks.dailymobility.protocols import (
     PROPORTIONS,
     SEQUENCES,
     SIZES,
+    with_score,
 )
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import SHRINKAGE, Moments, interval, moments, with_mark
@@ -35,30 +36,31 @@ FINAL = "final_score"
 FIGURES = (FINAL, *METRICS)
 
 COUNTS = {SEQUENCES: SLOTS, PROPORTIONS: len(INTENTIONS)}
-EACH = np.repeat(
-    [COUNTS.get(metric, 1) for metric in METRICS], [SIZES[metric] for metric in METRICS]
-)
+METRIC_SIZES = [SIZES[metric] for metric in METRICS]
+COUNTS_PER_RESIDENT = np.repeat([COUNTS.get(metric, 1) for metric in METRICS], METRIC_SIZES)
 """What a resident's counts in the bins of a metric sum to, for each bin."""
-OWN = np.stack(
+BIN_WEIGHTS = np.vstack(
     [
-        EACH * 0 - 1 / len(METRICS),
-        *np.repeat(np.eye(len(METRICS)), [SIZES[of] for of in METRICS], axis=1),
+        np.full(len(COUNTS_PER_RESIDENT), -1 / len(METRICS)),
+        np.repeat(np.eye(len(METRICS)), METRIC_SIZES, axis=1),
     ]
 )
 """Figures x bins: by how much a figure grows with the term of a bin in its divergence."""
 
-FEWEST, FEWEST_LOCATIONS = 100, 400
+MIN_USERS = 100
+MIN_USERS_LOCATIONS = 400
 """Residents from which an interval held in the simulations, below whom it is approximate; that of
 locations needs more, since its bins are few and one that is rare in the run may decide."""
 CURVATURE = 1.5
 """What a unit of curvature adds to the third cumulant: half of 3, since the interval of a mean
 leans twice as much for the same skewness, and Hall's transformation is for means."""
-KURTOSIS, BELIEVED = 1.0, 25
-"""A kurtosis that takes no degrees of freedom off, since the variance is not that of the parts
-alone; and untied residents with whom half of the skewness is believed."""
+KURTOSIS = 1.0
+"""It takes no degrees of freedom off, since the variance is not that of the pseudo-values alone."""
+HALF_SKEWNESS_USERS = 25
+"""Untied residents with whom half of the skewness is used."""
 
 Counts = NDArray[np.integer]
-Marked = tuple[float, float, bool]
+MarkedInterval = tuple[float, float, bool]
 """Both ends of an interval, and whether it is approximate."""
 
 
@@ -74,54 +76,61 @@ class Side:
     bend: Array
 
     @classmethod
-    def of(
+    def from_counts(
         cls,
         chunks: Iterable[Counts],
         totals: Counts,
-        other: Counts,
+        other_totals: Counts,
         values: Array,
         users: int | None = None,
     ) -> Side:
         """Make it of residents' counts by bin, some at once, of both sides' totals, and of the
-        figures. At least 2.
+        figures. There must be 2 residents or more.
 
         `users` is how many residents have these days, by default one a day.
         """
-        days, bins = int(totals[: ENDS[0]].sum()), len(totals)
+        days = int(totals[: ENDS[0]].sum())
+        bins = len(totals)
         users = users or days
-        own = EACH * (days / users)
-        squares, pulled, there = (
-            np.zeros((bins, bins)),
-            np.zeros((bins, len(FIGURES))),
-            np.zeros(bins, dtype=np.int64),
-        )
-        parts: list[Array] = []
+        counts_per_user = COUNTS_PER_RESIDENT * (days / users)
+        squares = np.zeros((bins, bins))
+        products = np.zeros((bins, len(FIGURES)))
+        users_in_bin = np.zeros(bins, dtype=np.int64)
+        chunk_parts: list[Array] = []
         for rows in chunks:
-            parts.append(users * values - (users - 1) * _without(rows, totals, other))
-            shares = rows / own
+            chunk = users * values - (users - 1) * _without(rows, totals, other_totals)
+            chunk_parts.append(chunk)
+            shares = rows / counts_per_user
             squares += product(shares.T, shares)
-            pulled += product(shares.T, parts[-1])
-            there += np.count_nonzero(rows, axis=0)
-        each, mean = np.concatenate(parts), totals / (users * own)
+            products += product(shares.T, chunk)
+            users_in_bin += np.count_nonzero(rows, axis=0)
+        parts = np.concatenate(chunk_parts)
+        mean = totals / (users * counts_per_user)
         return cls(
-            each,
-            squares / users - np.outer(mean, mean),
-            pulled / users - np.outer(mean, each.mean(axis=0)),
-            _bend(totals, there, other),
+            parts=parts,
+            covariance=squares / users - np.outer(mean, mean),
+            pull=products / users - np.outer(mean, parts.mean(axis=0)),
+            bend=_bend(totals, users_in_bin, other_totals),
         )
 
     @property
     def spread(self) -> Spread:
-        users, found = len(self.parts), [moments(part) for part in self.parts.T]
-        untied = np.array([of.untied for of in found])
-        untied[0] = untied[1:].min()  # a divergence that rarely moves may decide the score
+        users = len(self.parts)
+        untied, variance, third = [], [], []
+        for column in self.parts.T:
+            of_figure = moments(column)
+            untied.append(of_figure.untied)
+            variance.append(of_figure.variance)
+            third.append(of_figure.third)
+        # A divergence that rarely moves may decide the score.
+        untied[0] = min(untied[1:])
         return Spread(
-            users,
-            untied,
-            np.array([of.variance for of in found]) / users,
-            np.array([of.third for of in found]) * (1 - 1 / users) * (1 - 2 / users) / users**2,
-            _noise(self.bend, self.covariance**2) / (2 * users**2),
-            _curve(self.bend, self.pull**2) / users**2,
+            users=users,
+            untied=np.array(untied),
+            variance=np.array(variance) / users,
+            third=np.array(third) * (1 - 1 / users) * (1 - 2 / users) / users**2,
+            noise=_noise(self.bend, self.covariance**2) / (2 * users**2),
+            curve=_curve(self.bend, self.pull**2) / users**2,
         )
 
 
@@ -138,79 +147,82 @@ class Spread:
     noise: Array
     curve: Array
 
-    def intervals(self, values: Array, users: int) -> dict[str, Marked | None]:
+    def intervals(self, values: Array, users: int) -> dict[str, MarkedInterval | None]:
         """Return the 95 % interval of each figure of so many residents in the run, and whether it
         is approximate."""
         variance = np.maximum(self.variance - self.noise, self.noise) * self.users
         third = (self.third + CURVATURE * self.curve) * self.users**2
-        believed = third * (self.untied + SHRINKAGE) / (self.untied + BELIEVED)
-        columns = zip(
-            FIGURES,
-            values.tolist(),
-            self.untied.tolist(),
-            variance.tolist(),
-            believed.tolist(),
-            strict=True,
-        )
-        found: dict[str, Marked | None] = {}
-        for name, value, untied, spread, skew in columns:
-            strata = [Moments(self.users, untied, spread, skew, KURTOSIS)]
-            found[name] = with_mark(interval(value, strata, (0.0, 1.0)), strata)
-            if (ends := found[name]) and users < (
-                FEWEST_LOCATIONS if name == LOCATIONS else FEWEST
-            ):
-                found[name] = (*ends[:2], True)
-        return found
+        third = third * (self.untied + SHRINKAGE) / (self.untied + HALF_SKEWNESS_USERS)
+        intervals: dict[str, MarkedInterval | None] = {}
+        for column, name in enumerate(FIGURES):
+            figure_moments = Moments(
+                self.users,
+                int(self.untied[column]),
+                float(variance[column]),
+                float(third[column]),
+                KURTOSIS,
+            )
+            ends = interval(float(values[column]), [figure_moments], (0.0, 1.0))
+            marked = with_mark(ends, [figure_moments])
+            min_users = MIN_USERS
+            if name == LOCATIONS:
+                min_users = MIN_USERS_LOCATIONS
+            if marked and users < min_users:
+                marked = (*marked[:2], True)
+            intervals[name] = marked
+        return intervals
 
 
-def both(run: Side, truth: Side, mixed: Array) -> Spread:
+def spread_of_both(run: Side, truth: Side, mixed: Array) -> Spread:
     """Return the spread over the residents of both sides. `mixed` is the derivative by both shares
     of each bin."""
-    a, b = run.spread, truth.spread
+    first = run.spread
+    second = truth.spread
     sizes = len(run.parts) * len(truth.parts)
+    mixed_noise = _noise(mixed, run.covariance * truth.covariance) / sizes
+    mixed_curve = 2 * _curve(mixed, run.pull * truth.pull) / sizes
     return Spread(
-        min(a.users, b.users),
-        np.minimum(a.untied, b.untied),
-        a.variance + b.variance,
-        a.third + b.third,
-        a.noise + b.noise + _noise(mixed, run.covariance * truth.covariance) / sizes,
-        a.curve + b.curve + 2 * _curve(mixed, run.pull * truth.pull) / sizes,
+        users=min(first.users, second.users),
+        untied=np.minimum(first.untied, second.untied),
+        variance=first.variance + second.variance,
+        third=first.third + second.third,
+        noise=first.noise + second.noise + mixed_noise,
+        curve=first.curve + second.curve + mixed_curve,
     )
 
 
 def mixed(truth: Counts, run: Counts) -> Array:
     """Return the derivative of the divergence by both shares of each bin, in bits: -1 / (2 ln 2 (p
     + q))."""
-    shares = [
-        np.concatenate([of / of.sum() for of in np.split(side, ENDS)]) for side in (truth, run)
-    ]
-    total = shares[0] + shares[1]
-    found: Array = np.divide(
-        -1 / (2 * math.log(2)), total, out=np.zeros(len(total)), where=total > 0
-    )
-    return found
+    total = _metric_shares(truth) + _metric_shares(run)
+    numerator = np.full(len(total), -1 / (2 * math.log(2)))
+    derivative: Array = np.divide(numerator, total, out=np.zeros(len(total)), where=total > 0)
+    return derivative
 
 
-def _bend(totals: Counts, there: Counts, other: Counts) -> Array:
-    steps = np.maximum(1, np.rint(totals / np.maximum(1, there))).astype(np.int64)
-    sides = zip(*(np.split(of, ENDS) for of in (other, totals, steps)), strict=True)
-    return np.concatenate([curvature(*side) for side in sides])
+def _metric_shares(counts: Counts) -> Array:
+    return np.concatenate([bins / bins.sum() for bins in np.split(counts, ENDS)])
 
 
-def _without(rows: Counts, totals: Counts, other: Counts) -> Array:
+def _bend(totals: Counts, users_in_bin: Counts, other_totals: Counts) -> Array:
+    steps = np.maximum(1, np.rint(totals / np.maximum(1, users_in_bin))).astype(np.int64)
+    by_metric = map(curvature, *(np.split(bins, ENDS) for bins in (other_totals, totals, steps)))
+    return np.concatenate([*by_metric])
+
+
+def _without(rows: Counts, totals: Counts, other_totals: Counts) -> Array:
     """Return the figures without each of the residents: residents x figures."""
-    sides = zip(*(np.split(of, ENDS, axis=-1) for of in (other, rows, totals)), strict=True)
-    found = np.stack([left_out(*side) for side in sides], axis=1)
-    figures: Array = np.column_stack([1 - found.mean(axis=1), found])
-    return figures
+    row_bins = np.split(rows, ENDS, axis=1)
+    divergences = map(left_out, np.split(other_totals, ENDS), row_bins, np.split(totals, ENDS))
+    return with_score(np.stack([*divergences], axis=1))
 
 
 def _noise(second: Array, covariances: Array) -> Array:
-    weights = OWN * second
-    found: Array = (product(weights, covariances) * weights).sum(axis=1)
-    return found
+    weights = BIN_WEIGHTS * second
+    noise: Array = (product(weights, covariances) * weights).sum(axis=1)
+    return noise
 
 
 def _curve(second: Array, pulls: Array) -> Array:
-    found: Array = (OWN * second * pulls.T).sum(axis=1)
-    return found
+    curve: Array = (BIN_WEIGHTS * second * pulls.T).sum(axis=1)
+    return curve

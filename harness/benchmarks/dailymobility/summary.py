@@ -1,4 +1,4 @@
-"""What a report of DailyMobility has of its own: `details`, and the sections that are made of them.
+"""Make what only a report of DailyMobility has: `details`, and the sections that show them.
 
 Source: docs/design.md, section 9. In `protocols` final scores are from 0 to 100 as the benchmark
 has them; other values are fractions, undefined ones null.
@@ -26,14 +26,20 @@ from harness.benchmarks.dailymobility.protocols import (
     PROPORTIONS,
     PROTOCOLS,
     RADIUS,
+    Integers,
     Numbers,
-    Whole,
     aligned_counts,
     by_metric,
     figures,
 )
-from harness.benchmarks.dailymobility.scores import Tally
-from harness.benchmarks.dailymobility.spread import FEWEST, FEWEST_LOCATIONS, FIGURES, FINAL, Marked
+from harness.benchmarks.dailymobility.scores import DayTally
+from harness.benchmarks.dailymobility.spread import (
+    FIGURES,
+    FINAL,
+    MIN_USERS,
+    MIN_USERS_LOCATIONS,
+    MarkedInterval,
+)
 from harness.benchmarks.rendering import chart, interval_chart, number, numbers, table
 from harness.document import Block, Chart, Heading, Paragraph, Table
 from harness.model import JSON
@@ -44,7 +50,7 @@ from harness.scoring.reports import Report, Scored
 
 HOURS = tuple(slot / 2 for slot in range(SLOTS))
 SIDES = {"ground_truth": "ground truth", "scored": "scored"}
-COARSER = 5
+BINS_PER_BAR = 5
 """Bins of the aligned protocol that a bar of a picture stands for."""
 SCORE, PER_SLOT = "Score", "JSD_per_slot"
 NAMES = {FINAL: SCORE, **{metric: f"JSD_{metric}" for metric in METRICS}}
@@ -62,16 +68,14 @@ class DayScoring(Scoring):
             better="lower",
             definition="divergence of intentions per half hour, mean of the day",
         ),
-        *(
-            Metric(f"{SCORE} ({of})", definition=f"the score, protocol {of}")
-            for of in ("asbench", "agentsociety2")
-        ),
+        Metric(f"{SCORE} (asbench)", definition="the score, protocol asbench"),
+        Metric(f"{SCORE} (agentsociety2)", definition="the score, protocol agentsociety2"),
     )
     headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
     live = (SCORE, PER_SLOT)
     truth: GroundTruth | None = None
 
-    def tallied(self, records: Sequence[JSON]) -> tuple[Array, Tally]:
+    def tallied(self, records: Sequence[JSON]) -> tuple[Array, DayTally]:
         assert self.truth is not None
         return scores.tallied(records, self.truth)
 
@@ -79,30 +83,30 @@ class DayScoring(Scoring):
         assert self.truth is not None
         return figures(self.truth.totals, totals)
 
-    def condense(self, tally: Tally) -> Tally:
+    def condense(self, tally: DayTally) -> DayTally:
         return tally.condensed()
 
-    def further_figures(self, tally: Tally) -> dict[str, float | None]:
+    def further_figures(self, tally: DayTally) -> dict[str, float | None]:
         """Return the figures that need more than sums by bin; of a condensed tally without the
         other protocols."""
-        finals = (
-            {name: of.final for name, of in tally.protocols.items() if name != HEADLINE}
-            if tally.radii
-            else {}
-        )
-        others = {
-            f"Score ({name})": None if final is None else final / 100
-            for name, final in finals.items()
-        }
-        return {PER_SLOT: float(tally.per_slot.mean()), **others}
+        figures: dict[str, float | None] = {PER_SLOT: float(tally.per_slot.mean())}
+        if not tally.radii:
+            return figures
+        for name, outcome in tally.protocols.items():
+            if name != HEADLINE:
+                figures[f"Score ({name})"] = outcome.final and outcome.final / 100
+        return figures
 
-    def intervals(self, scored: Scored) -> dict[str, Marked | None]:
+    def intervals(self, scored: Scored) -> dict[str, MarkedInterval | None]:
         return {NAMES[name]: scored.tally.estimates[name].interval for name in FIGURES}
 
     def bias(self, scored: Scored) -> dict[str, float]:
         """Return what the jackknife takes off each figure, from ten residents on."""
-        estimates = scored.tally.estimates
-        return {NAMES[name]: bias for name in FIGURES if (bias := estimates[name].bias) is not None}
+        biases = {}
+        for name, estimate in scored.tally.estimates.items():
+            if estimate.bias is not None:
+                biases[NAMES[name]] = estimate.bias
+        return biases
 
     def details(self, scored: Scored) -> JSON:
         """Return the benchmark's own part of the JSON report.
@@ -113,29 +117,39 @@ class DayScoring(Scoring):
         sides); `ceiling`; `valid_days`; `beside_truth`; `lists`; `ground_truth` (`residents,
         sha256`); `modes`, `repaired_users`, `warned_users`, `warnings`.
         """
-        tally: Tally = scored.tally
-        truth, counts, estimates = tally.truth, tally.counts, tally.estimates
-        corrected = estimates[FINAL].corrected
-        wider = {NAMES[name]: estimates[name].with_truth for name in FIGURES}
-        all_days, valid_days = (of.astype(np.int64) for of in (tally.all_days, tally.valid_days))
+        tally: DayTally = scored.tally
+        truth = tally.truth
+        counts = tally.counts
+        spans: dict[str, tuple[float, float] | None] = {}
+        approximate = []
+        for name, estimate in tally.estimates.items():
+            span = estimate.with_truth
+            spans[NAMES[name]] = span and span[:2]
+            if span and span[2]:
+                approximate.append(NAMES[name])
+        without_bias = None
+        corrected = tally.estimates[FINAL].corrected
+        if corrected:
+            value, span = corrected
+            without_bias = {"value": value, "ci95": span and span[:2]}
+        valid_days = tally.valid_days.astype(np.int64)
+        lists = None
+        if tally.lists is not None:
+            lists = f"generated_{scored.subset}.json"
         return {
             "protocols": {name: outcome.as_json() for name, outcome in tally.protocols.items()},
-            "ci95_truth": {name: ends and ends[:2] for name, ends in wider.items()},
-            "approximate_truth": [name for name, ends in wider.items() if ends and ends[2]],
-            "without_bias": (
-                corrected and {"value": corrected[0], "ci95": corrected[1] and corrected[1][:2]}
-            ),
+            "ci95_truth": spans,
+            "approximate_truth": approximate,
+            "without_bias": without_bias,
             "per_slot": tally.per_slot.tolist(),
             "histograms": {
                 "reach_m": truth.support.reach,
-                **{
-                    side: {metric: _shares(part) for metric, part in by_metric(of).items()}
-                    for side, of in (("ground_truth", truth.totals), ("scored", all_days))
-                },
+                "ground_truth": _histogram_shares(truth.totals),
+                "scored": _histogram_shares(tally.all_days.astype(np.int64)),
             },
             "day": {
-                side: [_shares(slot) for slot in of]
-                for side, of in (("ground_truth", truth.slots), ("scored", tally.slots))
+                "ground_truth": [*map(_shares, truth.slots)],
+                "scored": [*map(_shares, tally.slots)],
             },
             "ceiling": truth.ceiling(scored.users),
             "valid_days": {
@@ -143,7 +157,7 @@ class DayScoring(Scoring):
                 HEADLINE: aligned_counts(truth.totals, valid_days).as_json(),
             },
             "beside_truth": _beside_truth(tally, truth),
-            "lists": None if tally.lists is None else f"generated_{scored.subset}.json",
+            "lists": lists,
             "ground_truth": {"residents": truth.residents, "sha256": truth.sha256},
             "modes": dict(sorted(tally.modes.items())),
             "repaired_users": counts["repaired"],
@@ -159,56 +173,56 @@ class DayScoring(Scoring):
         columns = scored.tally.columns()
         if columns is None:
             return {}
-        return {
-            f"generated_{scored.subset}.json": (
-                orjson.dumps(columns, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
-            )
-        }
+        data = orjson.dumps(columns, option=orjson.OPT_SERIALIZE_NUMPY)
+        return {f"generated_{scored.subset}.json": data + b"\n"}
 
 
-def _shares(counts: Whole) -> list[float]:
+def _shares(counts: Integers) -> list[float]:
     shares: list[float] = (counts / max(1, int(counts.sum()))).tolist()
     return shares
 
 
-def _beside_truth(tally: Tally, truth: GroundTruth) -> JSON:
+def _histogram_shares(counts: Integers) -> dict[str, list[float]]:
+    return {metric: _shares(bins) for metric, bins in by_metric(counts).items()}
+
+
+def _beside_truth(tally: DayTally, truth: GroundTruth) -> JSON:
     """Return what a reader wants to see of both sides: the ground truth, then what is scored."""
-    radii = truth.lists.columns[RADIUS], tally.all_radii
+    radii = (truth.lists.columns[RADIUS], tally.all_radii)
+    locations = (truth.sample[LOCATIONS], tally.sample[LOCATIONS])
+    truth_shares = _shares(truth.slots.sum(axis=0))
+    scored_shares = _shares(tally.slots.sum(axis=0))
     return {
-        "median_gyration_radius_m": [float(np.median(of)) for of in radii],
-        "mean_daily_location_number": [
-            _mean_of(side[LOCATIONS]) for side in (truth.sample, tally.sample)
-        ],
+        "median_gyration_radius_m": [float(np.median(values)) for values in radii],
+        "mean_daily_location_number": [*map(_mean, locations)],
         "intention_shares": {
-            name: [
-                float(slots[:, intention - 1].sum() / slots.sum())
-                for slots in (truth.slots, tally.slots)
-            ]
+            name: [truth_shares[intention - 1], scored_shares[intention - 1]]
             for intention, name in INTENTIONS.items()
         },
     }
 
 
-def _mean_of(numbers: Numbers) -> float:
+def _mean(numbers: Numbers) -> float:
     return float(numbers.values @ numbers.counts / numbers.counts.sum())
 
 
 def upgraded(data: JSON) -> JSON:
     """Return a JSON report of format 1 with its secondary metrics apart, and with answers counted
     under that name."""
-    metrics, of = dict(data["metrics"]), data["diagnostics"]
-    if "valid_days" in of:
-        answers = of["valid_days"] + sum(of["invalid"].values())
-        data = {
-            **data,
-            "diagnostics": {**of, "valid_answers": of["valid_days"], "answers": answers},
-        }
-    names = [
-        name for name in (PER_SLOT, *(f"Score ({name})" for name in PROTOCOLS)) if name in metrics
-    ]
+    diagnostics = data["diagnostics"].copy()
+    if "valid_days" in diagnostics:
+        valid = diagnostics["valid_days"]
+        diagnostics["valid_answers"] = valid
+        diagnostics["answers"] = valid + sum(diagnostics["invalid"].values())
+    metrics = data["metrics"].copy()
+    secondary = data["secondary"].copy()
+    for name in (PER_SLOT, *(f"Score ({protocol})" for protocol in PROTOCOLS)):
+        if name in metrics:
+            secondary[name] = metrics.pop(name)
     return {
         **data,
-        "secondary": {**data["secondary"], **{name: metrics.pop(name) for name in names}},
+        "diagnostics": diagnostics,
+        "secondary": secondary,
         "metrics": metrics,
     }
 
@@ -217,10 +231,10 @@ def upgraded(data: JSON) -> JSON:
 
 
 def sections(report: Report) -> Iterator[Block]:
-    of = report.details
+    details = report.details
     yield Heading("Protocols")
-    yield protocol_table(of["protocols"])
-    yield from map(Paragraph, undefined(of["protocols"]))
+    yield protocol_table(details["protocols"])
+    yield from map(Paragraph, undefined(details["protocols"]))
     yield from _trust(report)
     yield from _valid_days(report)
     yield from map(Paragraph, about_protocols())
@@ -230,28 +244,38 @@ def sections(report: Report) -> Iterator[Block]:
         yield ribbon(
             f"What residents do, {name}: share of them with each intention",
             "% of residents",
-            of["day"][side],
+            details["day"][side],
         )
     title = "Divergence of the intentions at each half hour (0 is best)"
-    yield chart("curve", title, HOURS, ("hour", "JSD"), {"JSD": of["per_slot"]}, percent=False)
-    yield from _beside(of["beside_truth"])
-    yield from _histograms(of["histograms"])
+    series = {"JSD": details["per_slot"]}
+    yield chart("curve", title, HOURS, ("hour", "JSD"), series, percent=False)
+    yield from _comparison(details["beside_truth"])
+    yield from _histograms(details["histograms"])
     yield Heading("Diagnostics of days")
-    what = "residents" if report.repeats is UNSET else "days"
+    unit = _unit(report)
+    warnings = [(f"- {kind}", count) for kind, count in details["warnings"].items()]
     yield numbers(
-        (f"{what} with a repaired answer", of["repaired_users"]),
-        (f"{what} with a warning", of["warned_users"]),
-        *((f"- {kind}", count) for kind, count in of["warnings"].items()),
+        (f"{unit} with a repaired answer", details["repaired_users"]),
+        (f"{unit} with a warning", details["warned_users"]),
+        *warnings,
     )
-    yield Paragraph(
-        f"The four lists are in {of['lists']}, residents in the order of the results file."
-        if of["lists"]
-        else "The four lists are not written, since there are very many residents."
-    )
+    if details["lists"]:
+        yield Paragraph(
+            f"The four lists are in {details['lists']}, residents in the order of the results file."
+        )
+    else:
+        yield Paragraph("The four lists are not written, since there are very many residents.")
+
+
+def _unit(report: Report) -> str:
+    """Return what a run with or without repeats counts."""
+    if report.repeats is UNSET:
+        return "residents"
+    return "days"
 
 
 def _about_run(report: Report) -> Iterator[Block]:
-    of, truth = report.details, report.details["ground_truth"]
+    truth = report.details["ground_truth"]
     labels = {
         "plan": (
             "plan mode, in which a plain model gives the whole day at once (no mode of asbench, so"
@@ -259,48 +283,47 @@ def _about_run(report: Report) -> Iterator[Block]:
         ),
         "agent": "agent mode, in which an agent file lives the day step by step",
     }
-    what = "residents" if report.repeats is UNSET else "days"
-    modes = "; ".join(
-        f"{days} {what} in {labels.get(mode, mode)}" for mode, days in of["modes"].items()
-    )
+    modes = []
+    for mode, days in report.details["modes"].items():
+        modes.append(f"{days} {_unit(report)} in {labels.get(mode, mode)}")
     yield Paragraph(
-        f"{modes}. Ground truth: {truth['residents']} residents, SHA-256"
+        f"{'; '.join(modes)}. Ground truth: {truth['residents']} residents, SHA-256"
         f" {short_hash(truth['sha256'])}"
     )
-    if report.run.get("agent_parameters"):
-        own = [
-            f"{name} {report.run[name]}"
-            for name in ("temperature", "top_p", "max_tokens")
-            if name in report.run
-        ]
-        runs = f", except for this run's own: {', '.join(own)}" if own else ""
-        yield Paragraph(
-            f"Requests have the sampling parameters that the agent asks for{runs}."
-            + (
-                ""
-                if "temperature" in report.run
-                else " Without one of the agent's the temperature is 1, as upstream."
-            )
-        )
+    if not report.run.get("agent_parameters"):
+        return
+    sentence = "Requests have the sampling parameters that the agent asks for"
+    parameters = [
+        f"{name} {report.run[name]}"
+        for name in ("temperature", "top_p", "max_tokens")
+        if name in report.run
+    ]
+    if parameters:
+        sentence += f", except for this run's own: {', '.join(parameters)}"
+    sentence += "."
+    if "temperature" not in report.run:
+        sentence += " Without one of the agent's the temperature is 1, as upstream."
+    yield Paragraph(sentence)
 
 
 def protocol_table(protocols: Mapping[str, JSON]) -> Table:
     """Return final scores and divergences, a column a protocol."""
     columns = {}
-    for name, of in protocols.items():
-        divergences = {key: jsd(of[key]) for key in (f"jsd_{metric}" for metric in METRICS)}
-        columns[name + " (headline)" * (name == HEADLINE)] = {
-            FINAL: number(of[FINAL]),
-            **divergences,
-        }
+    for name, outcome in protocols.items():
+        column = {FINAL: number(outcome[FINAL])}
+        for metric in METRICS:
+            column[f"jsd_{metric}"] = jsd(outcome[f"jsd_{metric}"])
+        if name == HEADLINE:
+            name = f"{name} (headline)"
+        columns[name] = column
     return table("", columns)
 
 
 def undefined(protocols: Mapping[str, JSON]) -> Iterator[str]:
-    """Why a protocol has no score."""
-    for name, of in protocols.items():
-        if "reason" in of:
-            yield f"{name} is not defined here: {of['reason']}."
+    """Yield why a protocol has no score."""
+    for name, outcome in protocols.items():
+        if "reason" in outcome:
+            yield f"{name} is not defined here: {outcome['reason']}."
 
 
 def about_protocols() -> Iterator[str]:
@@ -314,32 +337,15 @@ def about_protocols() -> Iterator[str]:
 
 
 def _trust(report: Report) -> Iterator[Block]:
-    of, ceiling, unlimited = (
-        report.metrics,
-        report.details["ceiling"],
-        report.details["without_bias"],
-    )
-    wider = report.details.get("ci95_truth")  # reports of format 2 have none
-    rows = []
-    for name, key in NAMES.items():
-        label, shown = (name, percent) if name == FINAL else (f"jsd_{name}", jsd)
-        both = (
-            "n/a"
-            if wider is None
-            else span(wider[key], shown, key in report.details.get("approximate_truth", ()))
-        )
-        rows.append(
-            (
-                label,
-                shown(of[key].value),
-                span(of[key].ci95, shown, bool(of[key].approximate)),
-                both,
-            )
-        )
+    details = report.details
+    ceiling = details["ceiling"]
+    unlimited = details["without_bias"]
+    rows = [_trust_row(report, FINAL, FINAL, percent)]
+    rows += [_trust_row(report, metric, f"jsd_{metric}", jsd) for metric in METRICS]
     yield Heading(f"How far the headline ({HEADLINE}) can be trusted")
     columns = ("", "value", "95 %: run", "run and ground truth")
     yield Table(columns, tuple(rows))
-    divergences = {metric.replace("_", " "): of[NAMES[metric]] for metric in METRICS}
+    divergences = {metric.replace("_", " "): report.metrics[NAMES[metric]] for metric in METRICS}
     title = (
         "Divergences from the ground truth, with 95 % intervals of other residents in the run (0 is"
         " best)"
@@ -351,8 +357,8 @@ def _trust(report: Report) -> Iterator[Block]:
         " just as many (run and ground truth). They are jackknife intervals with skewness and"
         " curvature taken out. The first is for comparing runs, the second for people in general."
         " Both cover the choice of answers, not what all answers of a run have in common. ~: not"
-        f" shown to hold, only the order of magnitude: fewer than {FEWEST} residents"
-        f" ({FEWEST_LOCATIONS} for locations), or nearly all are alike. Too few: fewer than"
+        f" shown to hold, only the order of magnitude: fewer than {MIN_USERS} residents"
+        f" ({MIN_USERS_LOCATIONS} for locations), or nearly all are alike. Too few: fewer than"
         f" {FEWEST_AT_ALL} residents, or all are alike."
     )
     yield Paragraph(ceiling_text(ceiling))
@@ -365,11 +371,30 @@ def _trust(report: Report) -> Iterator[Block]:
     else:
         yield Paragraph(
             "Divergences of few residents are too large on average; fewer than "
-            f"{FEWEST} of them do not show by how much."
+            f"{MIN_USERS} of them do not show by how much."
         )
     yield Paragraph(
         f"Divergence per slot, averaged over the day: {jsd(report.secondary[PER_SLOT].value)} (0 is"
         f" best, 1 worst; resampled ground truth: {jsd(ceiling[PER_SLOT])})."
+    )
+
+
+def _trust_row(
+    report: Report, figure: str, label: str, format_value: Callable[[float | None], str]
+) -> tuple[str, ...]:
+    """Return a figure with its intervals: of other residents in the run, and on both sides."""
+    name = NAMES[figure]
+    value = report.metrics[name]
+    details = report.details
+    both_sides = "n/a"
+    if "ci95_truth" in details:  # reports of format 2 have none
+        approximate = name in details.get("approximate_truth", ())
+        both_sides = span(details["ci95_truth"][name], format_value, approximate)
+    return (
+        label,
+        format_value(value.value),
+        span(value.ci95, format_value, bool(value.approximate)),
+        both_sides,
     )
 
 
@@ -384,66 +409,61 @@ def ceiling_text(ceiling: JSON) -> str:
 
 
 def _valid_days(report: Report) -> Iterator[Block]:
-    of = report.details["valid_days"]
-    if invalid := report.diagnostics.answers - of["users"]:
+    valid_days = report.details["valid_days"]
+    invalid = report.diagnostics.answers - valid_days["users"]
+    if invalid:
         yield Paragraph(
             f"{invalid} of the days are invalid answers and count as stayed home with the intention"
-            f" other. Over the {of['users']} valid days alone the final score ({HEADLINE}) is"
-            f" {number(of[HEADLINE][FINAL])}."
+            f" other. Over the {valid_days['users']} valid days alone the final score ({HEADLINE})"
+            f" is {number(valid_days[HEADLINE][FINAL])}."
         )
 
 
-def _beside(of: JSON) -> Iterator[Block]:
-    sides = {}
-    for place, name in enumerate(SIDES.values()):
-        sides[name] = {
-            "median gyration radius, m": number(of["median_gyration_radius_m"][place], 0),
-            "mean daily locations": number(of["mean_daily_location_number"][place]),
-            **{
-                f"time of {name}, %": percent(shares[place])
-                for name, shares in of["intention_shares"].items()
-            },
+def _comparison(sides: JSON) -> Iterator[Block]:
+    columns = {}
+    for index, side in enumerate(SIDES.values()):
+        column = {
+            "median gyration radius, m": number(sides["median_gyration_radius_m"][index], 0),
+            "mean daily locations": number(sides["mean_daily_location_number"][index]),
         }
+        for name, shares in sides["intention_shares"].items():
+            column[f"time of {name}, %"] = percent(shares[index])
+        columns[side] = column
     yield Heading("Compared with the ground truth")
-    yield table("", sides)
+    yield table("", columns)
 
 
 def ribbon(title: str, label: str, slots: Sequence[Sequence[float]]) -> Chart:
-    shares = {
-        name: [slot[intention - 1] for slot in slots] for intention, name in INTENTIONS.items()
-    }
+    """Return a chart of a day: of each slot the share of each intention."""
+    shares = dict(zip(INTENTIONS.values(), zip(*slots, strict=True), strict=True))
     return chart("ribbon", title, HOURS, ("hour", label), shares)
 
 
-def _histograms(of: JSON) -> Iterator[Chart]:
-    """Both sides in the bins of the aligned protocol, some of them put together."""
-    width = of["reach_m"] * COARSER / BINS / 1000
-    edges = [round(place * width, 6) for place in range(BINS // COARSER + 2)]
-    title = f"Radius of gyration: the last bar is all beyond {of['reach_m'] / 1000:.1f} km"
-    yield chart("histogram", title, edges, ("km", "%"), _sides(of, RADIUS, COARSER))
-    counts = _sides(of, LOCATIONS, 1)
-    edges = [place - 0.5 for place in range(len(counts["scored"]) + 1)]
-    yield chart(
-        "histogram",
-        "Places in a day: the last bar is all beyond 10",
-        edges,
-        ("places", "%"),
-        counts,
-    )
-    edges = [place * COARSER / BINS for place in range(BINS // COARSER + 1)]
+def _histograms(histograms: JSON) -> Iterator[Chart]:
+    """Yield both sides in the bins of the aligned protocol, some of them put together."""
+    reach = histograms["reach_m"]
+    bars = BINS // BINS_PER_BAR
+    width = reach * BINS_PER_BAR / BINS / 1000
+    edges = [round(edge * width, 6) for edge in range(bars + 2)]
+    title = f"Radius of gyration: the last bar is all beyond {reach / 1000:.1f} km"
+    yield chart("histogram", title, edges, ("km", "%"), _bars(histograms, RADIUS, BINS_PER_BAR))
+    locations = _bars(histograms, LOCATIONS, 1)
+    edges = [edge - 0.5 for edge in range(len(locations["scored"]) + 1)]
+    title = "Places in a day: the last bar is all beyond 10"
+    yield chart("histogram", title, edges, ("places", "%"), locations)
+    shares = _bars(histograms, PROPORTIONS, BINS_PER_BAR)
+    edges = [edge * BINS_PER_BAR / BINS for edge in range(bars + 1)]
     title = "Shares of the day that an intention takes, all seven pooled"
-    yield chart(
-        "histogram", title, edges, ("share of the day", "%"), _sides(of, PROPORTIONS, COARSER)
-    )
+    yield chart("histogram", title, edges, ("share of the day", "%"), shares)
 
 
-def _sides(of: JSON, metric: str, width: int) -> dict[str, list[float]]:
+def _bars(histograms: JSON, metric: str, width: int) -> dict[str, list[float]]:
     """Return the shares of both sides, `width` bins put together."""
-    sides = {}
+    bars = {}
     for side, name in SIDES.items():
-        shares = of[side][metric]
-        sides[name] = [sum(shares[at : at + width]) for at in range(0, len(shares), width)]
-    return sides
+        shares = histograms[side][metric]
+        bars[name] = [sum(shares[start : start + width]) for start in range(0, len(shares), width)]
+    return bars
 
 
 def jsd(value: float | None) -> str:
@@ -451,12 +471,15 @@ def jsd(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    return number(None if value is None else 100 * value)
+    return number(value and 100 * value)
 
 
 def span(
-    interval: Sequence[float] | None, shown: Callable[[float], str], approximate: bool = False
+    interval: Sequence[float] | None,
+    format_value: Callable[[float], str],
+    approximate: bool = False,
 ) -> str:
-    return (
-        "too few" if interval is None else f"{'~' * approximate}[{', '.join(map(shown, interval))}]"
-    )
+    if interval is None:
+        return "too few"
+    ends = ", ".join(map(format_value, interval))
+    return f"{'~' * approximate}[{ends}]"

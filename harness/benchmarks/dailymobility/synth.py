@@ -17,7 +17,7 @@ versions.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from math import fsum, hypot
@@ -34,14 +34,15 @@ from harness.model import JSON
 Slot = tuple[int, int]
 """The intention of a half hour, and the AOI."""
 
-SLEEP, AT_HOME, OTHER, WORK = (
-    NUMBERS[name] for name in ("sleep", "home activity", "other", "work")
-)
+SLEEP = NUMBERS["sleep"]
+AT_HOME = NUMBERS["home activity"]
+OTHER = NUMBERS["other"]
+WORK = NUMBERS["work"]
 EATING = NUMBERS["eating out"]
 
-WORDS = SYNTH["residents"]
+RESIDENTS = SYNTH["residents"]
 PLACES: dict[int, list[str]] = {
-    NUMBERS[name]: categories for name, categories in WORDS["places"].items()
+    NUMBERS[name]: categories for name, categories in RESIDENTS["places"].items()
 }
 """Categories of the points of interest that residents go to, by intention."""
 NOTE = """# Synthetic DailyMobility data
@@ -69,17 +70,17 @@ def files(residents: int, seed: int) -> dict[str, bytes]:
     """
     data = map_bytes(seed)
     city = read_city(data, "the synthetic map")
-    people = [
-        _person(city, Random(f"{seed}/resident/{number}"), number)
-        for number in range(1, residents + 1)
-    ]
-    profiles = (
-        json.dumps([person.profile for person in people], ensure_ascii=False, indent=4) + "\n"
-    )
-    lives = [[_day(person) for _ in range(4 + int(5 * person.rng.random()))] for person in people]
+    profiles = []
+    lives = []
+    for number in range(1, residents + 1):
+        person = _person(city, Random(f"{seed}/resident/{number}"), number)
+        profiles.append(person.profile)
+        days = 4 + int(5 * person.rng.random())
+        lives.append([_day(person) for _ in range(days)])
+    profiles_text = json.dumps(profiles, ensure_ascii=False, indent=4) + "\n"
     return {
         "README.md": NOTE.format(residents=residents, aois=len(city.aois), seed=seed).encode(),
-        "profiles.json": profiles.encode(),
+        "profiles.json": profiles_text.encode(),
         "beijing.pb": data,
         **_ground_truth(city, lives),
     }
@@ -102,20 +103,15 @@ class Person:
 
 
 def _person(city: City, rng: Random, number: int) -> Person:
-    home = pick(rng, [aoi for aoi in city.aois.values() if aoi.land_use in WORDS["live_in"]])
-    works = [aoi for aoi in city.aois.values() if aoi.land_use in WORDS["work_in"]]
-    work = home if rng.random() < 0.05 else _near(rng, home, works)
-    profile: JSON = {
-        "age": 20 + int(36 * rng.random() ** 2),
-        **{
-            name: pick(rng, WORDS[name])
-            for name in ("education", "gender", "consumption", "occupation")
-        },
-        "home": home.id,
-        "work": work.id,
-        "id": number,
-        "synthetic": True,
-    }
+    home = pick(rng, _with_land_use(city, RESIDENTS["live_in"]))
+    work = home
+    if rng.random() >= 0.05:
+        work = _near(rng, home, _with_land_use(city, RESIDENTS["work_in"]))
+    profile: JSON = {"age": 20 + int(36 * rng.random() ** 2)}
+    for name in ("education", "gender", "consumption", "occupation"):
+        profile[name] = pick(rng, RESIDENTS[name])
+    profile |= {"home": home.id, "work": work.id, "id": number, "synthetic": True}
+    # In this order: each takes the next random numbers.
     return Person(
         profile=profile,
         rng=rng,
@@ -131,22 +127,28 @@ def _person(city: City, rng: Random, number: int) -> Person:
     )
 
 
+def _with_land_use(city: City, land_uses: Collection[str]) -> list[Aoi]:
+    return [aoi for aoi in city.aois.values() if aoi.land_use in land_uses]
+
+
 def _favourites(
-    city: City, rng: Random, intention: int, around: tuple[Aoi, Aoi]
+    city: City, rng: Random, intention: int, centres: tuple[Aoi, Aoi]
 ) -> tuple[int, ...]:
     """Return two AOIs to go to, the first near home and the second near work; they may be the
     same."""
-    aois = {
-        poi.aoi_id: city.aois[poi.aoi_id]
-        for poi in city.pois.values()
-        if poi.category in PLACES[intention]
-    }
-    return tuple(_near(rng, at, list(aois.values())).id for at in around)
+    pois = [poi for poi in city.pois.values() if poi.category in PLACES[intention]]
+    # An AOI with two such points is one place.
+    aoi_ids = dict.fromkeys([poi.aoi_id for poi in pois])
+    aois = [*map(city.aois.__getitem__, aoi_ids)]
+    return tuple([_near(rng, centre, aois).id for centre in centres])
 
 
-def _near(rng: Random, at: Aoi, aois: Sequence[Aoi]) -> Aoi:
+def _near(rng: Random, centre: Aoi, aois: Sequence[Aoi]) -> Aoi:
     """Draw one of `aois`, with more weight to near ones: half as likely at 3 km as next door."""
-    weights = [1 / (1 + hypot(aoi.x - at.x, aoi.y - at.y) / 3000) for aoi in aois]
+    weights = []
+    for aoi in aois:
+        metres = hypot(aoi.x - centre.x, aoi.y - centre.y)
+        weights.append(1 / (1 + metres / 3000))
     left = rng.random() * fsum(weights)
     for aoi, weight in zip(aois, weights, strict=True):
         left -= weight
@@ -156,15 +158,18 @@ def _near(rng: Random, at: Aoi, aois: Sequence[Aoi]) -> Aoi:
 
 
 def _day(person: Person) -> list[Slot]:
-    rng, home = person.rng, person.profile["home"]
-    wake, bed = person.wake + int(3 * rng.random()) - 1, person.bed + int(3 * rng.random()) - 1
-    slots = [(AT_HOME if wake <= slot < bed else SLEEP, home) for slot in range(SLOTS)]
+    rng = person.rng
+    home = person.profile["home"]
+    wake = person.wake + int(3 * rng.random()) - 1
+    bed = person.bed + int(3 * rng.random()) - 1
+    slots = [(SLEEP, home)] * SLOTS
+    slots[wake:bed] = [(AT_HOME, home)] * (bed - wake)
     if rng.random() < person.work_share:
         free = _go_to_work(person, slots, wake + 2 + int(2 * rng.random()))
     else:
         free = wake + 4 + int(12 * rng.random())
     while free < bed - 2 and rng.random() < person.outing:
-        intention = NUMBERS[pick(rng, WORDS["outings"])]
+        intention = NUMBERS[pick(rng, RESIDENTS["outings"])]
         length = 1 + int(4 * rng.random())
         end = min(free + length, bed - 1)
         slots[free:end] = [(intention, pick(rng, person.favourites[intention]))] * (end - free)
@@ -174,7 +179,8 @@ def _day(person: Person) -> list[Slot]:
 
 def _go_to_work(person: Person, slots: list[Slot], begin: int) -> int:
     """Fill in the slots from leaving for work to leaving work. Return the slot after them."""
-    rng, work = person.rng, person.profile["work"]
+    rng = person.rng
+    work = person.profile["work"]
     end = begin + person.work_slots + int(3 * rng.random()) - 1
     slots[begin:end] = [(WORK, work)] * (end - begin)
     for edge, chance in ((begin, 0.6), (begin + 1, 0.2), (end - 1, 0.4)):
@@ -188,30 +194,28 @@ def _go_to_work(person: Person, slots: list[Slot], begin: int) -> int:
 def _ground_truth(city: City, lives: Sequence[Sequence[Sequence[Slot]]]) -> dict[str, bytes]:
     """Return the four arrays in the published ones' types; radii rounded to a micrometre are the
     same everywhere."""
-    places = [[dict.fromkeys(place for _, place in day) for day in life] for life in lives]
-    radii = [
-        round(
-            fmean(
-                [
-                    gyration_radius([(city.aois[place].x, city.aois[place].y) for place in day])
-                    for day in life
-                ]
-            ),
-            6,
-        )
-        for life in places
-    ]
-    intentions = [[[intention for intention, _ in day] for day in life] for life in lives]
-    shares = [
-        [sum(day.count(number) for day in life) / (SLOTS * len(life)) for number in INTENTIONS]
-        for life in intentions
-    ]
+    radii = []
+    locations = []
+    first_days = []
+    shares = []
+    for life in lives:
+        day_radii = []
+        day_locations = []
+        intentions: list[int] = []
+        for day in life:
+            day_intentions, places = zip(*day, strict=True)
+            visited = [*map(city.aois.__getitem__, dict.fromkeys(places))]
+            day_radii.append(gyration_radius([(aoi.x, aoi.y) for aoi in visited]))
+            day_locations.append(len(visited))
+            intentions += day_intentions
+        radii.append(round(fmean(day_radii), 6))
+        locations.append(fmean(day_locations))
+        first_days.append(intentions[:SLOTS])
+        shares.append([intentions.count(number) / len(intentions) for number in INTENTIONS])
     return {
         "groundtruth/gyration_radius.npy": _npy(radii, "<f8"),
-        "groundtruth/daily_location_numbers.npy": _npy(
-            [fmean([len(day) for day in life]) for life in places], "<f8"
-        ),
-        "groundtruth/daily_intentions_2d.npy": _npy([life[0] for life in intentions], "<i8"),
+        "groundtruth/daily_location_numbers.npy": _npy(locations, "<f8"),
+        "groundtruth/daily_intentions_2d.npy": _npy(first_days, "<i8"),
         "groundtruth/intention_proportions_2d.npy": _npy(shares, "<f8"),
     }
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -33,9 +33,11 @@ CITY = SYNTH["city"]
 USES = CITY["uses"]
 
 SAMPLE_MAP = SAMPLE_FOLDER / "dailymobility" / "beijing.pb"
-FIRST_AOI, FIRST_POI = 500_000_000, 700_000_000
+FIRST_AOI = 500_000_000
+FIRST_POI = 700_000_000
 
-BLOCKS, BLOCK = 3, 4000.0
+BLOCKS = 3
+BLOCK = 4000.0
 EDGE = BLOCKS * BLOCK / 2
 """The city reaches from -EDGE to EDGE in both directions."""
 
@@ -50,8 +52,8 @@ class _Ground(NamedTuple):
     use: str
     x: float
     y: float
-    wide: float
-    high: float
+    half_width: float
+    half_height: float
 
 
 def map_bytes(seed: int) -> bytes:
@@ -60,11 +62,13 @@ def map_bytes(seed: int) -> bytes:
 
     Raise `BadInput` where the extra `mobility` is not installed.
     """
-    made, rng = _streets(), Random(f"{seed}/city")
-    grounds, names = _grounds(rng), _names(rng)
-    _add_grounds(made, grounds, names, rng)
-    _add_points(made, names, rng)
-    data: bytes = made.SerializeToString(deterministic=True)
+    city = _streets()
+    rng = Random(f"{seed}/city")
+    grounds = _grounds(rng)
+    names = _names(rng)
+    _add_grounds(city, grounds, names, rng)
+    _add_points(city, names, rng)
+    data: bytes = city.SerializeToString(deterministic=True)
     return data
 
 
@@ -86,18 +90,16 @@ def _grounds(rng: Random) -> list[_Ground]:
     grounds = []
     for column, row in product(range(BLOCKS), repeat=2):
         for number, (right, up) in enumerate(CITY["spots"]):
-            downtown = column == row == BLOCKS // 2
-            use = CITY["downtown"][number] if downtown else pick(rng, CITY["grounds"][number])
-            x, y = _within(column, row, right + _around(rng, 0.011), up + _around(rng, 0.011))
-            grounds.append(
-                _Ground(
-                    use,
-                    x,
-                    y,
-                    round(150 + 300 * rng.random(), 2),
-                    round(150 + 300 * rng.random(), 2),
-                )
-            )
+            if column == row == BLOCKS // 2:
+                use = CITY["downtown"][number]
+            else:
+                use = pick(rng, CITY["grounds"][number])
+            right += _offset(rng, 0.011)
+            up += _offset(rng, 0.011)
+            x, y = _within(column, row, right, up)
+            half_width = round(150 + 300 * rng.random(), 2)
+            half_height = round(150 + 300 * rng.random(), 2)
+            grounds.append(_Ground(use, x, y, half_width, half_height))
     return grounds
 
 
@@ -106,96 +108,113 @@ def _within(column: int, row: int, right: float, up: float) -> XY:
     return round(_street(column) + right * BLOCK, 2), round(_street(row) + up * BLOCK, 2)
 
 
-def _add_grounds(made: Map, grounds: Sequence[_Ground], names: Iterator[str], rng: Random) -> None:
+def _add_grounds(city: Map, grounds: Sequence[_Ground], names: Iterator[str], rng: Random) -> None:
     """Add the AOIs that have an outline, with their POIs."""
-    shops = [row for row, ground in enumerate(grounds) if ground.use in ("B1", "B2")]
+    shops = [number for number, ground in enumerate(grounds) if ground.use in ("B1", "B2")]
     extra = [shops[number % len(shops)] for number in range(EXTRA)]
-    for row, ground in enumerate(grounds):
+    for number, ground in enumerate(grounds):
         name = next(names)
-        aoi = _add_aoi(made, name + USES[ground.use]["end"], ground, _outline(ground, rng))
-        for category, end in _kinds(USES[ground.use]["pois"], POIS + extra.count(row), rng):
-            x, y = (
-                ground.x + ground.wide * _around(rng, 0.6),
-                ground.y + ground.high * _around(rng, 0.6),
-            )
-            _add_poi(made, aoi, name + end, category, x, y)
+        use = USES[ground.use]
+        aoi = _add_aoi(city, name + use["end"], ground, _outline(ground, rng))
+        for category, end in _kinds(use["pois"], POIS + extra.count(number), rng):
+            x = ground.x + ground.half_width * _offset(rng, 0.6)
+            y = ground.y + ground.half_height * _offset(rng, 0.6)
+            _add_poi(city, aoi, name + end, category, x, y)
 
 
 def _kinds(choices: Sequence[Sequence[str]], count: int, rng: Random) -> list[Sequence[str]]:
     """Return the first two choices, then others, none a second time before all are there."""
-    kinds, others = list(choices[:2]), list(choices[2:])
+    kinds = list(choices[:2])
+    unused = list(choices[2:])
     while len(kinds) < count:
-        kinds.append(others.pop(int(rng.random() * len(others))))
-        others = others or list(choices[2:])
+        kinds.append(unused.pop(int(rng.random() * len(unused))))
+        unused = unused or list(choices[2:])
     return kinds
 
 
-def _add_points(made: Map, names: Iterator[str], rng: Random) -> None:
+def _add_points(city: Map, names: Iterator[str], rng: Random) -> None:
     """Add the AOIs that are points, each with one POI: in the blocks at the city's corners and in
     the middle one."""
     for number, (category, end, use) in enumerate(CITY["points"]):
         x, y = _within(*divmod(2 * number, BLOCKS), 0.5, 0.12 + 0.02 * rng.random())
         name = next(names) + end
-        aoi = _add_aoi(made, name, _Ground(use, x, y, 0.0, 0.0), [(x, y)])
-        _add_poi(made, aoi, name, category, x, y)
+        aoi = _add_aoi(city, name, _Ground(use, x, y, 0.0, 0.0), [(x, y)])
+        _add_poi(city, aoi, name, category, x, y)
 
 
 def _outline(ground: _Ground, rng: Random) -> list[XY]:
     """Return corners counter-clockwise and not closed, as in published maps."""
     outline: list[XY] = []
     for right, up in ((1, -1), (1, 1), (-1, 1), (-1, -1)):
-        corner = (ground.x + right * ground.wide, ground.y + up * ground.high)
-        cut = (0.2 + 0.3 * rng.random()) * min(ground.wide, ground.high)
-        ends = [(corner[0] - right * cut, corner[1]), (corner[0], corner[1] - up * cut)]
-        outline += [corner] if rng.random() < 0.5 else ends if right != up else ends[::-1]
+        x = ground.x + right * ground.half_width
+        y = ground.y + up * ground.half_height
+        cut = (0.2 + 0.3 * rng.random()) * min(ground.half_width, ground.half_height)
+        corners = [(x - right * cut, y), (x, y - up * cut)]
+        if right == up:
+            corners.reverse()
+        if rng.random() < 0.5:
+            corners = [(x, y)]
+        outline += corners
     return [(round(x, 2), round(y, 2)) for x, y in outline]
 
 
-def _add_aoi(made: Map, name: str, ground: _Ground, outline: Sequence[XY]) -> Aoi:
+def _add_aoi(city: Map, name: str, ground: _Ground, outline: Sequence[XY]) -> Aoi:
     """Add an AOI and where one leaves it for the nearest driving and walking lane. A single corner
     has no area."""
     use = ground.use
-    aoi = made.aois.add(
-        id=FIRST_AOI + len(made.aois), name=name, type="AOI_TYPE_OTHER", urban_land_use=use
+    aoi = city.aois.add(
+        id=FIRST_AOI + len(city.aois),
+        name=name,
+        type="AOI_TYPE_OTHER",
+        urban_land_use=use,
     )
     aoi.land_use = map_format().LandUseType.Value(CITY["land_use"][use[0]])
     for x, y in outline:
         aoi.positions.add(x=x, y=y)
     if len(outline) > 1:
-        following = [*outline[1:], outline[0]]
-        aoi.area = round(
-            sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in zip(outline, following, strict=True))
-            / 2,
-            2,
-        )
-    sides = ((aoi.driving_positions, aoi.driving_gates), (aoi.walking_positions, aoi.walking_gates))
+        aoi.area = round(_area(outline), 2)
+    sides = (
+        (aoi.driving_positions, aoi.driving_gates),
+        (aoi.walking_positions, aoi.walking_gates),
+    )
     for kind, (positions, gates) in enumerate(sides):
-        lanes = (made.lanes[road.lane_ids[kind]] for road in made.roads)
-        _, along, x, y, nearest = min(
-            (_foot(lane, ground.x, ground.y) for lane in lanes), key=lambda foot: foot[0]
-        )
-        positions.add(lane_id=nearest.id, s=round(along, 2))
-        x = _clamp(x, ground.x - ground.wide, ground.x + ground.wide)
-        gates.add(
-            x=round(x, 2), y=round(_clamp(y, ground.y - ground.high, ground.y + ground.high), 2)
-        )
-        nearest.aoi_ids.append(aoi.id)
+        lanes = [city.lanes[road.lane_ids[kind]] for road in city.roads]
+        nearest = min([_nearest_point(lane, ground) for lane in lanes], key=lambda point: point[0])
+        _, metres, x, y, lane = nearest
+        positions.add(lane_id=lane.id, s=round(metres, 2))
+        # The gate is where the outline is nearest to that point.
+        x = _clamp(x, ground.x - ground.half_width, ground.x + ground.half_width)
+        y = _clamp(y, ground.y - ground.half_height, ground.y + ground.half_height)
+        gates.add(x=round(x, 2), y=round(y, 2))
+        lane.aoi_ids.append(aoi.id)
     return aoi
 
 
-def _foot(lane: Lane, x: float, y: float) -> tuple[float, float, float, float, Lane]:
-    """Return the point of a straight lane nearest to (x, y): squared distance, metres along the
-    lane, x, y, lane."""
+def _area(outline: Sequence[XY]) -> float:
+    """Return the area of a polygon with counter-clockwise corners (shoelace formula)."""
+    doubled = 0.0
+    for (x1, y1), (x2, y2) in pairwise([*outline, outline[0]]):
+        doubled += x1 * y2 - x2 * y1
+    return doubled / 2
+
+
+def _nearest_point(lane: Lane, ground: _Ground) -> tuple[float, float, float, float, Lane]:
+    """Return the point of a straight lane nearest to a ground's middle: squared distance, metres
+    along the lane, x, y, lane."""
     start, end = lane.center_line.nodes
-    right, up = (end.x - start.x) / lane.length, (end.y - start.y) / lane.length
-    along = _clamp((x - start.x) * right + (y - start.y) * up, 0.0, lane.length)
-    at_x, at_y = start.x + right * along, start.y + up * along
-    return (at_x - x) ** 2 + (at_y - y) ** 2, along, at_x, at_y, lane
+    right = (end.x - start.x) / lane.length
+    up = (end.y - start.y) / lane.length
+    metres = (ground.x - start.x) * right + (ground.y - start.y) * up
+    metres = _clamp(metres, 0.0, lane.length)
+    x = start.x + right * metres
+    y = start.y + up * metres
+    return (x - ground.x) ** 2 + (y - ground.y) ** 2, metres, x, y, lane
 
 
-def _add_poi(made: Map, aoi: Aoi, name: str, category: str, x: float, y: float) -> None:
-    poi = made.pois.add(id=FIRST_POI + len(made.pois), name=name, category=category, aoi_id=aoi.id)
-    poi.position.x, poi.position.y = round(x, 2), round(y, 2)
+def _add_poi(city: Map, aoi: Aoi, name: str, category: str, x: float, y: float) -> None:
+    poi = city.pois.add(id=FIRST_POI + len(city.pois), name=name, category=category, aoi_id=aoi.id)
+    poi.position.x = round(x, 2)
+    poi.position.y = round(y, 2)
     aoi.poi_ids.append(poi.id)
 
 
@@ -205,15 +224,15 @@ def _clamp(value: float, lowest: float, highest: float) -> float:
 
 def _names(rng: Random) -> Iterator[str]:
     """Yield heads of names in a seeded order, each once."""
-    left = [head + tail for head in CITY["name_heads"] for tail in CITY["name_tails"]]
-    while left:
-        yield left.pop(int(rng.random() * len(left)))
+    unused = [*map("".join, product(CITY["name_heads"], CITY["name_tails"]))]
+    while unused:
+        yield unused.pop(int(rng.random() * len(unused)))
 
 
 def pick(rng: Random, choices: Sequence[T]) -> T:
     return choices[int(rng.random() * len(choices))]
 
 
-def _around(rng: Random, reach: float) -> float:
+def _offset(rng: Random, reach: float) -> float:
     """Draw a number between -reach and reach."""
     return (2 * rng.random() - 1) * reach

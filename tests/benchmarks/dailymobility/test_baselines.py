@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from harness.benchmarks.agents.city import Aoi, City, Poi
 from harness.benchmarks.agents.resident import Resident
 from harness.benchmarks.dailymobility import baselines
-from harness.benchmarks.dailymobility.baselines import BASELINES, INTENTIONS, Place
+from harness.benchmarks.dailymobility.baselines import BASELINES, INTENTIONS, PlaceToGo
 from harness.benchmarks.dailymobility.day import INTENTIONS as NAMES
 from harness.benchmarks.dailymobility.plan import Nearby, messages, prompt_of
-from harness.benchmarks.dailymobility.plan_reply import Reading, read
+from harness.benchmarks.dailymobility.plan_reply import PlannedDay, read
 from harness.model import Completion
 from tests.support import examples
 from tests.support.scripted import answer
@@ -40,22 +40,22 @@ CITY = City(
     "",
 )
 NEARBY = Nearby(CITY)
-PLACES = NEARBY.of(Resident("1", 1, HOME, WORK, {})).places
+PLACES = NEARBY.surroundings(Resident("1", 1, HOME, WORK, {})).places
 MODELS = list(BASELINES)
 
 
 def prompt(age: int = 30, template: Path | None = None, work: int = WORK) -> list[dict[str, Any]]:
     """Messages as plan mode makes them."""
     resident = Resident("1", 1, HOME, work, {"age": age})
-    made = messages(prompt_of(template), resident, NEARBY.of(resident))
+    made = messages(prompt_of(template), resident, NEARBY.surroundings(resident))
     return [{"role": message.role, "content": message.content} for message in made]
 
 
-def day(model: str, messages: list[dict[str, Any]], seed: int = 0) -> Reading:
+def day(model: str, messages: list[dict[str, Any]], seed: int = 0) -> PlannedDay:
     """The reply as plan mode reads it."""
     return read(
         Completion(answer(model, messages, seed)),
-        NEARBY.of(Resident("1", 1, HOME, WORK, {})).places,
+        NEARBY.surroundings(Resident("1", 1, HOME, WORK, {})).places,
     )
 
 
@@ -73,17 +73,17 @@ def test_our_prompt_is_read_for_home_work_and_places() -> None:
     reading = baselines.read(prompt()[-1]["content"])
     assert (reading.home, reading.work) == (HOME, WORK)
     assert reading.places == (
-        Place(SHOP, "shopping", 300),
-        Place(NEAR_HOME, "eating out", 4950),
-        Place(NEAR_WORK, "eating out", 100),
-        Place(PARK, "leisure and entertainment", 4900),
+        PlaceToGo(SHOP, "shopping", 300),
+        PlaceToGo(NEAR_HOME, "eating out", 4950),
+        PlaceToGo(NEAR_WORK, "eating out", 100),
+        PlaceToGo(PARK, "leisure and entertainment", 4900),
     )
 
 
 def test_lines_under_other_headings_are_no_places() -> None:
     """Only a heading with an intention opens a list, and any other heading closes it."""
     text = "### 地铁（subway）\n- AOI 1\n### 购物（shopping）\n- AOI 2\n## 其他\n- AOI 3"
-    assert baselines.read(text).places == (Place(2, "shopping", 0),)
+    assert baselines.read(text).places == (PlaceToGo(2, "shopping", 0),)
 
 
 def test_the_intentions_are_those_of_the_benchmark() -> None:

@@ -338,7 +338,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def lists(*radii: float) -> Lists:
     values = {name: np.array(found, dtype=np.float64) for name, found in four().items()}
-    return Lists.of({**values, RADIUS: np.array(radii)})
+    return Lists.from_values({**values, RADIUS: np.array(radii)})
 
 
 TRUTH = lists(500.0, 3000.0, 9000.0)

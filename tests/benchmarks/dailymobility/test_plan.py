@@ -90,7 +90,7 @@ class Script:
 def messages(
     city: City = SMALL, resident: Resident = RESIDENT, prompt: Template = PROMPT
 ) -> tuple[Message, ...]:
-    return plan.messages(prompt, resident, Nearby(city).of(resident))
+    return plan.messages(prompt, resident, Nearby(city).surroundings(resident))
 
 
 def text(city: City = SMALL, resident: Resident = RESIDENT) -> str:
@@ -101,7 +101,7 @@ def offered(city: City, intention: int, resident: Resident = RESIDENT) -> list[i
     """Numbers of the AOIs offered for an intention, from A."""
     return [
         found.aoi - A
-        for found in Nearby(city).of(resident).candidates
+        for found in Nearby(city).surroundings(resident).candidates
         if found.intention == intention
     ]
 
@@ -256,7 +256,7 @@ def test_an_area_is_offered_once_for_an_intention() -> None:
     found = City(
         {HOME: aoi(HOME, 0, 0), WORK: aoi(WORK, 12, 0), mall: aoi(mall, 15, 0)}, pois, {}, "", ""
     )
-    candidates = Nearby(found).of(RESIDENT).candidates
+    candidates = Nearby(found).surroundings(RESIDENT).candidates
     assert [(candidate.intention, candidate.aoi, candidate.name) for candidate in candidates] == [
         (5, mall, "商场"),
         (6, mall, "近店"),
@@ -267,7 +267,7 @@ def test_a_rich_city_offers_between_20_and_40_places() -> None:
     """The same for the same resident, and not more however many there are."""
     kinds = ["amenity|cafe", "leisure|park", "building|retail", "amenity|bank"]
     rich = city([(7.0 * n, 5.0 * n, f"处{n}", kinds[n % 4]) for n in range(400)])
-    places = Nearby(rich).of(RESIDENT).places
+    places = Nearby(rich).surroundings(RESIDENT).places
     assert 20 <= len(places.candidates) <= 40
     assert text(rich) == text(rich)
 
@@ -285,7 +285,7 @@ def test_a_point_outside_every_area_is_not_offered() -> None:
     """One goes to AOIs; a point of interest whose AOI the map lacks cannot be gone to."""
     pois = {1: Poi(1, "店", "amenity|cafe", 1.0, 1.0, 0)}
     lost = City({HOME: aoi(HOME, 0, 0), WORK: aoi(WORK, 9, 9)}, pois, {}, "", "")
-    assert Nearby(lost).of(RESIDENT).candidates == ()
+    assert Nearby(lost).surroundings(RESIDENT).candidates == ()
 
 
 # Other templates
@@ -437,7 +437,7 @@ def test_json_mode_is_asked_for_in_every_request_or_in_none(structured: Structur
 def test_day_that_fits_the_schema_is_read_without_repairs() -> None:
     """Every time, intention and place that the schema has: its AOIs are those that the prompt
     shows, as text."""
-    script, places = Script(reply()), Nearby(SMALL).of(RESIDENT).places
+    script, places = Script(reply()), Nearby(SMALL).surroundings(RESIDENT).places
     played(script, structured="json_schema")
     segments = (script.asked[0].schema or {})["properties"]["segments"]
     values = {name: part["enum"] for name, part in segments["items"]["properties"].items()}
@@ -457,7 +457,7 @@ def test_day_that_fits_the_schema_is_read_without_repairs() -> None:
 
 def test_what_the_prompt_shows_as_places_can_be_answered() -> None:
     """Each AOI that it lists is accepted without a warning."""
-    places = Nearby(SMALL).of(RESIDENT).places
+    places = Nearby(SMALL).surroundings(RESIDENT).places
     for number in (HOME, WORK, A + 2, A + 3, A + 4, A + 5):
         assert f"AOI {number}" in text()
         assert read(reply(number), places).warnings == ()

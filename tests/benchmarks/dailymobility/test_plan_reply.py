@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.benchmarks.dailymobility import plan_reply
 from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
-from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, Reading
+from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, PlannedDay
 from harness.model import Completion
 from tests.support import examples
 from tests.support.readings import Invalid, reading_of
@@ -39,13 +39,13 @@ def said(data: Any) -> str:
 GOOD = said({"segments": SEGMENTS})
 
 
-def read(completion: Completion, places: Places) -> Reading | Invalid:
+def read(completion: Completion, places: Places) -> PlannedDay | Invalid:
     return reading_of(plan_reply.read, completion, places)
 
 
-def readable(text: str) -> Reading:
+def readable(text: str) -> PlannedDay:
     reading = read(Completion(text), PLACES)
-    assert isinstance(reading, Reading), reading
+    assert isinstance(reading, PlannedDay), reading
     return reading
 
 
@@ -74,7 +74,7 @@ def one_place(intention: Any, place: Any) -> str:
 def test_segments_become_48_half_hours() -> None:
     """Each half hour has the intention and the AOI of the segment that it lies in."""
     assert len(INTENDED) == len(VISITED) == SLOTS
-    assert readable(GOOD) == Reading(INTENDED, VISITED)
+    assert readable(GOOD) == PlannedDay(INTENDED, VISITED)
 
 
 @pytest.mark.parametrize("pairs", [False, True], ids=["objects", "pairs"])
@@ -84,14 +84,14 @@ def test_slots_are_read_one_by_one(pairs: bool) -> None:
         [intention, place] if pairs else {"intention": intention, "place": place}
         for intention, place in zip(INTENDED, VISITED, strict=True)
     ]
-    assert readable(said({"slots": slots})) == Reading(INTENDED, VISITED)
+    assert readable(said({"slots": slots})) == PlannedDay(INTENDED, VISITED)
 
 
 def test_what_else_the_object_holds_does_not_matter() -> None:
     """Fields nobody asked for are left alone, in the day and in its segments; empty `segments` give
     way to `slots`."""
     slots = [{"intention": 3, "place": "home", "备注": "闲"}] * SLOTS
-    assert readable(said({"理由": [1], "segments": [], "slots": slots})) == Reading(
+    assert readable(said({"理由": [1], "segments": [], "slots": slots})) == PlannedDay(
         (3,) * SLOTS, (HOME,) * SLOTS
     )
 
@@ -100,7 +100,7 @@ def test_what_else_the_object_holds_does_not_matter() -> None:
 def test_an_intention_has_three_names(number: int) -> None:
     """English, Chinese or its number, also as text; none of them is a repair."""
     for name in (INTENTIONS[number], INTENTIONS_ZH[number], number, str(number)):
-        assert readable(one_place(name, "home")) == Reading((number,) * SLOTS, (HOME,) * SLOTS)
+        assert readable(one_place(name, "home")) == PlannedDay((number,) * SLOTS, (HOME,) * SLOTS)
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_an_intention_has_three_names(number: int) -> None:
 )
 def test_a_place_is_a_word_or_an_aoi(place: Any, aoi: int) -> None:
     """As the prompt writes it, with or without `AOI`; none of it is a repair."""
-    assert readable(one_place("other", place)) == Reading((3,) * SLOTS, (aoi,) * SLOTS)
+    assert readable(one_place("other", place)) == PlannedDay((3,) * SLOTS, (aoi,) * SLOTS)
 
 
 def test_home_and_work_exist_even_where_the_map_lacks_them() -> None:
     """They are the task's to give, not the model's."""
     places = Places(HOME, WORK, frozenset(), frozenset())
-    assert isinstance(read(Completion(one_place("work", WORK)), places), Reading)
+    assert isinstance(read(Completion(one_place("work", WORK)), places), PlannedDay)
 
 
 def test_places_of_the_city_that_were_not_offered_are_taken_and_told() -> None:
@@ -158,7 +158,7 @@ def test_places_of_the_city_that_were_not_offered_are_taken_and_told() -> None:
 )
 def test_a_repaired_reply_says_how(text: str, repairs: tuple[str, ...]) -> None:
     """The day is the same; every kind of repair is named once."""
-    assert readable(text) == Reading(INTENDED, VISITED, repairs)
+    assert readable(text) == PlannedDay(INTENDED, VISITED, repairs)
 
 
 @pytest.mark.parametrize("written", ["8:00", "08：00", "08:00:00", " 08:00 "])
@@ -166,7 +166,7 @@ def test_half_hours_are_read_as_people_write_them(written: str) -> None:
     """One digit, seconds, a full-width colon and white space are no repairs."""
     segments = [dict(segment) for segment in SEGMENTS]
     segments[0]["end"] = segments[1]["start"] = written
-    assert readable(said({"segments": segments})) == Reading(INTENDED, VISITED)
+    assert readable(said({"segments": segments})) == PlannedDay(INTENDED, VISITED)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,9 @@ def test_segments_that_end_a_minute_early_are_closed_by_rounding() -> None:
     """`00:00` to `07:59`, then from `08:00`: a common way to write it, and no gap."""
     ends = ["07:59", "08:59", "12:29", "12:59", "17:59", "23:59"]
     segments = [segment | {"end": end} for segment, end in zip(SEGMENTS, ends, strict=True)]
-    assert readable(said({"segments": segments})) == Reading(INTENDED, VISITED, ("rounded_time",))
+    assert readable(said({"segments": segments})) == PlannedDay(
+        INTENDED, VISITED, ("rounded_time",)
+    )
 
 
 # Replies that cannot be used
@@ -328,10 +330,10 @@ KINDS = {"empty", "no_json", "not_object", "no_day", "wrong_length", "bad_time",
 KINDS |= {"unknown_intention", "unknown_place"}
 
 
-def check(reading: Reading | Invalid) -> None:
+def check(reading: PlannedDay | Invalid) -> None:
     """A whole day of known intentions at known places, or a kind with a sentence that can be
     sent."""
-    if isinstance(reading, Reading):
+    if isinstance(reading, PlannedDay):
         assert len(reading.intentions) == len(reading.places) == SLOTS
         assert set(reading.intentions) <= set(INTENTIONS)
         assert set(reading.places) <= {HOME, WORK, CAFE, PARK, FAR}
@@ -433,6 +435,6 @@ def test_a_line_of_the_prompt_names_its_place(place: str) -> None:
         "segments": [{"start": "00:00", "end": "24:00", "intention": "eating_out", "place": place}]
     }
     reading = read(Completion(orjson.dumps(day).decode()), places)
-    assert isinstance(reading, Reading)
+    assert isinstance(reading, PlannedDay)
     assert reading.places == (500000003,) * 48 and reading.intentions == (6,) * 48
     assert set(reading.repairs) == {"place_spelling", "intention_spelling"}

@@ -56,7 +56,7 @@ def some_lists(seed: int, residents: int = 40) -> Lists:
 
 
 def with_radii(sample: Sample, *radii: float) -> Sample:
-    return {**sample, RADIUS: Numbers.of(np.array(radii, dtype=np.float64))}
+    return {**sample, RADIUS: Numbers.count(np.array(radii, dtype=np.float64))}
 
 
 def by_scipy(truth: Lists, sample: Lists, *, edges_of_truth: bool) -> list[float]:
@@ -108,7 +108,7 @@ def test_asbench_is_blind_to_shift_and_unit() -> None:
 def test_asbench_cannot_fall_below_16_7() -> None:
     """Four distances of disjoint histograms are the root of ln 2 each: 100 x (1 - 0.8326) =
     16.74."""
-    a = Numbers.of(np.array([0.0, 1.0]))
+    a = Numbers.count(np.array([0.0, 1.0]))
     b = Numbers(np.array([0.0, 0.5, 1.0]), np.array([1, 10**12, 1]))
     worst = asbench(dict.fromkeys(METRICS, a), dict.fromkeys(METRICS, b)).final
     assert worst == pytest.approx(100 * (1 - math.sqrt(math.log(2))), abs=0.01)

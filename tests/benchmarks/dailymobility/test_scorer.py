@@ -30,8 +30,8 @@ from harness.benchmarks.dailymobility.protocols import (
     SEQUENCES,
     all_protocols,
 )
-from harness.benchmarks.dailymobility.scores import Estimate
-from harness.benchmarks.dailymobility.spread import FINAL, Side, both, mixed
+from harness.benchmarks.dailymobility.scores import DivergenceEstimate
+from harness.benchmarks.dailymobility.spread import FINAL, Side, mixed, spread_of_both
 from harness.document import Block, Heading, Paragraph, Table
 from harness.model import JSON, Record, RunFacts
 from harness.reporting.report import blocks, headline
@@ -91,7 +91,7 @@ def a_truth(seed: int = 9, residents: int = 100) -> GroundTruth:
         SEQUENCES: sequences.astype(np.float64),
         PROPORTIONS: proportions,
     }
-    return GroundTruth.of(Lists.of(columns), "0" * 64)
+    return GroundTruth.from_lists(Lists.from_values(columns), "0" * 64)
 
 
 TRUTH = a_truth()
@@ -143,7 +143,7 @@ def lists_of(records: Sequence[Record]) -> Lists:
         SEQUENCES: "intentions",
         PROPORTIONS: "intention_proportions",
     }
-    return Lists.of(
+    return Lists.from_values(
         {
             metric: np.array([day.data[name] for day in records], dtype=np.float64)
             for metric, name in names.items()
@@ -227,8 +227,8 @@ def without(records: Sequence[Record]) -> Iterator[dict[str, float]]:
         }
 
 
-def figures(records: Sequence[Record]) -> dict[str, Estimate]:
-    estimates: dict[str, Estimate] = SCORER.score(records).tally.estimates
+def figures(records: Sequence[Record]) -> dict[str, DivergenceEstimate]:
+    estimates: dict[str, DivergenceEstimate] = SCORER.score(records).tally.estimates
     return estimates
 
 
@@ -303,7 +303,7 @@ def test_intervals_have_the_spread_of_residents_that_are_left_out_with_curvature
 def side_of(records: Sequence[Record]) -> Side:
     rows = rows_of(records).astype(np.int64)
     totals = rows.sum(axis=0)
-    return Side.of([rows], totals, TRUTH.totals, bench_days.figures(TRUTH.totals, totals))
+    return Side.from_counts([rows], totals, TRUTH.totals, bench_days.figures(TRUTH.totals, totals))
 
 
 def parts_of(records: Sequence[Record]) -> Array:
@@ -339,8 +339,8 @@ def test_spread_over_both_sides_is_the_same_whichever_is_the_run() -> None:
     a, b = (rows_of(some_days(users, users)).astype(np.int64) for users in (60, 90))
     p, q = a.sum(axis=0), b.sum(axis=0)
     values = bench_days.figures(p, q)
-    one, other = Side.of([a], p, q, values), Side.of([b], q, p, values)
-    there, back = both(one, other, mixed(p, q)), both(other, one, mixed(q, p))
+    one, other = Side.from_counts([a], p, q, values), Side.from_counts([b], q, p, values)
+    there, back = spread_of_both(one, other, mixed(p, q)), spread_of_both(other, one, mixed(q, p))
     for name in ("variance", "third", "noise", "curve", "untied"):
         assert getattr(there, name) == pytest.approx(getattr(back, name))
     assert (there.noise > one.spread.noise + other.spread.noise).all()
@@ -354,10 +354,12 @@ def test_curvature_over_both_sides_has_that_by_both_shares() -> None:
         np.repeat([1, 1, 48, 7], [51, 12, 7, 50]),
     )
     run = side_of(some_days(60))
-    truth = Side.of([TRUTH.counts], TRUTH.totals, totals, bench_days.figures(TRUTH.totals, totals))
+    truth = Side.from_counts(
+        [TRUTH.counts], TRUTH.totals, totals, bench_days.figures(TRUTH.totals, totals)
+    )
     shares = TRUTH.totals / (100 * each) + totals / (60 * each)
     second = np.array([-1 / (2 * np.log(2) * share) if share else 0.0 for share in shares])
-    found = both(run, truth, mixed(TRUTH.totals, totals))
+    found = spread_of_both(run, truth, mixed(TRUTH.totals, totals))
     extra = found.curve - run.spread.curve - truth.spread.curve
     of_score = -sum(second * run.pull[:, 0] * truth.pull[:, 0]) / 4 * 2 / 6000
     of_radius = sum((second * run.pull[:, 1] * truth.pull[:, 1])[:51]) * 2 / 6000
@@ -745,7 +747,7 @@ def test_the_ceiling_is_what_draws_of_the_ground_truth_score() -> None:
     columns = {
         name: np.repeat(TRUTH.lists.columns[name][:1], 5, axis=0) for name in TRUTH.lists.columns
     }
-    alike = GroundTruth.of(Lists(columns), "0" * 64).ceiling(3)
+    alike = GroundTruth.from_lists(Lists(columns), "0" * 64).ceiling(3)
     assert alike["final_score"] == alike["range95"][0] == 100.0 and alike["JSD_per_slot"] == 0.0
     few, many = (TRUTH.ceiling(count)["final_score"] for count in (5, 500))
     assert few < many < 100.0
@@ -757,6 +759,6 @@ def test_a_ground_truth_of_many_is_drawn_in_pieces_to_the_same_ceiling() -> None
         name: np.tile(column, (15, *[1] * (column.ndim - 1)))
         for name, column in TRUTH.lists.columns.items()
     }
-    once = GroundTruth.of(Lists(several), "0" * 64)
+    once = GroundTruth.from_lists(Lists(several), "0" * 64)
     assert once.residents * RESAMPLES > CELLS
     assert abs(once.ceiling(50)["final_score"] - TRUTH.ceiling(50)["final_score"]) < 0.5
