@@ -106,7 +106,11 @@ class City:
     )
 
     def nearby(
-        self, x: float, y: float, radius: float, category: str | Collection[str] | None = None
+        self,
+        x: float,
+        y: float,
+        radius: float,
+        category: str | Collection[str] | None = None,
     ) -> list[Poi]:
         """Return POIs with |dx| <= radius and |dy| <= radius, a square, in the order of upstream's
         `get_around_poi`.
@@ -114,12 +118,13 @@ class City:
         `category` is the last level of the category, or several of which one must be it; None is
         any.
         """
-        pois, points = self._located
-        found = [pois[row] for row in points.in_square(x, y, radius).tolist()]
+        all_pois, points = self._located
+        pois = [all_pois[row] for row in points.in_square(x, y, radius).tolist()]
         if category is None:
-            return found
-        wanted = (category,) if isinstance(category, str) else category
-        return [poi for poi in found if levels(poi.category)[-1] in wanted]
+            return pois
+        if isinstance(category, str):
+            category = (category,)
+        return [poi for poi in pois if levels(poi.category)[-1] in category]
 
     def nearest(self, x: float, y: float, kinds: Collection[str], count: int) -> list[Poi]:
         """Return the `count` nearest POIs that have one of `kinds` as some level of their category,
@@ -128,12 +133,16 @@ class City:
         Only POIs in an AOI of the city, which are the ones one can go to. Of equally near ones the
         map's order decides.
         """
-        found = self._of_kinds.get(wanted := frozenset(kinds))
-        if found is None:
-            reachable = [poi for poi in self.pois.values() if poi.aoi_id in self.aois]
-            pois = [poi for poi in reachable if not wanted.isdisjoint(levels(poi.category))]
-            found = self._of_kinds[wanted] = (pois, _points(pois))
-        return [found[0][row] for row in found[1].nearest(x, y, count).tolist()]
+        key = frozenset(kinds)
+        if key not in self._of_kinds:
+            pois = [
+                poi
+                for poi in self.pois.values()
+                if poi.aoi_id in self.aois and not key.isdisjoint(levels(poi.category))
+            ]
+            self._of_kinds[key] = (pois, _points(pois))
+        pois, points = self._of_kinds[key]
+        return [pois[row] for row in points.nearest(x, y, count).tolist()]
 
     @cached_property
     def _located(self) -> _Located:
@@ -177,92 +186,119 @@ def read_city(data: bytes, where: str) -> City:
     from google.protobuf.message import DecodeError  # comes with the format
 
     try:
-        found = map_type.FromString(data)
+        city = map_type.FromString(data)
     except DecodeError:
         raise BadInput(
             f"{where}: expected a map of a city (city.map.v2.Map), got bytes that are none"
         ) from None
-    if not found.aois:
+    if not city.aois:
         raise BadInput(
             f"{where}: expected a map of a city (city.map.v2.Map), got one without any AOI"
         )
+    lanes = ((lane.id, lane.center_line.nodes, 0) for lane in city.lanes)
     return City(
-        aois=_aois(found.aois, where),
-        pois=_pois(found.pois, where),
-        lanes=_lines("Lane", ((lane.id, lane.center_line.nodes, 0) for lane in found.lanes), where),
-        projection=found.header.projection,
+        aois=_aois(city.aois, where),
+        pois=_pois(city.pois, where),
+        lanes=_lines("Lane", lanes, where),
+        projection=city.header.projection,
         sha256=hashlib.sha256(data).hexdigest(),
     )
 
 
-def _aois(given: Sequence[Any], where: str) -> dict[int, Aoi]:
-    """AOIs with an area are polygons, also with an area of 0; the others are the first of their
-    positions."""
-    shapes = (
-        (a.id, a.positions, 3) if a.HasField("area") else (a.id, a.positions[:1], 1) for a in given
-    )
-    outlines = _lines("Aoi", shapes, where)
-    found = {}
-    for aoi, outline, (x, y) in zip(given, outlines.values(), outlines.centroids(), strict=True):
-        land_use, poi_ids, use = (
-            intern(aoi.urban_land_use),
-            tuple(aoi.poi_ids),
-            _optional(aoi, "land_use"),
+def _aois(entries: Sequence[Any], where: str) -> dict[int, Aoi]:
+    outlines = _lines("Aoi", map(_aoi_shape, entries), where)
+    aois = {}
+    for entry, outline, centroid in zip(
+        entries, outlines.values(), outlines.centroids(), strict=True
+    ):
+        aois[entry.id] = Aoi(
+            id=entry.id,
+            x=centroid[0],
+            y=centroid[1],
+            outline=outline,
+            area=entry.area,
+            # A city has few uses and categories: each is held once.
+            land_use=intern(entry.urban_land_use),
+            poi_ids=tuple(entry.poi_ids),
+            joins=_joins(entry),
+            name=entry.name,
+            type=entry.type,
+            use=_optional(entry, "land_use"),
         )
-        found[aoi.id] = Aoi(
-            aoi.id, x, y, outline, aoi.area, land_use, poi_ids, _joins(aoi), aoi.name, aoi.type, use
-        )
-    return found
+    return aois
+
+
+def _aoi_shape(aoi: Any) -> tuple[int, Collection[Any], int]:
+    """Return id, corners, and how many are needed: an AOI with an area, also of 0, is a polygon,
+    any other is the first of its positions."""
+    if aoi.HasField("area"):
+        return aoi.id, aoi.positions, 3
+    return aoi.id, aoi.positions[:1], 1
 
 
 def _optional(place: Message, name: str) -> int | None:
-    return getattr(place, name) if place.HasField(name) else None
+    if not place.HasField(name):
+        return None
+    value: int = getattr(place, name)
+    return value
 
 
 def _joins(aoi: object) -> dict[str, tuple[tuple[float, float], ...]]:
-    return {name: tuple(map(of, getattr(aoi, name))) for name, of in _JOINS.items()}
+    return {name: tuple(map(pair, getattr(aoi, name))) for name, pair in _JOINS.items()}
 
 
-def _pois(given: Iterable[Any], where: str) -> dict[int, Poi]:
-    found: dict[int, Poi] = {}
-    for poi in given:
-        number, x, y = poi.id, poi.position.x, poi.position.y
-        if number in found:
-            _refuse(where, "Poi", number, DUPLICATE)
-        if not poi.HasField("position"):
-            _refuse(where, "Poi", number, "it has no position")
+def _pois(entries: Iterable[Any], where: str) -> dict[int, Poi]:
+    pois: dict[int, Poi] = {}
+    for entry in entries:
+        x = entry.position.x
+        y = entry.position.y
+        if entry.id in pois:
+            _refuse(where, "Poi", entry.id, DUPLICATE)
+        if not entry.HasField("position"):
+            _refuse(where, "Poi", entry.id, "it has no position")
+        # Written so that NaN is refused, too.
         if not (abs(x) <= FURTHEST and abs(y) <= FURTHEST):
-            _refuse_coordinates(where, "Poi", number, x, y)
-        functions, capacity = tuple(poi.functions), _optional(poi, "capacity")
-        found[number] = Poi(
-            number, poi.name, intern(poi.category), x, y, poi.aoi_id, functions, capacity
+            _refuse_coordinates(where, "Poi", entry.id, x, y)
+        pois[entry.id] = Poi(
+            id=entry.id,
+            name=entry.name,
+            category=intern(entry.category),
+            x=x,
+            y=y,
+            aoi_id=entry.aoi_id,
+            functions=tuple(entry.functions),
+            capacity=_optional(entry, "capacity"),
         )
-    return found
+    return pois
 
 
 def _lines(kind: str, shapes: Iterable[tuple[int, Collection[Any], int]], where: str) -> Lines:
     """Return the lines of shapes: id, corners, and how many corners are needed at least."""
     counts: dict[int, int] = {}
-    flat = array("d")  # far quicker than to make an array of tuples
+    # Far quicker than to make an array of tuples.
+    flat = array("d")
     for number, corners, needed in shapes:
         if number in counts:
             _refuse(where, kind, number, DUPLICATE)
         if len(corners) < needed:
-            _refuse(where, kind, number, f"expected {needed} positions or more, got {len(corners)}")
+            _refuse(
+                where,
+                kind,
+                number,
+                f"expected {needed} positions or more, got {len(corners)}",
+            )
         counts[number] = len(corners)
         for corner in corners:
             flat.append(corner.x)
             flat.append(corner.y)
-    xy, ids, corners_of = (
-        np.array(flat, np.float64).reshape(-1, 2),
-        list(counts),
-        np.array([*counts.values()], np.intp),
-    )
-    odd = np.flatnonzero(~(np.abs(xy) <= FURTHEST).all(axis=1))
-    if odd.size:
-        row = int(np.searchsorted(np.cumsum(corners_of), odd[0], "right"))
-        _refuse_coordinates(where, kind, ids[row], *xy[odd[0]].tolist())
-    return Lines(ids, corners_of, xy)
+    xy = np.array(flat, np.float64).reshape(-1, 2)
+    ids = list(counts)
+    corner_counts = np.array([*counts.values()], np.intp)
+    invalid = np.flatnonzero(~(np.abs(xy) <= FURTHEST).all(axis=1))
+    if invalid.size:
+        row = int(np.searchsorted(np.cumsum(corner_counts), invalid[0], "right"))
+        _refuse_coordinates(where, kind, ids[row], *xy[invalid[0]].tolist())
+    return Lines(ids, corner_counts, xy)
 
 
 def _refuse_coordinates(where: str, kind: str, number: int, x: float, y: float) -> NoReturn:

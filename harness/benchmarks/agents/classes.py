@@ -23,6 +23,7 @@ from harness.benchmarks.agents.simulator import SPEEDS
 
 SLEEP, DRIVING, WALKING = 1, 2, 3
 """The numbers of `Status` that occur here. Whoever is in an AOI has the first, as upstream."""
+STATUSES = {"driving": DRIVING, "walking": WALKING}
 LOGGER = "harness.agent"
 Self = TypeVar("Self", bound="Fields")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -57,15 +58,7 @@ class Fields:
                 if name in values:
                     setattr(self, name, values[name])
                 elif hasattr(cls, name):
-                    default = getattr(cls, name)
-                    of_pydantic = getattr(default, "get_default", None)  # a `Field(...)`
-                    setattr(
-                        self,
-                        name,
-                        of_pydantic(call_default_factory=True)
-                        if of_pydantic
-                        else deepcopy(default),
-                    )
+                    setattr(self, name, _default(getattr(cls, name)))
                 else:
                     raise TypeError(f"{cls.__name__}: {name} is missing")
 
@@ -75,6 +68,14 @@ class Fields:
 
     def model_dump(self) -> dict[str, Any]:
         return dict(vars(self))
+
+
+def _default(value: Any) -> Any:
+    # A `Field(...)` of pydantic makes its default.
+    get_default = getattr(value, "get_default", None)
+    if get_default:
+        return get_default(call_default_factory=True)
+    return deepcopy(value)
 
 
 class MemoryAttribute(Fields):
@@ -278,12 +279,18 @@ class CitizenAgentBase(Agent):
     async def update_motion(self) -> None:
         """Write the simulator's state of this resident into the status, which is its only source
         for the agent."""
-        walker, mode = self._harness.route.walker, self._harness.route.walker.mode
+        walker = self._harness.route.walker
+        mode = walker.mode
+        status = SLEEP
+        speed = 0.0
+        if mode is not None:
+            status = STATUSES[mode]
+            speed = SPEEDS[mode]
         motion = {
             "id": self._id,
-            "status": SLEEP if mode is None else {"driving": DRIVING, "walking": WALKING}[mode],
+            "status": status,
             "position": walker.position,
-            "v": 0.0 if mode is None else SPEEDS[mode],
+            "v": speed,
             "direction": 0.0,
             "activity": "",
             "l": 0.0,

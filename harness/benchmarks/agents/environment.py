@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
+from itertools import repeat
 from operator import index
 from time import gmtime, strftime
 from typing import Any, NoReturn, SupportsIndex
@@ -24,26 +25,36 @@ from harness.benchmarks.agents.interface import (
     Incomplete,
     Refuses,
 )
-from harness.benchmarks.agents.simulator import Stop
+from harness.benchmarks.agents.simulator import Mode, Stop
 from harness.benchmarks.agents.spatial import geometry, lnglat
 
 DAY_SECONDS = 86400
 FIRST_POI = 700_000_000
 """Ids from here on are POIs, below are AOIs."""
 WALK, DRIVE = 1, 2
-LARGEST_MODE = 8
+MAX_MODE = 8
+"""Largest `TripMode` of upstream."""
 UNKNOWN = "Don't know"
 """Upstream's answer for what the environment says nothing of."""
 
 POI_CATG_DICT: dict[str, list[str]] = {
-    kind: words.split() for kind, words in UPSTREAM["kinds"].items()
+    kind: categories.split() for kind, categories in UPSTREAM["kinds"].items()
 }
 
 Centre = Any
 """A pair of coordinates in metres, or something with `x` and `y`, such as a shapely point."""
 
 
-AOI_DECLARED = ("id", "name", "type", *LISTS, "area", "land_use", "urban_land_use", "poi_ids")
+AOI_DECLARED = (
+    "id",
+    "name",
+    "type",
+    *LISTS,
+    "area",
+    "land_use",
+    "urban_land_use",
+    "poi_ids",
+)
 """Fields of an AOI in the order in which the map's message declares them; their numbers have
 another."""
 
@@ -52,13 +63,13 @@ def _of_all(name: str) -> Any:
     """Return a method of `dict` that sees late fields too."""
     method = getattr(dict, name)
 
-    def seeing(self: Place, *given: object) -> Any:
-        for place in (self, *given):
+    def on_all_fields(self: Place, *arguments: object) -> Any:
+        for place in (self, *arguments):
             if isinstance(place, Place):
                 place.complete()
-        return method(self, *given)
+        return method(self, *arguments)
 
-    return seeing
+    return on_all_fields
 
 
 class Place(dict[str, Any]):
@@ -80,11 +91,11 @@ class Place(dict[str, Any]):
         """Make all fields. Their order depends on nobody who used some of them before: residents
         share places."""
         if self._late:
-            made = {name: self[name] for name in self._order if name in self}
-            made |= dict(dict.items(self))
+            fields = {name: self[name] for name in self._order if name in self}
+            fields |= dict(dict.items(self))
             self._late = ()
             self.clear()
-            self.update(made)
+            self.update(fields)
 
     def __missing__(self, name: str) -> Any:
         if name in self._late:
@@ -123,7 +134,8 @@ class MapData(Incomplete):
         try:
             lnglat(city.projection, np.zeros((1, 2)))
         except (ValueError, KeyError) as error:
-            self._shapes, self._unprojected = ("shapely_xy",), str(error)
+            self._shapes = ("shapely_xy",)
+            self._unprojected = str(error)
         self.aois: dict[int, Place] = {aoi.id: self._aoi(aoi) for aoi in city.aois.values()}
 
     @cached_property
@@ -144,18 +156,18 @@ class MapData(Incomplete):
         """Raise `KeyError` for one that is not on the map."""
         if poi_id not in self._pois:
             poi = self._city.pois[poi_id]
-            at = as_message({"x": poi.x, "y": poi.y})
+            # By the numbers of the message's fields.
             fields = {
                 "id": poi.id,
                 "name": poi.name,
                 "category": poi.category,
-                "position": at,
+                "position": as_message({"x": poi.x, "y": poi.y}),
                 "aoi_id": poi.aoi_id,
             }
-            fields |= {} if poi.capacity is None else {"capacity": poi.capacity}
-            self._pois[poi_id] = self._place(
-                as_message(fields | {"functions": list(poi.functions)})
-            )
+            if poi.capacity is not None:
+                fields["capacity"] = poi.capacity
+            fields["functions"] = list(poi.functions)
+            self._pois[poi_id] = self._place(as_message(fields))
         return self._pois[poi_id]
 
     def query_pois(
@@ -174,20 +186,15 @@ class MapData(Incomplete):
         without `radius` in map order.
         """
         x, y = coordinates(center)
-        if radius is None:
-            found: Sequence[Poi] = list(self._city.pois.values())
-        else:
-            prefix = category_prefix or ""
-            found = [
-                poi for poi in self._city.nearby(x, y, radius) if poi.category.startswith(prefix)
-            ]
+        pois: Sequence[Poi] = list(self._city.pois.values())
+        if radius is not None:
+            nearby = self._city.nearby(x, y, radius)
+            pois = [poi for poi in nearby if poi.category.startswith(category_prefix or "")]
         if not return_distance:
-            return [self.get_poi(poi.id) for poi in found[:limit]]
-        at = geometry().points([(poi.x, poi.y) for poi in found] or np.empty((0, 2)))
-        return [
-            (self.get_poi(found[row].id), distance)
-            for distance, row in _nearest((x, y), at)[:limit]
-        ]
+            return [self.get_poi(poi.id) for poi in pois[:limit]]
+        points = geometry().points([(poi.x, poi.y) for poi in pois] or np.empty((0, 2)))
+        nearest = _nearest((x, y), points)[:limit]
+        return [(self.get_poi(pois[row].id), distance) for distance, row in nearest]
 
     def query_aois(
         self,
@@ -199,40 +206,43 @@ class MapData(Incomplete):
         """Return pairs of AOI and distance in metres, nearest first; the AOIs' bounding boxes touch
         the square."""
         x, y = coordinates(center)
-        aois = list(self._city.aois.values())
-        found = [
-            aois[row]
-            for row in self._aoi_tree.query(geometry().Point(x, y).buffer(radius)).tolist()
-        ]
+        all_aois = list(self._city.aois.values())
+        rows = self._aoi_tree.query(geometry().Point(x, y).buffer(radius)).tolist()
+        aois = [all_aois[row] for row in rows]
         if urban_land_uses is not None:
-            found = [aoi for aoi in found if aoi.land_use in urban_land_uses]
-        nearest = _nearest((x, y), [self.aois[aoi.id]["shapely_xy"] for aoi in found])
-        return [(self.aois[found[row].id], distance) for distance, row in nearest[:limit]]
+            aois = [aoi for aoi in aois if aoi.land_use in urban_land_uses]
+        places = [self.aois[aoi.id] for aoi in aois]
+        nearest = _nearest((x, y), [place["shapely_xy"] for place in places])
+        return [(places[row], distance) for distance, row in nearest[:limit]]
 
     @cached_property
     def _aoi_tree(self) -> Any:
         return geometry().STRtree([aoi["shapely_xy"] for aoi in self.aois.values()])
 
     def _aoi(self, aoi: Aoi) -> Place:
-        fields: dict[str, Any] = {
-            "id": aoi.id,
-            "type": aoi.type,
-            **{name: _entries(aoi, name) for name in LISTS},
-        }
-        fields |= {"area": aoi.area} if len(aoi.outline) > 1 else {}
-        fields |= {"poi_ids": list(aoi.poi_ids)} | (
-            {} if aoi.use is None else {"land_use": aoi.use}
-        )
-        fields |= {"name": aoi.name} | ({"urban_land_use": aoi.land_use} if aoi.land_use else {})
+        # By the numbers of the message's fields.
+        fields: dict[str, Any] = {"id": aoi.id, "type": aoi.type}
+        for name in LISTS:
+            fields[name] = _entries(aoi, name)
+        if len(aoi.outline) > 1:
+            fields["area"] = aoi.area
+        fields["poi_ids"] = list(aoi.poi_ids)
+        if aoi.use is not None:
+            fields["land_use"] = aoi.use
+        fields["name"] = aoi.name
+        if aoi.land_use:
+            fields["urban_land_use"] = aoi.land_use
         return self._place(as_message(fields, AOI_DECLARED), LISTS)
 
     def _place(self, fields: Mapping[str, Any], late: Collection[str] = ()) -> Place:
-        own = {name: value for name, value in fields.items() if name not in late}
-        return Place(self, own, (*fields, *self._shapes))
+        early = {name: value for name, value in fields.items() if name not in late}
+        return Place(self, early, (*fields, *self._shapes))
 
     def refuse(self, name: str) -> NoReturn:
         """Fail the resident that uses a field which places lack here."""
-        where = "here" if name != "shapely_lnglat" else f"with this map: {self._unprojected}"
+        where = "here"
+        if name == "shapely_lnglat":
+            where = f"with this map: {self._unprojected}"
         self._harness.refuse("agent_api", f"the field {name} of a place is not available {where}")
 
     def late(self, place: Place, name: str) -> Any:
@@ -240,23 +250,29 @@ class MapData(Incomplete):
         if name in LISTS:
             entries = _entries(self._city.aois[place["id"]], name)
             return [as_message(dict(zip(LISTS[name], entry, strict=True))) for entry in entries]
-        at = place.get("position")
-        outline = self._city.aois[place["id"]].outline if at is None else ((at["x"], at["y"]),)
-        shapely = geometry()
+        position = place.get("position")
+        if position is None:
+            outline: Any = self._city.aois[place["id"]].outline
+        else:
+            outline = ((position["x"], position["y"]),)
         if name == "shapely_lnglat":
             outline = lnglat(self._city.projection, np.array(outline)).tolist()
-        return shapely.Point(outline[0]) if len(outline) == 1 else shapely.Polygon(outline)
+        if len(outline) == 1:
+            return geometry().Point(outline[0])
+        return geometry().Polygon(outline)
 
 
 def _entries(aoi: Aoi, name: str) -> Sequence[tuple[float, float]]:
-    return aoi.outline if name == "positions" else aoi.joins.get(name, ())
+    if name == "positions":
+        return aoi.outline
+    return aoi.joins.get(name, ())
 
 
 def _nearest(center: tuple[float, float], shapes: object) -> list[tuple[float, int]]:
     """Return pairs of distance in metres and row, nearest first."""
     shapely = geometry()
-    away = shapely.distance(shapely.Point(center), shapes).tolist()
-    return sorted((distance, row) for row, distance in enumerate(away))
+    distances = shapely.distance(shapely.Point(center), shapes).tolist()
+    return sorted((distance, row) for row, distance in enumerate(distances))
 
 
 def coordinates(center: Centre) -> tuple[float, float]:
@@ -268,7 +284,11 @@ def coordinates(center: Centre) -> tuple[float, float]:
 
 class Environment(Incomplete):
     def __init__(
-        self, harness: Harness, map: MapData, city: City, days: Sequence[Mapping[str, str]]
+        self,
+        harness: Harness,
+        map: MapData,
+        city: City,
+        days: Sequence[Mapping[str, str]],
     ) -> None:
         """`days` is what can be sensed on each day, by name."""
         self._harness: Harness = harness
@@ -284,7 +304,9 @@ class Environment(Incomplete):
     ) -> tuple[int, int | str]:
         """Return the day, from 0, and the second of it, or that as text."""
         day, second = divmod(self.get_tick(), DAY_SECONDS)
-        return day, strftime(format, gmtime(second)) if format_time else second
+        if format_time:
+            return day, strftime(format, gmtime(second))
+        return day, second
 
     @property
     def sense(self) -> Callable[[str], str]:
@@ -300,7 +322,7 @@ class Environment(Incomplete):
 
     def get_poi_cate(self) -> dict[str, list[str]]:
         """Return words of categories by the name of their kind."""
-        return {kind: list(words) for kind, words in POI_CATG_DICT.items()}
+        return {kind: list(categories) for kind, categories in POI_CATG_DICT.items()}
 
     def get_around_poi(
         self, center: Centre, radius: float, poi_type: str | Iterable[str]
@@ -311,12 +333,13 @@ class Environment(Incomplete):
         `poi_type` is the last level of a category, the name of a kind of them, or several of
         either.
         """
-        given = [poi_type] if isinstance(poi_type, str) else poi_type
-        wanted = {word for each in given for word in POI_CATG_DICT.get(each, (each,))}
-        return [
-            self.map.get_poi(poi.id)
-            for poi in self._city.nearby(*coordinates(center), radius, wanted)
-        ]
+        if isinstance(poi_type, str):
+            poi_type = [poi_type]
+        categories: set[str] = set()
+        for name in poi_type:
+            categories.update(POI_CATG_DICT.get(name, (name,)))
+        pois = self._city.nearby(*coordinates(center), radius, categories)
+        return [self.map.get_poi(poi.id) for poi in pois]
 
     async def set_aoi_schedules(
         self,
@@ -333,47 +356,62 @@ class Environment(Incomplete):
         harness = self._harness
         if index(person_id) != harness.number:
             harness.refuse(
-                "agent_api", f"moving another person ({person_id}) is not available here"
+                "agent_api",
+                f"moving another person ({person_id}) is not available here",
             )
-        targets = target_positions if isinstance(target_positions, list) else [target_positions]
-        times, ways = list(departure_times or ()), list(modes or ())
+        targets = [target_positions]
+        if isinstance(target_positions, list):
+            targets = target_positions
+        # What is not named for a target: now, driving.
+        times = [*(departure_times or ()), *repeat(self.get_tick(), len(targets))]
+        trip_modes = [*(modes or ()), *repeat(DRIVE, len(targets))]
         plan: list[Stop] = []
-        for number, given in enumerate(targets):
-            aoi, mode = self._target(given)
-            if mode is not None:
+        for target, time, trip_mode in zip(targets, times, trip_modes, strict=False):
+            aoi, mode = self._target(target)
+            if mode is None:
+                mode = trip_mode
+            else:
                 harness.warn_once(
                     "the second number of a pair (AOI, 1 to 8) is a trip mode here; upstream takes"
                     " a POI"
                 )
-            else:
-                mode = ways[number] if number < len(ways) else DRIVE
-            departure = times[number] if number < len(times) else self.get_tick()
-            if mode not in (WALK, DRIVE):
+            simulated_mode: Mode = "driving"
+            if mode == WALK:
+                simulated_mode = "walking"
+            elif mode != DRIVE:
                 harness.warn_once(
                     f"trip mode {mode} is simulated as driving: there are only driving and walking"
                 )
-            plan.append((aoi, "walking" if mode == WALK else "driving", float(departure)))
+            plan.append((aoi, simulated_mode, float(time)))
         harness.route.replace(plan)
 
-    def _target(self, given: object) -> tuple[int, int | None]:
+    def _target(self, target: object) -> tuple[int, int | None]:
         """Return the AOI, and the mode where one is named.
 
         The second of a pair is a `TripMode`, a POI in the AOI (which is not simulated) or None: the
         number decides.
         """
-        pair: tuple[Any, ...] = tuple(given) if isinstance(given, tuple | list) else (given, None)
+        pair: tuple[Any, ...] = (target, None)
+        if isinstance(target, tuple | list):
+            pair = tuple(target)
         if len(pair) != 2:
-            raise ValueError(f"expected an AOI or a pair of AOI and mode, got {given!r}")
-        place, second = _number(pair[0]), None if pair[1] is None else _number(pair[1])
+            raise ValueError(f"expected an AOI or a pair of AOI and mode, got {target!r}")
+        place = _number(pair[0])
+        mode = None
+        if pair[1] is not None:
+            mode = _number(pair[1])
+            if mode > MAX_MODE:
+                mode = None
         if place >= FIRST_POI and place in self._city.pois:
             place = self._city.pois[place].aoi_id
         if place not in self._city.aois:
             self._harness.refuse("unknown_place", f"the city has no AOI {pair[0]!r}")
-        return place, second if second is not None and second <= LARGEST_MODE else None
+        return place, mode
 
 
-def _number(given: SupportsIndex) -> int:
+def _number(value: SupportsIndex) -> int:
+    # The agent may have subclasses of int.
     try:
-        return int.__int__(index(given))  # no class of the agent's that is a number too
+        return int.__int__(index(value))
     except TypeError:
-        raise TypeError(f"expected the id of an AOI, got {given!r}") from None
+        raise TypeError(f"expected the id of an AOI, got {value!r}") from None

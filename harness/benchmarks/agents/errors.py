@@ -22,20 +22,23 @@ Logging = tuple[int, list[Handler]]
 _BREAKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
 
 
-def one_line(text: str, most: int = LONGEST) -> str:
-    """Return a text without line breaks and control characters, no longer than `most`.
+def one_line(text: str, max_characters: int = LONGEST) -> str:
+    """Return a text without line breaks and control characters, cut to `max_characters`.
 
     Halves of characters, which no file of JSON can hold, become question marks.
     """
-    start = str.__str__(text)[: 4 * most].encode("utf-8", "replace").decode()
-    return _BREAKS.sub(" ", start).strip()[:most]
+    start = str.__str__(text)[: 4 * max_characters].encode("utf-8", "replace").decode()
+    return _BREAKS.sub(" ", start).strip()[:max_characters]
 
 
 def described(error: BaseException) -> str:
     """Return name and text of an error. This runs methods of its class, which may raise, or never
     return."""
-    name, text = one_line(type(error).__name__), one_line(str(error))
-    return f"{name}: {text}" if text else name
+    name = one_line(type(error).__name__)
+    text = one_line(str(error))
+    if not text:
+        return name
+    return f"{name}: {text}"
 
 
 class _Bytes(BytesIO):
@@ -44,10 +47,10 @@ class _Bytes(BytesIO):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: deque[bytes] = deque()
+        self.chunks: deque[bytes] = deque()
 
     def write(self, data: Any) -> int:
-        self.kept.append(bytes(data))
+        self.chunks.append(bytes(data))
         return len(data)
 
     def close(self) -> None: ...
@@ -95,19 +98,20 @@ class Written(TextIOWrapper):
 
     def taken(self) -> list[str]:
         """Return the lines since the last call."""
-        kept = self._bytes.kept
-        data = b"".join([kept.popleft() for _ in range(len(kept))])
+        chunks = self._bytes.chunks
+        # Other threads may write meanwhile: what they add is for the next call.
+        data = b"".join([chunks.popleft() for _ in range(len(chunks))])
         return [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
 
 
 def _logging(wanted: Logging | None) -> Logging:
     """Set level and handlers of the root logger where some are wanted, and return those before."""
     root = getLogger()
-    before = root.level, root.handlers[:]
-    if wanted is not None and wanted != before:
+    previous = (root.level, root.handlers[:])
+    if wanted is not None and wanted != previous:
         root.setLevel(wanted[0])
         root.handlers[:] = wanted[1]
-    return before
+    return previous
 
 
 @contextmanager
@@ -127,11 +131,11 @@ def warnings_to(receive: Callable[[str, str, int], bool]) -> Iterator[None]:
             category: type[Warning],
             filename: str,
             lineno: int,
-            *more: Any,
+            *arguments: Any,
             **named: Any,
         ) -> None:
             if not receive(f"{category.__name__}: {message}", filename, lineno):
-                shown(message, category, filename, lineno, *more, **named)
+                shown(message, category, filename, lineno, *arguments, **named)
 
         warnings.showwarning = show
         yield

@@ -39,7 +39,9 @@ def no_reply(completion: Completion) -> str | None:
         return completion.finish_reason
     if completion.refusal:
         return "refusal"
-    return "empty" if completion.reasoning or completion.finish_reason in WITHOUT_TEXT else None
+    if completion.reasoning or completion.finish_reason in WITHOUT_TEXT:
+        return "empty"
+    return None
 
 
 class LLM(Incomplete):
@@ -66,40 +68,49 @@ class LLM(Incomplete):
         retries are the run's: the first use of each makes a warning. Tools are not available.
         """
         harness = self._harness
-        if _given(tools) and tools:
+        if _is_set(tools) and tools:
             harness.refuse("agent_api", "atext_request(tools=...) is not available here")
         for name, value in {"timeout": timeout, "retries": retries}.items():
-            if _given(value):
+            if _is_set(value):
                 harness.warn_once(
                     f"atext_request({name}=...) is ignored: the settings of the run apply"
                 )
-        asked: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "temperature": temperature,
             "top_p": top_p,
             "max_tokens": max_tokens,
+            "frequency_penalty": frequency_penalty,
+            "presence_penalty": presence_penalty,
+            "response_format": response_format,
         }
-        asked |= {"frequency_penalty": frequency_penalty, "presence_penalty": presence_penalty}
-        asked["response_format"] = response_format
-        form = response_format.get("type") if isinstance(response_format, dict) else None
+        parameters = {name: value for name, value in parameters.items() if _is_set(value)}
+        form = None
+        if isinstance(response_format, dict):
+            form = response_format.get("type")
         dialog = list(dialog)
-        messages = tuple(_message(each) for each in dialog)
+        messages = tuple(map(_message, dialog))
         full_messages = None
-        if any(
-            set(each) != {"role", "content"} or not isinstance(each["content"], str)
-            for each in dialog
-        ):
-            full_messages = _plain([dict(each) for each in dialog])
-        parameters = _plain({name: value for name, value in asked.items() if _given(value)})
+        if not all(map(_is_plain, dialog)):
+            full_messages = _plain([*map(dict, dialog)])
         request = Request(
-            messages, form not in (None, "text"), parameters, full_messages=full_messages
+            messages,
+            json_object=form not in (None, "text"),
+            parameters=_plain(parameters),
+            full_messages=full_messages,
         )
         completion = await harness.send(request)
-        if (why := no_reply(completion)) is not None:
-            raise NoReply(why)
+        reason = no_reply(completion)
+        if reason is not None:
+            raise NoReply(reason)
         return completion.text
 
 
-def _given(value: object) -> bool:
+def _is_plain(message: Mapping[str, Any]) -> bool:
+    """Return whether a message is a role and a text, and nothing else."""
+    return set(message) == {"role", "content"} and isinstance(message["content"], str)
+
+
+def _is_set(value: object) -> bool:
     """Return whether a parameter was set; the `openai` package has a value of its own for those
     that were not."""
     return value is not None and type(value).__name__ not in ("NotGiven", "Omit")
@@ -114,20 +125,24 @@ def _plain(value: object) -> Any:
     return orjson.loads(json.dumps(value, allow_nan=False))
 
 
-def _message(given: Mapping[str, Any]) -> Message:
+def _message(message: Mapping[str, Any]) -> Message:
     """Return the text of a message: role and content, of a content in parts the parts' texts.
 
     Whatever else a message has goes into the body by `Request.full_messages`.
     """
-    role, content = given["role"], given.get("content")
+    role = message["role"]
+    content = message.get("content")
     if not isinstance(role, str) or not isinstance(content, str | list | tuple | None):
         raise TypeError(
             f"expected a message with text as role and content, got {type(content).__name__}"
         )
-    if isinstance(content, list | tuple):
-        content = "\n".join(text for part in content if isinstance(text := part.get("text"), str))
-    plain = Message(str.__str__(role), "" if content is None else str.__str__(content))
-    (
-        plain.role + plain.text
-    ).encode()  # half a character, which no request can carry, is the agent's error
+    if content is None:
+        content = ""
+    if not isinstance(content, str):
+        texts = [item.get("text") for item in content]
+        content = "\n".join([text for text in texts if isinstance(text, str)])
+    # The agent may have subclasses of str.
+    plain = Message(str.__str__(role), str.__str__(content))
+    # Half a character, which no request can carry, is the agent's error.
+    (plain.role + plain.text).encode()
     return plain

@@ -160,8 +160,10 @@ class _Loading:
 
     def receive(self, text: str, file: str, line: int) -> bool:
         """Keep a warning."""
-        where = f" ({Path(file).name}, line {line})" if file in self.files else ""
-        self.warnings.append(one_line(text) + where)
+        warning = one_line(text)
+        if file in self.files:
+            warning += f" ({Path(file).name}, line {line})"
+        self.warnings.append(warning)
         return True
 
     def _import(
@@ -173,10 +175,12 @@ class _Loading:
         level: int = 0,
     ) -> ModuleType:
         root = name.partition(".")[0]
-        if level == 0 and root in self._fake_modules:
-            return _found(self._fake_modules, name, fromlist)
-        if level == 0 and (file := self._file(root)) is not None:
-            return self._sibling(root, file)
+        if level == 0:
+            if root in self._fake_modules:
+                return _imported(self._fake_modules, name, fromlist)
+            file = self._file(root)
+            if file is not None:
+                return self._sibling(root, file)
         return builtins.__import__(name, globals, locals, fromlist or (), level)
 
     def _file(self, root: str) -> Path | None:
@@ -184,9 +188,12 @@ class _Loading:
         module."""
         if root in sys.stdlib_module_names:
             return None
-        names = [f"{kept}{root}.py" for kept in ("", COPY_PREFIX)]
-        known = [name for name in names if self._digests is None or name in self._digests]
-        return next(filter(Path.is_file, map(self._folder.joinpath, known)), None)
+        for name in (f"{root}.py", f"{COPY_PREFIX}{root}.py"):
+            if self._digests is None or name in self._digests:
+                file = self._folder / name
+                if file.is_file():
+                    return file
+        return None
 
     def _sibling(self, root: str, file: Path) -> ModuleType:
         if root not in self._modules:
@@ -207,15 +214,15 @@ def _fake_modules(base: AgentClass) -> dict[str, ModuleType]:
         known |= vars(defining)
     known["POI_CATG_DICT"] = deepcopy(environment.POI_CATG_DICT)
     modules: dict[str, ModuleType] = {}
-    for each in UPSTREAM["modules"]:
-        held = {name: known[name] for name in each["holds"].split()}
-        for name in each["names"].split():
-            _module(modules, name).__dict__.update(held, __all__=list(held))
-    name, held = base.__name__, {base.__name__: base}
+    for entry in UPSTREAM["modules"]:
+        members = {name: known[name] for name in entry["holds"].split()}
+        for name in entry["names"].split():
+            _module(modules, name).__dict__.update(members, __all__=list(members))
+    members = {base.__name__: base}
     for package in PACKAGES:
-        of_benchmark = f"{package}.{name.removesuffix('Agent')}"
-        for module in (package, of_benchmark, f"{of_benchmark}.template_agent"):
-            _module(modules, module).__dict__.update(held, __all__=list(held))
+        benchmark = f"{package}.{base.__name__.removesuffix('Agent')}"
+        for name in (package, benchmark, f"{benchmark}.template_agent"):
+            _module(modules, name).__dict__.update(members, __all__=list(members))
     return modules
 
 
@@ -231,7 +238,7 @@ def _module(modules: dict[str, ModuleType], name: str) -> ModuleType:
     return modules[name]
 
 
-def _found(
+def _imported(
     modules: Mapping[str, ModuleType], name: str, fromlist: tuple[str, ...] | None
 ) -> ModuleType:
     """Return what the import statement needs: the module itself for `from a.b import c`, `a` for
@@ -243,9 +250,11 @@ def _found(
     module = modules[name]
     for wanted in fromlist or ():
         if wanted != "*" and not hasattr(module, wanted):
-            here = [each for each in vars(module) if not each.startswith("_")]
-            raise ImportError(f"{name} has no {wanted!r} here, only {', '.join(sorted(here))}")
-    return module if fromlist else modules[name.partition(".")[0]]
+            names = sorted(name for name in vars(module) if not name.startswith("_"))
+            raise ImportError(f"{name} has no {wanted!r} here, only {', '.join(names)}")
+    if fromlist:
+        return module
+    return modules[name.partition(".")[0]]
 
 
 def _agent_class(path: Path, module: ModuleType, base: AgentClass) -> AgentClass:
@@ -257,14 +266,16 @@ def _agent_class(path: Path, module: ModuleType, base: AgentClass) -> AgentClass
         for name, thing in vars(module).items()
         if _is_agent(name, thing, base)
     }
-    own = [found for found in agents.values() if found[1].__module__ == module.__name__] or list(
-        agents.values()
-    )
-    if len(own) != 1:
-        listed = ", ".join(sorted(name for name, _ in own)) or "none"
-        hint = " (a name that starts with an underscore is not counted)" if own else ""
-        raise BadInput(f"{path}: expected {wanted}, got {listed}{hint}")
-    ((name, agent),) = own
+    candidates = [*agents.values()]
+    defined = [pair for pair in candidates if pair[1].__module__ == module.__name__]
+    candidates = defined or candidates
+    if len(candidates) != 1:
+        got = "none"
+        if candidates:
+            names = ", ".join(sorted(name for name, _ in candidates))
+            got = f"{names} (a name that starts with an underscore is not counted)"
+        raise BadInput(f"{path}: expected {wanted}, got {got}")
+    ((name, agent),) = candidates
     if inspect.isabstract(agent):
         raise BadInput(f"{path}: expected {wanted}, got {name}, which has no forward")
     return agent
@@ -291,14 +302,14 @@ def _why(path: Path, error: BaseException, files: set[str]) -> tuple[str, str]:
     For an unknown coding Python gives line 0.
     """
     if isinstance(error, SyntaxError) and error.filename in files:
-        where = f"{error.filename}, line {error.lineno}" if error.lineno else f"{error.filename}"
+        where = error.filename
+        if error.lineno:
+            where += f", line {error.lineno}"
         return where, f"expected Python, got a syntax error: {one_line(str(error.msg))}"
-    lines = [
-        (frame.filename, frame.lineno)
-        for frame in extract_tb(error.__traceback__)
-        if frame.filename in files
-    ]
-    where = "{}, line {}".format(*lines[-1]) if lines else str(path)
+    where = str(path)
+    for frame in extract_tb(error.__traceback__):
+        if frame.filename in files:
+            where = f"{frame.filename}, line {frame.lineno}"
     try:
         text = described(error)
     except KeyboardInterrupt:
@@ -309,7 +320,10 @@ def _why(path: Path, error: BaseException, files: set[str]) -> tuple[str, str]:
 
 
 def _print(
-    written: Written, *values: object, file: SupportsWrite[str] | None = None, **how: Any
+    written: Written,
+    *values: object,
+    file: SupportsWrite[str] | None = None,
+    **how: Any,
 ) -> None:
     """Print in an agent file, in whichever thread: what it writes is held, instead of shown on the
     terminal."""

@@ -12,16 +12,17 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from harness.benchmarks.agents.interface import UPSTREAM, Harness, Incomplete
 from harness.benchmarks.agents.resident import Resident
 
-MOST_REMEMBERED = 1000
+MAX_EVENTS = 1000
 NOTHING = "Nothing"
 """The result of a search that finds nothing."""
 
-Found = TypeVar("Found")
+Item = TypeVar("Item")
 _WORD = re.compile(r"[\u3400-\u9fff]|\w+")
 """A Chinese character is a word: there are no spaces to go by."""
 
@@ -47,15 +48,15 @@ class KVMemory(Incomplete):
     async def update(self, key: Hashable, value: Any, mode: str = "replace") -> None:
         """`merge` adds to a set, dict, list or deque, and replaces anything else. A new key is
         written in any mode."""
-        held = self._data.get(key)
+        current = self._data.get(key)
         if key not in self._data or mode == "replace":
             self._data[key] = value
         elif mode != "merge":
             raise ValueError(f"unknown mode of update: {mode!r}")
-        elif isinstance(held, set | dict):
-            held.update(value)
-        elif isinstance(held, list | deque):
-            held.extend(value)
+        elif isinstance(current, set | dict):
+            current.update(value)
+        elif isinstance(current, list | deque):
+            current.extend(value)
         else:
             self._data[key] = value
 
@@ -67,13 +68,13 @@ class KVMemory(Incomplete):
 
         `filter` may name a `key`. Each line ends in a space, as upstream.
         """
-        wanted = (filter or {}).get("key")
-        said = [
-            template.format(self._data[key])
-            for key, template in self._embedded.items()
-            if key in self._data and wanted in (None, key)
-        ]
-        return "\n".join(f"- {each} " for each in nearest(query, said, str)[:top_k]) or NOTHING
+        only_key = (filter or {}).get("key")
+        sentences = []
+        for key, template in self._embedded.items():
+            if key in self._data and only_key in (None, key):
+                sentences.append(template.format(self._data[key]))
+        lines = [f"- {sentence} " for sentence in nearest(query, sentences, str)[:top_k]]
+        return "\n".join(lines) or NOTHING
 
     async def export(self, keys: Iterable[Any]) -> dict[Any, Any]:
         """Return copies by key, without unknown keys."""
@@ -105,19 +106,26 @@ class StreamMemory(Incomplete):
         self._harness: Harness = harness
         self._status = status
         self._finds = finds
-        self._events: deque[Event] = deque(maxlen=MOST_REMEMBERED)
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._next = 0
 
     async def add(self, topic: str, description: str) -> int:
         """Add an event that happens now, at the position in the status. Return its number."""
         position = await self._status.get("position")
-        at = position.get("aoi_position") or position.get("lane_position")
-        day, t = divmod(self._harness.route.tick, 86400)
-        number = self._next
+        place = position.get("aoi_position") or position.get("lane_position")
+        day, second = divmod(self._harness.route.tick, 86400)
+        event = Event(
+            id=self._next,
+            cognition_id=None,
+            topic=topic,
+            location=place.get("aoi_id", place.get("lane_id")),
+            description=description,
+            day=day,
+            t=second,
+        )
         self._next += 1
-        location = at.get("aoi_id", at.get("lane_id"))
-        self._events.append(Event(number, None, topic, location, description, day, t))
-        return number
+        self._events.append(event)
+        return event.id
 
     async def search(
         self,
@@ -141,8 +149,9 @@ class StreamMemory(Incomplete):
             and (not day_range or day_range[0] <= event.day <= day_range[1])
             and (not time_range or time_range[0] <= event.t <= time_range[1])
         ]
-        found = nearest(query, events, lambda event: event.description) if query.strip() else events
-        return self._lines(found[:top_k]) or NOTHING
+        if query.strip():
+            events = nearest(query, events, lambda event: event.description)
+        return self._lines(events[:top_k]) or NOTHING
 
     async def search_today(
         self, query: str = "", topic: str | None = None, top_k: int = 100
@@ -151,26 +160,27 @@ class StreamMemory(Incomplete):
         return await self.search(query, topic, top_k, (today, today))
 
     async def get_by_ids(self, memory_ids: Iterable[int]) -> str:
-        return self._lines(self._of(memory_ids))
+        return self._lines(self._by_ids(memory_ids))
 
     async def add_cognition_to_memory(self, memory_ids: Iterable[int], cognition: str) -> None:
         """Add a thought about events, which is an event itself."""
-        thought_of = self._of(memory_ids)
+        # Before the thought itself, which may push the oldest event out.
+        events = self._by_ids(memory_ids)
         number = await self.add("cognition", cognition)
-        for event in thought_of:
+        for event in events:
             event.cognition_id = number
 
     async def get_all(self) -> list[dict[str, Any]]:
         return [asdict(event) for event in self._events]
 
-    def _of(self, memory_ids: Iterable[int]) -> list[Event]:
-        wanted = set(memory_ids)
-        return [event for event in self._events if event.id in wanted]
+    def _by_ids(self, memory_ids: Iterable[int]) -> list[Event]:
+        ids = set(memory_ids)
+        return [event for event in self._events if event.id in ids]
 
     def _lines(self, events: list[Event]) -> str:
         """Return the events as text, those of the latest step first, and within a step in the order
         given."""
-        thoughts = {
+        thoughts: dict[int | None, str] = {
             event.id: event.description for event in self._events if event.topic == "cognition"
         }
         lines = []
@@ -178,14 +188,19 @@ class StreamMemory(Incomplete):
             time = f"{event.t // 3600:02d}:{event.t // 60 % 60:02d}:{event.t % 60:02d}"
             when = f"day: {event.day}, time: {time}, location: {event.location}"
             lines.append(f"- [{event.topic}]: {event.description} [{when}]")
-            if event.cognition_id is not None and (thought := thoughts.get(event.cognition_id)):
+            thought = thoughts.get(event.cognition_id)
+            if thought:
                 lines.append(f"  Related cognition: {thought}")
         return "\n".join(lines)
 
 
 class Memory(Incomplete):
     def __init__(
-        self, harness: Harness, data: dict[Any, Any], embedded: Mapping[Any, str], finds: bool
+        self,
+        harness: Harness,
+        data: dict[Any, Any],
+        embedded: Mapping[Any, str],
+        finds: bool,
     ) -> None:
         self._harness = harness
         self.status = KVMemory(harness, data, embedded)
@@ -199,30 +214,41 @@ def first_status(resident: Resident, attributes: Iterable[Any]) -> dict[Any, Any
     As upstream, a field of the profile that is neither a citizen's nor declared by the class is
     left out. The agent's `init` adds `id`, and the first step adds what the simulator reports.
     """
-    known = UPSTREAM["status"] | {each.name: each.default_or_value for each in attributes}
-    known |= {key: value for key, value in resident.profile.items() if key in known and key != "id"}
-    places = {"home": resident.home, "work": resident.work}
-    return {
-        **{key: deepcopy(value) for key, value in known.items()},
-        **{name: {"aoi_position": {"aoi_id": number}} for name, number in places.items()},
-    }
+    status: dict[Any, Any] = {**UPSTREAM["status"]}
+    for attribute in attributes:
+        status[attribute.name] = attribute.default_or_value
+    for key, value in resident.profile.items():
+        if key in status and key != "id":
+            status[key] = value
+    # One by one: values that share an object get one each.
+    status = {key: deepcopy(value) for key, value in status.items()}
+    status["home"] = {"aoi_position": {"aoi_id": resident.home}}
+    status["work"] = {"aoi_position": {"aoi_id": resident.work}}
+    return status
 
 
 def embedded(attributes: Iterable[Any]) -> dict[Any, str]:
     """Return the keys that a search of the status looks at, each with the template of its
     sentence."""
-    own = {each.name: each for each in attributes}
-    known = [name for name in UPSTREAM["status"] if name != "social_network" and name not in own]
-    told = [(name, each.embedding_template) for name, each in own.items() if each.whether_embedding]
-    return {
-        name: template or f"My {name} is {{}}"
-        for name, template in [*((name, None) for name in known), *told]
-    }
+    declared = {attribute.name: attribute for attribute in attributes}
+    templates = {}
+    for name in UPSTREAM["status"]:
+        if name != "social_network" and name not in declared:
+            templates[name] = f"My {name} is {{}}"
+    for name, attribute in declared.items():
+        if attribute.whether_embedding:
+            templates[name] = attribute.embedding_template or f"My {name} is {{}}"
+    return templates
 
 
-def nearest(query: str, items: Iterable[Found], text: Callable[[Found], str]) -> list[Found]:
+def nearest(query: str, items: Iterable[Item], text: Callable[[Item], str]) -> list[Item]:
     """Return items that share a word with the query, those that share most first, and of equals the
     earlier one."""
-    wanted = set(_WORD.findall(query.lower()))
-    shared = [(len(wanted.intersection(_WORD.findall(text(item).lower()))), item) for item in items]
-    return [item for count, item in sorted(shared, key=lambda each: -each[0]) if count]
+    query_words = set(_WORD.findall(query.lower()))
+    shared = []
+    for item in items:
+        count = len(query_words.intersection(_WORD.findall(text(item).lower())))
+        if count:
+            shared.append((count, item))
+    shared.sort(key=itemgetter(0), reverse=True)
+    return [item for _, item in shared]

@@ -36,7 +36,12 @@ class AgentPlayer:
 
     @classmethod
     def of(
-        cls, benchmark: Benchmark, path: Path, base: AgentClass, world: World, seed: int = 0
+        cls,
+        benchmark: Benchmark,
+        path: Path,
+        base: AgentClass,
+        world: World,
+        seed: int = 0,
     ) -> AgentPlayer:
         """Return the player of a benchmark's run; for `prepare`.
 
@@ -46,12 +51,12 @@ class AgentPlayer:
         """
         agent = load_agent(path, base, benchmark.digests)
         siblings = {COPY_PREFIX + name: content for name, content in agent.siblings.items()}
-        earlier = benchmark.configuration
-        benchmark.configuration = replace(
-            earlier, files={**earlier.files, **siblings}, temperature=None
-        )
+        configuration = benchmark.configuration
+        files = {**configuration.files, **siblings}
+        benchmark.configuration = replace(configuration, files=files, temperature=None)
         log = benchmark.logged.append
-        return cls(Runner(agent, world, seed=seed, warn=benchmark.warn, log=log), benchmark.asking)
+        runner = Runner(agent, world, seed=seed, warn=benchmark.warn, log=log)
+        return cls(runner, benchmark.asking)
 
     async def play(self, resident: Resident, chat: Chat) -> tuple[list[Row], Counter[str]]:
         """Return a row for each step, and how many replies were odd, by kind.
@@ -59,44 +64,38 @@ class AgentPlayer:
         Raise `InvalidReply` if the agent failed for want of a reply, `AgentFailed` if it failed
         otherwise.
         """
-        odd = Counter[str]()
+        oddities = Counter[str]()
 
-        async def counted(request: Request) -> Completion:
+        async def ask(request: Request) -> Completion:
             """Send the same request once more while the completion has no reply, as often as the
             run allows."""
-            request = self._as_run(request)
-            for retries_left in range(self._asking.parse_retries, -1, -1):
+            request = self._as_this_run_sends(request)
+            for _ in range(self._asking.parse_retries + 1):
                 completion = await chat.ask(request)
                 if completion.finish_reason == "tool_call":  # upstream reads no tool call
                     completion = structs.replace(completion, text="")
-                if (
-                    no_reply(completion) is None
-                    or completion.finish_reason in FINAL_REASONS
-                    or not retries_left
-                ):
+                if no_reply(completion) is None or completion.finish_reason in FINAL_REASONS:
                     break
-            odd.update(_oddities(completion))
+            oddities.update(_oddities(completion))
             return completion
 
         try:
-            return await session.play(self._runner, resident, counted, chat.repeat), odd
+            return await session.play(self._runner, resident, ask, chat.repeat), oddities
         except AgentFailed as failure:
             if failure.kind not in NO_REPLY:
                 raise
             raise InvalidReply(failure.kind) from failure
 
-    def _as_run(self, request: Request) -> Request:
-        """Return a request without what this run leaves out: a `response_format`, or all that the
-        agent asks for."""
-        structured = self._asking.wants_json
-        json_object, sends = request.json_object and structured, self._sends_parameters
-        asked, full_messages = (request.parameters, request.full_messages) if sends else ({}, None)
-        kept = {
-            name: value for name, value in asked.items() if structured or name != "response_format"
-        }
-        return replace(
-            request, json_object=json_object, parameters=kept, full_messages=full_messages
-        )
+    def _as_this_run_sends(self, request: Request) -> Request:
+        """Return a request without its `response_format`, or without all that the agent asks for,
+        as this run's settings demand."""
+        if not self._sends_parameters:
+            request = replace(request, parameters={}, full_messages=None)
+        if self._asking.wants_json:
+            return request
+        parameters = {**request.parameters}
+        parameters.pop("response_format", None)
+        return replace(request, json_object=False, parameters=parameters)
 
 
 def _oddities(completion: Completion) -> Iterator[str]:

@@ -25,9 +25,10 @@ class DotDict(dict[Any, Any]):
     def __init__(self, *items: Any, **named: Any) -> None:
         super().__init__(*items, **named)
         for key, value in self.items():
-            self[key] = (
-                [_dotted(each) for each in value] if isinstance(value, list) else _dotted(value)
-            )
+            if isinstance(value, list):
+                self[key] = [*map(_dotted, value)]
+            else:
+                self[key] = _dotted(value)
 
     def __getattr__(self, name: str) -> Any:
         return self.get(name)
@@ -40,13 +41,13 @@ class DotDict(dict[Any, Any]):
 
     def merge(self, other: Mapping[Any, Any]) -> DotDict:
         """Take the items of another, of dicts on both sides theirs."""
-        for key, value in (other if isinstance(other, DotDict) else DotDict(other)).items():
-            held = self.get(key)
-            self[key] = (
-                held.merge(value)
-                if isinstance(held, DotDict) and isinstance(value, DotDict)
-                else value
-            )
+        if not isinstance(other, DotDict):
+            other = DotDict(other)
+        for key, value in other.items():
+            current = self.get(key)
+            if isinstance(current, DotDict) and isinstance(value, DotDict):
+                value = current.merge(value)
+            self[key] = value
         return self
 
     def __or__(self, other: Mapping[Any, Any]) -> Any:
@@ -56,7 +57,9 @@ class DotDict(dict[Any, Any]):
 
 
 def _dotted(value: object) -> Any:
-    return DotDict(value) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return DotDict(value)
+    return value
 
 
 class _Dumped(Protocol):
@@ -70,14 +73,17 @@ def context_to_dot_dict(context: _Dumped) -> DotDict:
 def auto_deepcopy_dotdict(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with copies of the arguments that are of this class."""
 
-    def own(value: object) -> Any:
-        return deepcopy(value) if isinstance(value, DotDict) else value
+    def copied(value: object) -> Any:
+        if isinstance(value, DotDict):
+            return deepcopy(value)
+        return value
 
     @wraps(function)
-    def copying(*values: object, **named: object) -> Any:
-        return function(*map(own, values), **{name: own(value) for name, value in named.items()})
+    def with_copies(*values: object, **named: object) -> Any:
+        named_copies = {name: copied(value) for name, value in named.items()}
+        return function(*map(copied, values), **named_copies)
 
-    return copying
+    return with_copies
 
 
 class FormatPrompt:
@@ -104,17 +110,18 @@ class FormatPrompt:
         expressions: list[str] = _EXPRESSION.findall(self.template)
         marks = iter(range(len(expressions)))
         text = _EXPRESSION.sub(lambda _: f"__EXPR_{next(marks)}__", self.template)
+        variables = {name: value for name, value in values.items() if name in self.variables}
         try:
-            text = text.format(
-                **{name: value for name, value in values.items() if name in self.variables}
-            )
+            text = text.format(**variables)
         except KeyError as missing:
             raise KeyError(f"Missing required variable in template: {missing}") from missing
         except Exception as error:
             raise ValueError(f"Error formatting template: {error}") from error
         for number, expression in enumerate(expressions):
             value = await self._value(expression, context or {})
-            text = text.replace(f"__EXPR_{number}__", "" if value is None else str(value))
+            if value is None:
+                value = ""
+            text = text.replace(f"__EXPR_{number}__", str(value))
         self.formatted_string = text
         return text
 
@@ -123,28 +130,34 @@ class FormatPrompt:
         path = _PATH.fullmatch(expression.strip())
         if path is None:
             return f"${{{expression}}}"
-        root, rest = path.groups()
+        root, steps = path.groups()
         try:
-            if not rest.startswith("."):
-                held = self.memory.status if self.memory else {}
-                return _walked(context if root == "context" else held, rest)
             if root == "context":
-                return context.get(rest[1:], UNKNOWN)
-            key, bracket, steps = rest[1:].partition("[")
-            return _walked(
-                await self.memory.status.get(key) if self.memory else None, bracket + steps
-            )
+                if steps.startswith("."):
+                    return context.get(steps[1:], UNKNOWN)
+                return _walked(context, steps)
+            return await self._status_value(steps)
         except Exception:
             return UNKNOWN
 
+    async def _status_value(self, steps: str) -> Any:
+        if not steps.startswith("."):
+            return _walked(self.memory.status if self.memory else {}, steps)
+        key, bracket, further_steps = steps[1:].partition("[")
+        value = None
+        if self.memory:
+            value = await self.memory.status.get(key)
+        return _walked(value, bracket + further_steps)
+
     def to_dialog(self) -> list[dict[str, str]]:
-        text = (
-            f"{self.formatted_string}\n{self.format_prompt}"
-            if self.format_prompt
-            else self.formatted_string
-        )
-        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
-        return [*system, {"role": "user", "content": text}]
+        dialog = []
+        if self.system_prompt:
+            dialog.append({"role": "system", "content": self.system_prompt})
+        text = self.formatted_string
+        if self.format_prompt:
+            text += f"\n{self.format_prompt}"
+        dialog.append({"role": "user", "content": text})
+        return dialog
 
     def log(self) -> None:
         print(vars(self))
@@ -152,5 +165,10 @@ class FormatPrompt:
 
 def _walked(value: Any, steps: str) -> Any:
     for name, quote, key in _STEP.findall(steps):
-        value = getattr(value, name) if name else value[key if quote else int(key)]
+        if name:
+            value = getattr(value, name)
+        elif quote:
+            value = value[key]
+        else:
+            value = value[int(key)]
     return value

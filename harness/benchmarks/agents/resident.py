@@ -43,7 +43,7 @@ def resident_of(entry: JSON, city: City) -> Resident:
     for name in ("home", "work"):
         if entry[name] not in city.aois:
             raise FieldError(name, f"an AOI of the map, which has none numbered {entry[name]}")
-    profile = {
-        name: value for name, value in entry.items() if name != "synthetic"
-    }  # a label of the data, no profile
+    profile = entry.copy()
+    # A label of the data, not of the resident.
+    profile.pop("synthetic", None)
     return Resident(str(entry["id"]), entry["id"], entry["home"], entry["work"], profile)

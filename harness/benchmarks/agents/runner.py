@@ -14,9 +14,9 @@ from harness.benchmarks.agents.environment import MapData
 from harness.benchmarks.agents.errors import LONGEST, one_line, warnings_to
 from harness.benchmarks.agents.interface import Harness
 from harness.benchmarks.agents.loader import AgentFile
-from harness.benchmarks.agents.watchdog import Guard, Limits
+from harness.benchmarks.agents.watchdog import Guard, Limits, Place
 
-LOGGED_MOST = 10_000
+MAX_LOGGED_LINES = 10_000
 """Lines of agents in a run's log, for each process."""
 
 
@@ -39,8 +39,8 @@ class Runner:
     time.
 
     `finds_memories` is whether a search of the stream finds anything. `warn` gets one line each,
-    `log` those that the agent logs or writes to standard error, up to `LOGGED_MOST`; `playing` is
-    the session that runs a slice.
+    `log` those that the agent logs or writes to standard error, up to `MAX_LOGGED_LINES`; `playing`
+    is the session that runs a slice.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Runner:
         """Log what the agent wrote in a slice, `where` names it."""
         for line in self.agent.written.taken():
             self._logged += 1
-            if self._logged == LOGGED_MOST + 1:
+            if self._logged == MAX_LOGGED_LINES + 1:
                 self.warn_once(
-                    f"only the first {LOGGED_MOST} lines that it logs are in the run's log"
+                    f"only the first {MAX_LOGGED_LINES} lines that it logs are in the run's log"
                 )
-            elif self._log is not None and self._logged <= LOGGED_MOST:
+            elif self._log is not None and self._logged <= MAX_LOGGED_LINES:
                 self._log(f"{where}: {one_line(line, 2 * LONGEST)}")
 
     def refuse(self, kind: str, what: str) -> NoReturn:
@@ -114,12 +114,17 @@ class Runner:
         An agent that was broken off always leaves something never awaited, which is deleted at any
         time after: so outside of slices a coroutine that was never awaited is nobody's mistake.
         """
-        playing, own = self.playing, file in self.agent.sources
-        if playing is None and not own:
+        is_agents = file in self.agent.sources
+        if self.playing is None and not is_agents:
             return text.endswith("was never awaited")
-        if playing is not None and playing.stopped:
+        if self.playing is not None and self.playing.stopped:
             return True
-        place = (Path(file).name, line) if own else self.agent.place_of(_getframe(1))
-        where = f" ({place[0]}, line {place[1]})" if place else ""
-        self.warn_once(one_line(text) + where, key=f"warned at {place}" if place else "")
+        place: Place | None = (Path(file).name, line)
+        if not is_agents:
+            place = self.agent.place_of(_getframe(1))
+        warning = one_line(text)
+        if place is None:
+            self.warn_once(warning)
+        else:
+            self.warn_once(f"{warning} ({place[0]}, line {place[1]})", key=f"warned at {place}")
         return True

@@ -35,7 +35,7 @@ from harness.model import Ask, Completion, Request
 
 BEFORE_PLANS = "Planning"
 """Upstream's intention of a resident without a plan."""
-MOST_ENDS = 100
+MAX_ENDS = 100
 """Attempts to end a coroutine that waits for something new after each."""
 
 Step = Callable[[Any], Any]
@@ -66,18 +66,23 @@ class Session:
         self._runner = runner
         self._resident = resident
         self._ask = ask
-        self._dice = Dice(runner.seed, resident.key, *([f"repeat {repeat}"] if repeat > 1 else []))
+        self._dice = Dice(runner.seed, resident.key)
+        if repeat > 1:
+            self._dice = Dice(runner.seed, resident.key, f"repeat {repeat}")
         self._when = "init"
         self._status: dict[Any, Any] = {}
         self._rows: list[Row] = []
         self._sent: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._slices = self._asking = 0
+        self._slices = 0
+        self._asking = 0
 
     async def play(self) -> list[Row]:
         """Return the rows of the days. Raise the first failure, as it was raised or as
         `AgentFailed`."""
-        life, slices, stall = self._start(self._live()), -1, self._runner.limits.stall
+        life = self._start(self._live())
+        slices = -1
+        stall = self._runner.limits.stall
         try:
             while not (await asyncio.wait([life], timeout=stall))[0]:
                 if self._slices == slices and not self._asking:
@@ -91,12 +96,15 @@ class Session:
         finally:
             self.stop()
             with CancelScope(shield=True):
-                if left := [task for task in self._tasks if not task.done()]:
-                    await asyncio.wait(left)
+                unfinished = [task for task in self._tasks if not task.done()]
+                if unfinished:
+                    await asyncio.wait(unfinished)
         steps = self._runner.world.steps
         if self.failure is None and len(self._rows) != steps:
             self.failure = self._failed(
-                "agent_error", None, f"the day ended with {len(self._rows)} of its {steps} steps"
+                "agent_error",
+                None,
+                f"the day ended with {len(self._rows)} of its {steps} steps",
             )
         if self.failure is not None:
             raise self.failure
@@ -112,9 +120,8 @@ class Session:
                 self._rows.append(Row(aoi, await Driven(self, self._act(agent), self._dice)))
                 self.route.advance(self._runner.world.seconds)
                 await asyncio.sleep(0)
-        except (
-            BaseException
-        ) as error:  # an agent may raise anything, and no other day than a whole one is scored
+        # An agent may raise anything, and only a complete day is scored.
+        except BaseException as error:
             self._raised(error)
 
     async def _initialised(self) -> Agent:
@@ -122,7 +129,9 @@ class Session:
         self._status = first_status(self._resident, cls.StatusAttributes)
         memory = Memory(self, self._status, embedded(cls.StatusAttributes), runner.finds_memories)
         toolbox = AgentToolbox(
-            self, LLM(self), Environment(self, runner.map, runner.world.city, runner.world.days)
+            self,
+            LLM(self),
+            Environment(self, runner.map, runner.world.city, runner.world.days),
         )
         name = f"{cls.__name__}_{self.number}"
         agent = cls(
@@ -167,12 +176,17 @@ class Session:
         harness's doing."""
         if self.stopped:
             return
-        kind = error.kind if issubclass(type(error), NoReply) else "agent_error"  # type: ignore[attr-defined]
+        kind = "agent_error"
+        if issubclass(type(error), NoReply):
+            kind = error.kind  # type: ignore[attr-defined]
         place = self._ask_about(self._runner.agent.place_of_error, error, None)
         self._fail(kind, place, self._ask_about(described, error, NO_TEXT))
 
     def _ask_about(
-        self, what: Callable[[BaseException], Result], error: BaseException, otherwise: Result
+        self,
+        what: Callable[[BaseException], Result],
+        error: BaseException,
+        otherwise: Result,
     ) -> Result:
         """Return something about an error. This runs in a slice: the error's class may be the
         agent's."""
@@ -208,7 +222,8 @@ class Session:
     def slice(self, step: Step, argument: object, dice: Dice) -> Any:
         """Run one slice of the agent. The alarm, and what would end the event loop, end the task
         instead."""
-        if self._runner.guard.inside:  # a task that starts eagerly, within the slice that makes it
+        # A task that starts eagerly runs within the slice that makes it.
+        if self._runner.guard.inside:
             return self._draw(step, argument, dice)
         try:
             return self._run(step, argument, dice)
@@ -233,23 +248,25 @@ class Session:
 
     def _draw(self, step: Step, argument: object, dice: Dice) -> Any:
         """Run a step whose draws are those of `dice`, as are those of the tasks that it starts."""
-        earlier, self._dice = self._dice, dice
+        previous = self._dice
+        self._dice = dice
         try:
             with dice.drawn():
                 return step(argument)
         finally:
-            self._dice = earlier
+            self._dice = previous
 
     def end(self, coroutine: Coroutine[Any, Any, Any], dice: Dice) -> None:
         """End a coroutine that waits."""
-        for _ in range(MOST_ENDS):
+        for _ in range(MAX_ENDS):
             try:
                 self.slice(coroutine.throw, self._runner.guard.cut, dice)
             except BaseException:
                 return
 
     def _after_slice(self) -> None:
-        runner, guard = self._runner, self._runner.guard
+        runner = self._runner
+        guard = runner.guard
         self._slices += 1
         runner.log_written(f"{self._at(None)}, resident {self._resident.key}")
         if guard.broken:
@@ -337,7 +354,7 @@ class Driven(Coroutine[Any, Any, Any]):
     def send(self, value: object) -> Any:
         return self._step(self._coroutine.send, value)
 
-    def throw(self, error: object, *rest: object) -> Any:
+    def throw(self, error: object, *ignored: object) -> Any:
         return self._step(self._coroutine.throw, error)
 
     def close(self) -> None:

@@ -41,27 +41,31 @@ class Walker:
 
     @property
     def mode(self) -> Mode | None:
-        """How the resident moves; None for one who does not."""
-        return self._mode if self.moving else None
+        """Return how the resident moves; None for one who does not."""
+        if not self.moving:
+            return None
+        return self._mode
 
     @property
     def aoi(self) -> int | None:
-        """The AOI of the resident; None on the way."""
-        return None if self.moving else self._end.id
+        """Return the AOI of the resident; None on the way."""
+        if self.moving:
+            return None
+        return self._end.id
 
     @property
     def xy(self) -> tuple[float, float]:
-        """Metres; in an AOI its centroid."""
+        """Return the point in metres; in an AOI its centroid."""
         if not self.moving:
             return self._end.x, self._end.y
-        gone = 1 - self._left / self._seconds
+        share = 1 - self._left / self._seconds
         x, y = self._start
-        return x + (self._end.x - x) * gone, y + (self._end.y - y) * gone
+        return x + (self._end.x - x) * share, y + (self._end.y - y) * share
 
     @property
     def position(self) -> JSON:
-        """The form for agents, in upstream's order: `aoi_position`, or on the way `lane_position`,
-        and `xy_position`.
+        """Return the form for agents, in upstream's order: `aoi_position`, or on the way
+        `lane_position`, and `xy_position`.
 
         The lane is the nearest one, and lane 0 in a city without lanes.
         """
@@ -79,8 +83,11 @@ class Walker:
         if end.id == self._end.id and self.mode in (None, mode):
             return
         x, y = self.xy
-        self._seconds = self._left = hypot(end.x - x, end.y - y) * DETOUR / SPEEDS[mode]
-        self._start, self._end, self._mode = (x, y), end, mode
+        self._seconds = hypot(end.x - x, end.y - y) * DETOUR / SPEEDS[mode]
+        self._left = self._seconds
+        self._start = (x, y)
+        self._end = end
+        self._mode = mode
 
     def advance(self, seconds: float) -> None:
         """Let time pass. Who arrives before it is over stays there for the rest."""
@@ -95,14 +102,14 @@ class Route:
         self.walker = walker
         self.tick = 0
         self._plan: deque[Stop] = deque()
-        self._taken_up = 0
+        self._earliest = 0
         self._interrupts = False
 
     def replace(self, plan: list[Stop]) -> None:
         """Drop earlier stops. Set out for the first once it is due, from the way to somewhere else
         too."""
         self._plan = deque(plan)
-        self._taken_up = self.tick + SETTING_OUT
+        self._earliest = self.tick + SETTING_OUT
         self._interrupts = True
 
     def advance(self, seconds: int) -> None:
@@ -119,6 +126,6 @@ class Route:
         self.tick += seconds
 
     def _is_due(self, stop: Stop) -> bool:
-        return self.tick >= max(stop[2], self._taken_up) and (
-            self._interrupts or not self.walker.moving
-        )
+        if self.tick < max(stop[2], self._earliest):
+            return False
+        return self._interrupts or not self.walker.moving

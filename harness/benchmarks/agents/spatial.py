@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -118,22 +119,21 @@ class Lines(Mapping[int, Line]):
             rows = np.repeat(np.arange(polygons.size), corners[polygons])
             rings = shapely.linearrings(self._xy[np.repeat(corners > 1, corners)], indices=rows)
             centroids[polygons] = shapely.get_coordinates(shapely.centroid(shapely.polygons(rings)))
-        found: list[list[float]] = centroids.tolist()
-        return found
+        pairs: list[list[float]] = centroids.tolist()
+        return pairs
 
     @cached_property
     def _tree(self) -> tuple[list[int], Any]:
-        """Ids of the lines that have a length, and a tree of their shapes in the same order."""
+        """Return ids of the lines that have a length, and a tree of their shapes in the same
+        order."""
         shapely = geometry()
         corners = np.diff(self._ends)
-        usable = corners >= 2
+        has_length = corners >= 2
         shapes = shapely.linestrings(
-            self._xy[np.repeat(usable, corners)],
-            indices=np.repeat(np.arange(usable.sum()), corners[usable]),
+            self._xy[np.repeat(has_length, corners)],
+            indices=np.repeat(np.arange(has_length.sum()), corners[has_length]),
         )
-        return [line for line, use in zip(self._rows, usable, strict=True) if use], shapely.STRtree(
-            shapes
-        )
+        return [*compress(self._rows, has_length)], shapely.STRtree(shapes)
 
     def nearest(self, x: float, y: float) -> tuple[int, float] | None:
         """Return the id of the line nearest to (x, y), the lowest of equally near ones, and how far
@@ -147,7 +147,8 @@ class Lines(Mapping[int, Line]):
         shapely = geometry()
         point = shapely.points(x, y)
         rows = tree.query_nearest(point).tolist()
-        if not rows:  # of lengths that no number can hold the square of
+        # No row is nearest where squares of lengths are too large for a number.
+        if not rows:
             return None
         row = min(rows, key=ids.__getitem__)
         return ids[row], float(shapely.line_locate_point(tree.geometries[row], point))
@@ -186,39 +187,40 @@ def lnglat(projection: str, xy: Floats) -> Floats:
     `projection` is a PROJ string with `+proj=tmerc` or `+proj=utm`; raise `ValueError` for any
     other.
     """
-    given = dict(word.removeprefix("+").partition("=")[::2] for word in projection.split())
-    if given.get("proj") == "utm":
-        south = 1e7 if "south" in given else 0.0
-        given = {
-            "lon_0": str(6 * float(given["zone"]) - 183),
+    parameters = dict(word.removeprefix("+").partition("=")[::2] for word in projection.split())
+    if parameters.get("proj") == "utm":
+        false_northing = "0"
+        if "south" in parameters:
+            false_northing = "10000000"
+        parameters = {
+            "lon_0": str(6 * float(parameters["zone"]) - 183),
             "k": "0.9996",
             "x_0": "500000",
-            "y_0": str(south),
+            "y_0": false_northing,
         }
-    elif given.get("proj") != "tmerc":
+    elif parameters.get("proj") != "tmerc":
         raise ValueError(
             "expected a transverse Mercator projection (+proj=tmerc, +proj=utm), got"
             f" {projection!r}"
         )
-    scale = RADIUS * float(given.get("k", given.get("k_0", 1)))
-    x, y = (xy - (float(given.get("x_0", 0)), float(given.get("y_0", 0)))).T / scale
-    grid = y + 1j * x + _meridian(math.radians(float(given.get("lat_0", 0))))
+    scale = RADIUS * float(parameters.get("k", parameters.get("k_0", 1)))
+    origin = (float(parameters.get("x_0", 0)), float(parameters.get("y_0", 0)))
+    x, y = (xy - origin).T / scale
+    grid = y + 1j * x + _meridian(math.radians(float(parameters.get("lat_0", 0))))
     sphere = grid - _sum(TO_SPHERE, grid)
     conformal = np.arcsin(np.sin(sphere.real) / np.cosh(sphere.imag))
     latitude = conformal + _sum(TO_GEODETIC, conformal)
     longitude = np.arctan2(np.sinh(sphere.imag), np.cos(sphere.real))
-    return np.column_stack(
-        (float(given.get("lon_0", 0)) + np.degrees(longitude), np.degrees(latitude))
-    )
+    degrees_east = float(parameters.get("lon_0", 0)) + np.degrees(longitude)
+    return np.column_stack((degrees_east, np.degrees(latitude)))
 
 
 def _meridian(latitude: float) -> float:
     """Return the distance of a latitude from the equator along the meridian; latitude and result in
     radians."""
     sine = math.sin(latitude)
-    conformal = math.atan(
-        math.sinh(math.atanh(sine) - ECCENTRICITY * math.atanh(ECCENTRICITY * sine))
-    )
+    isometric = math.atanh(sine) - ECCENTRICITY * math.atanh(ECCENTRICITY * sine)
+    conformal = math.atan(math.sinh(isometric))
     return float(conformal + _sum(TO_GRID, conformal))
 
 

@@ -54,27 +54,28 @@ class Day:
 
 
 def visited(rows: Iterable[Row]) -> tuple[int, ...]:
-    """Distinct AOIs in order of first visit; rows on the way have none. All 100 rows count, the
-    next day's 4 too."""
+    """Return distinct AOIs in order of first visit; rows on the way have none. All 100 rows count,
+    the next day's 4 too."""
     return tuple(dict.fromkeys(row.aoi for row in rows if row.aoi is not None))
 
 
 def gyration_radius(points: Collection[tuple[float, float]]) -> float:
-    """Mean distance from the mean of `points`, in metres; `points` are the distinct AOIs'
-    centroids.
+    """Return the mean distance from the mean of `points`, in metres; `points` are the distinct
+    AOIs' centroids.
 
-    Sums are exact before they are rounded, so the order of visits does not show. Raises
-    `ValueError` for no point.
+    Sums are exact before they are rounded, so the order of visits does not show. Raise `ValueError`
+    for no point.
     """
     if not points:
         raise ValueError("a radius of gyration needs a place")
-    x, y = fsum(x for x, _ in points) / len(points), fsum(y for _, y in points) / len(points)
-    return fsum(hypot(at[0] - x, at[1] - y) for at in points) / len(points)
+    mean_x = fsum(x for x, _ in points) / len(points)
+    mean_y = fsum(y for _, y in points) / len(points)
+    return fsum(hypot(x - mean_x, y - mean_y) for x, y in points) / len(points)
 
 
 def intention_sequence(rows: Sequence[Row]) -> tuple[int, ...]:
-    """Numbers of the intentions in rows 0, 2, ..., 94: one for each of the 48 slots; any that is
-    unknown is `other`."""
+    """Return numbers of the intentions in rows 0, 2, ..., 94: one for each of the 48 slots; any
+    that is unknown is `other`."""
     return tuple(NUMBERS.get(row.intention or "", OTHER) for row in rows[: 2 * SLOTS : 2])
 
 
