@@ -57,12 +57,14 @@ def open_regular(
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except ValueError:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
+
     try:
         check(os.fstat(fd))  # it may have been replaced in between
         os.set_blocking(fd, True)
     except OSError:
         os.close(fd)
         raise
+
     return BufferedReader(FileIO(fd), buffer)
 
 
@@ -78,9 +80,11 @@ def content(path: Path, max_bytes: int = WHOLE_MOST, *, pipe: bool = False) -> b
             block = file.read(BLOCK)
             if not block:
                 return b"".join(blocks)
+
             blocks.append(block)
             size += len(block)
             is_large = size > max_bytes
+
     raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes")
 
 
@@ -104,15 +108,19 @@ def other_format(data: bytes) -> str | None:
     for mark, program in COMPRESSED.items():
         if data.startswith(mark):
             return f"a compressed file: unpack it ({program})"
+
     if data.startswith(UTF16):
         return "text in UTF-16, not UTF-8: convert it (iconv -f UTF-16 -t UTF-8)"
+
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
         with suppress(UnicodeDecodeError):
             data.decode("gb18030")
             return "text that is not UTF-8, but may be GBK: convert it (iconv -f GB18030 -t UTF-8)"
+
         return "bytes that are not UTF-8"
+
     return None
 
 
@@ -120,10 +128,15 @@ def in_any_format(path: Path) -> Path:
     """Return the path, or that of the same tasks in another format if only that exists."""
     if path.suffix not in TASK_FORMATS or path.exists():
         return path
+
     for suffix in TASK_FORMATS:
-        for candidate in (path.with_suffix(suffix), path.with_suffix(f"{suffix}.gz")):
+        for candidate in (
+            path.with_suffix(suffix),
+            path.with_suffix(f"{suffix}.gz"),
+        ):
             if candidate.exists():
                 return candidate
+
     return path
 
 

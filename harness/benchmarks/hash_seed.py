@@ -43,8 +43,10 @@ def fix(command: str, args: SelectsRuns, environment: Mapping[str, str]) -> None
     """
     if sys.flags.ignore_environment or fixed(environment) is not None:
         return
+
     if not plays_agent(command, args):
         return
+
     arguments = [sys.executable, *sys.orig_argv[1:]]
     # Without a new process the order of sets is random, and the manifest says so.
     with suppress(OSError):
@@ -56,9 +58,12 @@ def plays_agent(command: str, args: SelectsRuns) -> bool:
     run's folder."""
     if command == "run":
         return "agent" in (getattr(args, "of_benchmark", None) or ())
+
     if command not in REPLAYING or not getattr(args, "reparse", True):
         return False
+
     for pattern in [*map(glob.escape, args.runs)] or ["*"]:
         if any(args.results_dir.glob(f"{pattern}/{COPY_PREFIX}*")):
             return True
+
     return False

@@ -58,17 +58,22 @@ def json_object(completion: Completion, repairs: list[str]) -> JSON:
     """
     if completion.finish_reason in WITHOUT_JSON:
         raise InvalidReply("no_json")
+
     if completion.tool_calls and _is_called_answer(completion):
         repairs.append("tool_call")
         return completion.tool_calls[0].json()
+
     text = checked_text(completion)
     if completion.finish_reason == "tool_call":
         repairs.append("tool_call")
+
     data = _decode(text, repairs)
     if data is None:
         raise InvalidReply("no_json")
+
     if type(data) is not dict:
         raise InvalidReply("not_object")
+
     return data
 
 
@@ -97,12 +102,15 @@ def answer_text(completion: Completion, repairs: list[str]) -> str:
     # The arguments of a tool call are an object, and a text was asked for.
     if completion.finish_reason == "tool_call":
         raise InvalidReply("empty")
+
     answer = after_thinking(text)
     if answer is None:
         return text
+
     repairs.append("thinking")
     if not answer:
         raise InvalidReply("empty")
+
     return answer
 
 
@@ -115,11 +123,15 @@ def checked_text(completion: Completion) -> str:
         is_thinking = _THINKING.match(text) and not _THOUGHT.search(text)
         if reason == "length" and is_thinking:
             reason = "only_thinking"
+
         raise InvalidReply(reason, final=True)
+
     if completion.refusal:
         raise InvalidReply("refusal")
+
     if not text.strip():
         raise InvalidReply("empty")
+
     return text
 
 
@@ -135,25 +147,31 @@ def _decode(text: str, repairs: list[str]) -> Any:
         return orjson.loads(bare)
     except ValueError:
         pass
+
     answer = after_thinking(bare)
     if answer is not None:
         repairs.append("thinking")
         bare = answer
+
     for fence in _FENCE.finditer(bare):
         if "{" in fence[1]:
             repairs.append("fence")
             bare = fence[1].strip()
             break
+
     start, end = _object_span(bare)
     if (start, end) != (0, len(bare)):
         repairs.append("prose")
+
     try:
         return orjson.loads(bare[start:end])
     except ValueError:
         pass
+
     # A quote after the last brace: this is no prose, but the end of an object that was cut off.
     if '"' in bare[end:]:
         end = len(bare)
+
     return _repaired(bare[start:end], repairs)
 
 
@@ -162,14 +180,17 @@ def _object_span(text: str) -> tuple[int, int]:
     text without braces."""
     if text.startswith("["):
         return 0, len(text)
+
     start = max(0, text.find("{"))
     if start:
         opened = _OBJECT.search(text)
         if opened:
             start = opened.start()
+
     end = text.rfind("}") + 1
     if end <= start:
         end = len(text)
+
     return start, end
 
 
@@ -186,11 +207,14 @@ def after_thinking(text: str) -> str | None:
         answer = _without_turn_end(text[end:])
         if is_json(answer):
             return answer
+
     begins_like_answer = text.startswith(("{", "[", "`")) and not _THINKING.match(text)
     if not end or begins_like_answer:
         return None
+
     for mark in _THOUGHT.finditer(text, end):
         end = mark.end()
+
     return _without_turn_end(text[end:])
 
 
@@ -217,8 +241,10 @@ def _repaired(text: str, repairs: list[str]) -> Any:
     work = len(text) * (openers + text.count('"') + 20)
     if not openers or openers > _MAX_OPENERS or work > _MAX_WORK:
         return None
+
     if "{" not in text and "[" not in text:
         return None
+
     # Importing it takes a fiftieth of a second, which only replies that need a repair cost.
     import json_repair
 
@@ -228,6 +254,8 @@ def _repaired(text: str, repairs: list[str]) -> Any:
         data = json_repair.loads(text)
     except Exception:
         return None
+
     if data in ("", {}):
         return None
+
     return data

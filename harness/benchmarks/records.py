@@ -11,7 +11,13 @@ from harness.benchmarks.user_code import described
 from harness.errors import BadInput, in_brief
 from harness.model import JSON, LARGEST_COUNT, Record
 
-ODD_SHAPE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+ODD_SHAPE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 """What code that relies on a record's shape raises where the shape is another."""
 
 REMEDY = "take its line out of the results file, and the user will be played again"
@@ -93,4 +99,5 @@ def made_of(
         for record in shard:
             with read_of(record.key, remedy):
                 make([record])
+
         raise

@@ -41,8 +41,14 @@ from harness.errors import BadInput, in_brief, which_is_known
 from harness.model import RUN_FACTS, Baseline
 
 SHIPPED = {
-    "streamprofile": ("harness.benchmarks.streamprofile.benchmark", "StreamProfile"),
-    "dailymobility": ("harness.benchmarks.dailymobility.benchmark", "DailyMobility"),
+    "streamprofile": (
+        "harness.benchmarks.streamprofile.benchmark",
+        "StreamProfile",
+    ),
+    "dailymobility": (
+        "harness.benchmarks.dailymobility.benchmark",
+        "DailyMobility",
+    ),
 }
 BASELINES = (
     "harness.benchmarks.streamprofile.baselines",
@@ -147,13 +153,16 @@ def find(spec: str) -> type[Benchmark]:
     if is_shipped(spec):
         module, name = SHIPPED[spec.lower()]
         return getattr(import_module(module), name)  # type: ignore[no-any-return]
+
     if spec.endswith(".py"):
         path = Path(spec)
         return of_file(str(path.resolve()), path.name, input_file(path, "the benchmark "))
+
     spec = installed().get(spec, spec)
     module, _, name = spec.partition(":")
     if all(map(str.isidentifier, (name, *module.split(".")))):
         return _of_module(spec, module, name)
+
     known = which_is_known(spec, [*SHIPPED, *installed()])
     raise BadInput(
         f"unknown benchmark {in_brief(spec)}{known} (others are named as FILE.py or"
@@ -168,6 +177,7 @@ def importing(subset: str) -> tuple[type[Benchmark], Importer]:
         importer = cls.imports.importer
         if subset in cls.subsets and importer is not None:
             return cls, importer
+
     raise BadInput(
         f"run_{subset}.json is missing, and no benchmark reads results of {in_brief(subset)}"
         " without it"
@@ -221,11 +231,14 @@ def of_file(spec: str, name: str, data: bytes) -> type[Benchmark]:
     else:
         named = getattr(module, spec.partition(":")[2], None)
         classes = [cls for cls in classes if cls is named]
+
     if len(classes) != 1:
         listed = "none"
         if classes:
             listed = f"{len(classes)} ({', '.join([cls.__name__ for cls in classes])})"
+
         raise BadInput(f"{name}: expected one class that extends harness.Benchmark, found {listed}")
+
     return _declared(classes[0], spec, name, data)
 
 
@@ -235,8 +248,10 @@ def _of_module(spec: str, module: str, name: str) -> type[Benchmark]:
         source = None
         if _is_benchmark(cls):
             source = find_spec(cls.__module__)
+
     if source is None or source.origin is None:
         raise BadInput(f"{spec}: expected a class that extends harness.Benchmark")
+
     path = Path(source.origin)
     return _declared(cls, spec, path.name, input_file(path, "the benchmark "))
 
@@ -252,7 +267,9 @@ def _declared(cls: type[Benchmark], spec: str, file: str, data: bytes) -> type[B
         place = spec
         if spec.endswith(".py"):
             place = file
+
         raise BadInput(f"{place}: class {cls.__name__}: {mistake}")
+
     cls.origin = Origin(spec, KEPT + file.removeprefix(KEPT), data)
     return cls
 
@@ -277,21 +294,27 @@ def _bad_names(cls: type[Benchmark]) -> Iterator[str]:
     name: Any = getattr(cls, "name", None)
     if type(name) is not str or not name.isidentifier() or not name.isascii():
         yield f"name: expected a word of letters, digits and _, got {in_brief(name)}"
+
     if is_shipped(name) and find(name) is not cls:
         yield f"name: {name} is a benchmark that ships: rename this one"
+
     about = cls.about
     texts = {"version": cls.version, "key_field": cls.task_files.key_field}
     for field in ("parser_version", "user", "invalid_as", "title", "synthetic"):
         texts[field] = getattr(about, field)
+
     for field, value in texts.items():
         is_needed = field not in ("title", "synthetic")
         if type(value) is not str or (is_needed and not value) or not value.isprintable():
             yield f"{field}: expected text, got {in_brief(value)}"
+
     data_set = cls.task_files.data_set
     if data_set != "" and not _matches(DATA_SET, data_set):
         yield f"data_set: expected owner/name of a data set, got {in_brief(data_set)}"
+
     if about.language not in ("en", "zh"):
         yield f"language: expected en or zh, got {in_brief(about.language)}"
+
     baselines = cls.baselines
     is_mapping = isinstance(baselines, dict) and all(map(callable, baselines.values()))
     if not is_mapping or not all(map(_is_word, baselines)):
@@ -305,13 +328,17 @@ def _bad_subsets(cls: type[Benchmark]) -> Iterator[str]:
     subsets: Any = getattr(cls, "subsets", None)
     if not isinstance(subsets, dict) or not subsets:
         yield 'subsets: expected {"subset": "tasks file below the tasks folder"}'
+
     if not isinstance(cls.task_files.data_files, tuple | list):
         yield "data_files: expected a tuple of paths below the tasks folder"
+
     for subset in subsets:
         if not _is_word(subset):
             yield f"subsets: {in_brief(subset)}: expected lower-case letters, digits, - and _"
+
     if "all" in subsets and len(subsets) > 1:
         yield "subsets: all: `compare` uses this name for the mean over subsets: rename it"
+
     files = [*subsets.items()]
     files += [("data_files", file) for file in cls.task_files.data_files]
     for field, file in files:
@@ -339,16 +366,20 @@ def _bad_metrics(cls: type[Benchmark]) -> Iterator[str]:
     yield from _bad_declarations("secondary", cls.scoring.secondary)
     if not cls.metrics:
         yield "metrics: expected one or more"
+
     all_metrics = (*cls.metrics, *cls.scoring.secondary)
     names = [metric.name for metric in all_metrics]
     for name in names:
         if not _is_metric_name(name):
             yield f"metrics: {in_brief(name)}: expected a name of at most 60 characters without /"
+
         if name.casefold() in TABLES:
             yield f"metrics: {in_brief(name)}: `stats` uses this name for something else: rename it"
+
     for name, count in Counter(map(str.casefold, names)).items():
         if count > 1:
             yield f"metrics: duplicate name {name} (in any case)"
+
     unknown = [metric.ranked_by for metric in all_metrics if metric.ranked_by not in ("", *names)]
     if unknown:
         yield f"metrics: ranked_by: {', '.join(map(in_brief, unknown))}: no such metric"
@@ -360,6 +391,7 @@ def _bad_declarations(field: str, metrics: object) -> Iterator[str]:
     ):
         yield f"{field}: expected a tuple of Metric(...)"
         return
+
     for metric in metrics:
         problem = _bad_text(metric)
         if problem:
@@ -378,6 +410,7 @@ def _bad_shown(cls: type[Benchmark]) -> Iterator[str]:
         chosen = getattr(cls.scoring, field)
         if not isinstance(chosen, tuple | list):
             yield f"{field}: expected a tuple of names of metrics"
+
         unknown = [name for name in chosen if name not in names]
         if unknown:
             yield f"{field}: {', '.join(map(in_brief, unknown))}: no such metric"
@@ -387,10 +420,12 @@ def _bad_text(metric: Metric) -> str | None:
     kinds = metric.leaves_out
     if not isinstance(kinds, tuple | list) or not {*map(type, kinds)} <= {str}:
         return f"leaves_out: expected a tuple of kinds of breaches, got {in_brief(kinds)}"
+
     for field in ("definition", "ranked_by", "unranked"):
         text = getattr(metric, field)
         if type(text) is not str or not text.isprintable():
             return f"expected a {field} that is text on one line"
+
     return None
 
 
@@ -399,10 +434,15 @@ def _bad_objects(cls: type[Benchmark]) -> Iterator[str]:
     if misplaced:
         owner = INSIDE[misplaced[0]]
         yield f"{', '.join(misplaced)}: belongs to the object `{owner}`: move or rename yours"
+
     for name, kind in OBJECTS.items():
         if not isinstance(getattr(cls, name), kind):
             yield f"{name}: expected an object of a class that extends {kind.__name__}"
-    for settings_object, kind in ((cls.about, About), (cls.task_files, TaskFiles)):
+
+    for settings_object, kind in (
+        (cls.about, About),
+        (cls.task_files, TaskFiles),
+    ):
         # A dataclass's own attribute loses against the argument's default.
         subclass = type(settings_object)
         for name, value in vars(settings_object).items():
@@ -411,6 +451,7 @@ def _bad_objects(cls: type[Benchmark]) -> Iterator[str]:
                     f"{name}: {subclass.__name__} sets it, and its object has the default: give it"
                     " as an argument"
                 )
+
     if hasattr(cls, "configuration"):
         yield "configuration: the harness sets this: rename yours"
 
@@ -423,10 +464,12 @@ def _bad_code(cls: type[Benchmark]) -> Iterator[str]:
     ]
     if missing:
         yield f"{', '.join(missing)}: has to be written"
+
     functions = [name for name in vars(Benchmark) if callable(getattr(Benchmark, name))]
     hidden = [name for name in functions if not callable(getattr(cls, name))]
     if hidden:
         yield f"{', '.join(hidden)}: the harness calls this: rename yours"
+
     try:
         kinds = settings.kinds(cls.Settings)
         settings.defaults(cls.Settings)
@@ -434,9 +477,11 @@ def _bad_code(cls: type[Benchmark]) -> Iterator[str]:
         yield str(error)
     except Exception as error:  # the author's annotations may raise anything
         yield f"Settings: {described(error)}"
+
     for name, kind in kinds.items():
         if name in RUN_FACTS:
             yield f"Settings.{name}: reports use this name for something else: rename it"
+
         if kind is Path and name.partition("_")[0] in RESERVED:
             yield (
                 f"Settings.{name}: names of other files in the run's folder begin like this:"

@@ -30,13 +30,22 @@ def quotes(completion: Completion, label: str) -> Iterator[Quote]:
     title = label
     if completion.finish_reason not in (None, "stop"):
         title = f"{label} (ended by {completion.finish_reason})"
+
     if completion.reasoning:
         yield Quote(f"Thoughts before {label.lower()}", completion.reasoning)
+
     yield Quote(title, completion.shown)
     if completion.tool_calls and completion.text:
-        yield Quote(f"Tool calls of {label.lower()}", "\n".join(map(str, completion.tool_calls)))
+        yield Quote(
+            f"Tool calls of {label.lower()}",
+            "\n".join(map(str, completion.tool_calls)),
+        )
+
     if completion.logprobs:
-        yield Quote(f"Log-probabilities of {label.lower()}", _token_lines(completion.logprobs))
+        yield Quote(
+            f"Log-probabilities of {label.lower()}",
+            _token_lines(completion.logprobs),
+        )
 
 
 def _token_lines(logprobs: JSON) -> str:
@@ -127,7 +136,16 @@ def interval_chart(
         values = tuple([figure.value for figure in chosen])
         lower, upper = ends([figure.ci95 for figure in chosen])
         drawn.append(Series(series_name, values, lower, upper))
-    return Chart("intervals", title, tuple(names), label, "", tuple(drawn), percent=percent)
+
+    return Chart(
+        "intervals",
+        title,
+        tuple(names),
+        label,
+        "",
+        tuple(drawn),
+        percent=percent,
+    )
 
 
 def ends(

@@ -54,29 +54,35 @@ def kinds(cls: object) -> Mapping[str, Any]:
             f"{getattr(cls, '__qualname__', cls)} is no dataclass: put @dataclass(frozen=True)"
             " above it"
         )
+
     hints = get_type_hints(cls)
     field_kinds = {}
     for field in fields(cls):
         place = f"{cls.__qualname__}.{field.name}"
         field_kinds[field.name] = _kind(place, field, hints[field.name])
+
     return field_kinds
 
 
 def _kind(place: str, field: Field[Any], hint: object) -> Any:
     if field.default is MISSING:
         raise BadSettings(f"{place} has no default")
+
     kind, many = kind_of(hint)
     if many or not (isinstance(kind, tuple) or kind in KINDS):
         raise BadSettings(
             f"{place}: a setting is text, a number, true or false, a Literal of texts, or a Path"
         )
+
     fits, expected = _check(kind)
     if field.default is not None and not fits(field.default):
         raise BadSettings(f"{place}: its default is {in_brief(field.default)}, expected {expected}")
+
     if field.default is None and kind is bool:
         raise BadSettings(
             f"{place}: a setting that is true or false has one of them as its default"
         )
+
     return kind
 
 
@@ -99,10 +105,12 @@ def options(cls: type, title: str, taken: Collection[str] = ()) -> tuple[Option,
                 f"{cls.__qualname__}.{field.name}: {flag(field)} is an option of the command"
                 " itself: rename it"
             )
+
         kind = field_kinds[field.name]
         help_texts = [str(field.metadata.get("help") or "")]
         if kind is not bool and field.default not in (None, ""):
             help_texts.append(f"default: {field.default}")
+
         option = Option(
             DEST + field.name,
             kind,
@@ -116,6 +124,7 @@ def options(cls: type, title: str, taken: Collection[str] = ()) -> tuple[Option,
             everyday=True,
         )
         field_options.append(option)
+
     return tuple(field_options)
 
 
@@ -169,7 +178,9 @@ def identity(settings: DataclassInstance) -> JSON:
 
 
 def of_run(
-    benchmark: type[Benchmark] | Benchmark, identity: JSON, paths: Mapping[str, Path]
+    benchmark: type[Benchmark] | Benchmark,
+    identity: JSON,
+    paths: Mapping[str, Path],
 ) -> Any:
     """Return the settings of a benchmark's class that an earlier run's identity was made from.
 
@@ -179,6 +190,7 @@ def of_run(
     """
     if benchmark.imports.settings is not None:
         return benchmark.imports.settings(identity, paths)
+
     cls = benchmark.Settings
     values: JSON = {}
     default_values = defaults(cls)
@@ -187,6 +199,7 @@ def of_run(
             values[name] = paths.get(name)
         elif identity.get(name, default_values[name]) is not default_values[name]:
             values[name] = checked(identity, name, kind)
+
     return _construct(cls, values, "the run's manifest: field identity.settings")
 
 
@@ -237,7 +250,9 @@ def contents(settings: object) -> dict[str, bytes]:
                 f"{path}: the run's folder has another setting's file as {name}: give one another"
                 " name"
             )
+
         data[name] = input_file(path)
+
     return data
 
 

@@ -70,9 +70,11 @@ def how_to_get(cls: type[Benchmark]) -> str:
     """Return what a user can do about missing tasks, as a main clause."""
     if not cls.task_files.data_set:
         return "put them there"
+
     name = cls.name
     if cls.origin:
         name = cls.origin.spec
+
     return (
         f"`harness fetch {name}` downloads them (data set {cls.task_files.data_set} of the Hugging"
         " Face Hub)"
@@ -99,6 +101,7 @@ def parse(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> Task:
         raise BenchmarkError(
             f"{benchmark.name}: parse returned {in_brief(task)} for {where}, expected a Task"
         )
+
     key = _checked(benchmark, task.key, task.steps, where)
     return replace(task, key=key, synthetic=is_synthetic or task.synthetic)
 
@@ -110,11 +113,13 @@ def outline(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> tup
     if outlined is None:
         task = parse(benchmark, line, where, subset)
         return task.key, task.steps
+
     if not isinstance(outlined, tuple) or len(outlined) != 2:
         raise BenchmarkError(
             f"{benchmark.name}: outline returned {in_brief(outlined)} for {where}, expected key and"
             " steps"
         )
+
     key, steps = outlined
     return _checked(benchmark, key, steps, where), steps
 
@@ -133,6 +138,7 @@ def _read(
         return read(data, subset)
     except Exception:
         tracked = TrackedLine(decoded(line, where))
+
     try:
         with guarded(benchmark, f"{where}", FieldError, *ODD_SHAPE):
             return read(tracked, subset)
@@ -145,20 +151,25 @@ def _read_problem(benchmark: Benchmark, error: Exception, last_field: str | None
     """Return why a line could not be read, with the field that was read last."""
     if isinstance(error, FieldError):
         return str(error)
+
     source_line = ""
     if isinstance(error, KeyError):
         name, *_ = (*error.args, last_field)
         if last_field is None or name == last_field:
             return f"field {name}: expected a value, got nothing (missing)"
+
         problem = f"{in_brief(name)} is missing or unknown"
         is_mistake = True
     else:
         problem = " ".join(str(error).split()) or type(error).__name__
         is_mistake = not isinstance(error, ValueError)
+
     if is_mistake and benchmark.origin:
         source_line = place(error, benchmark)
+
     if last_field:
         problem = f"field {last_field}: {problem}"
+
     return problem + source_line
 
 
@@ -170,10 +181,13 @@ def decoded(line: bytes, where: Where) -> JSON:
     except orjson.JSONDecodeError as error:
         got = other_format(line) or f"what is not JSON ({error.msg})"
         raise BadInput(f"{where}: expected a JSON object, got {got}") from None
+
     if type(data) is not dict:
         raise BadInput(f"{where}: expected a JSON object, got {kind_of(data)}")
+
     if MIN_DIGITS // SAMPLING * b"0" in line[::SAMPLING].translate(ZEROS):
         _check_numbers(line, where)
+
     return data
 
 
@@ -188,6 +202,7 @@ def _check_numbers(line: bytes, where: Where) -> None:
                     f"{where}: field {path}: expected a whole number of at most 64 bits, or text,"
                     f" got {in_brief(value)}"
                 )
+
             if type(value) is dict:
                 names = [f"{path}.{name}".removeprefix(".") for name in value]
                 values += zip(names, value.values(), strict=True)
@@ -202,21 +217,26 @@ def typed(value: Any, kind: type[T], field: str = "") -> T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:  # "Expected `int`, got `str` - at `$.steps[2].id`"
         problem, _, path = str(error).rstrip("`").partition(" - at `$")
+
     name = field + path
     missing = re.fullmatch("Object missing required field `(.+?)`?", problem)
     if missing:
         raise FieldError(f"{name}.{missing[1]}".removeprefix("."), "a value", kind_of(None))
+
     unknown = re.fullmatch("Object contains unknown field `(.+?)`?", problem)
     if unknown:
         raise FieldError(f"{name}.{unknown[1]}".removeprefix("."), "no such field")
+
     expected = problem.removeprefix("Expected ").partition(", got ")[0]
     if problem.startswith("Invalid enum value"):
         expected = "one of the known values"
+
     expected = re.sub("`(.+?)`", _type_names, expected)
     # msgspec does not name the key of a mapping's value.
     got = ""
     if not path.endswith("[...]"):
         got = kind_of(_member(value, path))
+
     raise FieldError(name.removeprefix("."), expected, got)
 
 
@@ -235,12 +255,16 @@ def kind_of(value: object) -> str:
     end."""
     if value is None:
         return "nothing (missing or null)"
+
     if isinstance(value, list):
         return "a list" if value else "an empty list"
+
     if isinstance(value, dict):
         return "an object"
+
     if isinstance(value, str) and len(value) > 40:
         return "a long string"
+
     return repr(value)
 
 
@@ -250,8 +274,10 @@ def _checked(benchmark: Benchmark, key: object, steps: object, where: Where) -> 
         raise BenchmarkError(
             f"{benchmark.name}: parse gave {in_brief(steps)} steps for {where}, expected 1 or more"
         )
+
     if type(key) is int:
         return str(key)
+
     if not isinstance(key, str):
         got = kind_of(key)
     elif not key:
@@ -260,6 +286,7 @@ def _checked(benchmark: Benchmark, key: object, steps: object, where: Where) -> 
         return key
     else:
         got = "no UTF-8"
+
     raise BadInput(
         f"{where}: field {benchmark.task_files.key_field}: expected text or a whole number, got"
         f" {got}"

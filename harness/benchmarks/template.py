@@ -44,6 +44,7 @@ class Template:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             raise BadInput(f"{file}: a prompt template must be UTF-8 text") from None
+
         self.path = path
         self.source = kept_name(file).removeprefix(KEPT)
         self.files: Mapping[str, bytes] = {kept_name(file): data}
@@ -53,6 +54,7 @@ class Template:
         elif self.source in (OWN, AUTHORS):
             # A file of this name is not what a report calls by it.
             self.source = f"file {self.source}"
+
         system, user = _split_roles(text, file)
         self._system = _cut(system, known, file)
         self._user = _cut(user, known, file)
@@ -98,9 +100,11 @@ def _split_roles(text: str, file: Path) -> tuple[str, str]:
         raise BadInput(
             f"{file}: a prompt template has one part [user], after one part [system] or nothing"
         )
+
     system, user = ("", preamble, *texts)[-2:]
     if not user:
         raise BadInput(f"{file}: the prompt template has no text for the user message")
+
     return system, user
 
 
@@ -108,12 +112,14 @@ def _cut(text: str, known: frozenset[str], file: Path) -> tuple[str, ...]:
     """Return the pieces of a text: literal text at even positions, names of places at odd ones."""
     if not text:
         return ()
+
     pieces = re.split(r"\$\{([^{}\n]*)\}", text)
     for name in pieces[1::2]:
         if name not in known:
             raise BadInput(
                 f"{file}: unknown place ${{{name}}}; known are {', '.join(sorted(known))}"
             )
+
     return tuple(pieces)
 
 

@@ -43,26 +43,33 @@ def billed(cost: Cost, users: int, user: str) -> Iterator[str]:
             f" {cost.estimated_completion_tokens} more completion tokens, by the ratios of tokens"
             " to bytes of the other prompts and completions."
         )
+
     if cost.requests_with_unclear_usage:
         yield (
             f"The usage of {cost.requests_with_unclear_usage} requests contradicts itself, so their"
             " cost has bounds."
         )
+
     if cost.requests_without_reply:
         yield (
             f"Up to {cost.requests_without_reply} tries without a reply may have been billed in"
             " addition."
         )
+
     if cost.money is None or cost.price is None:
         yield "No price is known for this model."
         return
+
     bill = f"{plain(cost.money.amount)} {cost.money.currency}"
     if cost.money.about:
         bill = f"about {bill}"
+
     if cost.money.high is not None:
         bill += f" (the bill is {plain(cost.money.least)} to {plain(cost.money.most)})"
+
     if users:
         bill += f", {money_text(each([cost.money], users))} a {user}"
+
     prices = [price.described for price in cost.prices]
     yield f"Cost: {bill}. Price: {'; '.join(prices)}."
 
@@ -75,11 +82,13 @@ def session(took: JSON | None, user: str) -> str | None:
     """
     if not took or took["ratio"] is None:
         return None
+
     # Several models at one account share its slots, and so one bound.
     further_runs = took.get("runs", 1) - 1
     shared = ""
     if further_runs:
         shared = f", with those of {further_runs} more at the same account"
+
     text = (
         f"The last session took {took['seconds']:.1f} s, {took['ratio']:.2f} times the least that"
         f" its requests allow ({took['lower_bound_seconds']:.1f} s: the larger of all their time"

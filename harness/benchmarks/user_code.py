@@ -53,11 +53,14 @@ class guarded:
     ) -> None:
         if not isinstance(error, Exception | SystemExit):
             return
+
         if isinstance(error, (HarnessError, *self._through)):
             return
+
         benchmark = self._benchmark
         if isinstance(error, MemoryError) and benchmark.origin is None:
             return
+
         raise BenchmarkError(
             f"benchmark {benchmark.name}, {self._about}:"
             f" {described(error)}{place(error, benchmark)}"
@@ -111,7 +114,9 @@ def place(error: BaseException, benchmark: Benchmark | type[Benchmark] | None = 
         rank = 0
         if not file.startswith(harness_folder):
             rank = 1 + (frame.f_globals.get("__name__") == cls.__module__)
+
         if rank >= innermost_rank:
             innermost_rank = rank
             innermost = f" ({Path(file).name}, line {line})"
+
     return innermost

@@ -141,6 +141,7 @@ class City:
                 if poi.aoi_id in self.aois and not key.isdisjoint(levels(poi.category))
             ]
             self._of_kinds[key] = (pois, _points(pois))
+
         pois, points = self._of_kinds[key]
         return [pois[row] for row in points.nearest(x, y, count).tolist()]
 
@@ -191,10 +192,12 @@ def read_city(data: bytes, where: str) -> City:
         raise BadInput(
             f"{where}: expected a map of a city (city.map.v2.Map), got bytes that are none"
         ) from None
+
     if not city.aois:
         raise BadInput(
             f"{where}: expected a map of a city (city.map.v2.Map), got one without any AOI"
         )
+
     lanes = ((lane.id, lane.center_line.nodes, 0) for lane in city.lanes)
     return City(
         aois=_aois(city.aois, where),
@@ -225,6 +228,7 @@ def _aois(entries: Sequence[Any], where: str) -> dict[int, Aoi]:
             type=entry.type,
             use=_optional(entry, "land_use"),
         )
+
     return aois
 
 
@@ -254,11 +258,14 @@ def _pois(entries: Iterable[Any], where: str) -> dict[int, Poi]:
         y = entry.position.y
         if entry.id in pois:
             _refuse(where, "Poi", entry.id, DUPLICATE)
+
         if not entry.HasField("position"):
             _refuse(where, "Poi", entry.id, "it has no position")
+
         # Written so that NaN is refused, too.
         if not (abs(x) <= FURTHEST and abs(y) <= FURTHEST):
             _refuse_coordinates(where, "Poi", entry.id, x, y)
+
         pois[entry.id] = Poi(
             id=entry.id,
             name=entry.name,
@@ -269,6 +276,7 @@ def _pois(entries: Iterable[Any], where: str) -> dict[int, Poi]:
             functions=tuple(entry.functions),
             capacity=_optional(entry, "capacity"),
         )
+
     return pois
 
 
@@ -280,6 +288,7 @@ def _lines(kind: str, shapes: Iterable[tuple[int, Collection[Any], int]], where:
     for number, corners, needed in shapes:
         if number in counts:
             _refuse(where, kind, number, DUPLICATE)
+
         if len(corners) < needed:
             _refuse(
                 where,
@@ -287,10 +296,12 @@ def _lines(kind: str, shapes: Iterable[tuple[int, Collection[Any], int]], where:
                 number,
                 f"expected {needed} positions or more, got {len(corners)}",
             )
+
         counts[number] = len(corners)
         for corner in corners:
             flat.append(corner.x)
             flat.append(corner.y)
+
     xy = np.array(flat, np.float64).reshape(-1, 2)
     ids = list(counts)
     corner_counts = np.array([*counts.values()], np.intp)
@@ -298,6 +309,7 @@ def _lines(kind: str, shapes: Iterable[tuple[int, Collection[Any], int]], where:
     if invalid.size:
         row = int(np.searchsorted(np.cumsum(corner_counts), invalid[0], "right"))
         _refuse_coordinates(where, kind, ids[row], *xy[invalid[0]].tolist())
+
     return Lines(ids, corner_counts, xy)
 
 

@@ -185,7 +185,10 @@ class Block(Tooled):
     agent_memory = property(attrgetter("_memory"))
 
     def __init__(
-        self, toolbox: AgentToolbox, agent_memory: Memory, block_params: Any = None
+        self,
+        toolbox: AgentToolbox,
+        agent_memory: Memory,
+        block_params: Any = None,
     ) -> None:
         self._harness = toolbox._harness
         self._toolbox = toolbox
@@ -194,6 +197,7 @@ class Block(Tooled):
         for name, value in self.params.model_dump().items():
             if name != "block_memory":
                 setattr(self, name, value)
+
         self.context = context_to_dot_dict(self.default_context())
 
     def set_agent(self, agent: Any) -> None:
@@ -286,6 +290,7 @@ class CitizenAgentBase(Agent):
         if mode is not None:
             status = STATUSES[mode]
             speed = SPEEDS[mode]
+
         motion = {
             "id": self._id,
             "status": status,

@@ -136,6 +136,7 @@ class MapData(Incomplete):
         except (ValueError, KeyError) as error:
             self._shapes = ("shapely_xy",)
             self._unprojected = str(error)
+
         self.aois: dict[int, Place] = {aoi.id: self._aoi(aoi) for aoi in city.aois.values()}
 
     @cached_property
@@ -166,8 +167,10 @@ class MapData(Incomplete):
             }
             if poi.capacity is not None:
                 fields["capacity"] = poi.capacity
+
             fields["functions"] = list(poi.functions)
             self._pois[poi_id] = self._place(as_message(fields))
+
         return self._pois[poi_id]
 
     def query_pois(
@@ -190,8 +193,10 @@ class MapData(Incomplete):
         if radius is not None:
             nearby = self._city.nearby(x, y, radius)
             pois = [poi for poi in nearby if poi.category.startswith(category_prefix or "")]
+
         if not return_distance:
             return [self.get_poi(poi.id) for poi in pois[:limit]]
+
         points = geometry().points([(poi.x, poi.y) for poi in pois] or np.empty((0, 2)))
         nearest = _nearest((x, y), points)[:limit]
         return [(self.get_poi(pois[row].id), distance) for distance, row in nearest]
@@ -211,6 +216,7 @@ class MapData(Incomplete):
         aois = [all_aois[row] for row in rows]
         if urban_land_uses is not None:
             aois = [aoi for aoi in aois if aoi.land_use in urban_land_uses]
+
         places = [self.aois[aoi.id] for aoi in aois]
         nearest = _nearest((x, y), [place["shapely_xy"] for place in places])
         return [(places[row], distance) for distance, row in nearest[:limit]]
@@ -224,14 +230,18 @@ class MapData(Incomplete):
         fields: dict[str, Any] = {"id": aoi.id, "type": aoi.type}
         for name in LISTS:
             fields[name] = _entries(aoi, name)
+
         if len(aoi.outline) > 1:
             fields["area"] = aoi.area
+
         fields["poi_ids"] = list(aoi.poi_ids)
         if aoi.use is not None:
             fields["land_use"] = aoi.use
+
         fields["name"] = aoi.name
         if aoi.land_use:
             fields["urban_land_use"] = aoi.land_use
+
         return self._place(as_message(fields, AOI_DECLARED), LISTS)
 
     def _place(self, fields: Mapping[str, Any], late: Collection[str] = ()) -> Place:
@@ -250,15 +260,19 @@ class MapData(Incomplete):
         if name in LISTS:
             entries = _entries(self._city.aois[place["id"]], name)
             return [as_message(dict(zip(LISTS[name], entry, strict=True))) for entry in entries]
+
         position = place.get("position")
         if position is None:
             outline: Any = self._city.aois[place["id"]].outline
         else:
             outline = ((position["x"], position["y"]),)
+
         if name == "shapely_lnglat":
             outline = lnglat(self._city.projection, np.array(outline)).tolist()
+
         if len(outline) == 1:
             return geometry().Point(outline[0])
+
         return geometry().Polygon(outline)
 
 
@@ -359,11 +373,16 @@ class Environment(Incomplete):
                 "agent_api",
                 f"moving another person ({person_id}) is not available here",
             )
+
         targets = [target_positions]
         if isinstance(target_positions, list):
             targets = target_positions
+
         # What is not named for a target: now, driving.
-        times = [*(departure_times or ()), *repeat(self.get_tick(), len(targets))]
+        times = [
+            *(departure_times or ()),
+            *repeat(self.get_tick(), len(targets)),
+        ]
         trip_modes = [*(modes or ()), *repeat(DRIVE, len(targets))]
         plan: list[Stop] = []
         for target, time, trip_mode in zip(targets, times, trip_modes, strict=False):
@@ -375,6 +394,7 @@ class Environment(Incomplete):
                     "the second number of a pair (AOI, 1 to 8) is a trip mode here; upstream takes"
                     " a POI"
                 )
+
             simulated_mode: Mode = "driving"
             if mode == WALK:
                 simulated_mode = "walking"
@@ -382,7 +402,9 @@ class Environment(Incomplete):
                 harness.warn_once(
                     f"trip mode {mode} is simulated as driving: there are only driving and walking"
                 )
+
             plan.append((aoi, simulated_mode, float(time)))
+
         harness.route.replace(plan)
 
     def _target(self, target: object) -> tuple[int, int | None]:
@@ -394,18 +416,23 @@ class Environment(Incomplete):
         pair: tuple[Any, ...] = (target, None)
         if isinstance(target, tuple | list):
             pair = tuple(target)
+
         if len(pair) != 2:
             raise ValueError(f"expected an AOI or a pair of AOI and mode, got {target!r}")
+
         place = _number(pair[0])
         mode = None
         if pair[1] is not None:
             mode = _number(pair[1])
             if mode > MAX_MODE:
                 mode = None
+
         if place >= FIRST_POI and place in self._city.pois:
             place = self._city.pois[place].aoi_id
+
         if place not in self._city.aois:
             self._harness.refuse("unknown_place", f"the city has no AOI {pair[0]!r}")
+
         return place, mode
 
 

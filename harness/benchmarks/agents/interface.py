@@ -59,6 +59,9 @@ class Incomplete:
         )
         if any(name in LACKS.get(base, ()) for base in ours) and "_harness" in self.__dict__:
             self._harness.refuse("agent_api", f"{cls.__name__}.{name} is not available here")
+
         raise AttributeError(
-            f"{cls.__name__!r} object has no attribute {name!r}", name=name, obj=self
+            f"{cls.__name__!r} object has no attribute {name!r}",
+            name=name,
+            obj=self,
         )

@@ -35,12 +35,16 @@ def no_reply(completion: Completion) -> str | None:
     """
     if completion.text:
         return None
+
     if completion.finish_reason in FINAL_REASONS:
         return completion.finish_reason
+
     if completion.refusal:
         return "refusal"
+
     if completion.reasoning or completion.finish_reason in WITHOUT_TEXT:
         return "empty"
+
     return None
 
 
@@ -70,11 +74,13 @@ class LLM(Incomplete):
         harness = self._harness
         if _is_set(tools) and tools:
             harness.refuse("agent_api", "atext_request(tools=...) is not available here")
+
         for name, value in {"timeout": timeout, "retries": retries}.items():
             if _is_set(value):
                 harness.warn_once(
                     f"atext_request({name}=...) is ignored: the settings of the run apply"
                 )
+
         parameters: dict[str, Any] = {
             "temperature": temperature,
             "top_p": top_p,
@@ -87,11 +93,13 @@ class LLM(Incomplete):
         form = None
         if isinstance(response_format, dict):
             form = response_format.get("type")
+
         dialog = list(dialog)
         messages = tuple(map(_message, dialog))
         full_messages = None
         if not all(map(_is_plain, dialog)):
             full_messages = _plain([*map(dict, dialog)])
+
         request = Request(
             messages,
             json_object=form not in (None, "text"),
@@ -102,6 +110,7 @@ class LLM(Incomplete):
         reason = no_reply(completion)
         if reason is not None:
             raise NoReply(reason)
+
         return completion.text
 
 
@@ -113,7 +122,10 @@ def _is_plain(message: Mapping[str, Any]) -> bool:
 def _is_set(value: object) -> bool:
     """Return whether a parameter was set; the `openai` package has a value of its own for those
     that were not."""
-    return value is not None and type(value).__name__ not in ("NotGiven", "Omit")
+    return value is not None and type(value).__name__ not in (
+        "NotGiven",
+        "Omit",
+    )
 
 
 def _plain(value: object) -> Any:
@@ -136,11 +148,14 @@ def _message(message: Mapping[str, Any]) -> Message:
         raise TypeError(
             f"expected a message with text as role and content, got {type(content).__name__}"
         )
+
     if content is None:
         content = ""
+
     if not isinstance(content, str):
         texts = [item.get("text") for item in content]
         content = "\n".join([text for text in texts if isinstance(text, str)])
+
     # The agent may have subclasses of str.
     plain = Message(str.__str__(role), str.__str__(content))
     # Half a character, which no request can carry, is the agent's error.

@@ -114,10 +114,15 @@ def load_agent(path: Path, base: AgentClass, digests: Mapping[str, str] | None =
             try:
                 where, why = _why(path, error, loading.files)
             except Exception:  # its class is the file's, and anything of it may be
-                where, why = str(path), f"the agent file cannot be loaded: {NO_TEXT}"
+                where, why = (
+                    str(path),
+                    f"the agent file cannot be loaded: {NO_TEXT}",
+                )
+
             raise BadInput(f"{where}: {why}") from None
         finally:
             loading.over = True
+
     siblings, sources = dict(loading.siblings), frozenset(loading.files)
     return AgentFile(cls, path, data, siblings, sources, tuple(loading.warnings), written)
 
@@ -178,9 +183,11 @@ class _Loading:
         if level == 0:
             if root in self._fake_modules:
                 return _imported(self._fake_modules, name, fromlist)
+
             file = self._file(root)
             if file is not None:
                 return self._sibling(root, file)
+
         return builtins.__import__(name, globals, locals, fromlist or (), level)
 
     def _file(self, root: str) -> Path | None:
@@ -188,11 +195,13 @@ class _Loading:
         module."""
         if root in sys.stdlib_module_names:
             return None
+
         for name in (f"{root}.py", f"{COPY_PREFIX}{root}.py"):
             if self._digests is None or name in self._digests:
                 file = self._folder / name
                 if file.is_file():
                     return file
+
         return None
 
     def _sibling(self, root: str, file: Path) -> ModuleType:
@@ -202,8 +211,10 @@ class _Loading:
                     f"{file.name} is imported while the agent runs: import it at the top of the"
                     " file"
                 )
+
             data = self.siblings[f"{root}.py"] = _read(file, self._digests)
             self._modules[root] = self.run(file, data)
+
         return self._modules[root]
 
 
@@ -212,17 +223,20 @@ def _fake_modules(base: AgentClass) -> dict[str, ModuleType]:
     known: dict[str, Any] = {}
     for defining in (environment, llm, memory, prompt, classes):
         known |= vars(defining)
+
     known["POI_CATG_DICT"] = deepcopy(environment.POI_CATG_DICT)
     modules: dict[str, ModuleType] = {}
     for entry in UPSTREAM["modules"]:
         members = {name: known[name] for name in entry["holds"].split()}
         for name in entry["names"].split():
             _module(modules, name).__dict__.update(members, __all__=list(members))
+
     members = {base.__name__: base}
     for package in PACKAGES:
         benchmark = f"{package}.{base.__name__.removesuffix('Agent')}"
         for name in (package, benchmark, f"{benchmark}.template_agent"):
             _module(modules, name).__dict__.update(members, __all__=list(members))
+
     return modules
 
 
@@ -239,7 +253,9 @@ def _module(modules: dict[str, ModuleType], name: str) -> ModuleType:
 
 
 def _imported(
-    modules: Mapping[str, ModuleType], name: str, fromlist: tuple[str, ...] | None
+    modules: Mapping[str, ModuleType],
+    name: str,
+    fromlist: tuple[str, ...] | None,
 ) -> ModuleType:
     """Return what the import statement needs: the module itself for `from a.b import c`, `a` for
     `import a.b`."""
@@ -247,13 +263,16 @@ def _imported(
         raise ImportError(
             f"no module {name!r} among what agent files find here: {', '.join(sorted(modules))}"
         )
+
     module = modules[name]
     for wanted in fromlist or ():
         if wanted != "*" and not hasattr(module, wanted):
             names = sorted(name for name in vars(module) if not name.startswith("_"))
             raise ImportError(f"{name} has no {wanted!r} here, only {', '.join(names)}")
+
     if fromlist:
         return module
+
     return modules[name.partition(".")[0]]
 
 
@@ -274,10 +293,13 @@ def _agent_class(path: Path, module: ModuleType, base: AgentClass) -> AgentClass
         if candidates:
             names = ", ".join(sorted(name for name, _ in candidates))
             got = f"{names} (a name that starts with an underscore is not counted)"
+
         raise BadInput(f"{path}: expected {wanted}, got {got}")
+
     ((name, agent),) = candidates
     if inspect.isabstract(agent):
         raise BadInput(f"{path}: expected {wanted}, got {name}, which has no forward")
+
     return agent
 
 
@@ -305,17 +327,24 @@ def _why(path: Path, error: BaseException, files: set[str]) -> tuple[str, str]:
         where = error.filename
         if error.lineno:
             where += f", line {error.lineno}"
-        return where, f"expected Python, got a syntax error: {one_line(str(error.msg))}"
+
+        return (
+            where,
+            f"expected Python, got a syntax error: {one_line(str(error.msg))}",
+        )
+
     where = str(path)
     for frame in extract_tb(error.__traceback__):
         if frame.filename in files:
             where = f"{frame.filename}, line {frame.lineno}"
+
     try:
         text = described(error)
     except KeyboardInterrupt:
         raise
     except BaseException:
         text = NO_TEXT
+
     return where, f"the agent file cannot be loaded: {text}"
 
 

@@ -30,7 +30,12 @@ _WORD = re.compile(r"[\u3400-\u9fff]|\w+")
 class KVMemory(Incomplete):
     """Values by key. Reading returns a copy; writing keeps the value itself."""
 
-    def __init__(self, harness: Harness, data: dict[Any, Any], embedded: Mapping[Any, str]) -> None:
+    def __init__(
+        self,
+        harness: Harness,
+        data: dict[Any, Any],
+        embedded: Mapping[Any, str],
+    ) -> None:
         """`embedded` are the keys that a search looks at, each with the template of its
         sentence."""
         self._harness = harness
@@ -61,7 +66,10 @@ class KVMemory(Incomplete):
             self._data[key] = value
 
     async def search(
-        self, query: str, top_k: int = 3, filter: Mapping[str, Any] | None = None
+        self,
+        query: str,
+        top_k: int = 3,
+        filter: Mapping[str, Any] | None = None,
     ) -> str:
         """Return a line for each of the `top_k` embedded values that share most words with the
         query.
@@ -142,6 +150,7 @@ class StreamMemory(Incomplete):
         """
         if not self._finds:
             return NOTHING
+
         events = [
             event
             for event in reversed(self._events)
@@ -151,6 +160,7 @@ class StreamMemory(Incomplete):
         ]
         if query.strip():
             events = nearest(query, events, lambda event: event.description)
+
         return self._lines(events[:top_k]) or NOTHING
 
     async def search_today(
@@ -191,6 +201,7 @@ class StreamMemory(Incomplete):
             thought = thoughts.get(event.cognition_id)
             if thought:
                 lines.append(f"  Related cognition: {thought}")
+
         return "\n".join(lines)
 
 
@@ -217,9 +228,11 @@ def first_status(resident: Resident, attributes: Iterable[Any]) -> dict[Any, Any
     status: dict[Any, Any] = {**UPSTREAM["status"]}
     for attribute in attributes:
         status[attribute.name] = attribute.default_or_value
+
     for key, value in resident.profile.items():
         if key in status and key != "id":
             status[key] = value
+
     # One by one: values that share an object get one each.
     status = {key: deepcopy(value) for key, value in status.items()}
     status["home"] = {"aoi_position": {"aoi_id": resident.home}}
@@ -235,9 +248,11 @@ def embedded(attributes: Iterable[Any]) -> dict[Any, str]:
     for name in UPSTREAM["status"]:
         if name != "social_network" and name not in declared:
             templates[name] = f"My {name} is {{}}"
+
     for name, attribute in declared.items():
         if attribute.whether_embedding:
             templates[name] = attribute.embedding_template or f"My {name} is {{}}"
+
     return templates
 
 
@@ -250,5 +265,6 @@ def nearest(query: str, items: Iterable[Item], text: Callable[[Item], str]) -> l
         count = len(query_words.intersection(_WORD.findall(text(item).lower())))
         if count:
             shared.append((count, item))
+
     shared.sort(key=itemgetter(0), reverse=True)
     return [item for _, item in shared]

@@ -74,8 +74,10 @@ class AgentPlayer:
                 completion = await chat.ask(request)
                 if completion.finish_reason == "tool_call":  # upstream reads no tool call
                     completion = structs.replace(completion, text="")
+
                 if no_reply(completion) is None or completion.finish_reason in FINAL_REASONS:
                     break
+
             oddities.update(_oddities(completion))
             return completion
 
@@ -84,6 +86,7 @@ class AgentPlayer:
         except AgentFailed as failure:
             if failure.kind not in NO_REPLY:
                 raise
+
             raise InvalidReply(failure.kind) from failure
 
     def _as_this_run_sends(self, request: Request) -> Request:

@@ -13,7 +13,8 @@ UNKNOWN = "Don't know"
 _VARIABLE = re.compile(r"\{(\w+)\}")
 _EXPRESSION = re.compile(r"\$\{([^}]+)\}")
 _PATH = re.compile(
-    r"(profile|status|context)((?:\.[a-zA-Z_]\w*|\[(?:'\w+'|\"\w+\"|\d+)\])*)", re.ASCII
+    r"(profile|status|context)((?:\.[a-zA-Z_]\w*|\[(?:'\w+'|\"\w+\"|\d+)\])*)",
+    re.ASCII,
 )
 _STEP = re.compile(r"\.(\w+)|\[(['\"]?)(\w+)\2\]")
 
@@ -43,11 +44,14 @@ class DotDict(dict[Any, Any]):
         """Take the items of another, of dicts on both sides theirs."""
         if not isinstance(other, DotDict):
             other = DotDict(other)
+
         for key, value in other.items():
             current = self.get(key)
             if isinstance(current, DotDict) and isinstance(value, DotDict):
                 value = current.merge(value)
+
             self[key] = value
+
         return self
 
     def __or__(self, other: Mapping[Any, Any]) -> Any:
@@ -117,11 +121,14 @@ class FormatPrompt:
             raise KeyError(f"Missing required variable in template: {missing}") from missing
         except Exception as error:
             raise ValueError(f"Error formatting template: {error}") from error
+
         for number, expression in enumerate(expressions):
             value = await self._value(expression, context or {})
             if value is None:
                 value = ""
+
             text = text.replace(f"__EXPR_{number}__", str(value))
+
         self.formatted_string = text
         return text
 
@@ -130,12 +137,15 @@ class FormatPrompt:
         path = _PATH.fullmatch(expression.strip())
         if path is None:
             return f"${{{expression}}}"
+
         root, steps = path.groups()
         try:
             if root == "context":
                 if steps.startswith("."):
                     return context.get(steps[1:], UNKNOWN)
+
                 return _walked(context, steps)
+
             return await self._status_value(steps)
         except Exception:
             return UNKNOWN
@@ -153,9 +163,11 @@ class FormatPrompt:
         dialog = []
         if self.system_prompt:
             dialog.append({"role": "system", "content": self.system_prompt})
+
         text = self.formatted_string
         if self.format_prompt:
             text += f"\n{self.format_prompt}"
+
         dialog.append({"role": "user", "content": text})
         return dialog
 
@@ -171,4 +183,5 @@ def _walked(value: Any, steps: str) -> Any:
             value = value[key]
         else:
             value = value[int(key)]
+
     return value

@@ -40,9 +40,14 @@ def resident_of(entry: JSON, city: City) -> Resident:
     for name in ("id", "home", "work"):
         if type(entry.get(name)) is not int:
             raise FieldError(name, "a whole number", kind_of(entry.get(name)))
+
     for name in ("home", "work"):
         if entry[name] not in city.aois:
-            raise FieldError(name, f"an AOI of the map, which has none numbered {entry[name]}")
+            raise FieldError(
+                name,
+                f"an AOI of the map, which has none numbered {entry[name]}",
+            )
+
     profile = entry.copy()
     # A label of the data, not of the resident.
     profile.pop("synthetic", None)

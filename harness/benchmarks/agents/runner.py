@@ -100,6 +100,7 @@ class Runner:
             self._capture.enter_context(warnings_to(self._receive))
             for what in self.agent.warnings:
                 self.warn_once(what)
+
         try:
             yield
         finally:
@@ -117,14 +118,21 @@ class Runner:
         is_agents = file in self.agent.sources
         if self.playing is None and not is_agents:
             return text.endswith("was never awaited")
+
         if self.playing is not None and self.playing.stopped:
             return True
+
         place: Place | None = (Path(file).name, line)
         if not is_agents:
             place = self.agent.place_of(_getframe(1))
+
         warning = one_line(text)
         if place is None:
             self.warn_once(warning)
         else:
-            self.warn_once(f"{warning} ({place[0]}, line {place[1]})", key=f"warned at {place}")
+            self.warn_once(
+                f"{warning} ({place[0]}, line {place[1]})",
+                key=f"warned at {place}",
+            )
+
         return True

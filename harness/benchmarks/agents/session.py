@@ -23,7 +23,12 @@ from anyio import CancelScope
 
 from harness.benchmarks.agents.classes import Agent, AgentToolbox
 from harness.benchmarks.agents.environment import Environment
-from harness.benchmarks.agents.errors import LONGEST, NO_TEXT, described, one_line
+from harness.benchmarks.agents.errors import (
+    LONGEST,
+    NO_TEXT,
+    described,
+    one_line,
+)
 from harness.benchmarks.agents.llm import LLM, NoReply
 from harness.benchmarks.agents.memory import Memory, embedded, first_status
 from harness.benchmarks.agents.resident import Resident, Row
@@ -69,6 +74,7 @@ class Session:
         self._dice = Dice(runner.seed, resident.key)
         if repeat > 1:
             self._dice = Dice(runner.seed, resident.key, f"repeat {repeat}")
+
         self._when = "init"
         self._status: dict[Any, Any] = {}
         self._rows: list[Row] = []
@@ -92,6 +98,7 @@ class Session:
                         f"waits for {stall:g} s for something that does not come",
                     )
                     break
+
                 slices = self._slices
         finally:
             self.stop()
@@ -99,6 +106,7 @@ class Session:
                 unfinished = [task for task in self._tasks if not task.done()]
                 if unfinished:
                     await asyncio.wait(unfinished)
+
         steps = self._runner.world.steps
         if self.failure is None and len(self._rows) != steps:
             self.failure = self._failed(
@@ -106,8 +114,10 @@ class Session:
                 None,
                 f"the day ended with {len(self._rows)} of its {steps} steps",
             )
+
         if self.failure is not None:
             raise self.failure
+
         return self._rows
 
     async def _live(self) -> None:
@@ -127,7 +137,12 @@ class Session:
     async def _initialised(self) -> Agent:
         cls, runner = self._runner.agent.cls, self._runner
         self._status = first_status(self._resident, cls.StatusAttributes)
-        memory = Memory(self, self._status, embedded(cls.StatusAttributes), runner.finds_memories)
+        memory = Memory(
+            self,
+            self._status,
+            embedded(cls.StatusAttributes),
+            runner.finds_memories,
+        )
         toolbox = AgentToolbox(
             self,
             LLM(self),
@@ -225,6 +240,7 @@ class Session:
         # A task that starts eagerly runs within the slice that makes it.
         if self._runner.guard.inside:
             return self._draw(step, argument, dice)
+
         try:
             return self._run(step, argument, dice)
         except Cut:
@@ -278,8 +294,10 @@ class Session:
                 f"held up everybody for {guard.seconds:.2f} s ({where})",
                 key=f"held up at {guard.place}",
             )
+
         for request, reply in self._sent:
             self._start(self._answer(request, reply))
+
         self._sent.clear()
 
     async def _answer(self, request: Request, reply: asyncio.Future[Completion]) -> None:
@@ -294,6 +312,7 @@ class Session:
             return
         finally:
             self._asking -= 1
+
         if reply.cancelled():
             self.warn_once(
                 "gave up waiting for a reply: such a day depends on how fast the endpoint is"
@@ -314,8 +333,10 @@ class Session:
         """Make a task that the agent starts."""
         if self.stopped:
             raise self._runner.guard.cut()
+
         if not asyncio.iscoroutine(coroutine):
             raise TypeError(f"a coroutine was expected, got {coroutine!r}")
+
         task: asyncio.Task[Any] = asyncio.Task(
             Driven(self, coroutine, self._dice.part()), loop=loop, **how
         )
@@ -370,6 +391,7 @@ class Driven(Coroutine[Any, Any, Any]):
             else:
                 if not self._session.stopped:
                     return waits_for
+
         self.close()
         raise asyncio.CancelledError
 
@@ -379,9 +401,12 @@ def _intention(plan: Any) -> str | None:
     another shape."""
     if not plan:
         return BEFORE_PLANS
+
     intention = plan.get("steps", [])[plan.get("index", 0)].get("intention", BEFORE_PLANS)
     if intention is None:
         return None
+
     if not isinstance(intention, str):
         raise TypeError(f"expected text as an intention, got {intention!r}")
+
     return str.__str__(intention)

@@ -82,6 +82,7 @@ class Walker:
         end = self._city.aois[aoi]
         if end.id == self._end.id and self.mode in (None, mode):
             return
+
         x, y = self.xy
         self._seconds = hypot(end.x - x, end.y - y) * DETOUR / SPEEDS[mode]
         self._left = self._seconds
@@ -122,6 +123,7 @@ class Route:
                 aoi, mode, _ = self._plan.popleft()
                 self.walker.go_to(aoi, mode)
                 self._interrupts = False
+
         self.walker.advance(seconds)
         self.tick += seconds
 

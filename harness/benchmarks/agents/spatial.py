@@ -119,6 +119,7 @@ class Lines(Mapping[int, Line]):
             rows = np.repeat(np.arange(polygons.size), corners[polygons])
             rings = shapely.linearrings(self._xy[np.repeat(corners > 1, corners)], indices=rows)
             centroids[polygons] = shapely.get_coordinates(shapely.centroid(shapely.polygons(rings)))
+
         pairs: list[list[float]] = centroids.tolist()
         return pairs
 
@@ -144,12 +145,14 @@ class Lines(Mapping[int, Line]):
         ids, tree = self._tree
         if not ids:
             return None
+
         shapely = geometry()
         point = shapely.points(x, y)
         rows = tree.query_nearest(point).tolist()
         # No row is nearest where squares of lengths are too large for a number.
         if not rows:
             return None
+
         row = min(rows, key=ids.__getitem__)
         return ids[row], float(shapely.line_locate_point(tree.geometries[row], point))
 
@@ -192,6 +195,7 @@ def lnglat(projection: str, xy: Floats) -> Floats:
         false_northing = "0"
         if "south" in parameters:
             false_northing = "10000000"
+
         parameters = {
             "lon_0": str(6 * float(parameters["zone"]) - 183),
             "k": "0.9996",
@@ -203,6 +207,7 @@ def lnglat(projection: str, xy: Floats) -> Floats:
             "expected a transverse Mercator projection (+proj=tmerc, +proj=utm), got"
             f" {projection!r}"
         )
+
     scale = RADIUS * float(parameters.get("k", parameters.get("k_0", 1)))
     origin = (float(parameters.get("x_0", 0)), float(parameters.get("y_0", 0)))
     x, y = (xy - origin).T / scale

@@ -152,6 +152,7 @@ class Guard:
         if armed:
             handler = signal.signal(SIGALRM, self._strike)
             delay, interval = setitimer(ITIMER_REAL, self._first)
+
         self.inside = True
         try:
             return step(argument)
@@ -161,6 +162,7 @@ class Guard:
             self.seconds = perf_counter() - began
             if self._deferred:
                 sys.settrace(trace)
+
             if armed:
                 setitimer(ITIMER_REAL, 0)
                 signal.signal(SIGALRM, handler)
@@ -175,17 +177,20 @@ class Guard:
         """
         if not self.inside or frame is None or frame.f_code is _RUN:
             return
+
         if self._watched is None:
             self._strikes += 1
             if self._strikes == 1:
                 self.place = self._place_of(frame)
                 setitimer(ITIMER_REAL, self._rest, AGAIN_SECONDS)
                 return
+
         if JUMPS_FIRST and frame.f_code.co_code[frame.f_lasti] == _JUMP_BACKWARD:
             self._deferred = True
             frame.f_trace = self._trace
             sys.settrace(self._trace)
             return
+
         raise self.cut
 
     def _trace(self, frame: FrameType, event: str, argument: object) -> None:

@@ -28,7 +28,11 @@ class DailyMobilityAgent(MobilityAgent):
         self.intention_list = list(INTENTIONS.values())
 
     async def log_intention(self, intention: str) -> None:
-        plan = {"target": intention, "index": 0, "steps": [{"intention": intention}]}
+        plan = {
+            "target": intention,
+            "index": 0,
+            "steps": [{"intention": intention}],
+        }
         await self.memory.status.update("current_plan", plan)
 
     async def forward(self) -> Any:

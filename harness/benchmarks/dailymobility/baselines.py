@@ -77,6 +77,7 @@ def _answer(
             "place": place,
         }
         segments.append(segment)
+
     return orjson.dumps({"segments": segments}).decode()
 
 
@@ -90,19 +91,24 @@ def read(text: str) -> ResidentPrompt:
             intention = ""
             if heading and heading[1] in INTENTIONS:
                 intention = heading[1]
+
             continue
+
         aoi = _PLACE.match(line)
         if aoi and intention:
             distances = ["0", *_FROM_WORK.findall(line)]
             places.append(PlaceToGo(int(aoi[1]), intention, int(distances[-1])))
+
     home: int | str = HOME
     work = None
     home_match = _HOME.search(text)
     if home_match:
         home = int(home_match[1])
+
     work_match = _WORK.search(text)
     if work_match:
         work = int(work_match[1])
+
     return ResidentPrompt(text, home, work, tuple(places))
 
 
@@ -131,7 +137,9 @@ def _commuter(prompt: ResidentPrompt, seed: int) -> list[Start]:
             nearest = min(eating, key=lambda place: place.from_work)
             starts.append((noon, EATING_OUT, nearest.aoi))
             starts.append((noon + lunch, "work", prompt.work))
+
         starts.append((leave, "home activity", prompt.home))
+
     starts.append((sleep, "sleep", prompt.home))
     return starts
 
@@ -148,6 +156,7 @@ def _random_day(prompt: ResidentPrompt, seed: int) -> list[Start]:
     places = [prompt.home, *(place.aoi for place in prompt.places)]
     if prompt.work is not None:
         places.insert(1, prompt.work)
+
     starts = sorted({0, *(draw(SLOTS) for _ in range(2 + draw(8)))})
     return [(start, INTENTIONS[draw(7)], places[draw(len(places))]) for start in starts]
 

@@ -42,7 +42,11 @@ from harness.benchmarks.dailymobility.day import (
     proportions,
     visited,
 )
-from harness.benchmarks.dailymobility.plan import PlanMode, prompt_of, stayed_home
+from harness.benchmarks.dailymobility.plan import (
+    PlanMode,
+    prompt_of,
+    stayed_home,
+)
 from harness.benchmarks.dailymobility.protocols import METRICS
 from harness.benchmarks.dailymobility.summary import SCORE
 from harness.benchmarks.hash_seed import COPY_PREFIX
@@ -115,14 +119,17 @@ class AgentMode:
         files = {COPY_PREFIX + agent.name: agent.data}
         for name, data in agent.siblings.items():
             files[COPY_PREFIX + name] = data
+
         identity: JSON = {
             "simulator": SIMULATOR_VERSION,
             "agent_seed": settings.agent_seed,
         }
         if settings.agent_memory_search:
             identity[AGENT_MEMORY_SEARCH] = True
+
         if settings.sends_parameters:
             identity[AGENT_PARAMETERS] = SENT
+
         identity |= asking.identity
         self.asks_with = Configuration(
             f"agent {agent.name}",
@@ -148,6 +155,7 @@ class AgentMode:
             rows, oddities = await self._player.play(resident, chat)
         except InvalidReply as error:
             return stayed_home(resident, self.name, error.kind)
+
         # A row is a quarter of an hour, and a slot two of them.
         slot_rows = rows[: 2 * SLOTS : 2]
         oddities["unknown_intention"] = sum(row.intention not in NUMBERS for row in slot_rows)
@@ -189,6 +197,7 @@ class Days(Records):
         invalid = None
         if answer.outcome != VALID:
             invalid = answer.outcome
+
         return {
             "user_id": task.given.number,
             "mode": answer.mode,
@@ -218,7 +227,12 @@ class Days(Records):
         about["outcome"] = record["invalid"] or VALID
         slots = zip(record["places"], record["intentions"], strict=True)
         for slot, (place, intention) in enumerate(slots):
-            yield {**about, "slot": slot, "place": place, "intention": intention}
+            yield {
+                **about,
+                "slot": slot,
+                "place": place,
+                "intention": intention,
+            }
 
     def outcomes(self, record: JSON) -> Iterable[str]:
         return (record["invalid"] or VALID,)
@@ -257,9 +271,11 @@ class ProfileFiles(TaskFiles):
 def _settings(identity: JSON, files: Mapping[str, Path]) -> DailyMobility.Settings:
     if checked(identity, "mode", str) != AgentMode.name or "agent" not in files:
         return DailyMobility.Settings(prompt=files.get("prompt"))
+
     settings: type[DailyMobility.Settings] = DailyMobility.EarlierSettings
     if identity.get(AGENT_PARAMETERS) == SENT:
         settings = DailyMobility.Settings
+
     return settings(
         agent=files["agent"],
         agent_seed=checked(identity, "agent_seed", int),
@@ -327,8 +343,10 @@ class DailyMobility(Benchmark):
                 raise BadInput(
                     "--agent and --prompt exclude each other: an agent file writes its own prompts"
                 )
+
             if self.agent is None and self.agent_seed:
                 raise BadInput("--agent-seed has no effect without --agent")
+
             if self.agent is None and self.agent_memory_search:
                 raise BadInput("--agent-memory-search has no effect without --agent")
 
@@ -354,9 +372,11 @@ class DailyMobility(Benchmark):
             mode = checked(self.recorded, "mode", str)
             source = checked(self.recorded, "prompt", str)
             configuration = Configuration(source, None, {}, recorded)
+
         self._steps = PlanMode.steps
         if mode == AgentMode.name:
             self._steps = AgentMode.steps
+
         version = f"1 {self.city.sha256} {self._steps}"
         self.task_files = ProfileFiles(version=version, truth_sha256=truth.sha256)
         identity = {
@@ -371,12 +391,21 @@ class DailyMobility(Benchmark):
         settings = self.settings
         if settings.agent is None:
             return PlanMode(prompt_of(settings.prompt), self.city, self.asking)
+
         if self.asking.needs_schema:
             raise BadInput(
                 "--structured json_schema has no effect with --agent: its file asks in its own form"
             )
+
         agent = load_agent(settings.agent, DailyMobilityAgent, self.digests)
-        return AgentMode(agent, self.city, settings, self.asking, self.warn, self.logged.append)
+        return AgentMode(
+            agent,
+            self.city,
+            settings,
+            self.asking,
+            self.warn,
+            self.logged.append,
+        )
 
     def parse(self, line: JSON, subset: str) -> Task:
         return task_of(line, self.city, self._steps)
@@ -419,14 +448,17 @@ def _check_record(resident: Resident, data: JSON, city: City) -> None:
                 f"user {resident.key}: the map has no AOI {in_brief(aoi)}, where the record says"
                 " they were"
             )
+
     if not visited or len(set(visited)) < len(visited):
         raise BadInput(
             f"user {resident.key}: field visited_aois: expected one AOI or more, each once"
         )
+
     if len(places) != SLOTS or not {*places} <= {*visited, None}:
         raise BadInput(
             f"user {resident.key}: field places: expected {SLOTS} of the visited AOIs, or null"
         )
+
     # JSON's `true` and 1.0 equal 1.
     if (
         len(intentions) != SLOTS

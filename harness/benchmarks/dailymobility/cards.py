@@ -33,7 +33,11 @@ class ResidentCards(Cards):
 
     def figures(self, record: JSON) -> tuple[str, ...]:
         radius = f"{record['gyration_radius_m'] / 1000:.1f}"
-        return radius, str(record["daily_location_number"]), record["invalid"] or ""
+        return (
+            radius,
+            str(record["daily_location_number"]),
+            record["invalid"] or "",
+        )
 
     def together(self, records: Sequence[JSON]) -> Iterator[Block]:
         """Yield where the residents of the cards are, by what they do there."""
@@ -53,14 +57,24 @@ class ResidentCards(Cards):
                 f"Invalid day ({record['invalid']}): scored as a day at home with the intention"
                 " other."
             )
+
         numbers = np.array(record["intentions"])
-        yield ribbon("The day", "", (numbers[:, None] == [*INTENTIONS]).astype(float).tolist())
+        yield ribbon(
+            "The day",
+            "",
+            (numbers[:, None] == [*INTENTIONS]).astype(float).tolist(),
+        )
         if self.city is None:
             yield Paragraph("The map was not at hand: no places are drawn.")
         else:
             points = [_point(aoi, self.city) for aoi in record["places"]]
             path = tuple([point for point, _ in groupby(filter(None, points))])
-            yield Sketch("Places, in the order of the day", _places([record], self.city), (path,))
+            yield Sketch(
+                "Places, in the order of the day",
+                _places([record], self.city),
+                (path,),
+            )
+
         yield _plan(record, task)
         slots: Counter[int] = Counter(record["intentions"])
         hours = [f"{INTENTIONS[number]} {slots[number] / 2:g}" for number in sorted(slots)]
@@ -68,6 +82,7 @@ class ResidentCards(Cards):
         for name in ("repairs", "warnings"):
             if record[name]:
                 yield Paragraph(f"{name.capitalize()}: {', '.join(record[name])}.")
+
         for number, completion in enumerate(replies[:MAX_REPLIES], 1):
             yield from quotes(completion, f"Reply {number} of {len(replies)}")
 
@@ -96,6 +111,7 @@ def _plan(data: JSON, task: Task | None) -> Table:
     if task:
         # Work last: home and work may be the same place.
         place_names |= {task.given.home: "home", task.given.work: "work"}
+
     rows = []
     start = 0
     for (number, aoi), slots in groupby(zip(data["intentions"], data["places"], strict=True)):
@@ -103,4 +119,5 @@ def _plan(data: JSON, task: Task | None) -> Table:
         place = place_names.get(aoi, f"AOI {aoi}")
         rows.append((f"{clock(start)} to {clock(end)}", INTENTIONS[number], place))
         start = end
+
     return Table(("time", "intention", "place"), tuple(rows))

@@ -51,6 +51,7 @@ def left_out(p: Array | Counts, rows: Counts, totals: Counts) -> Array:
         terms = _terms(expected, counts / (int(totals.sum()) - int(size)))
         has_size = sizes == size
         values[has_size] = terms[np.arange(len(totals)), rows[has_size]].sum(axis=1)
+
     return values.clip(0.0, 1.0)
 
 

@@ -146,9 +146,11 @@ def check(field: Field, values: Array, where: str) -> None:
     is_valid = np.isfinite(values) & (values >= field.minimum) & (values <= field.maximum)
     if field.is_integer:
         is_valid &= values == np.floor(values)
+
     if not is_valid.all():
         cell = tuple(np.argwhere(~is_valid)[0].tolist())
         raise bad(field, where, cell, values[cell].item())
+
     if field.name == PROPORTIONS:
         sums = values.sum(axis=1)
         is_off = np.abs(sums - 1) > SUM_SLACK
@@ -229,6 +231,7 @@ class GroundTruth:
             figures = protocols.figures(self.totals, product(drawn, counts))
             score_chunks.append(100 * figures[:, 0])
             slot_chunks.append(divergence(self.slots, drawn_slots).mean(axis=1))
+
         scores = np.concatenate(score_chunks)
         slots = np.concatenate(slot_chunks)
         middle = (1 - LEVEL) / 2, (1 + LEVEL) / 2
@@ -251,6 +254,7 @@ def load(folder: Path) -> GroundTruth:
     inner = folder / FOLDER
     if not inner.is_dir():
         inner = folder
+
     digest = hashlib.sha256()
     columns: dict[str, Array] = {}
     for name, metric in FILES.items():
@@ -260,6 +264,7 @@ def load(folder: Path) -> GroundTruth:
         except OSError as error:
             expected = f"expected a data folder with {FOLDER}/ in it, or that folder"
             raise BadInput(f"cannot read {path}: {error.strerror} ({expected})") from None
+
         digest.update(data)
         columns[metric] = _array(FIELDS[metric], data, path)
         rows = len(columns[metric])
@@ -268,10 +273,12 @@ def load(folder: Path) -> GroundTruth:
             raise BadInput(
                 f"{path}: expected {residents} residents as in the first file, got {rows} rows"
             )
+
     if not columns[RADIUS].any():
         raise BadInput(
             f"{inner / 'gyration_radius.npy'}: expected a radius above 0 for one resident at least"
         )
+
     return GroundTruth.from_lists(Lists.from_values(columns), digest.hexdigest())
 
 
@@ -283,12 +290,16 @@ def _array(field: Field, data: bytes, path: Path) -> Array:
     except UNREADABLE as error:
         message = " ".join(str(error).split())[:MAX_MESSAGE_CHARACTERS]
         raise BadInput(f"{expected}, which it is not ({type(error).__name__}: {message})") from None
+
     if not isinstance(array, np.ndarray):
         raise BadInput(f"{expected}, got an archive of several")
+
     if array.dtype.kind not in "fiu":
         raise BadInput(f"{expected}, got the type {array.dtype}")
+
     if array.shape[1:] != field.row_shape or array.ndim == 0 or not len(array):
         raise BadInput(f"{expected}, got the shape {array.shape}")
+
     values = array.astype(np.float64)
     check(field, values, str(path))
     return values

@@ -55,11 +55,14 @@ def read(path: Path) -> Lists:
     columns = {}
     for name, field in FIELDS.items():
         columns[name] = _column(field, plain(items[name]), f"{path}: {name}")
+
     if len({*map(len, columns.values())}) > 1:
         counts = [f"{name} {len(values)}" for name, values in columns.items()]
         raise BadInput(f"{path}: expected as many rows in each list, got {', '.join(counts)}")
+
     if not len(columns[RADIUS]):
         raise BadInput(f"{path}: expected at least one resident, got empty lists")
+
     return Lists.from_values(columns)
 
 
@@ -70,6 +73,7 @@ def _decoded(path: Path) -> Any:
     is_object = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"")
     if not is_object and (data.startswith(b"\x80") or path.suffix in PICKLES):
         return unpickled(data, path)
+
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -79,24 +83,29 @@ def _decoded(path: Path) -> Any:
 def _four_lists(content: object, path: Path) -> JSON:
     if isinstance(content, dict) and isinstance(content.get("results"), dict):
         content = content["results"]
+
     expected = f"{path}: expected an object with {', '.join(METRICS)}"
     if not isinstance(content, dict):
         raise BadInput(f"{expected}, got {in_brief(content)}")
+
     missing = [name for name in METRICS if name not in content]
     if missing:
         raise BadInput(f"{expected}: {', '.join(missing)} is missing")
+
     return content
 
 
 def _column(field: Field, items: object, where: str) -> Array:
     if not isinstance(items, (list, tuple)):
         raise BadInput(f"{where}: expected a list, got {in_brief(items)}")
+
     rows = [*map(plain, items)]
     kind: Any = list[float]
     if field.columns is not None:
         kind = list[list[float]]
         for number, row in enumerate(rows, 1):
             _check_row(row, field.columns, f"{where}: row {number}")
+
     try:
         numbers = msgspec.convert(rows, kind)
     except msgspec.ValidationError as error:
@@ -105,7 +114,9 @@ def _column(field: Field, items: object, where: str) -> Array:
         value: Any = rows
         for index in cell:
             value = value[index]
+
         raise bad(field, where, cell, value) from None
+
     values = np.array(numbers, dtype=np.float64).reshape(-1, *field.row_shape)
     check(field, values, where)
     return values
@@ -127,6 +138,7 @@ def warnings(lists: Lists, truth: Lists) -> tuple[str, ...]:
     expected = _median_moved(truth.columns[RADIUS])
     if moved is None or expected is None or moved >= KILOMETRES * expected:
         return ()
+
     warning = (
         f"{RADIUS} looks like kilometres: half of those who move have less than {moved:.3g},"
         f" where the ground truth has {expected:.4g} metres. The score of asbench is blind to"
@@ -254,7 +266,9 @@ def _encoded(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _new_function(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
+def _new_function(
+    function: Callable[..., Any],
+) -> Callable[[], Callable[..., Any]]:
     return lambda: lambda *arguments: function(*arguments)
 
 

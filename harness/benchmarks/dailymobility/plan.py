@@ -17,8 +17,19 @@ from pathlib import Path
 from harness.benchmark import VALID, Configuration
 from harness.benchmarks.agents.city import Aoi, City, Poi, levels
 from harness.benchmarks.agents.resident import Resident
-from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, OTHER, SLOTS, Day
-from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, read, schema
+from harness.benchmarks.dailymobility.day import (
+    INTENTIONS,
+    NUMBERS,
+    OTHER,
+    SLOTS,
+    Day,
+)
+from harness.benchmarks.dailymobility.plan_reply import (
+    INTENTIONS_ZH,
+    Places,
+    read,
+    schema,
+)
 from harness.benchmarks.template import Template
 from harness.chat import Asking, Chat
 from harness.errors import InvalidReply
@@ -110,6 +121,7 @@ class Nearby:
         candidates: list[Candidate] = []
         for intention in OFFERED:
             candidates += self._candidates(home, work, intention)
+
         offered = frozenset([candidate.aoi for candidate in candidates])
         places = Places(home.id, work.id, offered, self._city.aois)
         return Surroundings(home, work, tuple(candidates), places)
@@ -124,12 +136,14 @@ class Nearby:
         for poi in chain.from_iterable(zip_longest(near_home, near_work)):
             if poi is not None and len(by_aoi) < count:
                 by_aoi.setdefault(poi.aoi_id, poi)
+
         candidates = []
         for number, poi in by_aoi.items():
             aoi = self._city.aois[number]
             category = ""
             if not _CODE.fullmatch(poi.category):
                 category = poi.category.replace("|", "/")
+
             candidate = Candidate(
                 intention,
                 number,
@@ -139,6 +153,7 @@ class Nearby:
                 _metres(aoi, work),
             )
             candidates.append(candidate)
+
         candidates.sort(key=lambda place: (min(place.from_home, place.from_work), place.aoi))
         return candidates
 
@@ -162,6 +177,7 @@ def messages(prompt: Template, resident: Resident, around: Surroundings) -> tupl
         value = _short(resident.profile.get(name))
         if value:
             profile.append(f"{label}：{value}")
+
     intentions = [f"- {name}：{INTENTIONS_ZH[number]}" for number, name in INTENTIONS.items()]
     candidates = [_listed(intention, around.candidates) for intention in OFFERED]
     values = {
@@ -199,6 +215,7 @@ class PlanMode:
             )
         except InvalidReply as error:
             return stayed_home(resident, self.name, error.kind)
+
         return Day(
             mode=self.name,
             intentions=plan.intentions,
@@ -213,7 +230,13 @@ class PlanMode:
 def stayed_home(resident: Resident, mode: str, outcome: str) -> Day:
     """Return the day that an invalid answer counts as: at home all day, with the intention
     `other`."""
-    return Day(mode, (OTHER,) * SLOTS, (resident.home,) * SLOTS, (resident.home,), outcome)
+    return Day(
+        mode,
+        (OTHER,) * SLOTS,
+        (resident.home,) * SLOTS,
+        (resident.home,),
+        outcome,
+    )
 
 
 def _intention_of(level: str) -> int | None:
@@ -244,12 +267,15 @@ def _listed(intention: int, candidates: Iterable[Candidate]) -> str:
     for candidate in candidates:
         if candidate.intention != intention:
             continue
+
         name = _short(candidate.name)
         category = _short(candidate.category)
         label = name or category
         if name and category:
             label = f"{name}（{category}）"
+
         place = f"- AOI {candidate.aoi} {label}".rstrip()
         lines.append(f"{place}，距家 {candidate.from_home} 米，距工作地 {candidate.from_work} 米")
+
     heading = f"### {INTENTIONS_ZH[intention]}（{INTENTIONS[intention]}）"
     return "\n".join([heading, *(lines or [NOTHING_NEAR])])

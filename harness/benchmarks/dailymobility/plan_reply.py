@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, SLOTS, clock
+from harness.benchmarks.dailymobility.day import (
+    INTENTIONS,
+    NUMBERS,
+    SLOTS,
+    clock,
+)
 from harness.benchmarks.parsing import json_object, strict_object
 from harness.errors import InvalidReply
 from harness.model import JSON, Completion
@@ -84,7 +89,12 @@ def schema(places: Places) -> JSON:
         place=_one_of([HOME, WORK, *map(str, sorted(places.candidates))]),
     )
     return strict_object(
-        segments={"type": "array", "items": segment, "minItems": 1, "maxItems": SLOTS}
+        segments={
+            "type": "array",
+            "items": segment,
+            "minItems": 1,
+            "maxItems": SLOTS,
+        }
     )
 
 
@@ -106,6 +116,7 @@ def read(completion: Completion, places: Places) -> PlannedDay:
     warnings: tuple[str, ...] = ()
     if not_offered:
         warnings = (f"{OFF_CANDIDATE}: {not_offered}",)
+
     return PlannedDay(intentions, aois, tuple(dict.fromkeys(reader.repairs)), warnings)
 
 
@@ -126,40 +137,50 @@ class _Reader:
             items = data.get(name)
             if type(items) is list and items:
                 return read_items(items)
+
         raise InvalidReply("no_day", "缺少 segments，或它不是一个非空数组")
 
     def _from_slots(self, items: list[Any]) -> list[_Slot]:
         """Read objects with `intention` and `place`, or both as a pair."""
         if len(items) != SLOTS:
             raise InvalidReply("wrong_length", f"slots 有 {len(items)} 项，应当正好 {SLOTS} 项")
+
         slots = []
         for number, item in enumerate(items, 1):
             if type(item) is list and len(item) == 2:
                 item = {"intention": item[0], "place": item[1]}
+
             slots.append(self._slot(item, f"第 {number} 项"))
+
         return slots
 
     def _from_segments(self, items: list[Any]) -> list[_Slot]:
         # A segment is half an hour long at least.
         if len(items) > SLOTS:
             raise InvalidReply("overlap", f"segments 有 {len(items)} 段，一天至多 {SLOTS} 段")
+
         segments = [self._segment(item, f"第 {number} 段") for number, item in enumerate(items, 1)]
         ordered = sorted(segments, key=itemgetter(0))
         if ordered != segments:
             self.repairs.append("order")
+
         slots: list[_Slot] = []
         for start, end, slot in ordered:
             covered = len(slots)
             if start > covered:
                 raise InvalidReply("gap", f"{clock(covered)} 到 {clock(start)} 没有安排")
+
             if start < covered:
                 raise InvalidReply(
                     "overlap",
                     f"{clock(start)} 到 {clock(min(covered, end))} 安排了不止一次",
                 )
+
             slots += [slot] * (end - start)
+
         if len(slots) < SLOTS:
             raise InvalidReply("gap", f"{clock(len(slots))} 到 {clock(SLOTS)} 没有安排")
+
         return slots
 
     def _segment(self, item: object, item_name: str) -> tuple[int, int, _Slot]:
@@ -167,13 +188,16 @@ class _Reader:
         each."""
         if type(item) is not dict:
             raise InvalidReply("no_day", f"{item_name}不是一个 JSON 对象")
+
         start = self._time(item.get("start"), f"{item_name}的 start")
         end = self._time(item.get("end"), f"{item_name}的 end")
         if end == 0 < start:
             self.repairs.append("midnight")
             end = SLOTS
+
         if start >= end:
             raise InvalidReply("bad_time", f"{item_name}的 end 没有比 start 至少晚半小时")
+
         return start, end, self._slot(item, item_name)
 
     def _time(self, value: object, field: str) -> int:
@@ -188,22 +212,27 @@ class _Reader:
                 "bad_time",
                 f"{field} 是 {_shown(value)}，应当是 00:00 到 24:00 之间的整点或半点",
             )
+
         if seconds % _HALF_HOUR:
             self.repairs.append("rounded_time")
+
         return (seconds + _HALF_HOUR // 2) // _HALF_HOUR
 
     def _slot(self, item: object, item_name: str) -> _Slot:
         if type(item) is not dict:
             raise InvalidReply("no_day", f"{item_name}不是一个 JSON 对象")
+
         value = item.get("intention")
         intention = value
         if type(value) is str:
             intention = self._look_up(value, _INTENTION_NUMBERS, "intention_spelling")
+
         if type(intention) is not int or intention not in INTENTIONS_ZH:
             raise InvalidReply(
                 "unknown_intention",
                 f"{item_name}的 intention 是 {_shown(value)}，不在七种意图之内",
             )
+
         return intention, self._place(item.get("place"), item_name)
 
     def _place(self, value: object, item_name: str) -> int:
@@ -211,12 +240,16 @@ class _Reader:
         aoi = value
         if type(value) is str:
             aoi = self._named_place(value)
+
         if aoi == HOME:
             return places.home
+
         if aoi == WORK:
             return places.work
+
         if type(aoi) is int and (aoi in (places.home, places.work) or aoi in places.aois):
             return aoi
+
         known = "既不是 home 或 work，也不是已有的 AOI 编号"
         raise InvalidReply("unknown_place", f"{item_name}的 place 是 {_shown(value)}，{known}")
 
@@ -224,10 +257,12 @@ class _Reader:
         aoi = _ID.fullmatch(text.strip())
         if aoi:
             return int(aoi[1])
+
         aoi = _ID_AND_NAME.fullmatch(text.strip())
         if aoi:
             self.repairs.append("place_spelling")
             return int(aoi[1])
+
         return self._look_up(text, _PLACES, "place_spelling")
 
     def _look_up(self, name: str, values: dict[str, Any], repair: str) -> Any:
@@ -246,12 +281,15 @@ def _seconds(value: object) -> int | None:
     time = None
     if type(value) is str:
         time = _TIME.fullmatch(value.strip())
+
     if time is None:
         return None
+
     hours, minutes, seconds = map(int, time.groups("0"))
     total = hours * 3600 + minutes * 60 + seconds
     if minutes > 59 or seconds > 59 or total > _DAY:
         return None
+
     return total
 
 

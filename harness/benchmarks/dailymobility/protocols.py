@@ -92,6 +92,7 @@ class Outcome:
         elif self.reasons:
             reasons = [f"{metric}: {reason}" for metric, reason in self.reasons.items()]
             data["reason"] = "; ".join(reasons)
+
         return data
 
 
@@ -122,17 +123,25 @@ class Support:
         if metric == RADIUS:
             inside = _equal_bins(values, self.reach)
             return np.where(values > self.reach, BINS, inside)
+
         if metric == LOCATIONS:
             return np.searchsorted(np.arange(MAX_LOCATIONS + 1) + 0.5, values, side="right")
+
         if metric == SEQUENCES:
             return values.astype(np.intp) - 1
+
         return _equal_bins(values, 1.0)
 
     def counts(self, sample: Sample) -> Integers:
         """Return the counts by bin, bins of all metrics next to each other."""
         all_counts = np.zeros(sum(SIZES.values()), dtype=np.int64)
         for metric, counts in by_metric(all_counts).items():
-            np.add.at(counts, self.place(metric, sample[metric].values), sample[metric].counts)
+            np.add.at(
+                counts,
+                self.place(metric, sample[metric].values),
+                sample[metric].counts,
+            )
+
         return all_counts
 
 
@@ -192,7 +201,9 @@ def _range_of_truth(truth: Numbers, sample: Numbers) -> float | str:
 
 
 def _by_metric(
-    compare: Callable[[Numbers, Numbers], float | str], truth: Sample, sample: Sample
+    compare: Callable[[Numbers, Numbers], float | str],
+    truth: Sample,
+    sample: Sample,
 ) -> Outcome:
     return _outcome({metric: compare(truth[metric], sample[metric]) for metric in METRICS})
 
@@ -216,16 +227,20 @@ def _density(numbers: Numbers, bins: int | Array) -> _Density | str:
     why there is none."""
     if not len(numbers.values):
         return NOBODY
+
     try:
         with np.errstate(all="ignore"):
             counts, edges = np.histogram(numbers.values, bins=bins, weights=numbers.counts)
             heights = counts / np.diff(edges) / counts.sum()
     except ValueError:  # numpy: no finite bins fit between minimum and maximum
         return NARROW
+
     if not counts.any():
         return OUTSIDE
+
     if not np.isfinite(heights).all():
         return NARROW
+
     return _Density(heights, edges)
 
 
@@ -248,6 +263,7 @@ def _outcome(results: Mapping[str, float | str]) -> Outcome:
             reasons[metric] = value
         else:
             divergences[metric] = value
+
     return Outcome(divergences, reasons)
 
 

@@ -56,6 +56,7 @@ def execute(args: Options) -> tuple[JSON, Sequence[Block]]:
     notes = []
     if _is_synthetic(args.data):
         notes.append(SYNTHETIC)
+
     data = {
         "file": str(args.file),
         **_scores(lists.read(args.file), truth),
@@ -74,12 +75,15 @@ def _is_synthetic(folder: Path) -> bool:
         folder = folder.resolve()
         if folder.name == groundtruth.FOLDER:
             folder = folder.parent
+
     try:
         residents: object = orjson.loads(content(folder / RESIDENTS))
     except (OSError, ValueError):
         return False
+
     if not isinstance(residents, list):
         return False
+
     return any(
         isinstance(resident, dict) and resident.get("synthetic") is True for resident in residents
     )

@@ -121,9 +121,11 @@ class DayTally:
         for field in fields(self):
             if field.name not in ("truth", "lists"):
                 sums[field.name] = getattr(self, field.name) + getattr(tally, field.name)
+
         lists = None
         if sums["counts"]["residents"] <= LISTS_LIMIT:
             lists = self.lists and tally.lists and self.lists + tally.lists
+
         return DayTally(truth=self.truth, lists=lists, **sums)
 
     def condensed(self) -> DayTally:
@@ -134,10 +136,13 @@ class DayTally:
     def all_radii(self) -> Array:
         return np.concatenate(self.radii)
 
-    def columns(self) -> dict[str, NDArray[np.float64 | np.int64 | np.uint8]] | None:
+    def columns(
+        self,
+    ) -> dict[str, NDArray[np.float64 | np.int64 | np.uint8]] | None:
         """Return the four lists, residents in order; None once they are dropped."""
         if self.lists is None:
             return None
+
         return {
             RADIUS: self.all_radii,
             LOCATIONS: np.concatenate([locations for locations, _ in self.lists]),
@@ -175,9 +180,11 @@ class DayTally:
         estimates = {}
         for name, value in zip(FIGURES, values.tolist(), strict=True):
             estimates[name] = DivergenceEstimate(value, None, None, None)
+
         users = sum(map(len, self.repeats))
         if users < 2 or self.truth.residents < 2:
             return estimates
+
         run = Side.from_counts(self._chunks(), totals, expected, values, users)
         truth = Side.from_counts([self.truth.counts], expected, totals, values)
         spread = run.spread
@@ -193,9 +200,12 @@ class DayTally:
             )
             if users >= MIN_USERS:
                 estimate = estimate._replace(corrected=(mean, corrected[name]))
+
             if users >= FEWEST_AT_ALL:
                 estimate = estimate._replace(bias=estimate.value - mean)
+
             estimates[name] = estimate
+
         return estimates
 
     def _chunks(self) -> Iterator[Rows | Integers]:
@@ -205,6 +215,7 @@ class DayTally:
         ends = np.cumsum(np.concatenate(self.repeats))
         if len(ends) == len(rows):
             rows = rows[np.lexsort(rows.T)]
+
         row_chunks = np.split(rows, ends[CHUNK - 1 :: CHUNK])
         end_chunks = np.split(ends, range(CHUNK, len(ends), CHUNK))
         # `np.split` leaves an empty chunk behind the last row.
@@ -233,6 +244,7 @@ def tallied(days: Sequence[JSON], truth: GroundTruth) -> tuple[Array, DayTally]:
         counts["repaired"] += bool(day["repairs"])
         counts["warned"] += bool(day["warnings"])
         warnings.update(map(_kind, day["warnings"]))
+
     tally = DayTally(
         truth=truth,
         radii=(radii,),
@@ -271,11 +283,14 @@ def _by_bin(metric: str, rows: Rows) -> Rows:
     size = SIZES[metric]
     if metric == RADIUS:
         return np.eye(size, dtype=np.uint8)[rows[:, 0]]
+
     if metric == LOCATIONS:
         return np.eye(size, dtype=np.uint8)[rows[:, 1]]
+
     slots = rows[:, 2:]
     if metric == SEQUENCES:
         return slots
+
     cells = SHARE_BINS[slots] + size * np.arange(len(rows))[:, None]
     counts = np.bincount(cells.ravel(), minlength=size * len(rows))
     return counts.astype(np.uint8).reshape(-1, size)

@@ -29,7 +29,13 @@ from harness.benchmarks.dailymobility.protocols import (
     with_score,
 )
 from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import SHRINKAGE, Moments, interval, moments, with_mark
+from harness.scoring.intervals import (
+    SHRINKAGE,
+    Moments,
+    interval,
+    moments,
+    with_mark,
+)
 from harness.scoring.libraries import product
 
 FINAL = "final_score"
@@ -104,6 +110,7 @@ class Side:
             squares += product(shares.T, shares)
             products += product(shares.T, chunk)
             users_in_bin += np.count_nonzero(rows, axis=0)
+
         parts = np.concatenate(chunk_parts)
         mean = totals / (users * counts_per_user)
         return cls(
@@ -122,6 +129,7 @@ class Side:
             untied.append(of_figure.untied)
             variance.append(of_figure.variance)
             third.append(of_figure.third)
+
         # A divergence that rarely moves may decide the score.
         untied[0] = min(untied[1:])
         return Spread(
@@ -167,9 +175,12 @@ class Spread:
             min_users = MIN_USERS
             if name == LOCATIONS:
                 min_users = MIN_USERS_LOCATIONS
+
             if marked and users < min_users:
                 marked = (*marked[:2], True)
+
             intervals[name] = marked
+
         return intervals
 
 
@@ -206,7 +217,10 @@ def _metric_shares(counts: Counts) -> Array:
 
 def _bend(totals: Counts, users_in_bin: Counts, other_totals: Counts) -> Array:
     steps = np.maximum(1, np.rint(totals / np.maximum(1, users_in_bin))).astype(np.int64)
-    by_metric = map(curvature, *(np.split(bins, ENDS) for bins in (other_totals, totals, steps)))
+    by_metric = map(
+        curvature,
+        *(np.split(bins, ENDS) for bins in (other_totals, totals, steps)),
+    )
     return np.concatenate([*by_metric])
 
 

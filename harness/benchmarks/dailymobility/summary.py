@@ -40,7 +40,13 @@ from harness.benchmarks.dailymobility.spread import (
     MIN_USERS_LOCATIONS,
     MarkedInterval,
 )
-from harness.benchmarks.rendering import chart, interval_chart, number, numbers, table
+from harness.benchmarks.rendering import (
+    chart,
+    interval_chart,
+    number,
+    numbers,
+    table,
+)
 from harness.document import Block, Chart, Heading, Paragraph, Table
 from harness.model import JSON
 from harness.printable import short_hash
@@ -69,7 +75,10 @@ class DayScoring(Scoring):
             definition="divergence of intentions per half hour, mean of the day",
         ),
         Metric(f"{SCORE} (asbench)", definition="the score, protocol asbench"),
-        Metric(f"{SCORE} (agentsociety2)", definition="the score, protocol agentsociety2"),
+        Metric(
+            f"{SCORE} (agentsociety2)",
+            definition="the score, protocol agentsociety2",
+        ),
     )
     headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
     live = (SCORE, PER_SLOT)
@@ -127,15 +136,18 @@ class DayScoring(Scoring):
             spans[NAMES[name]] = span and span[:2]
             if span and span[2]:
                 approximate.append(NAMES[name])
+
         without_bias = None
         corrected = tally.estimates[FINAL].corrected
         if corrected:
             value, span = corrected
             without_bias = {"value": value, "ci95": span and span[:2]}
+
         valid_days = tally.valid_days.astype(np.int64)
         lists = None
         if tally.lists is not None:
             lists = f"generated_{scored.subset}.json"
+
         return {
             "protocols": {name: outcome.as_json() for name, outcome in tally.protocols.items()},
             "ci95_truth": spans,
@@ -158,7 +170,10 @@ class DayScoring(Scoring):
             },
             "beside_truth": _beside_truth(tally, truth),
             "lists": lists,
-            "ground_truth": {"residents": truth.residents, "sha256": truth.sha256},
+            "ground_truth": {
+                "residents": truth.residents,
+                "sha256": truth.sha256,
+            },
             "modes": dict(sorted(tally.modes.items())),
             "repaired_users": counts["repaired"],
             "warned_users": counts["warned"],
@@ -214,11 +229,13 @@ def upgraded(data: JSON) -> JSON:
         valid = diagnostics["valid_days"]
         diagnostics["valid_answers"] = valid
         diagnostics["answers"] = valid + sum(diagnostics["invalid"].values())
+
     metrics = data["metrics"].copy()
     secondary = data["secondary"].copy()
     for name in (PER_SLOT, *(f"Score ({protocol})" for protocol in PROTOCOLS)):
         if name in metrics:
             secondary[name] = metrics.pop(name)
+
     return {
         **data,
         "diagnostics": diagnostics,
@@ -246,6 +263,7 @@ def sections(report: Report) -> Iterator[Block]:
             "% of residents",
             details["day"][side],
         )
+
     title = "Divergence of the intentions at each half hour (0 is best)"
     series = {"JSD": details["per_slot"]}
     yield chart("curve", title, HOURS, ("hour", "JSD"), series, percent=False)
@@ -286,12 +304,14 @@ def _about_run(report: Report) -> Iterator[Block]:
     modes = []
     for mode, days in report.details["modes"].items():
         modes.append(f"{days} {_unit(report)} in {labels.get(mode, mode)}")
+
     yield Paragraph(
         f"{'; '.join(modes)}. Ground truth: {truth['residents']} residents, SHA-256"
         f" {short_hash(truth['sha256'])}"
     )
     if not report.run.get("agent_parameters"):
         return
+
     sentence = "Requests have the sampling parameters that the agent asks for"
     parameters = [
         f"{name} {report.run[name]}"
@@ -300,9 +320,11 @@ def _about_run(report: Report) -> Iterator[Block]:
     ]
     if parameters:
         sentence += f", except for this run's own: {', '.join(parameters)}"
+
     sentence += "."
     if "temperature" not in report.run:
         sentence += " Without one of the agent's the temperature is 1, as upstream."
+
     yield Paragraph(sentence)
 
 
@@ -313,9 +335,12 @@ def protocol_table(protocols: Mapping[str, JSON]) -> Table:
         column = {FINAL: number(outcome[FINAL])}
         for metric in METRICS:
             column[f"jsd_{metric}"] = jsd(outcome[f"jsd_{metric}"])
+
         if name == HEADLINE:
             name = f"{name} (headline)"
+
         columns[name] = column
+
     return table("", columns)
 
 
@@ -373,6 +398,7 @@ def _trust(report: Report) -> Iterator[Block]:
             "Divergences of few residents are too large on average; fewer than "
             f"{MIN_USERS} of them do not show by how much."
         )
+
     yield Paragraph(
         f"Divergence per slot, averaged over the day: {jsd(report.secondary[PER_SLOT].value)} (0 is"
         f" best, 1 worst; resampled ground truth: {jsd(ceiling[PER_SLOT])})."
@@ -380,7 +406,10 @@ def _trust(report: Report) -> Iterator[Block]:
 
 
 def _trust_row(
-    report: Report, figure: str, label: str, format_value: Callable[[float | None], str]
+    report: Report,
+    figure: str,
+    label: str,
+    format_value: Callable[[float | None], str],
 ) -> tuple[str, ...]:
     """Return a figure with its intervals: of other residents in the run, and on both sides."""
     name = NAMES[figure]
@@ -390,6 +419,7 @@ def _trust_row(
     if "ci95_truth" in details:  # reports of format 2 have none
         approximate = name in details.get("approximate_truth", ())
         both_sides = span(details["ci95_truth"][name], format_value, approximate)
+
     return (
         label,
         format_value(value.value),
@@ -428,7 +458,9 @@ def _comparison(sides: JSON) -> Iterator[Block]:
         }
         for name, shares in sides["intention_shares"].items():
             column[f"time of {name}, %"] = percent(shares[index])
+
         columns[side] = column
+
     yield Heading("Compared with the ground truth")
     yield table("", columns)
 
@@ -446,7 +478,13 @@ def _histograms(histograms: JSON) -> Iterator[Chart]:
     width = reach * BINS_PER_BAR / BINS / 1000
     edges = [round(edge * width, 6) for edge in range(bars + 2)]
     title = f"Radius of gyration: the last bar is all beyond {reach / 1000:.1f} km"
-    yield chart("histogram", title, edges, ("km", "%"), _bars(histograms, RADIUS, BINS_PER_BAR))
+    yield chart(
+        "histogram",
+        title,
+        edges,
+        ("km", "%"),
+        _bars(histograms, RADIUS, BINS_PER_BAR),
+    )
     locations = _bars(histograms, LOCATIONS, 1)
     edges = [edge - 0.5 for edge in range(len(locations["scored"]) + 1)]
     title = "Places in a day: the last bar is all beyond 10"

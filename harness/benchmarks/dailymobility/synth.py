@@ -27,7 +27,12 @@ from statistics import fmean
 import numpy as np
 
 from harness.benchmarks.agents.city import Aoi, City, read_city
-from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, SLOTS, gyration_radius
+from harness.benchmarks.dailymobility.day import (
+    INTENTIONS,
+    NUMBERS,
+    SLOTS,
+    gyration_radius,
+)
 from harness.benchmarks.dailymobility.synth_city import SYNTH, map_bytes, pick
 from harness.model import JSON
 
@@ -77,6 +82,7 @@ def files(residents: int, seed: int) -> dict[str, bytes]:
         profiles.append(person.profile)
         days = 4 + int(5 * person.rng.random())
         lives.append([_day(person) for _ in range(days)])
+
     profiles_text = json.dumps(profiles, ensure_ascii=False, indent=4) + "\n"
     return {
         "README.md": NOTE.format(residents=residents, aois=len(city.aois), seed=seed).encode(),
@@ -107,10 +113,17 @@ def _person(city: City, rng: Random, number: int) -> Person:
     work = home
     if rng.random() >= 0.05:
         work = _near(rng, home, _with_land_use(city, RESIDENTS["work_in"]))
+
     profile: JSON = {"age": 20 + int(36 * rng.random() ** 2)}
     for name in ("education", "gender", "consumption", "occupation"):
         profile[name] = pick(rng, RESIDENTS[name])
-    profile |= {"home": home.id, "work": work.id, "id": number, "synthetic": True}
+
+    profile |= {
+        "home": home.id,
+        "work": work.id,
+        "id": number,
+        "synthetic": True,
+    }
     # In this order: each takes the next random numbers.
     return Person(
         profile=profile,
@@ -149,11 +162,13 @@ def _near(rng: Random, centre: Aoi, aois: Sequence[Aoi]) -> Aoi:
     for aoi in aois:
         metres = hypot(aoi.x - centre.x, aoi.y - centre.y)
         weights.append(1 / (1 + metres / 3000))
+
     left = rng.random() * fsum(weights)
     for aoi, weight in zip(aois, weights, strict=True):
         left -= weight
         if left < 0:
             return aoi
+
     return aois[-1]
 
 
@@ -168,12 +183,14 @@ def _day(person: Person) -> list[Slot]:
         free = _go_to_work(person, slots, wake + 2 + int(2 * rng.random()))
     else:
         free = wake + 4 + int(12 * rng.random())
+
     while free < bed - 2 and rng.random() < person.outing:
         intention = NUMBERS[pick(rng, RESIDENTS["outings"])]
         length = 1 + int(4 * rng.random())
         end = min(free + length, bed - 1)
         slots[free:end] = [(intention, pick(rng, person.favourites[intention]))] * (end - free)
         free += length
+
     return slots
 
 
@@ -186,8 +203,13 @@ def _go_to_work(person: Person, slots: list[Slot], begin: int) -> int:
     for edge, chance in ((begin, 0.6), (begin + 1, 0.2), (end - 1, 0.4)):
         if rng.random() < chance:
             slots[edge] = (OTHER, work)
+
     if rng.random() < person.lunch_out:
-        slots[24 + int(2 * rng.random())] = (EATING, person.favourites[EATING][1])
+        slots[24 + int(2 * rng.random())] = (
+            EATING,
+            person.favourites[EATING][1],
+        )
+
     return end
 
 
@@ -208,10 +230,12 @@ def _ground_truth(city: City, lives: Sequence[Sequence[Sequence[Slot]]]) -> dict
             day_radii.append(gyration_radius([(aoi.x, aoi.y) for aoi in visited]))
             day_locations.append(len(visited))
             intentions += day_intentions
+
         radii.append(round(fmean(day_radii), 6))
         locations.append(fmean(day_locations))
         first_days.append(intentions[:SLOTS])
         shares.append([intentions.count(number) / len(intentions) for number in INTENTIONS])
+
     return {
         "groundtruth/gyration_radius.npy": _npy(radii, "<f8"),
         "groundtruth/daily_location_numbers.npy": _npy(locations, "<f8"),

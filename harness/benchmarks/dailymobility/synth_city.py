@@ -94,12 +94,14 @@ def _grounds(rng: Random) -> list[_Ground]:
                 use = CITY["downtown"][number]
             else:
                 use = pick(rng, CITY["grounds"][number])
+
             right += _offset(rng, 0.011)
             up += _offset(rng, 0.011)
             x, y = _within(column, row, right, up)
             half_width = round(150 + 300 * rng.random(), 2)
             half_height = round(150 + 300 * rng.random(), 2)
             grounds.append(_Ground(use, x, y, half_width, half_height))
+
     return grounds
 
 
@@ -152,9 +154,12 @@ def _outline(ground: _Ground, rng: Random) -> list[XY]:
         corners = [(x - right * cut, y), (x, y - up * cut)]
         if right == up:
             corners.reverse()
+
         if rng.random() < 0.5:
             corners = [(x, y)]
+
         outline += corners
+
     return [(round(x, 2), round(y, 2)) for x, y in outline]
 
 
@@ -171,15 +176,20 @@ def _add_aoi(city: Map, name: str, ground: _Ground, outline: Sequence[XY]) -> Ao
     aoi.land_use = map_format().LandUseType.Value(CITY["land_use"][use[0]])
     for x, y in outline:
         aoi.positions.add(x=x, y=y)
+
     if len(outline) > 1:
         aoi.area = round(_area(outline), 2)
+
     sides = (
         (aoi.driving_positions, aoi.driving_gates),
         (aoi.walking_positions, aoi.walking_gates),
     )
     for kind, (positions, gates) in enumerate(sides):
         lanes = [city.lanes[road.lane_ids[kind]] for road in city.roads]
-        nearest = min([_nearest_point(lane, ground) for lane in lanes], key=lambda point: point[0])
+        nearest = min(
+            [_nearest_point(lane, ground) for lane in lanes],
+            key=lambda point: point[0],
+        )
         _, metres, x, y, lane = nearest
         positions.add(lane_id=lane.id, s=round(metres, 2))
         # The gate is where the outline is nearest to that point.
@@ -187,6 +197,7 @@ def _add_aoi(city: Map, name: str, ground: _Ground, outline: Sequence[XY]) -> Ao
         y = _clamp(y, ground.y - ground.half_height, ground.y + ground.half_height)
         gates.add(x=round(x, 2), y=round(y, 2))
         lane.aoi_ids.append(aoi.id)
+
     return aoi
 
 
@@ -212,7 +223,12 @@ def _nearest_point(lane: Lane, ground: _Ground) -> tuple[float, float, float, fl
 
 
 def _add_poi(city: Map, aoi: Aoi, name: str, category: str, x: float, y: float) -> None:
-    poi = city.pois.add(id=FIRST_POI + len(city.pois), name=name, category=category, aoi_id=aoi.id)
+    poi = city.pois.add(
+        id=FIRST_POI + len(city.pois),
+        name=name,
+        category=category,
+        aoi_id=aoi.id,
+    )
     poi.position.x = round(x, 2)
     poi.position.y = round(y, 2)
     aoi.poi_ids.append(poi.id)

@@ -23,7 +23,8 @@ API_FAILURE, NO_JSON = "authors_api_failure", "authors_no_json"
 """Outcomes of steps."""
 _CALL_FAILED = re.compile(r"Error: (?:Error code: \d|Connection|Request timed out)")
 _NO_JSON = re.compile(
-    r"json|parse|decode|expecting|\(char \d+\)$|expected string or bytes", re.IGNORECASE
+    r"json|parse|decode|expecting|\(char \d+\)$|expected string or bytes",
+    re.IGNORECASE,
 )
 """Messages of Python's `json` for a reply that is not JSON (they end in the character's position),
 and of `re` for one without content."""
@@ -46,16 +47,20 @@ def record(line: bytes, where: Where) -> JSON:
     data = _decode(line, where)
     if type(data) is not dict or type(data.get("user_id")) not in (str, int):
         raise BadInput(f"{where}: field user_id: expected a string or a whole number")
+
     if "usage" in data:
         raise BadInput(
             f"{where}: this harness wrote it, and the run's manifest (run_*.json) is missing: put"
             " it back"
         )
+
     for name in ADDED_BY_REEVAL:
         data.pop(name, None)
+
     steps = data.get("steps")
     if type(steps) is not list:
         raise BadInput(f"{where}: field steps: expected a list")
+
     data["steps"] = [
         _step(step, f"{where}: field steps[{number}]") for number, step in enumerate(steps)
     ]
@@ -73,20 +78,25 @@ def _decode(line: bytes, where: Where) -> Any:
         raise BadInput(f"{where}: nested too deep to be written again") from None
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{where}: not JSON ({error})") from None
+
     return data
 
 
 def _step(step: object, field: str) -> JSON:
     if not isinstance(step, dict) or type(step.get("step_id")) is not int:
         raise BadInput(f"{field}.step_id: expected a whole number")
+
     tags = step.get("prediction")
     if type(tags) is str:
         tags = [tags]
+
     if type(tags) is not list or not {*map(type, tags)} <= {str, int, float}:
         raise BadInput(f"{field}.prediction: expected a list of strings")
+
     regular = {**step, "prediction": [*map(str, tags)]}
     for name in TEXTS:
         regular[name] = _text(step.get(name))
+
     return regular
 
 
@@ -132,9 +142,11 @@ def notes(outcomes: Mapping[str, int]) -> tuple[str, ...]:
     failed = outcomes.get(API_FAILURE)
     if failed:
         sentences.append(f"{failed} of its steps were API failures.")
+
     without_json = outcomes.get(NO_JSON)
     if without_json:
         sentences.append(
             f"{without_json} of its steps were replies without JSON, scored as empty predictions."
         )
+
     return tuple(sentences)

@@ -67,6 +67,7 @@ def _answer(
     summary, ranking, reasoning = baseline(prompt, seed)
     if not prompt.pool:
         reasoning = NO_POOL
+
     answer = {
         "persona_summary": summary,
         "predicted_tags": ranking[: prompt.asked],
@@ -86,11 +87,13 @@ def read(text: str) -> ParsedPrompt:
     persona = outside
     if heading:
         persona = section.partition("\n## ")[0]
+
     pool = _pool(outside)
     asked = max(1, round(0.25 * len(pool)))
     stated = _ASKED.findall(text)
     if stated:
         asked = int(stated[-1])
+
     return ParsedPrompt(text, posts, persona, tuple(dict.fromkeys(pool)), asked)
 
 
@@ -111,9 +114,11 @@ def _split_posts(text: str) -> tuple[tuple[tuple[str, ...], ...], str]:
             lines = outside
         else:
             lines.append(line)
+
     # The end of a last post without a Tags line is unknown: its text may be the candidates.
     if lines is not outside:
         outside.extend(lines)
+
     # Of equal numbers the later post is the newer. Sorting is stable.
     posts.reverse()
     posts.sort(key=itemgetter(0), reverse=True)
@@ -139,11 +144,13 @@ def _pool(text: str) -> list[str]:
             tags: list[str] = orjson.loads(match[0])
         except orjson.JSONDecodeError:
             continue
+
         before_it = text[max(0, match.start() - 8) : match.start()].rstrip()
         rank = (not before_it.endswith('":'), len(tags))
         if rank >= best_rank:
             best_rank = rank
             pool = tags
+
     return pool
 
 
@@ -179,6 +186,7 @@ def _frequency(prompt: ParsedPrompt, seed: int) -> Opinion:
         match = _COUNTED.fullmatch(entry)
         if match:
             counts[match[1]] += int(match[2])
+
     ranking = sorted(prompt.pool, key=counts.__getitem__, reverse=True)
     carried = counts.most_common(MAX_CARRIED_TAGS)
     return (

@@ -35,7 +35,11 @@ from harness.benchmarks.streamprofile.metrics import (
 )
 from harness.benchmarks.streamprofile.reply import StepAnswer, read, schema
 from harness.benchmarks.streamprofile.synth import generate
-from harness.benchmarks.streamprofile.task import PLATFORMS, StepInput, UserInput
+from harness.benchmarks.streamprofile.task import (
+    PLATFORMS,
+    StepInput,
+    UserInput,
+)
 from harness.chat import Chat
 from harness.errors import BadInput, InvalidReply, in_brief
 from harness.model import JSON, Published
@@ -86,6 +90,7 @@ class Steps(Records):
                 "repairs": predicted.repairs,
             }
             steps.append(data | _further_measures(step, measured))
+
         return {
             "user_id": user.user_id,
             "platform": user.platform,
@@ -113,8 +118,10 @@ class Steps(Records):
                     rescored["ground_truth"] = truth.listed
                     rescored["outcome"] = authors.outcome(saved)
                     rescored["repairs"] = ()
+
                 rescored.pop("metrics_at_asked", None)
                 steps.append(rescored | _further_measures(step, measured))
+
         return {**data, "steps": steps}
 
     def rows(self, record: JSON) -> Iterable[JSON]:
@@ -149,6 +156,7 @@ def _completed(step: JSON) -> JSON:
     ):
         if step.get(name):
             completed[name] = dict.fromkeys(metrics) | step[name]
+
     return completed
 
 
@@ -162,6 +170,7 @@ def published() -> Published:
             shares = [value / 100 for value in percentages]
             row = dict(zip(data["columns"], shares, strict=True))
             figures.setdefault(metric, {})[name] = row
+
     return Published(data["source"], PUBLISHED.format(source=data["source"]), figures)
 
 
@@ -208,6 +217,7 @@ class StreamProfile(Benchmark):
         else:
             # Answers are only measured, so the prompt itself is not needed.
             source = checked(self.recorded, "prompt", str)
+
         identity = {
             "prompt": source,
             "persona": self.settings.persona,
@@ -226,6 +236,7 @@ class StreamProfile(Benchmark):
             answers.append(answer)
             if self.settings.persona:
                 persona = answer.persona
+
         return tuple(answers)
 
     async def _step(self, user: UserInput, step: StepInput, persona: str, chat: Chat) -> StepAnswer:
@@ -233,6 +244,7 @@ class StreamProfile(Benchmark):
         answer_schema = None
         if self.asking.wants_schema:
             answer_schema = schema(step.pool, step.asked)
+
         try:
             answer = await chat.read(
                 messages,
@@ -241,8 +253,10 @@ class StreamProfile(Benchmark):
             )
         except InvalidReply as error:
             return StepAnswer(persona, (), "", outcome=error.kind)
+
         if answer.persona.strip():
             return answer
+
         return structs.replace(answer, persona=persona)
 
     def measure(self, task: Task, answer: Sequence[StepAnswer]) -> Any:
@@ -277,9 +291,11 @@ def _check_steps(task: Task, data: JSON) -> None:
                 f"user {task.key}: step_id {in_brief(step_id)} of the results is not in the tasks"
                 " file"
             )
+
     for step_id, count in counts.items():
         if count > 1:
             raise BadInput(f"user {task.key}: duplicate step_id {step_id}")
+
     missing = known - counts.keys()
     if missing:
         raise BadInput(
@@ -297,4 +313,5 @@ def _further_measures(step: StepInput, measured: StepMetrics) -> JSON:
     }
     if measured.at_asked is not None:
         measures["metrics_at_asked"] = measured.at_asked
+
     return measures

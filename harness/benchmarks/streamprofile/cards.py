@@ -72,6 +72,7 @@ class UserCards(Cards):
             elif isinstance(block, Tags):
                 tags = [(hide(tag), kind) for tag, kind in block.tags]
                 block = replace(block, tags=tuple(tags))
+
             yield block
 
     def example(self, record: JSON, replies: Sequence[Completion], kind: str) -> str | None:
@@ -81,9 +82,11 @@ class UserCards(Cards):
         replies_by_step = _replies_by_step(steps, replies, self.retries)
         if replies_by_step is None:
             return None
+
         for step, step_replies in zip(steps, replies_by_step, strict=True):
             if step["outcome"] == kind:
                 return unnamed(record)(step_replies[-1].shown)
+
         return None
 
 
@@ -92,9 +95,11 @@ def unnamed(data: JSON) -> Callable[[str], str]:
     username = data.get("username")
     if not isinstance(username, str):
         return str
+
     name = username.strip()
     if len(name) < 2:
         return str
+
     spellings = (
         name,
         json.dumps(name, ensure_ascii=False)[1:-1],
@@ -127,20 +132,29 @@ def _blocks(
     if task:
         for step_input, truth in zip(task.given.steps, task.truth, strict=True):
             task_steps[step_input.step_id] = (step_input, truth)
+
     for number, step in enumerate(steps):
         yield Heading(f"Step {step['step_id']}")
         if step["outcome"] != VALID:
             yield Paragraph(f"Invalid answer ({step['outcome']}): scored as an empty prediction.")
+
         task_step = task_steps.get(step["step_id"])
         yield from _tags(step, task_step)
         yield from _metrics(step)
-        yield Quote("Persona summary after this step", step["persona_summary"] or "", open=True)
+        yield Quote(
+            "Persona summary after this step",
+            step["persona_summary"] or "",
+            open=True,
+        )
         if step["reasoning"]:
             yield Quote("Reasoning", step["reasoning"])
+
         if replies_by_step:
             yield from _reply_quotes(replies_by_step[number])
+
         if task_step:
             yield Quote("Posts", task_step[0].posts_text, private=True)
+
     if replies_by_step is None and replies:
         yield Heading("Replies")
         yield Paragraph(
@@ -163,6 +177,7 @@ def _metrics(step: JSON) -> Iterator[Block]:
     if not values:
         yield Paragraph("Not scored: the truth is empty.")
         return
+
     figures = [
         f"{name.replace('_', ' ')} {100 * values[name]:.1f}"
         for name in METRICS
@@ -182,6 +197,7 @@ def _tags(step: JSON, task_step: tuple[StepInput, Truth] | None) -> Iterator[Blo
     else:
         kinds = ["hit" if tag in step["ground_truth"] else "wrong" for tag in predicted]
         missed_kinds = ["missed"] * len(missed)
+
     yield Tags("Predicted", tuple(zip(predicted, kinds, strict=True)))
     yield Tags("Missed", tuple(zip(missed, missed_kinds, strict=True)))
 
@@ -189,13 +205,17 @@ def _tags(step: JSON, task_step: tuple[StepInput, Truth] | None) -> Iterator[Blo
 def _kind(tag: str, step: StepInput, truth: Truth) -> str:
     if tag in truth.new_tags:
         return "hit, new"
+
     if tag in truth.kept_tags:
         return "hit, kept"
+
     for name, kind in KINDS.items():
         if tag in truth.distractors.get(name, ()):
             return f"wrong, {kind}"
+
     if tag in step.pool:
         return "wrong"
+
     return "wrong, not in the pool"
 
 
@@ -224,12 +244,16 @@ def _replies_by_step(
             else:
                 outcome = VALID
                 break
+
         if outcome != step["outcome"]:
             return None
+
         replies_by_step.append(step_replies)
+
     # Replies that no step took: which step they belong to is unknown.
     if next(remaining, None):
         return None
+
     return replies_by_step
 
 

@@ -59,6 +59,7 @@ def expected(urns: Sequence[Urn]) -> Array:
         means: Array = (
             probability[:, None] * hits / np.stack([asked, either, new, kept_count], axis=1)
         )
+
     return means
 
 
@@ -88,6 +89,7 @@ def drawn(urns: Sequence[Urn]) -> Array:
         position = _uniform(seeds, number) * tags
         position[:, number >= asked] = np.inf
         left -= position < left
+
     hits_new, hits_single, hits = bounds - left
     hits_both = hits - hits_single
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -97,6 +99,7 @@ def drawn(urns: Sequence[Urn]) -> Array:
             (hits_new + hits_both) / new,
             (hits - hits_new) / kept_count,
         ]
+
     return np.stack(shares, axis=2)
 
 

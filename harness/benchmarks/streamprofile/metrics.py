@@ -60,9 +60,11 @@ def measure_step(truth: Truth, step: StepInput, prediction: Sequence[str]) -> St
     out_of_pool = len(predicted - step.tags)
     if not truth.kept_tags and not truth.new_tags:
         return StepMetrics({}, None, {}, out_of_pool)
+
     at_asked = None
     if len(prediction) > step.asked:
         at_asked = _measure(truth, frozenset(prediction[: step.asked]))
+
     return StepMetrics(
         values=_measure(truth, predicted),
         at_asked=at_asked,
@@ -93,6 +95,7 @@ def ceiling(truth: TruthSets, pool: AbstractSet[str], asked: int) -> Values:
         novelty = _share(shared + new_count, truth.new_tags)
         stability = _share(shared + single - new_count, truth.kept_tags)
         recalls.append((novelty, stability))
+
     novelty, stability = max(recalls, key=_split_rank)
     return {
         "Precision": hits / asked,
@@ -102,7 +105,9 @@ def ceiling(truth: TruthSets, pool: AbstractSet[str], asked: int) -> Values:
     }
 
 
-def _split_rank(recalls: tuple[float | None, float | None]) -> tuple[float, float]:
+def _split_rank(
+    recalls: tuple[float | None, float | None],
+) -> tuple[float, float]:
     novelty, stability = recalls
     return harmonic(novelty, stability) or 0.0, (novelty or 0.0) + (stability or 0.0)
 
@@ -128,6 +133,7 @@ def _measure(truth: Truth, predicted: AbstractSet[str]) -> Values:
     }
     for name in ERRORS:
         values[name] = _recall(predicted, truth.distractors.get(name, frozenset()))
+
     return values
 
 

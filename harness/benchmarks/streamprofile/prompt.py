@@ -16,7 +16,11 @@ from typing import Any
 
 import orjson
 
-from harness.benchmarks.streamprofile.task import PLATFORMS, StepInput, UserInput
+from harness.benchmarks.streamprofile.task import (
+    PLATFORMS,
+    StepInput,
+    UserInput,
+)
 from harness.benchmarks.template import (
     AUTHORS,
     KEPT,
@@ -89,9 +93,13 @@ class AuthorsPrompt:
         inference = next(filter(Path.is_file, candidates), None)
         if inference is None:
             return
+
         system = system_message(inference)
         if system is not None:
-            self.files = {**self.files, kept_name(inference): read_file(inference)}
+            self.files = {
+                **self.files,
+                kept_name(inference): read_file(inference),
+            }
             self.source = AUTHORS
             self._system = Message("system", system)
 
@@ -111,10 +119,12 @@ class AuthorsPrompt:
             raise BadInput(
                 f"{self.path}: format_prompt failed for {place}: {described(error)}"
             ) from error
+
         if type(text) is not str:
             raise BadInput(
                 f"{self.path}: format_prompt returned {type(text).__name__}, expected a string"
             )
+
         return (self._system, Message("user", text))
 
 
@@ -137,6 +147,7 @@ def system_message(source: Path) -> str | None:
         tree = ast.parse(read_file(source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
     literals = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
     # `ast.walk` goes level by level; the first in the file is wanted.
     for literal in sorted(literals, key=lambda node: (node.lineno, node.col_offset)):
@@ -144,9 +155,11 @@ def system_message(source: Path) -> str | None:
         for key, value in zip(literal.keys, literal.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
                 pairs[key.value] = value.value
+
         content = pairs.get("content")
         if pairs.get("role") == "system" and isinstance(content, str):
             return content
+
     return None
 
 
@@ -158,12 +171,15 @@ def _load_builder(path: Path, content: bytes, *, neighbours: bool) -> Callable[[
     """
     if neighbours:
         sys.path.insert(0, str(path.parent))
+
     try:
         module = module_of("streamprofile_authors_bench_task", str(path), content)
     finally:
         if neighbours:
             sys.path.remove(str(path.parent))
+
     builder: Callable[[str], Any] | None = getattr(module, "BenchTaskBuilder", None)
     if not callable(builder):
         raise BadInput(f"{path}: has no class BenchTaskBuilder")
+
     return builder

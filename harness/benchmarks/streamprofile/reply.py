@@ -46,6 +46,7 @@ def schema(pool: tuple[str, ...], asked: int) -> JSON:
     tag: JSON = {"type": "string"}
     if pool:
         tag["enum"] = list(dict.fromkeys(pool))
+
     return strict_object(
         persona_summary={"type": "string"},
         predicted_tags={
@@ -66,6 +67,7 @@ def read(completion: Completion, pool: tuple[str, ...]) -> StepAnswer:
     tags = _tags(data.get("predicted_tags"), pool, repairs)
     if tags is None:
         raise InvalidReply("no_tags", "缺少 predicted_tags，或它不是字符串数组")
+
     persona = _text(data.get("persona_summary"), "persona_type", repairs)
     reasoning = _text(data.get("reasoning"), "reasoning_type", repairs)
     # What orjson reads can be written again. Repaired JSON may have half surrogate pairs.
@@ -73,9 +75,11 @@ def read(completion: Completion, pool: tuple[str, ...]) -> StepAnswer:
         persona = _encodable(persona, repairs)
         reasoning = _encodable(reasoning, repairs)
         tags = [_encodable(tag, repairs) for tag in tags]
+
     unique = tuple(dict.fromkeys(tags))
     if len(unique) < len(tags):
         repairs.append("duplicate_tags")
+
     return StepAnswer(persona, unique, reasoning, tuple(dict.fromkeys(repairs)))
 
 
@@ -87,30 +91,38 @@ def _tags(value: object, pool: tuple[str, ...], repairs: list[str]) -> list[str]
     if type(value) is str:
         repairs.append("tags_string")
         value = _split_tags(value, pool) or None
+
     if type(value) is not list:
         return None
+
     tags: list[str] = []
     for item in value:
         if type(item) is str:
             tags.append(item)
             continue
+
         names = _names(item)
         tags += names
         repairs.append("tag_type" if names else "tag_dropped")
+
     if value and not tags:
         return None
+
     return tags
 
 
 def _split_tags(text: str, pool: tuple[str, ...]) -> list[Any]:
     if text in pool:
         return [text]
+
     try:
         data = orjson.loads(text)
     except ValueError:
         data = None
+
     if type(data) is list:
         return data
+
     return [*filter(None, map(str.strip, _SEPARATORS.split(text)))]
 
 
@@ -130,8 +142,10 @@ def _text(value: object, repair: str, repairs: list[str]) -> str:
     surrogate pair)."""
     if value is None:
         return ""
+
     if isinstance(value, str):
         return value
+
     repairs.append(repair)
     try:
         return orjson.dumps(value).decode()

@@ -21,7 +21,13 @@ from numpy.typing import NDArray
 from harness.benchmark import VALID
 from harness.benchmarks.records import count, user_starts
 from harness.benchmarks.streamprofile.chance import DRAWS, Urn, drawn, expected
-from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
+from harness.benchmarks.streamprofile.metrics import (
+    ERRORS,
+    F1,
+    GAINS,
+    METRICS,
+    NAMES,
+)
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import interval, moments_of_sums, with_mark
@@ -140,6 +146,7 @@ def _interval(sums: MetricSums) -> tuple[float, float, bool] | None:
     total, count = sums.total, sums.defined
     if not count:
         return None
+
     # Whole numbers, in 2**-64 to the power of 2, 3 and 4: no digit is lost where values are next to
     # equal.
     squares = sums.squares << UNITS
@@ -206,6 +213,7 @@ def tallied(records: Sequence[JSON]) -> tuple[Array, StepTally]:
     for start in starts:
         step_ids = [step["step_id"] for step in records[start]["steps"]]
         last_steps.append(max(step_ids, default=0))
+
     scored_users = np.unique(user_of_record[table.record]).tolist()
     counts = _counts(records, values)
     counts["scored_steps"] += len(table.record)
@@ -231,6 +239,7 @@ def _counts(records: Sequence[JSON], values: Array) -> Counter[str]:
             extra = len(step["prediction"]) - step["asked"]
             counts["more_tags"] += extra > 0
             counts["fewer_tags"] += extra < 0
+
     undefined = np.isnan(values).sum(axis=0)
     left_out = undefined[INDEX["release", F1]] - undefined[INDEX["all", F1]]
     counts["release_code_left_out"] = int(left_out)
@@ -268,12 +277,14 @@ class _StepTable:
             for step in record["steps"]:
                 if not step["metrics"]:
                     continue
+
                 predicted = len(step["prediction"])
                 steps.append(step)
                 record_numbers.append(number)
                 follows_rules.append(predicted >= step["asked"] and not step["out_of_pool"])
                 filled.append(min(1.0, predicted / step["asked"]))
                 at_asked.append(step.get("metrics_at_asked") or step["metrics"])
+
         return cls(
             record=np.array(record_numbers, dtype=np.int_),
             step_id=np.array([step["step_id"] for step in steps], dtype=np.int_),
@@ -323,6 +334,7 @@ class _StepTable:
         steps = np.flatnonzero([urn is not None for urn in self.urns])
         if not steps.size:
             return result
+
         urns = [*filter(None, self.urns)]
         chosen_records, starts = np.unique(self.record[steps], return_index=True)
         all_steps = np.ones(len(steps), dtype=np.bool_)
@@ -358,6 +370,7 @@ class _StepTable:
         values = _with_f1(self.values)
         if len(steps) < len(values):  # there are repeats
             values = _means_by(step_of_row, values, len(steps))
+
         points, point_of_step = _number((last_steps[user], step_id) for user, step_id in steps)
         sums, _ = _sums_by(point_of_step, _point_columns(values), len(points))
         counts = np.bincount(point_of_step, minlength=len(points)).tolist()

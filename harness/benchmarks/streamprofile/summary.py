@@ -15,7 +15,13 @@ import msgspec
 import numpy as np
 
 from harness.benchmark import VALID, Means, Metric, Task
-from harness.benchmarks.rendering import ends, intervals, numbers, spanned, table
+from harness.benchmarks.rendering import (
+    ends,
+    intervals,
+    numbers,
+    spanned,
+    table,
+)
 from harness.benchmarks.streamprofile.chance import DRAWS, Urn, urn
 from harness.benchmarks.streamprofile.metrics import (
     DEFINITIONS,
@@ -37,7 +43,15 @@ from harness.benchmarks.streamprofile.scores import (
     tallied,
 )
 from harness.benchmarks.streamprofile.task import PLATFORMS
-from harness.document import Block, Chart, Heading, Paragraph, Series, Table, Verbatim
+from harness.document import (
+    Block,
+    Chart,
+    Heading,
+    Paragraph,
+    Series,
+    Table,
+    Verbatim,
+)
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import interval, is_approximate, moments, parts
@@ -87,16 +101,23 @@ def _transfer_metric(name: str) -> Metric:
 def _comparable(metric: Metric) -> Metric:
     """Return what a metric is ranked by (`scores.PARTS`)."""
     comparable = replace(
-        metric, name=metric.ranked_by, definition=f"{metric.name} {CUT}", ranked_by=""
+        metric,
+        name=metric.ranked_by,
+        definition=f"{metric.name} {CUT}",
+        ranked_by="",
     )
     if metric.name.startswith(FWT) or metric.name in ERRORS:
         definition = f"{metric.name} {FOLLOWING}"
         return replace(comparable, definition=definition, leaves_out=(FEWER, OUTSIDE))
+
     return comparable
 
 
 MEANS = tuple([_metric(name, DEFINITIONS[name]) for name in NAMES])
-FURTHER = (_metric(RELEASE, RELEASED), *map(_transfer_metric, (*NAMES, PER_STEP)))
+FURTHER = (
+    _metric(RELEASE, RELEASED),
+    *map(_transfer_metric, (*NAMES, PER_STEP)),
+)
 
 
 class StepScoring(Means):
@@ -127,6 +148,7 @@ class StepScoring(Means):
         for step in record["steps"]:
             if step["outcome"] != VALID:
                 continue
+
             extra = len(step["prediction"]) - step["asked"]
             if step["out_of_pool"]:
                 yield OUTSIDE
@@ -147,9 +169,14 @@ class StepScoring(Means):
                 noise = noises.get(name, exact)["value"]
                 if value is None or noise is None:
                     continue
+
                 levels[prefix + name] = value
                 if noise:
-                    levels[prefix + name] = (value, math.sqrt(noise / figure["users"]))
+                    levels[prefix + name] = (
+                        value,
+                        math.sqrt(noise / figure["users"]),
+                    )
+
         return levels
 
     def details(self, scored: Scored) -> JSON:
@@ -219,11 +246,14 @@ def _means(
         figure: JSON = {"value": None, "users": int(count)}
         if count:
             figure["value"] = float(total / count)
+
         if bounds:
             rows = _column(scored.units, section, name)
             user_parts = parts(rows, _mean, rows[:, 1:] > 0)
             figure |= _span(figure["value"], user_parts, bounds)
+
         figures[name] = figure
+
     return figures
 
 
@@ -265,6 +295,7 @@ def _delta(scored: Scored, prefix: str, names: Sequence[str]) -> dict[str, JSON]
         value = None
         if cold[name]["users"] and augmented[name]["users"]:
             value = augmented[name]["value"] - cold[name]["value"]
+
         rows = np.hstack([_column(scored.units, side, name) for side in sides])
         has_either = rows[:, 1::2].max(axis=1, keepdims=True) > 0
         figures[name] = {
@@ -273,6 +304,7 @@ def _delta(scored: Scored, prefix: str, names: Sequence[str]) -> dict[str, JSON]
             "users_cold": cold[name]["users"],
             "users_augmented": augmented[name]["users"],
         }
+
     return figures
 
 
@@ -295,7 +327,9 @@ def _curve(tally: StepTally, keys: Iterable[tuple[int, int]]) -> list[JSON]:
         step_id = key[1]
         if step_id in by_step:
             point = by_step[step_id].plus(point)
+
         by_step[step_id] = point
+
     return [_point(step_id, by_step[step_id]) for step_id in sorted(by_step)]
 
 
@@ -308,6 +342,7 @@ def _point(step_id: int, point: CurvePoint) -> JSON:
         spans[name] = span and span[:2]
         if span and span[2]:
             approximate.append(name)
+
     data = {
         "step_id": step_id,
         "users": point.users,
@@ -316,6 +351,7 @@ def _point(step_id: int, point: CurvePoint) -> JSON:
     }
     if approximate:
         data["approximate"] = approximate
+
     return data
 
 
@@ -325,12 +361,15 @@ def upgraded(data: JSON) -> JSON:
     details = data["details"].copy()
     for moved in ("steps", "release_code", "fwt"):
         details.pop(moved, None)
+
     details["scored_steps"] = data["coverage"].get("scored_steps")
     if "release_code" not in data:
         return {**data, "details": details}
+
     secondary = {RELEASE: {"value": data["release_code"][F1]}}
     for name, figure in data["fwt"].items():
         secondary[FWT + name] = figure
+
     return {**data, "details": details, "secondary": secondary}
 
 
@@ -348,8 +387,10 @@ def _about(report: Report) -> Iterator[str]:
             "Not the benchmark authors' prompt. Scores compare with other runs of the same prompt,"
             " but not with published ones: those need the authors' prompt (--prompt bench_task.py)."
         )
+
     if report.run.get("persona") is False:
         yield "Ablation without persona: no step saw the summary of the one before."
+
     yield f"{report.details['scored_steps']} of {report.diagnostics.answers} steps are scored."
     yield (
         "Mean within a user over its scored steps, then mean over users (M_bar); undefined values"
@@ -381,7 +422,9 @@ def _cold_start(details: JSON) -> Iterator[Block]:
         row = [name]
         for figure in (cold[name], later[name]):
             row += [SHARE.text(figure.value), str(figure.users)]
+
         rows.append((*row, *_signed(msgspec.convert(delta, Value))))
+
     yield Table(
         ("metric", "cold", "users", "later", "users", "diff.", "95 % interval"),
         tuple(rows),
@@ -403,6 +446,7 @@ def _transfer(report: Report) -> Iterator[Block]:
             "This report is of an earlier version: `reeval` adds what random answers show."
         )
         return
+
     random = report.details["chance"]
     yield Paragraph(
         f"{GROWS}: its FWT and its difference are not ranked. Per step: the mean of the {F1} of"
@@ -414,12 +458,23 @@ def _transfer(report: Report) -> Iterator[Block]:
     rows = []
     for name in TRANSFER:
         random_fwt = msgspec.convert(random["fwt"][name], Value)
-        rows.append((FWT + name, *_signed(report.secondary[FWT + name]), *_signed(random_fwt)))
+        rows.append(
+            (
+                FWT + name,
+                *_signed(report.secondary[FWT + name]),
+                *_signed(random_fwt),
+            )
+        )
+
     for name in TRANSFER:
         delta = msgspec.convert(report.details["delta"][name], Value)
         random_delta = msgspec.convert(random["delta"][name], Value)
         rows.append((f"{name}, difference", *_signed(delta), *_signed(random_delta)))
-    yield Table(("figure", "run", "95 % interval", "random", "95 % interval"), tuple(rows))
+
+    yield Table(
+        ("figure", "run", "95 % interval", "random", "95 % interval"),
+        tuple(rows),
+    )
 
 
 def _signed(figure: Value) -> tuple[str, str]:
@@ -439,6 +494,7 @@ def _curves(details: JSON) -> Iterator[Block]:
     if cohort["reaches"] is None:
         yield Paragraph("No user has a scored step.")
         return
+
     yield Paragraph(
         f"The same for the {cohort['users']} users that reach step {cohort['reaches']},"
         " the last step that at least half of the scored users reach."
@@ -457,6 +513,7 @@ def _curve_blocks(curve: Sequence[JSON]) -> Iterator[Block]:
     for point in points:
         cells = [SHARE.text(point["metrics"][name]) for name in CURVE_NAMES]
         rows.append((f"{point['step_id']} ({point['users']})", *cells))
+
     yield Table(("step (users)", *CURVE_NAMES), tuple(rows))
 
 
@@ -490,6 +547,7 @@ def _checks(report: Report) -> Iterator[Block]:
         yield Paragraph(
             f"{repeated_requests} of the requests asked again for a reply that could not be used."
         )
+
     yield Paragraph(
         "In percent. At asked: the first tags, up to the asked number. Valid only: Error_* over"
         " valid answers, since an empty prediction makes no errors either. Cut: what runs are"
@@ -505,6 +563,7 @@ def _checks(report: Report) -> Iterator[Block]:
         comparable = report.secondary.get(report.units[name].ranked_by, Value(None))
         as_answered[name] = report.metrics[name].value
         cut[name] = comparable.value
+
     columns = {
         "as given": as_answered,
         "at asked": details["at_asked"],
@@ -515,6 +574,7 @@ def _checks(report: Report) -> Iterator[Block]:
     cells = {}
     for column, values in columns.items():
         cells[column] = {name: SHARE.text(value) for name, value in values.items()}
+
     yield table("metric", cells)
 
 
@@ -533,20 +593,25 @@ def _for_stats(report: Report) -> str:
         mark = "(INCOMPLETE)"
     elif report.run.get("users_in_tasks", coverage.expected_users) > coverage.expected_users:
         mark = "(share)"
+
     users = f"Users: {coverage.scored_users}"
     if mark:
         users += f" of {coverage.expected_users} {mark}"
+
     lines = [title, "=" * len(title)]
     for name in METRICS:
         value = report.metrics[name].value
         if value is not None:
             lines.append(f"  {name}{mark} : {SHARE.text(value)}%")
+
     release = report.secondary[RELEASE].value
     if release is not None:
         lines.append(f"{F1}{mark} : {SHARE.text(release)}%")
+
     # The script reads F1^NS after the users' line, and a marked one among the other metrics.
     if not mark and release is not None:
         lines.insert(-1, users)
     else:
         lines.append(users)
+
     return "\n".join(lines)

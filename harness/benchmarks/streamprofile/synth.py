@@ -78,6 +78,7 @@ def _vocabulary(platform: JSON) -> Vocabulary:
     for index, topic in enumerate(topics):
         tags += topic.tags
         topic_index |= dict.fromkeys(topic.tags, index)
+
     return Vocabulary(
         topics=topics,
         topic_index=topic_index,
@@ -173,8 +174,10 @@ class _Person:
             loyalty = self.loyalty - 0.2
             if tag in liked:
                 loyalty = self.loyalty + 0.15
+
             if self.rng.random() < loyalty:
                 batch.append(tag)
+
         size = int(self.size * (0.6 + 0.8 * self.rng.random()) + 0.5)
         size = min(MAX_TAGS, max(1, size))
         taken = set(current)
@@ -182,10 +185,12 @@ class _Person:
         for _ in range(3 * size):
             if len(batch) >= size:
                 break
+
             tag = self._emerging(day)
             if tag not in taken:
                 taken.add(tag)
                 batch.append(tag)
+
         batch = batch or [current[0]]
         self.seen.extend([tag for tag in batch if tag not in self.seen])
         return batch
@@ -204,11 +209,14 @@ class _Person:
         position = rng.random()
         if position < 0.3 and self.seen:
             return _pick(rng, self.seen)
+
         if position < 0.8:
             return _pick(rng, _pick(rng, self.favourites))
+
         if position < 0.93:
             topic = self.vocabulary.topics[_pick(rng, self.interests)]
             return _pick(rng, topic.tags)
+
         return _pick(rng, day.trending)
 
 
@@ -229,6 +237,7 @@ def _user(world: _World, index: int, mean_steps: float) -> JSON:
         user["bio"] = _pick(rng, world.vocabulary.bios).format(t=first, u=second)
     elif form < 0.8:
         user["bio"] = None
+
     total = step_count(rng, mean_steps)
     user["total_steps"] = total
     user["prediction_tasks"] = _steps(person, total)
@@ -244,11 +253,13 @@ def step_count(rng: Random, mean: float) -> int:
     factor = 0.65
     if rng.random() < 0.2:
         factor = 2.4
+
     extra = (mean - 1) * factor
     probability = extra / (1 + extra)
     steps = 1
     while steps < MAX_STEPS and rng.random() < probability:
         steps += 1
+
     return steps
 
 
@@ -274,6 +285,7 @@ def _steps(person: _Person, total: int) -> list[JSON]:
         )
         day = target
         batch = following
+
     return steps
 
 
@@ -292,6 +304,7 @@ def _pool_and_truth(person: _Person, current: list[str], truth: list[str], day: 
     near_tags: list[str] = []
     for topic in sorted(topics):
         near_tags += vocabulary.topics[topic].tags
+
     cluster = _fresh(rng, near_tags, int(size * CLUSTER_SHARE), taken)
     viral = _fresh(rng, day.trending, int(size * VIRAL_SHARE), taken)
     left = size - len(decay) - len(cluster) - len(viral)
@@ -330,9 +343,11 @@ def _posts(person: _Person, tags: Sequence[str]) -> str:
         patterns = vocabulary.singles
         if len(group) > 1:
             patterns = vocabulary.pairs
+
         sentence = _pick(rng, patterns)
         text = sentence.format(a=group[0], b=group[:2][-1], t=topic.name, s=scene) + closing
         posts.append(f"[{number}] Content: {text}\nTags: {', '.join(group)}")
+
     return "\n".join(posts)
 
 
@@ -347,8 +362,10 @@ def _groups(rng: Random, vocabulary: Vocabulary, tags: Sequence[str]) -> list[li
             groups.append([])
             last_topic = topic
             room = 1 + int(rng.random() * 3)
+
         groups[-1].append(tag)
         room -= 1
+
     return groups
 
 
@@ -373,6 +390,7 @@ def _sample(rng: Random, items: Sequence[T], count: int) -> list[T]:
     for place in range(count):
         drawn = place + int(rng.random() * (size - place))
         shuffled[place], shuffled[drawn] = shuffled[drawn], shuffled[place]
+
     return shuffled[:count]
 
 

@@ -179,13 +179,16 @@ def _truth(step: _Step) -> Truth:
     kept_tags, new_tags = meta.T_keep, meta.T_new
     if kept_tags is None:
         kept_tags = step.ground_truth.keep_tags
+
     if new_tags is None:
         new_tags = step.ground_truth.new_tags
+
     distractors = {}
     for metric, name in ERROR_SETS.items():
         tags = getattr(meta, name)
         if tags is not None:
             distractors[metric] = frozenset(tags)
+
     return Truth(kept_tags, new_tags, distractors)
 
 
@@ -196,15 +199,18 @@ def check(line: JSON, subset: str | None = None) -> UserLine:
     if platform not in PLATFORMS or platform != (subset or platform):
         expected = subset or f"one of {', '.join(PLATFORMS)}"
         raise FieldError("platform", expected, kind_of(user.platform))
+
     previous = 0
     for number, step in enumerate(user.prediction_tasks):
         field = f"prediction_tasks[{number}]"
         if step.step_id <= previous:
             expected = f"a whole number above {previous}"
             raise FieldError(f"{field}.step_id", expected, kind_of(step.step_id))
+
         previous = step.step_id
         for name, fallback in FALLBACKS.items():
             if getattr(step.meta, name, None) is None:
                 tags = getattr(step.ground_truth, fallback)
                 typed(tags, Tags, f"{field}.ground_truth.{fallback}")
+
     return user
