@@ -54,12 +54,14 @@ def open_regular(
 
     try:
         check(path.stat())
+        # Without O_NONBLOCK a pipe that replaced the file would block until somebody writes to it.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except ValueError:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
 
     try:
-        check(os.fstat(fd))  # it may have been replaced in between
+        # The file may have been replaced in between.
+        check(os.fstat(fd))
         os.set_blocking(fd, True)
     except OSError:
         os.close(fd)
@@ -149,6 +151,7 @@ def is_descriptor(path: Path) -> bool:
 def holds(path: Path, expected: bytes) -> bool:
     """Return whether a regular file has exactly these bytes. Raise `OSError`."""
     try:
+        # One byte more than expected is enough to know, so a large file is not read.
         return content(path, len(expected)) == expected
     except OSError as error:
         if error.errno != errno.EFBIG:

@@ -142,6 +142,7 @@ def _decode(text: str, repairs: list[str]) -> Any:
     the text around the outermost braces (an array is the answer, whatever it contains); with
     repaired syntax.
     """
+    # Most replies are JSON as they are: the first attempt costs no search.
     bare = text.strip()
     try:
         return orjson.loads(bare)
@@ -181,6 +182,7 @@ def _object_span(text: str) -> tuple[int, int]:
     if text.startswith("["):
         return 0, len(text)
 
+    # A prose text may have braces of its own: an object's first brace is followed by a quote.
     start = max(0, text.find("{"))
     if start:
         opened = _OBJECT.search(text)

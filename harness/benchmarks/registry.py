@@ -430,6 +430,7 @@ def _bad_text(metric: Metric) -> str | None:
 
 
 def _bad_objects(cls: type[Benchmark]) -> Iterator[str]:
+    # The harness would ignore such a member without a word.
     misplaced = [name for name in INSIDE if hasattr(cls, name)]
     if misplaced:
         owner = INSIDE[misplaced[0]]

@@ -172,6 +172,7 @@ def identity(settings: DataclassInstance) -> JSON:
     for field in fields(settings):
         value = getattr(settings, field.name)
         if isinstance(value, Path):
+            # Paths differ between machines; the file's bytes are compared by their hash.
             value = file_name(field.name, value)
         values[field.name] = value
     return values

@@ -137,6 +137,7 @@ def _read(
     try:
         return read(data, subset)
     except Exception:
+        # Decoded once more: the benchmark may have changed the first object.
         tracked = TrackedLine(decoded(line, where))
 
     try:

@@ -41,6 +41,7 @@ class Template:
         file = path or shipped
         data = read_file(file)
         try:
+            # Editors on Windows write a byte order mark.
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             raise BadInput(f"{file}: a prompt template must be UTF-8 text") from None

@@ -67,6 +67,7 @@ def billed(cost: Cost, users: int, user: str) -> Iterator[str]:
     if cost.money.high is not None:
         bill += f" (the bill is {plain(cost.money.least)} to {plain(cost.money.most)})"
 
+    # A price for each user lets runs over different numbers of users be compared.
     if users:
         bill += f", {money_text(each([cost.money], users))} a {user}"
 

@@ -209,6 +209,7 @@ def read_city(data: bytes, where: str) -> City:
 
 
 def _aois(entries: Sequence[Any], where: str) -> dict[int, Aoi]:
+    # All at once: centroids of a million corners take one call of shapely.
     outlines = _lines("Aoi", map(_aoi_shape, entries), where)
     aois = {}
     for entry, outline, centroid in zip(

@@ -118,6 +118,7 @@ class Place(dict[str, Any]):
         """Copy a place of the same map: agents keep places in their memory, which copies what is
         read."""
         copied = Place(self._map, deepcopy(dict(dict.items(self)), memo), self._order)
+        # A copy stays as small as the original until its late fields are used.
         copied._late = self._late
         return copied
 

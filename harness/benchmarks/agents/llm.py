@@ -94,6 +94,7 @@ class LLM(Incomplete):
         if isinstance(response_format, dict):
             form = response_format.get("type")
 
+        # It may be an iterator, and is read more than once.
         dialog = list(dialog)
         messages = tuple(map(_message, dialog))
         full_messages = None

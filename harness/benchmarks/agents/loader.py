@@ -193,6 +193,7 @@ class _Loading:
     def _file(self, root: str) -> Path | None:
         """Return the file in the agent's folder with a name, unless the standard library has such a
         module."""
+        # A file next to the agent must not replace a module that the harness uses.
         if root in sys.stdlib_module_names:
             return None
 

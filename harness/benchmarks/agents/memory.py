@@ -45,6 +45,7 @@ class KVMemory(Incomplete):
     async def get(self, key: Hashable, default_value: object = None) -> Any:
         """Raise `KeyError` for an unknown key without default; None is no default, as upstream."""
         if key in self._data:
+            # As upstream: changing what was read changes nothing in the memory.
             return deepcopy(self._data[key])
         if default_value is None:
             raise KeyError(f"no attribute {key!r} in the memory")

@@ -53,6 +53,7 @@ class AgentPlayer:
         siblings = {COPY_PREFIX + name: content for name, content in agent.siblings.items()}
         configuration = benchmark.configuration
         files = {**configuration.files, **siblings}
+        # None: the agent's own temperature is sent.
         benchmark.configuration = replace(configuration, files=files, temperature=None)
         log = benchmark.logged.append
         runner = Runner(agent, world, seed=seed, warn=benchmark.warn, log=log)
@@ -78,6 +79,7 @@ class AgentPlayer:
                 if no_reply(completion) is None or completion.finish_reason in FINAL_REASONS:
                     break
 
+            # Only of the last reply: the agent does not see the earlier ones.
             oddities.update(_oddities(completion))
             return completion
 

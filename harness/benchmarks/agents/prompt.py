@@ -112,6 +112,7 @@ class FormatPrompt:
         """Return the text, which `to_dialog` uses. Raise `KeyError` for a name without a value,
         `ValueError` for a template that cannot be formatted."""
         expressions: list[str] = _EXPRESSION.findall(self.template)
+        # `str.format` would take the braces of expressions for names.
         marks = iter(range(len(expressions)))
         text = _EXPRESSION.sub(lambda _: f"__EXPR_{next(marks)}__", self.template)
         variables = {name: value for name, value in values.items() if name in self.variables}

@@ -95,6 +95,8 @@ class Runner:
     @contextmanager
     def playing_one(self) -> Iterator[None]:
         """Capture Python's warnings from when the first resident plays until the last has ended."""
+        # `warnings.showwarning` belongs to the process: the first resident sets it, the last resets
+        # it.
         self._players += 1
         if self._players == 1:
             self._capture.enter_context(warnings_to(self._receive))

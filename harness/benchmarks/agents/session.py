@@ -105,6 +105,7 @@ class Session:
             with CancelScope(shield=True):
                 unfinished = [task for task in self._tasks if not task.done()]
                 if unfinished:
+                    # Tasks of the agent may still run their `finally`.
                     await asyncio.wait(unfinished)
 
         steps = self._runner.world.steps
@@ -252,6 +253,7 @@ class Session:
     def _run(self, step: Step, argument: object, dice: Dice) -> Any:
         runner, loop = self._runner, asyncio.get_running_loop()
         factory = loop.get_task_factory()
+        # The map is shared, and refuses for whoever's slice runs.
         runner.playing = self
         loop.set_task_factory(self._task)
         try:

@@ -269,6 +269,7 @@ class ProfileFiles(TaskFiles):
 
 
 def _settings(identity: JSON, files: Mapping[str, Path]) -> DailyMobility.Settings:
+    # Without the agent's file no resident is played, so its settings do not matter.
     if checked(identity, "mode", str) != AgentMode.name or "agent" not in files:
         return DailyMobility.Settings(prompt=files.get("prompt"))
 
@@ -377,6 +378,7 @@ class DailyMobility(Benchmark):
         if mode == AgentMode.name:
             self._steps = AgentMode.steps
 
+        # A task is valid for one map: the index of tasks is made again for another.
         version = f"1 {self.city.sha256} {self._steps}"
         self.task_files = ProfileFiles(version=version, truth_sha256=truth.sha256)
         identity = {

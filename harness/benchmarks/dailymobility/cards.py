@@ -68,6 +68,7 @@ class ResidentCards(Cards):
             yield Paragraph("The map was not at hand: no places are drawn.")
         else:
             points = [_point(aoi, self.city) for aoi in record["places"]]
+            # A stay of several half hours is one point of the path.
             path = tuple([point for point, _ in groupby(filter(None, points))])
             yield Sketch(
                 "Places, in the order of the day",

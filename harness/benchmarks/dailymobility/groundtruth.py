@@ -226,6 +226,7 @@ class GroundTruth:
         score_chunks = []
         slot_chunks = []
         for size in chunks(self.residents, RESAMPLES):
+            # How often each real resident is drawn says all: figures are of sums over residents.
             drawn = rng.multinomial(residents, share, size=size).astype(np.float64)
             drawn_slots = np.stack([product(drawn, chosen) for chosen in by_intention], axis=2)
             figures = protocols.figures(self.totals, product(drawn, counts))
@@ -265,6 +266,7 @@ def load(folder: Path) -> GroundTruth:
             expected = f"expected a data folder with {FOLDER}/ in it, or that folder"
             raise BadInput(f"cannot read {path}: {error.strerror} ({expected})") from None
 
+        # One hash over the four files, in the order of FILES.
         digest.update(data)
         columns[metric] = _array(FIELDS[metric], data, path)
         rows = len(columns[metric])

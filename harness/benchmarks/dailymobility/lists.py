@@ -161,6 +161,7 @@ def unpickled(data: bytes, path: Path) -> Any:
     """Return the object in a pickle. Raise `BadInput` for no pickle, and for one that names
     anything else."""
     try:
+        # Before the first object is made.
         _refuse_wild(data)
         return _Restricted(io.BytesIO(data)).load()
     except (*MALFORMED, AttributeError, pickle.UnpicklingError) as error:

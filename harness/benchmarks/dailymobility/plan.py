@@ -135,6 +135,7 @@ class Nearby:
         by_aoi: dict[int, Poi] = {}
         for poi in chain.from_iterable(zip_longest(near_home, near_work)):
             if poi is not None and len(by_aoi) < count:
+                # The nearest point of interest names the AOI.
                 by_aoi.setdefault(poi.aoi_id, poi)
 
         candidates = []

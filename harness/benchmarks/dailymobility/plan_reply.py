@@ -191,6 +191,7 @@ class _Reader:
 
         start = self._time(item.get("start"), f"{item_name}的 start")
         end = self._time(item.get("end"), f"{item_name}的 end")
+        # A model may write the end of the day as 00:00.
         if end == 0 < start:
             self.repairs.append("midnight")
             end = SLOTS

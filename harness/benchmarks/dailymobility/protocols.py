@@ -147,6 +147,7 @@ class Support:
 
 def _equal_bins(values: NDArray[np.floating | np.integer], reach: float) -> NDArray[np.intp]:
     """Return which of 50 equal bins from 0 to `reach` has a value; the last holds its upper end."""
+    # numpy.histogram's edges, so that a value on an edge falls into the same bin.
     edges = np.linspace(0.0, reach, BINS + 1)
     return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, BINS - 1)
 

@@ -158,6 +158,7 @@ class Spread:
     def intervals(self, values: Array, users: int) -> dict[str, MarkedInterval | None]:
         """Return the 95 % interval of each figure of so many residents in the run, and whether it
         is approximate."""
+        # The jackknife counts the noise of second order twice; no variance is below that noise.
         variance = np.maximum(self.variance - self.noise, self.noise) * self.users
         third = (self.third + CURVATURE * self.curve) * self.users**2
         third = third * (self.untied + SHRINKAGE) / (self.untied + HALF_SKEWNESS_USERS)

@@ -143,6 +143,7 @@ class DayScoring(Scoring):
             value, span = corrected
             without_bias = {"value": value, "ci95": span and span[:2]}
 
+        # Counts are whole numbers; sums of rows are floats.
         valid_days = tally.valid_days.astype(np.int64)
         lists = None
         if tally.lists is not None:

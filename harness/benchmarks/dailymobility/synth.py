@@ -231,6 +231,7 @@ def _ground_truth(city: City, lives: Sequence[Sequence[Sequence[Slot]]]) -> dict
             day_locations.append(len(visited))
             intentions += day_intentions
 
+        # Machines differ in the last digits of a root.
         radii.append(round(fmean(day_radii), 6))
         locations.append(fmean(day_locations))
         first_days.append(intentions[:SLOTS])

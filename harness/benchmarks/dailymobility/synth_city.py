@@ -76,6 +76,7 @@ def _streets() -> Any:
     """Return the sample's map with header, roads, lanes and junctions, and nothing in its
     blocks."""
     streets = map_format().Map.FromString(SAMPLE_MAP.read_bytes())
+    # The streets are kept, with everything that refers to areas taken out.
     del streets.aois[:], streets.pois[:]
     for lane in streets.lanes:
         del lane.aoi_ids[:]

@@ -48,6 +48,7 @@ def record(line: bytes, where: Where) -> JSON:
     if type(data) is not dict or type(data.get("user_id")) not in (str, int):
         raise BadInput(f"{where}: field user_id: expected a string or a whole number")
 
+    # Only this harness writes that field: without its manifest nobody knows what was run.
     if "usage" in data:
         raise BadInput(
             f"{where}: this harness wrote it, and the run's manifest (run_*.json) is missing: put"

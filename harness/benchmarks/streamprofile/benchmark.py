@@ -107,6 +107,7 @@ class Steps(Records):
             _check_steps(task, data)
             for saved in data["steps"]:
                 step, truth = by_step_id[saved["step_id"]]
+                # Metrics use sets, and the authors' runner keeps repeated tags.
                 prediction = tuple(dict.fromkeys(saved["prediction"]))
                 measured = measure_step(truth, step, prediction)
                 rescored = {
@@ -119,6 +120,7 @@ class Steps(Records):
                     rescored["outcome"] = authors.outcome(saved)
                     rescored["repairs"] = ()
 
+                # It is missing where the prediction is not longer than asked for.
                 rescored.pop("metrics_at_asked", None)
                 steps.append(rescored | _further_measures(step, measured))
 
@@ -254,6 +256,7 @@ class StreamProfile(Benchmark):
         except InvalidReply as error:
             return StepAnswer(persona, (), "", outcome=error.kind)
 
+        # A reply without a summary must not erase what earlier steps learned.
         if answer.persona.strip():
             return answer
 

@@ -228,6 +228,7 @@ def _replies_by_step(
     A step takes one reply, and one more for each that cannot be read, up to one that can, is final,
     or is the last.
     """
+    # The log has replies in the order in which they came, without their steps.
     remaining = iter(replies)
     replies_by_step = []
     for step in steps:

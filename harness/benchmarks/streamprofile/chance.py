@@ -29,6 +29,7 @@ asked for; in its pool and only new, only kept, both; in the truth and new, kept
 
 def urn(key: str, truth: Truth, step: StepInput) -> Urn:
     sets = truth.sets
+    # Python's own hash differs between processes.
     identity = f"{key}\n{step.step_id}".encode("utf-8", "surrogatepass")
     new_tags = step.tags & sets.new_tags
     kept_tags = step.tags & sets.kept_tags
@@ -87,6 +88,7 @@ def drawn(urns: Sequence[Urn]) -> Array:
     for number in range(int(asked.max())):
         tags = np.maximum(pool - number, 0)
         position = _uniform(seeds, number) * tags
+        # A step that asks for fewer tags draws no more: infinity is below no bound.
         position[:, number >= asked] = np.inf
         left -= position < left
 

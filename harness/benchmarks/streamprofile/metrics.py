@@ -58,6 +58,7 @@ def measure_step(truth: Truth, step: StepInput, prediction: Sequence[str]) -> St
     Precision, too."""
     predicted = frozenset(prediction)
     out_of_pool = len(predicted - step.tags)
+    # Every answer to such a step would score 0, so it counts in no mean.
     if not truth.kept_tags and not truth.new_tags:
         return StepMetrics({}, None, {}, out_of_pool)
 

@@ -76,6 +76,7 @@ def read(completion: Completion, pool: tuple[str, ...]) -> StepAnswer:
         reasoning = _encodable(reasoning, repairs)
         tags = [_encodable(tag, repairs) for tag in tags]
 
+    # Metrics use sets: a repeated tag must not count twice in Precision.
     unique = tuple(dict.fromkeys(tags))
     if len(unique) < len(tags):
         repairs.append("duplicate_tags")

@@ -214,6 +214,7 @@ def tallied(records: Sequence[JSON]) -> tuple[Array, StepTally]:
         step_ids = [step["step_id"] for step in records[start]["steps"]]
         last_steps.append(max(step_ids, default=0))
 
+    # A user without a scored step reaches nothing, and counts apart.
     scored_users = np.unique(user_of_record[table.record]).tolist()
     counts = _counts(records, values)
     counts["scored_steps"] += len(table.record)
@@ -240,6 +241,7 @@ def _counts(records: Sequence[JSON], values: Array) -> Counter[str]:
             counts["more_tags"] += extra > 0
             counts["fewer_tags"] += extra < 0
 
+    # The released code leaves out users with both means 0: undefined there, 0 here.
     undefined = np.isnan(values).sum(axis=0)
     left_out = undefined[INDEX["release", F1]] - undefined[INDEX["all", F1]]
     counts["release_code_left_out"] = int(left_out)
@@ -304,9 +306,12 @@ class _StepTable:
         cold, augmented = self._sides(self.values, all_steps, records)
         at_asked = self._means(self.at_asked, all_steps, records)[:, : len(NAMES)]
         cut = self.at_asked.copy()
+        # Otherwise one sure tag would have a higher Precision than a full answer.
         cut[:, PRECISION] *= self.filled
         comparable = self._means(cut, all_steps, records)[:, : len(NAMES)]
         of_rules = self._means(cut, self.follows_rules, records)
+        # An empty answer makes no errors, so errors are compared over answers that follow the
+        # rules.
         comparable[:, ERROR_COLUMNS] = of_rules[:, ERROR_COLUMNS]
         cut_cold, cut_augmented = self._sides(cut, self.follows_rules, records)
         # In the order of PARTS.

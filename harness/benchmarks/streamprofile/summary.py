@@ -150,6 +150,7 @@ class StepScoring(Means):
                 continue
 
             extra = len(step["prediction"]) - step["asked"]
+            # One kind an answer: the first that applies.
             if step["out_of_pool"]:
                 yield OUTSIDE
             elif extra > 0:
@@ -297,6 +298,7 @@ def _delta(scored: Scored, prefix: str, names: Sequence[str]) -> dict[str, JSON]
             value = augmented[name]["value"] - cold[name]["value"]
 
         rows = np.hstack([_column(scored.units, side, name) for side in sides])
+        # The difference is of two means, each over its own users.
         has_either = rows[:, 1::2].max(axis=1, keepdims=True) > 0
         figures[name] = {
             "value": value,

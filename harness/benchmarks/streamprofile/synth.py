@@ -299,6 +299,7 @@ def _pool_and_truth(person: _Person, current: list[str], truth: list[str], day: 
     unused = [tag for tag in current if tag not in truth]
     size = min(POOL_LARGEST, max(POOL_SMALLEST, 4 * len(truth))) - len(truth)
     taken = {*current, *truth}
+    # Tags that the user drops are the hardest distractors: they were just used.
     decay = _sample(rng, unused, int(size * DECAY_SHARE + 0.5))
     topics = {vocabulary.topic_index[tag] for tag in truth if tag in vocabulary.topic_index}
     near_tags: list[str] = []
@@ -346,6 +347,7 @@ def _posts(person: _Person, tags: Sequence[str]) -> str:
 
         sentence = _pick(rng, patterns)
         text = sentence.format(a=group[0], b=group[:2][-1], t=topic.name, s=scene) + closing
+        # The form of the published tasks, which baselines read.
         posts.append(f"[{number}] Content: {text}\nTags: {', '.join(group)}")
 
     return "\n".join(posts)

@@ -203,6 +203,7 @@ def check(line: JSON, subset: str | None = None) -> UserLine:
     previous = 0
     for number, step in enumerate(user.prediction_tasks):
         field = f"prediction_tasks[{number}]"
+        # Learning curves and the persona depend on the order of steps.
         if step.step_id <= previous:
             expected = f"a whole number above {previous}"
             raise FieldError(f"{field}.step_id", expected, kind_of(step.step_id))
