@@ -82,7 +82,7 @@ class FailedTries:
 
 
 class Health:
-    """What one lane knows of its endpoint. `last_answer` is the start of the run until there is
+    """What one runner knows of its endpoint. `last_answer` is the start of the run until there is
     one.
 
     `in_doubt`: only a probe can tell whether requests are bad or the endpoint is down. Then, and

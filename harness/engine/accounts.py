@@ -1,5 +1,5 @@
 """Accounts: servers and a key, with one limit for all plans that use them; their connections, and
-the plans' lanes."""
+the plans' runners."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from harness.client.control import AdaptiveControl, FixedControl
 from harness.client.health import Limits
 from harness.client.limiter import Limiter, Slots
 from harness.client.rates import Rates
-from harness.engine.lane import Lane, LanePlan
 from harness.engine.progress import Findings
 from harness.engine.run import Run
+from harness.engine.runner import ModelRunner, RunnerPlan
 from harness.engine.transports import Clients, open_transport
 from harness.errors import MachineError
 from harness.options.plan import Plan
@@ -115,7 +115,8 @@ def rates_of(tuning: defaults.Tuning) -> Rates | None:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What the lane of one plan is made of; `roles` are the accounts of the plans of its roles."""
+    """What the runner of one plan is made of; `roles` are the accounts of the plans of its
+    roles."""
 
     plan: Plan
     runs: list[Run]
@@ -123,8 +124,8 @@ class Opening:
     roles: Mapping[str, _Account]
 
 
-OpenLanes = Callable[[Sequence[Opening], AsyncExitStack], Awaitable[Sequence[Lane]]]
-"""Opens a lane for each opening, for as long as the stack is open."""
+OpenRunners = Callable[[Sequence[Opening], AsyncExitStack], Awaitable[Sequence[ModelRunner]]]
+"""Opens a runner for each opening, for as long as the stack is open."""
 
 
 def openings(plans: Sequence[tuple[Plan, list[Run]]]) -> list[Opening]:
@@ -146,16 +147,16 @@ def openings(plans: Sequence[tuple[Plan, list[Run]]]) -> list[Opening]:
     ]
 
 
-LaneT = TypeVar("LaneT", bound=Lane)
+RunnerT = TypeVar("RunnerT", bound=ModelRunner)
 
 
-async def open_lanes(
-    cls: type[LaneT], openings: Sequence[Opening], held: AsyncExitStack
-) -> list[LaneT]:
-    """Return a lane of this class for each opening; open what they need, for as long as `held` is
+async def open_runners(
+    cls: type[RunnerT], openings: Sequence[Opening], held: AsyncExitStack
+) -> list[RunnerT]:
+    """Return a runner of this class for each opening; open what they need, for as long as `held` is
     open. Raise `MachineError` if there can be too few connections."""
     admit_sockets(*sockets([one.plan for one in openings]))
-    clients, lanes = Clients(), []
+    clients, runners = Clients(), []
     for one in openings:
         plan = one.plan
         findings = Findings(one.runs, time.monotonic)
@@ -164,15 +165,15 @@ async def open_lanes(
         roles = {}
         for role, role_plan in plan.roles.items():
             roles[role], _ = await open_caller(role_plan, one.roles[role], role=role)
-        lane_plan = LanePlan(
+        runner_plan = RunnerPlan(
             plan.name,
             plan.selection["sample_seed"],
             one.account.tuning.concurrency,
             plan.tuning.durability == "power",
             plan.terms.allow_invalid or plan.found is None,
         )
-        lanes.append(cls(lane_plan, findings, caller, where, roles))
-    return lanes
+        runners.append(cls(runner_plan, findings, caller, where, roles))
+    return runners
 
 
 async def _open_caller(

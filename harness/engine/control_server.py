@@ -31,7 +31,7 @@ from harness.defaults import AUTO, GRACE_SECONDS
 from harness.engine.accounts import admit_sockets, control_of, rates_of, sockets, tuning_of
 from harness.engine.control_calls import PROGRESS, peer, short, socket_of
 from harness.engine.hooks import Observe
-from harness.engine.lane import Lane
+from harness.engine.runner import ModelRunner
 from harness.errors import HarnessError, RunStopped
 from harness.model import JSON, Snapshots, SubsetProgress
 from harness.option import options_of
@@ -55,8 +55,8 @@ STOPPED = 130
 
 
 @asynccontextmanager
-async def serving(plans: Mapping[Lane, Plan], observe: Observe) -> AsyncIterator[Observe]:
-    """Listen for each lane while they are played, and log how far they are; return what gets the
+async def serving(plans: Mapping[ModelRunner, Plan], observe: Observe) -> AsyncIterator[Observe]:
+    """Listen for each runner while they are played, and log how far they are; return what gets the
     snapshots."""
     control = _Control(plans)
 
@@ -65,12 +65,12 @@ async def serving(plans: Mapping[Lane, Plan], observe: Observe) -> AsyncIterator
         observe(snapshots)
 
     async with AsyncExitStack() as held, anyio.create_task_group() as logging:
-        for lane in plans:
-            for run in lane.runs:
+        for runner in plans:
+            for run in runner.runs:
                 with suppress(OSError):  # no sockets here: the run is played all the same
                     path = socket_of(run.store.files)
-                    await held.enter_async_context(_listener(path, partial(control.serve, lane)))
-            logging.start_soon(lane.guarded, partial(_log_progress, lane, control))
+                    await held.enter_async_context(_listener(path, partial(control.serve, runner)))
+            logging.start_soon(runner.guarded, partial(_log_progress, runner, control))
         try:
             yield kept
         finally:
@@ -78,25 +78,25 @@ async def serving(plans: Mapping[Lane, Plan], observe: Observe) -> AsyncIterator
 
 
 class _Control:
-    """Answers requests about the lanes that are played, of these plans as they are now."""
+    """Answers requests about the runners that are played, of these plans as they are now."""
 
-    def __init__(self, plans: Mapping[Lane, Plan]) -> None:
+    def __init__(self, plans: Mapping[ModelRunner, Plan]) -> None:
         self.snapshots: Snapshots = ()
-        self._lanes = dict(plans)
+        self._runners = dict(plans)
 
     async def serve(
-        self, lane: Lane, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, runner: ModelRunner, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Answer the requests of one connection."""
         try:
             with suppress(OSError, ValueError, TimeoutError):
                 while line := await asyncio.wait_for(reader.readline(), IDLE_SECONDS):
-                    writer.write(orjson.dumps(self._answer(lane, line)) + b"\n")
+                    writer.write(orjson.dumps(self._answer(runner, line)) + b"\n")
                     await asyncio.wait_for(writer.drain(), IDLE_SECONDS)
         finally:
             writer.close()
 
-    def _answer(self, lane: Lane, line: bytes) -> JSON:
+    def _answer(self, runner: ModelRunner, line: bytes) -> JSON:
         try:
             asked: Any = orjson.loads(line)
             match asked["do"]:
@@ -105,48 +105,49 @@ class _Control:
                     return {"process": os.getpid(), "snapshots": made}
                 case "set":
                     return self._set(
-                        lane, {name: asked[name] for name in LIMITS if asked.get(name) is not None}
+                        runner,
+                        {name: asked[name] for name in LIMITS if asked.get(name) is not None},
                     )
                 case "stop":
-                    return _stop(lane)
+                    return _stop(runner)
         except (ValueError, KeyError, TypeError) as error:
             return {"refused": f"not understood: {error}"}
         except HarnessError as error:
             return {"refused": str(error)}
         return {"refused": "not understood"}
 
-    def _set(self, lane: Lane, words: Mapping[str, str]) -> JSON:
+    def _set(self, runner: ModelRunner, words: Mapping[str, str]) -> JSON:
         """Change limits; each is text, as `run` takes it."""
         changes = {name: LIMITS[name].value(text) for name, text in words.items()}
         changes = {name: None if value == AUTO else value for name, value in changes.items()}
-        if lane.ending is not None or lane.over:
+        if runner.ending is not None or runner.over:
             return {"refused": "the run is ending"}
         if not changes:
             return {"refused": "nothing to set"}
-        if lane.snapshot().load:
+        if runner.snapshot().load:
             return {"refused": "its requests go in batches, which have no such limits"}
-        self._lanes = _change_limits(self._lanes, lane, changes)
-        mine = lane.caller.limiter.slots
-        sharing = [one.progress.name for one in self._lanes if one.caller.limiter.slots is mine]
+        self._runners = _change_limits(self._runners, runner, changes)
+        mine = runner.caller.limiter.slots
+        sharing = [one.progress.name for one in self._runners if one.caller.limiter.slots is mine]
         return {
             "limit": mine.limit,
             "runs": sharing,
-            "part": part_of(lane.runs[0].manifest.selection)[1],
+            "part": part_of(runner.runs[0].manifest.selection)[1],
         }
 
 
 def _change_limits(
-    playing: Mapping[Lane, Plan], lane: Lane, changes: Mapping[str, Any]
-) -> dict[Lane, Plan]:
-    """Change limits of the account that a lane uses, while all these lanes play; return their plans
-    as they are now.
+    playing: Mapping[ModelRunner, Plan], runner: ModelRunner, changes: Mapping[str, Any]
+) -> dict[ModelRunner, Plan]:
+    """Change limits of the account that a runner uses, while all these runners play; return their
+    plans as they are now.
 
     `changes` are members of `Tuning`: `concurrency`, `rpm` and `tpm`, of a whole run. Of plans that
     share the account the lower limits count, as at the start. What is changed is logged with each
     run, and kept in its manifest, so that `resume` goes on with it. Raise `BadInput` or
     `MachineError` for limits that parts or this machine cannot have; then nothing has changed.
     """
-    slots = lane.caller.limiter.slots
+    slots = runner.caller.limiter.slots
     sharing = [one for one in playing if one.caller.limiter.slots is slots]
     changed = {
         one: replace(playing[one], tuning=replace(playing[one].tuning, **changes))
@@ -166,15 +167,15 @@ def _change_limits(
     return plans
 
 
-async def _log_progress(lane: Lane, control: _Control) -> None:
-    """Log how far a lane's runs are, for curves, until it is over."""
-    while not lane.over:
+async def _log_progress(runner: ModelRunner, control: _Control) -> None:
+    """Log how far a runner's runs are, for curves, until it is over."""
+    while not runner.over:
         await anyio.sleep(PROGRESS_SECONDS)
-        mine = next((one for one in control.snapshots if one.name == lane.progress.name), None)
-        if mine is None or lane.over:
+        mine = next((one for one in control.snapshots if one.name == runner.progress.name), None)
+        if mine is None or runner.over:
             continue
         subsets: dict[str, SubsetProgress] = {one.subset: one for one in mine.subsets}
-        for run in lane.runs:
+        for run in runner.runs:
             if subset := subsets.get(run.store.files.subset):
                 run.store.event(
                     PROGRESS,
@@ -193,14 +194,14 @@ async def _log_progress(lane: Lane, control: _Control) -> None:
                 )
 
 
-def _stop(lane: Lane) -> JSON:
+def _stop(runner: ModelRunner) -> JSON:
     """End a run as a first Ctrl-C does: requests in flight may still be answered."""
-    if lane.ending is not None or lane.over:
+    if runner.ending is not None or runner.over:
         return {"refused": "the run is ending"}
-    for run in lane.runs:
+    for run in runner.runs:
         run.scores.end()
-    lane.stop(RunStopped(STOPPED), GRACE_SECONDS)
-    return {"stopping": lane.progress.name, "seconds": GRACE_SECONDS}
+    runner.stop(RunStopped(STOPPED), GRACE_SECONDS)
+    return {"stopping": runner.progress.name, "seconds": GRACE_SECONDS}
 
 
 @asynccontextmanager

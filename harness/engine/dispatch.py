@@ -7,35 +7,35 @@ import random
 import anyio.lowlevel
 
 from harness.client.limiter import Slots
-from harness.engine.lane import Lane
+from harness.engine.runner import ModelRunner
 
 STARTS_AT_ONCE = 64
 """Users that start before others have a turn; where all advance together they start at once."""
 
 
 class Dispatch:
-    """Start the users of the lanes on one account's slots, as there is room for them.
+    """Start the users of the runners on one account's slots, as there is room for them.
 
-    As many users are in play as there are slots, and one more for each that backs off, of each lane
-    up to twice the slots: nobody who has begun waits long. Of several lanes each goes in proportion
-    to the users that it has left, so that they end together; a chain that could outlast the rest of
-    them all goes at once. A lane in an outage has room for its probes only, and takes none of the
-    others'.
+    As many users are in play as there are slots, and one more for each that backs off, of each
+    runner up to twice the slots: nobody who has begun waits long. Of several runners each goes in
+    proportion to the users that it has left, so that they end together; a chain that could outlast
+    the rest of them all goes at once. A runner in an outage has room for its probes only, and takes
+    none of the others'.
     """
 
-    def __init__(self, slots: Slots, lanes: list[Lane], seed: int) -> None:
-        self.lanes = lanes
+    def __init__(self, slots: Slots, runners: list[ModelRunner], seed: int) -> None:
+        self.runners = runners
         self.slots = slots
         self._rng = random.Random(seed)
 
     async def serve(self) -> None:
-        """Return once every lane has started all its users, or is stopping."""
-        left, started = list(self.lanes), 0
+        """Return once every runner has started all its users, or is stopping."""
+        left, started = list(self.runners), 0
         while left:
-            for lane in left:
-                if not lane.has_more:
-                    lane.starts_no_more()
-            left = [lane for lane in left if lane.has_more]
+            for runner in left:
+                if not runner.has_more:
+                    runner.starts_no_more()
+            left = [runner for runner in left if runner.has_more]
             free = self._with_room(left)
             if free:
                 self._start_one(free)
@@ -45,45 +45,47 @@ class Dispatch:
             elif left:
                 await self.slots.changed()
 
-    def _with_room(self, lanes: list[Lane]) -> list[Lane]:
-        """Return lanes that may start a user now. A user that backs off takes no place of another
-        lane's."""
+    def _with_room(self, runners: list[ModelRunner]) -> list[ModelRunner]:
+        """Return runners that may start a user now. A user that backs off takes no place of another
+        runner's."""
         probing = [
-            lane
-            for lane in lanes
-            if lane.caller.limiter.probing and _is_open(lane, 1, _active(lane))
+            runner
+            for runner in runners
+            if runner.caller.limiter.probing and _is_open(runner, 1, _active(runner))
         ]
         limit = self.slots.limit
-        active = sum([_active(lane) for lane in self.lanes if not lane.caller.limiter.probing])
+        active = sum(
+            [_active(runner) for runner in self.runners if not runner.caller.limiter.probing]
+        )
         return probing + [
-            lane
-            for lane in lanes
-            if not lane.caller.limiter.probing and _is_open(lane, limit, active)
+            runner
+            for runner in runners
+            if not runner.caller.limiter.probing and _is_open(runner, limit, active)
         ]
 
-    def _start_one(self, free: list[Lane]) -> None:
+    def _start_one(self, free: list[ModelRunner]) -> None:
         slots = self.slots.limit
-        if len(self.lanes) == 1:
+        if len(self.runners) == 1:
             return free[0].start_next(slots, 0)
         remaining = sum(
-            [lane.schedule.remaining_steps for lane in self.lanes if lane.ending is None]
+            [runner.schedule.remaining_steps for runner in self.runners if runner.ending is None]
         )
-        chosen = max(free, key=lambda lane: lane.schedule.longest())
+        chosen = max(free, key=lambda runner: runner.schedule.longest())
         if not chosen.schedule.is_urgent(slots, remaining - chosen.schedule.remaining_steps):
-            [chosen] = self._rng.choices(free, [lane.schedule.left for lane in free])
+            [chosen] = self._rng.choices(free, [runner.schedule.left for runner in free])
         chosen.start_next(slots, remaining - chosen.schedule.remaining_steps)
 
 
-def _active(lane: Lane) -> int:
+def _active(runner: ModelRunner) -> int:
     """Users in play that wait neither for another try, nor for the end of a pause, nor for the
     model of a role. Only these count against the limit, so no slot is empty because its user waits,
     and the waiting users of one model take no room from another's."""
-    limiter = lane.caller.limiter
+    limiter = runner.caller.limiter
     paused = limiter.waiting if limiter.delay() else 0
-    return lane.in_play - lane.caller.traffic.backing_off - paused - lane.asking_roles
+    return runner.in_play - runner.caller.traffic.backing_off - paused - runner.asking_roles
 
 
-def _is_open(lane: Lane, limit: int, active: int) -> bool:
-    """Whether one more fits in with `active` users, and into the lane: no crowd where everybody
+def _is_open(runner: ModelRunner, limit: int, active: int) -> bool:
+    """Whether one more fits in with `active` users, and into the runner: no crowd where everybody
     backs off."""
-    return active < limit and lane.in_play < 2 * limit
+    return active < limit and runner.in_play < 2 * limit

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 
 from harness.client.caller import Trying
 from harness.cost import Rate
-from harness.engine.accounts import OpenLanes
+from harness.engine.accounts import OpenRunners
 from harness.engine.events import Event
-from harness.engine.lane import Lane, LaneTask, Send, Settle
+from harness.engine.runner import ModelRunner, RunnerTask, Send, Settle
 from harness.engine.session import Session
 from harness.model import Snapshots
 from harness.options.plan import Plan
@@ -62,13 +62,15 @@ class Hooks:
         that are still to be played. Raise `BadInput` for what cannot go on so."""
         return sessions
 
-    def wrap_open_lanes(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
-        """Wrap how lanes are opened. Called in the main thread before the event loop starts, which
-        ends before `held`."""
-        return open_lanes
+    def wrap_open_runners(
+        self, open_runners: OpenRunners, held: ExitStack, say: Say
+    ) -> OpenRunners:
+        """Wrap how runners are opened. Called in the main thread before the event loop starts,
+        which ends before `held`."""
+        return open_runners
 
-    def lane_task(self, lane: Lane) -> LaneTask | None:
-        """Return what works next to the users of a lane. Called before the first user starts."""
+    def runner_task(self, runner: ModelRunner) -> RunnerTask | None:
+        """Return what works next to the users of a runner. Called before the first user starts."""
         return None
 
     def wrap_settle(self, settle: Settle) -> Settle:
@@ -79,22 +81,22 @@ class Hooks:
         """Wrap how a request is sent until it is answered."""
         return send
 
-    def wrap_attempt(self, lane: Lane, role: str, attempt: Trying) -> Trying:
-        """Wrap each try of the requests of a lane to the model of a role; an empty one is the model
-        under test."""
+    def wrap_attempt(self, runner: ModelRunner, role: str, attempt: Trying) -> Trying:
+        """Wrap each try of the requests of a runner to the model of a role; an empty one is the
+        model under test."""
         return attempt
 
     def on_event(self, event: Event) -> None:
         """Act on an event of the runs (`harness.engine.events`)."""
 
 
-def extend(lane: Lane, hooks: Sequence[Hooks]) -> None:
-    """Let extensions take part in a lane, before its first user starts. The last one is
+def extend(runner: ModelRunner, hooks: Sequence[Hooks]) -> None:
+    """Let extensions take part in a runner, before its first user starts. The last one is
     outermost."""
     for one in hooks:
-        lane.settle = one.wrap_settle(lane.settle)
-        lane.send = one.wrap_send(lane.send)
-        for role, caller in lane.callers.items():
-            caller.trying = one.wrap_attempt(lane, role, caller.trying)
-        if task := one.lane_task(lane):
-            lane.tasks.append(task)
+        runner.settle = one.wrap_settle(runner.settle)
+        runner.send = one.wrap_send(runner.send)
+        for role, caller in runner.callers.items():
+            caller.trying = one.wrap_attempt(runner, role, caller.trying)
+        if task := one.runner_task(runner):
+            runner.tasks.append(task)

@@ -1,5 +1,5 @@
 """The engine of one process: play the remaining users of several plans' runs at once, each plan in
-its own lane."""
+its own runner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import anyio
 
 from harness.defaults import GRACE_SECONDS
 from harness.engine.dispatch import Dispatch
-from harness.engine.lane import Lane
+from harness.engine.runner import ModelRunner
 from harness.errors import EXIT_CODES, MachineError, RunStopped, heeded
 from harness.model import JSON, Snapshots
 
@@ -88,23 +88,23 @@ class Signals:
 class LocalEngine:
     """`observe` gets frozen snapshots several times a second; `clock` is in seconds, monotonic.
 
-    `ended` is awaited for each lane that has ended while others still run, with its schedule, and
+    `ended` is awaited for each runner that has ended while others still run, with its schedule, and
     ends early once its last argument returns a signal. `cpu` is the CPU time of this thread in
     seconds. Create it in the event loop's thread.
     """
 
     def __init__(
         self,
-        lanes: Sequence[Lane],
+        runners: Sequence[ModelRunner],
         *,
         seed: int,
         clock: Callable[[], float],
         observe: Callable[[Snapshots], None],
-        ended: Callable[[Lane, JSON, Signalled], Awaitable[None]] | None = None,
+        ended: Callable[[ModelRunner, JSON, Signalled], Awaitable[None]] | None = None,
         cpu: Callable[[], float] = time.thread_time,
         signals: Signals | None = None,
     ) -> None:
-        self._lanes = lanes
+        self._runners = runners
         self._signals = signals or Signals()
         self._clock = clock
         self._cpu = cpu
@@ -112,32 +112,35 @@ class LocalEngine:
         self._observe = observe
         self._ended = ended
         self._signalled: RunStopped | None = None
-        shared = dict.fromkeys(lane.caller.limiter.slots for lane in lanes)
+        shared = dict.fromkeys(runner.caller.limiter.slots for runner in runners)
         self._dispatches = [
-            Dispatch(slots, [lane for lane in lanes if lane.caller.limiter.slots is slots], seed)
+            Dispatch(
+                slots, [runner for runner in runners if runner.caller.limiter.slots is slots], seed
+            )
             for slots in shared
         ]
 
     async def run(self) -> None:
-        """Play every remaining user of every lane; a lane's `ending` holds why it stopped early."""
+        """Play every remaining user of every runner; a runner's `ending` holds why it stopped
+        early."""
         async with anyio.create_task_group() as background:
             background.start_soon(self._watch_signals)
             background.start_soon(self._tick)
             background.start_soon(self._score)
             async with anyio.create_task_group() as running:
-                for lane in self._lanes:
-                    running.start_soon(self._lane, lane)
+                for runner in self._runners:
+                    running.start_soon(self._runner, runner)
                 for dispatch in self._dispatches:
                     running.start_soon(dispatch.serve)
             background.cancel_scope.cancel()
         self._observe(self._snapshots())
 
-    def schedule(self, lane: Lane) -> JSON:
-        """Return how close the runs on a lane's slots came to the shortest time possible, for its
+    def schedule(self, runner: ModelRunner) -> JSON:
+        """Return how close the runs on a runner's slots came to the shortest time possible, for its
         report."""
-        [dispatch] = [dispatch for dispatch in self._dispatches if lane in dispatch.lanes]
-        took = lane.progress.schedule(
-            [other.progress for other in dispatch.lanes if other is not lane]
+        [dispatch] = [dispatch for dispatch in self._dispatches if runner in dispatch.runners]
+        took = runner.progress.schedule(
+            [other.progress for other in dispatch.runners if other is not runner]
         )
         return took | self._bottleneck()
 
@@ -148,43 +151,43 @@ class LocalEngine:
             return {}
         return {"event_loop": round(used / seconds, 2)}
 
-    async def _lane(self, lane: Lane) -> None:
-        await lane.run()
-        self._stop_others(lane)
+    async def _runner(self, runner: ModelRunner) -> None:
+        await runner.run()
+        self._stop_others(runner)
         for run in (
-            lane.runs
+            runner.runs
         ):  # before the run's files are rewritten, which moves the records that it still reads
-            await lane.guarded(run.scores.advance)
-            while run.scores.is_behind and not lane.ending:
-                await lane.guarded(run.scores.advance)
-        if self._ended and any(not other.over for other in self._lanes):
+            await runner.guarded(run.scores.advance)
+            while run.scores.is_behind and not runner.ending:
+                await runner.guarded(run.scores.advance)
+        if self._ended and any(not other.over for other in self._runners):
             before = self._signalled  # its grace period is also for the last pass
 
             def signalled() -> RunStopped | None:
                 return None if self._signalled is before else self._signalled
 
-            await self._ended(lane, self.schedule(lane), signalled)
-            self._stop_others(lane)
+            await self._ended(runner, self.schedule(runner), signalled)
+            self._stop_others(runner)
 
-    def _stop_others(self, ended: Lane) -> None:
-        """Stop all lanes after a machine error, which affects every run."""
+    def _stop_others(self, ended: ModelRunner) -> None:
+        """Stop all runners after a machine error, which affects every run."""
         if isinstance(ended.ending, MachineError):
-            for lane in self._lanes:
-                lane.stop(ended.ending, grace=0.0)
+            for runner in self._runners:
+                runner.stop(ended.ending, grace=0.0)
 
     async def _watch_signals(self) -> None:
-        """Stop every lane on a signal: with a grace period if any lane was still running, else (a
-        second signal, or all lanes already stopping) at once."""
+        """Stop every runner on a signal: with a grace period if any runner was still running, else
+        (a second signal, or all runners already stopping) at once."""
         async for number in self._signals.each():
-            lanes = [lane for lane in self._lanes if not lane.over]
-            first = any(lane.ending is None for lane in lanes)
+            runners = [runner for runner in self._runners if not runner.over]
+            first = any(runner.ending is None for runner in runners)
             if not first and number == signal.SIGHUP:
                 continue  # a closed terminal sends one itself, and so does its shell
             self._signalled = RunStopped(EXIT_CODES[number])
-            for run in [run for lane in self._lanes for run in lane.runs]:
+            for run in [run for runner in self._runners for run in runner.runs]:
                 run.scores.end()
-            for lane in lanes:
-                lane.stop(self._signalled, GRACE_SECONDS if first else 0.0)
+            for runner in runners:
+                runner.stop(self._signalled, GRACE_SECONDS if first else 0.0)
 
     async def _tick(self) -> None:
         logged = self._clock()
@@ -194,26 +197,26 @@ class LocalEngine:
             lag = max(0.0, self._clock() - due)
             log = self._clock() - logged >= NOTE_SECONDS
             logged = self._clock() if log else logged
-            for lane in self._lanes:
-                if not lane.over:
-                    await lane.guarded(partial(lane.look_around, lag, log))
+            for runner in self._runners:
+                if not runner.over:
+                    await runner.guarded(partial(runner.look_around, lag, log))
             for dispatch in self._dispatches:
                 dispatch.slots.wake()  # the limit may have grown
             self._observe(self._snapshots())
 
     async def _score(self) -> None:
-        """Score the users that have ended, in lanes that play: of all runs now and then, else of
+        """Score the users that have ended, in runners that play: of all runs now and then, else of
         those behind."""
         last = self._clock()
         while True:
             await anyio.sleep(TICK_SECONDS)
             due = self._clock() - last >= RUNNING_SCORE_SECONDS
-            for lane in self._lanes:
-                for run in lane.runs:
-                    if not lane.over and (due or run.scores.is_behind):
-                        await lane.guarded(run.scores.advance)
+            for runner in self._runners:
+                for run in runner.runs:
+                    if not runner.over and (due or run.scores.is_behind):
+                        await runner.guarded(run.scores.advance)
             if due:
                 last = self._clock()
 
     def _snapshots(self) -> Snapshots:
-        return tuple([lane.snapshot() for lane in self._lanes])
+        return tuple([runner.snapshot() for runner in self._runners])

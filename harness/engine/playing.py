@@ -14,10 +14,10 @@ import anyio
 import anyio.to_thread
 
 from harness.engine import control_server
-from harness.engine.accounts import Opening, OpenLanes, open_lanes, openings
+from harness.engine.accounts import Opening, OpenRunners, open_runners, openings
 from harness.engine.hooks import Hooks, Observe, Say, extend
-from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine, Signalled, Signals
+from harness.engine.runner import ModelRunner
 from harness.engine.session import Session
 from harness.errors import HarnessError
 from harness.model import JSON, Snapshots
@@ -43,9 +43,9 @@ def play(
     gc.freeze()
     try:
         with Signals() as signals, ExitStack() as held, ExitStack() as shown:
-            opening: OpenLanes = partial(open_lanes, Lane)
+            opening: OpenRunners = partial(open_runners, ModelRunner)
             for one in hooks:
-                opening = one.wrap_open_lanes(opening, held, say)
+                opening = one.wrap_open_runners(opening, held, say)
             observe = shown.enter_context(display())
             made = openings([(one.plan, one.unfinished) for one in sessions])
             playing = partial(
@@ -58,7 +58,7 @@ def play(
                 find_spec("uvloop") is not None
             )  # where it cannot be installed, asyncio's own loop serves
             anyio.run(playing, signals, backend_options={"use_uvloop": uvloop})
-    except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
+    except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end runners
         for session in sessions:
             if session.code is None:
                 session.undo()
@@ -71,7 +71,7 @@ async def _play(
     sessions: Sequence[Session],
     hooks: Sequence[Hooks],
     made: Sequence[Opening],
-    opening: OpenLanes,
+    opening: OpenRunners,
     observe: Callable[[Snapshots], None],
     shown: ExitStack | None,
     signals: Signals,
@@ -80,22 +80,22 @@ async def _play(
     async with AsyncExitStack() as held:
         session_of = dict(zip(await opening(made, held), sessions, strict=True))
 
-        async def ended(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
-            session_of[lane].schedule = schedule
+        async def ended(runner: ModelRunner, schedule: JSON, signalled: Signalled) -> None:
+            session_of[runner].schedule = schedule
             if shown:
-                await lane.guarded(
-                    partial(anyio.to_thread.run_sync, session_of[lane].finish, signalled)
+                await runner.guarded(
+                    partial(anyio.to_thread.run_sync, session_of[runner].finish, signalled)
                 )
 
-        for lane, session in session_of.items():
-            session.lane = lane
-            extend(lane, hooks)
-        lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
-        plans = {lane: session.plan for lane, session in session_of.items()}
+        for runner, session in session_of.items():
+            session.runner = runner
+            extend(runner, hooks)
+        runners, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
+        plans = {runner: session.plan for runner, session in session_of.items()}
         observe = await held.enter_async_context(control_server.serving(plans, observe))
         playing = LocalEngine(
-            lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, signals=signals
+            runners, seed=seed, clock=time.monotonic, observe=observe, ended=ended, signals=signals
         )
         await playing.run()
-        for lane, session in session_of.items():
-            session.schedule = playing.schedule(lane)
+        for runner, session in session_of.items():
+            session.schedule = playing.schedule(runner)

@@ -1,4 +1,4 @@
-"""How far a lane is: counts kept by the engine, rates and warnings of the last half minute,
+"""How far a runner is: counts kept by the engine, rates and warnings of the last half minute,
 findings, and the frozen snapshot that displays get."""
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Warnings:
 
 
 class Findings:
-    """What a lane finds out about its endpoint: shown on the display, and logged in each of its
+    """What a runner finds out about its endpoint: shown on the display, and logged in each of its
     runs.
 
     `clock` is in seconds, monotonic.
@@ -115,7 +115,7 @@ class Findings:
 
 
 class Progress:
-    """Counts and clocks of one lane. `requested` is the requested concurrency, None for auto."""
+    """Counts and clocks of one runner. `requested` is the requested concurrency, None for auto."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class Progress:
         unusable: tuple[tuple[str, int], ...] = (),
     ) -> Snapshot:
         """Return the state of now. `steps` remain of all users, `longest` of the user with the
-        longest chain; `stopping` is why the lane ends early, if it does; `over` means that it has
+        longest chain; `stopping` is why the runner ends early, if it does; `over` means that it has
         ended; `load` is as in a snapshot; `unusable` are new answers by kind."""
         traffic, limiter, now = self._caller.traffic, self._caller.limiter, self._clock()
         allowance = self._caller.allowance

@@ -7,9 +7,9 @@ from harness.client.control import FixedControl
 from harness.engine.events import Dropped, Emit, Ended, Failed, LeftOpen, Scored, Unchanged
 from harness.engine.files import write_report
 from harness.engine.finish import finish
-from harness.engine.lane import Lane
 from harness.engine.local import Signalled
 from harness.engine.run import Run, models_warning
+from harness.engine.runner import ModelRunner
 from harness.errors import (
     BadInput,
     BenchmarkError,
@@ -35,7 +35,7 @@ the sentence."""
 class Session:
     """One plan's runs, one of each subset, from their opening to their reports.
 
-    `unfinished` are the runs with users left at the start. `lane` is the one that has played them
+    `unfinished` are the runs with users left at the start. `runner` is the one that has played them
     last, and `schedule` how long that took; None before. After `finish`, `code` is the exit code,
     and `reported` are the runs with a new report.
     """
@@ -44,7 +44,7 @@ class Session:
         self.plan = plan
         self.runs = runs
         self.unfinished = [run for run in runs if len(run.remaining)]
-        self.lane: Lane | None = None
+        self.runner: ModelRunner | None = None
         self.schedule: JSON | None = None
         self.code: int | None = None
         self.reported: list[Reported] = []
@@ -53,7 +53,7 @@ class Session:
     def finish(self, signalled: Signalled = lambda: None) -> None:
         """Finish each run and report what remains. A signal leaves runs with users left as they
         are, without a report; once `signalled` returns one, no record is read."""
-        ending, code = self.lane.ending if self.lane else None, COMPLETE_EXIT
+        ending, code = self.runner.ending if self.runner else None, COMPLETE_EXIT
         if isinstance(ending, RunStopped) and not self.remaining:
             ending = None  # the grace period was enough for all users
         received = any(run.store.received for run in self.runs)
@@ -129,9 +129,9 @@ class Session:
     @property
     def _learned_limit(self) -> int | None:
         """Return the limit of all parts that `auto` has found; None where none was looked for."""
-        if self.lane is None:
+        if self.runner is None:
             return None
-        control = self.lane.caller.limiter.slots.control
+        control = self.runner.caller.limiter.slots.control
         if isinstance(control, FixedControl):
             return None
         return min(control.limit * part_of(self.plan.selection)[1], self.plan.tuning.ceiling)
@@ -168,7 +168,10 @@ class Session:
         )
         with memory_for(f"score {run.label}", later):
             report, more = finish(
-                run, plan.name, self.lane is not None and self.lane.ending is not None, signalled
+                run,
+                plan.name,
+                self.runner is not None and self.runner.ending is not None,
+                signalled,
             )
             if not nothing:
                 write_report(files, report, more)

@@ -52,7 +52,7 @@ BAD = unusable("length", "length")
 
 
 def judged(replies: list[Judged], allow_invalid: bool = False) -> bool:
-    """Whether answers made a lane stop, with the last of them."""
+    """Whether answers made a runner stop, with the last of them."""
     answers = Answers(allow_invalid)
     try:
         for completion, error in replies:

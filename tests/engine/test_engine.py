@@ -23,11 +23,11 @@ from harness.client.caller import Caller
 from harness.client.control import FixedControl
 from harness.client.health import Limits
 from harness.client.limiter import Limiter, Slots
-from harness.engine import lane as lane_module
 from harness.engine import local
-from harness.engine.lane import Lane, LanePlan
+from harness.engine import runner as runner_module
 from harness.engine.local import LocalEngine, Signals
 from harness.engine.progress import Findings
+from harness.engine.runner import ModelRunner, RunnerPlan
 from harness.errors import (
     EndpointStopped,
     HarnessError,
@@ -326,9 +326,9 @@ async def test_jobs_of_one_engine_are_played_in_one_schedule(tmp_path: Path) -> 
             clock=clock,
         )
         jobs = [first, second]
-        lane = Lane(LanePlan("run", 0, 2, False), Findings(jobs, clock), caller)
-        await LocalEngine([lane], seed=0, clock=clock, observe=a.snapshots.extend).run()
-        assert lane.ending is None
+        runner = ModelRunner(RunnerPlan("run", 0, 2, False), Findings(jobs, clock), caller)
+        await LocalEngine([runner], seed=0, clock=clock, observe=a.snapshots.extend).run()
+        assert runner.ending is None
     assert (sorted(a.recorded), sorted(b.recorded)) == (["乙", "甲"], ["丙", "甲"])
     assert [(part.done, part.steps_done) for part in a.snapshots[-1].subsets] == [(2, 4), (2, 3)]
 
@@ -359,13 +359,13 @@ async def test_event_loop_that_held_the_run_up_is_in_the_schedule(
             probe=b"?",
             clock=clock,
         )
-        lane = Lane(LanePlan("run", 0, 1, False), Findings([job], clock), caller)
+        runner = ModelRunner(RunnerPlan("run", 0, 1, False), Findings([job], clock), caller)
         engine = LocalEngine(
-            [lane], seed=0, clock=clock, observe=lambda snapshots: None, cpu=lambda: used[0]
+            [runner], seed=0, clock=clock, observe=lambda snapshots: None, cpu=lambda: used[0]
         )
         now[0] += seconds
         used[0] += cpu
-        took = engine.schedule(lane)
+        took = engine.schedule(runner)
     assert took.get("event_loop") == share
 
 
@@ -500,7 +500,7 @@ async def test_request_that_outlasts_the_grace_is_given_up(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the wire owes when the grace ends is owed; what it gave before is saved."""
-    monkeypatch.setattr(lane_module, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(runner_module, "GRACE_SECONDS", 0.01)
 
     async def stops(user: str, before: int) -> None:
         if len(endpoint.sent) == 5:
@@ -864,7 +864,7 @@ class Together:
         self._users = users
         self._opened: list[Opened] = []
         self.runs: dict[str, Run] = {}
-        self.lanes: dict[str, Lane] = {}
+        self.runners: dict[str, ModelRunner] = {}
         self.sleep: Callable[[float], Awaitable[None]] = no_wait
         self.wait = 0.0
         self.ahead = 0.0
@@ -877,7 +877,7 @@ class Together:
         """Of the runs that are added from now on."""
         self._users = users
 
-    def add(self, name: str, endpoint: Endpoint, slots: Slots) -> Lane:
+    def add(self, name: str, endpoint: Endpoint, slots: Slots) -> ModelRunner:
         (self._folder / name).mkdir()
         run = self.runs[name] = Run(self._folder / name, self._users)
         self._opened.append(run.open())
@@ -892,24 +892,24 @@ class Together:
             sleep=self.sleep,
             rng=random.Random(0),
         )
-        made = Lane(
-            LanePlan(name, 1, None, False),
+        made = ModelRunner(
+            RunnerPlan(name, 1, None, False),
             Findings([job], clock),
             caller,
             where=lambda user: f"http://{user}/v1",
         )
-        self.lanes[name] = made
+        self.runners[name] = made
         return made
 
     async def play(
         self, observe: Callable[[tuple[Snapshot, ...]], None] = lambda snapshots: None
     ) -> None:
         try:
-            lanes = list(self.lanes.values())
+            runners = list(self.runners.values())
             with Signals() as signals:
                 signals.listen()
                 await LocalEngine(
-                    lanes, seed=1, clock=anyio.current_time, observe=observe, signals=signals
+                    runners, seed=1, clock=anyio.current_time, observe=observe, signals=signals
                 ).run()
         finally:
             for opened in self._opened:
@@ -931,7 +931,7 @@ async def test_runs_on_one_account_share_its_slots_and_places(tmp_path: Path) ->
 
     def observe(snapshots: tuple[Snapshot, ...]) -> None:
         nonlocal most
-        most = max(most, sum(lane.in_play for lane in together.lanes.values()))
+        most = max(most, sum(runner.in_play for runner in together.runners.values()))
 
     await together.play(observe)
     assert [sorted(run.recorded) for run in together.runs.values()] == [sorted(USERS)] * 2
@@ -1178,7 +1178,7 @@ async def test_signal_stops_every_run(tmp_path: Path) -> None:
     for name in ("甲", "乙"):
         together.add(name, Endpoint(gated), slots(2))
     await together.play(observe)
-    assert all(isinstance(lane.ending, RunStopped) for lane in together.lanes.values())
+    assert all(isinstance(runner.ending, RunStopped) for runner in together.runners.values())
     assert all(run.saved.total() == 2 for run in together.runs.values())
 
 
@@ -1193,7 +1193,7 @@ async def test_machine_error_of_one_run_is_the_end_of_all(tmp_path: Path) -> Non
     together.add("full", Endpoint(full), slots(2))
     together.add("waiting", Endpoint(for_ever), slots(2))
     await together.play()
-    assert [str(lane.ending) for lane in together.lanes.values()] == ["no space left"] * 2
+    assert [str(runner.ending) for runner in together.runners.values()] == ["no space left"] * 2
 
 
 @pytest.mark.anyio

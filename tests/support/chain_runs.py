@@ -21,10 +21,10 @@ from harness.client.limiter import Limiter, Slots
 from harness.client.rates import Rates
 from harness.engine.finish import finish
 from harness.engine.hooks import Hooks, extend
-from harness.engine.lane import Lane, LanePlan
 from harness.engine.local import LocalEngine, Signals
 from harness.engine.progress import Findings
 from harness.engine.run import Run as SubsetRun
+from harness.engine.runner import ModelRunner, RunnerPlan
 from harness.errors import HarnessError, MachineError
 from harness.model import Snapshot, Where
 from harness.store import log
@@ -102,20 +102,20 @@ class Run:
                 sleep=sleep,
                 rng=random.Random(0),
             )
-            lane = self.lane = Lane(
-                LanePlan("run", 1, limit, power),
+            runner = self.runner = ModelRunner(
+                RunnerPlan("run", 1, limit, power),
                 Findings([job], clock),
                 self.caller,
             )
-            extend(lane, hooks)
+            extend(runner, hooks)
             with Signals() as signals:
                 signals.listen()
                 await LocalEngine(
-                    [lane], seed=1, clock=clock, observe=observed, signals=signals
+                    [runner], seed=1, clock=clock, observe=observed, signals=signals
                 ).run()
-                if not isinstance(lane.ending, MachineError):
-                    await self._finish(job, lane.ending is not None)
-            return lane.ending
+                if not isinstance(runner.ending, MachineError):
+                    await self._finish(job, runner.ending is not None)
+            return runner.ending
 
     async def _finish(self, job: SubsetRun, stopped: bool) -> None:
         self.report, _ = await anyio.to_thread.run_sync(finish, job, "run", stopped)

@@ -28,10 +28,10 @@ from harness.client.limiter import Limiter, Slots
 from harness.client.transport import Received
 from harness.engine.finish import finish
 from harness.engine.hooks import Hooks, extend
-from harness.engine.lane import Lane, LanePlan
 from harness.engine.local import LocalEngine
 from harness.engine.progress import Findings
 from harness.engine.run import Run
+from harness.engine.runner import ModelRunner, RunnerPlan
 from harness.errors import BadInput, Rejected, TransportFault
 from harness.model import JSON, Completion, Record, Where
 from harness.scoring.reports import encoded
@@ -181,11 +181,11 @@ class WholeRun:
             endpoint, Limiter(slots), limits, probe=b"?", clock=clock, sleep=no_wait, rng=chance
         )
         power = self._power
-        lane = Lane(LanePlan("run", 1, LIMIT, power), findings, caller)
-        extend(lane, hooks)
-        await LocalEngine([lane], seed=1, clock=clock, observe=lambda snapshots: None).run()
-        if lane.ending is not None:
-            raise lane.ending
+        runner = ModelRunner(RunnerPlan("run", 1, LIMIT, power), findings, caller)
+        extend(runner, hooks)
+        await LocalEngine([runner], seed=1, clock=clock, observe=lambda snapshots: None).run()
+        if runner.ending is not None:
+            raise runner.ending
 
     def index(self) -> TaskIndex:
         return open_index(self._tasks, "chains", self._measured, self._cache)

@@ -12,8 +12,8 @@ from harness.client.limiter import Slots
 from harness.client.quirks import Adapted
 from harness.cost import Rate
 from harness.engine.hooks import Hooks
-from harness.engine.lane import Lane, Settle, User
 from harness.engine.replay import Asked
+from harness.engine.runner import ModelRunner, Settle, User
 from harness.errors import BadInput
 from harness.extensions.batches import TUNING, Batch, by_batches
 from harness.extensions.batches.api import BatchApi
@@ -30,7 +30,7 @@ class Batches(Hooks):
         self._wanted = options.batch
         self._local = command.option("engine", "local") == "local"
         self._estimating = command.option("estimate", False)
-        self._waves: dict[Lane, Waves] = {}
+        self._waves: dict[ModelRunner, Waves] = {}
 
     def check(self, plans: Sequence[Plan]) -> None:
         for plan in filter(self._goes, plans):
@@ -68,25 +68,25 @@ class Batches(Hooks):
                 " requests or tokens that are enqueued"
             )
 
-    def lane_task(self, lane: Lane) -> Waves | None:
-        if not by_batches(lane.runs[0].manifest):
+    def runner_task(self, runner: ModelRunner) -> Waves | None:
+        if not by_batches(runner.runs[0].manifest):
             return None
         # Batches have no limit of requests in flight: all users are in play at once.
-        users = sum([len(run.remaining) for run in lane.runs])
-        lane.caller.limiter.slots = Slots(FixedControl(users), time.monotonic)
-        self._waves[lane] = self._made(lane)
-        return self._waves[lane]
+        users = sum([len(run.remaining) for run in runner.runs])
+        runner.caller.limiter.slots = Slots(FixedControl(users), time.monotonic)
+        self._waves[runner] = self._made(runner)
+        return self._waves[runner]
 
-    def _made(self, lane: Lane) -> Waves:
-        adapted = lane.caller.transport
+    def _made(self, runner: ModelRunner) -> Waves:
+        adapted = runner.caller.transport
         assert isinstance(adapted, Adapted) and isinstance(
             adapted.transport, Client
         )  # one address has no replicas
-        return Waves(lane, BatchApi(adapted.transport), adapted)
+        return Waves(runner, BatchApi(adapted.transport), adapted)
 
     def wrap_settle(self, settle: Settle) -> Settle:
         async def settled(user: User, asked: Asked) -> Completion:
-            waves = None if asked.role else self._waves.get(user.lane)
+            waves = None if asked.role else self._waves.get(user.runner)
             return await (settle(user, asked) if waves is None else waves.settle(user, asked))
 
         return settled

@@ -38,9 +38,9 @@ from harness.client.quirks import Adapted
 from harness.client.replies import decoded
 from harness.client.transport import Received
 from harness.cost import Reserved
-from harness.engine.lane import Lane, User
 from harness.engine.replay import Asked
 from harness.engine.run import Run
+from harness.engine.runner import ModelRunner, User
 from harness.errors import (
     EndpointStopped,
     GaveUp,
@@ -123,7 +123,7 @@ class _Watched:
 
 
 class Waves:
-    """The batches of one lane. Its caller has the counts, and the slot in which calls go out, one
+    """The batches of one runner. Its caller has the counts, and the slot in which calls go out, one
     at a time.
 
     `adapted` has the endpoint's quirks. `clock` is in seconds, monotonic; `most` is what an input
@@ -132,7 +132,7 @@ class Waves:
 
     def __init__(
         self,
-        lane: Lane,
+        runner: ModelRunner,
         api: BatchApi,
         adapted: Adapted,
         *,
@@ -141,10 +141,10 @@ class Waves:
         rng: random.Random | None = None,
         most: Size = MOST,
     ) -> None:
-        self._lane = lane
+        self._runner = runner
         self._api = api
-        self._caller = caller = lane.caller
-        self._findings = lane.findings
+        self._caller = caller = runner.caller
+        self._findings = runner.findings
         self._adapted = adapted.over(self)
         self._clock = clock
         self._sleep = sleep
@@ -154,7 +154,7 @@ class Waves:
         """How many requests the provider takes at once, once it has refused more."""
         self._journals = {
             run: BatchJournal(run.store.own_log(run.store.files.batches), run.store.now)
-            for run in lane.runs
+            for run in runner.runs
         }
         self._asked: dict[str, _Request] = {}
         self._requests: dict[_Key, _Request] = {}
@@ -180,7 +180,7 @@ class Waves:
 
     def _all_wait(self) -> bool:
         """Return whether every user has started, and each that has not ended waits for a batch."""
-        return not self._lane.schedule and len(self._users) >= self._lane.in_play
+        return not self._runner.schedule and len(self._users) >= self._runner.in_play
 
     async def settle(self, user: User, of: Asked) -> Completion:
         """Return the reply to a user's request, once it is saved. Raise `GaveUp`, `Rejected` or
@@ -435,7 +435,7 @@ class Waves:
                 f"cannot keep the results of a batch in {run.store.files.folder}: {error}"
             ) from error
         self._settled[one.label] = run, one, batch.status
-        await self._lane.commit.saved()
+        await self._runner.commit.saved()
         why = (
             self._api.why(batch)
             if batch.status == "failed"
@@ -551,7 +551,7 @@ class Waves:
     def _take_less(self, refused: Sequence[_Request], why: str) -> None:
         """Submit less at once after a batch of these requests was too much.
 
-        As much again, once no other batch of this lane has a part in it; else half, until one
+        As much again, once no other batch of this runner has a part in it; else half, until one
         request alone is too much: then something else uses the account's room, and after a pause as
         much as ever is tried again.
         """

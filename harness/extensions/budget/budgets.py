@@ -19,8 +19,8 @@ from harness.client.caller import Attempt, Caller, NotNow, Trying
 from harness.client.transport import Received
 from harness.cost import HOW_TO_PRICE, SAFE_COMPLETION, Reserved
 from harness.engine.hooks import Hooks, PlayAlone, Say
-from harness.engine.lane import Lane
 from harness.engine.run import Run
+from harness.engine.runner import ModelRunner
 from harness.engine.session import Session
 from harness.errors import BadInput, TransportFault
 from harness.extensions.budget import TOKENS, TUNING, Cap, words_in
@@ -118,12 +118,12 @@ class Budgets(Hooks):
         cap = Cap.parse(str(self._words[plan.name]))
         return ["--budget", str(cap._replace(amount=2 * cap.amount))]
 
-    def wrap_attempt(self, lane: Lane, role: str, attempt: Trying) -> Trying:
-        meter = self._meters.get((lane.runs[0], role))
+    def wrap_attempt(self, runner: ModelRunner, role: str, attempt: Trying) -> Trying:
+        meter = self._meters.get((runner.runs[0], role))
         if meter is None:
             return attempt
-        note = partial(lane.findings.note, "budget")
-        return metered(lane.callers[role], meter, attempt, note)
+        note = partial(runner.findings.note, "budget")
+        return metered(runner.callers[role], meter, attempt, note)
 
 
 def _meter(budget: Budget, plan: Plan, role: str, runs: Sequence[Run]) -> Meter:

@@ -43,22 +43,24 @@ class FirstUsers(Hooks):
         for run in runs:
             run.first = choose(run)
         play(sessions)
-        lanes = {session: session.lane for session in sessions if session.lane}
-        open_lanes = {
-            session: lane
-            for session, lane in lanes.items()
-            if not lane.ending and session.remaining
+        runners = {session: session.runner for session in sessions if session.runner}
+        open_runners = {
+            session: runner
+            for session, runner in runners.items()
+            if not runner.ending and session.remaining
         }
-        agreed = self._agreed({session.plan.name: estimate(session) for session in open_lanes}, say)
+        agreed = self._agreed(
+            {session.plan.name: estimate(session) for session in open_runners}, say
+        )
         for run in runs:
             run.first = None
-        for session, lane in lanes.items():
-            if not agreed and session in open_lanes:
-                lane.ending = Estimated(
+        for session, runner in runners.items():
+            if not agreed and session in open_runners:
+                runner.ending = Estimated(
                     "the first users are played, and their replies"
                     f" saved{'' if can_ask() else AGREE}"
                 )
-            if lane.ending or not session.remaining:
+            if runner.ending or not session.remaining:
                 session.finish()
             else:
                 session.go_on()

@@ -10,8 +10,8 @@ from harness.client.caller import Attempt, Caller, Notice, Trying, Warn
 from harness.client.health import FailedTries
 from harness.client.transport import Received
 from harness.engine.hooks import Hooks
-from harness.engine.lane import Lane, Send, User
 from harness.engine.replay import Asked
+from harness.engine.runner import ModelRunner, Send, User
 from harness.errors import TransportFault
 from harness.extensions.hedging import HEDGED, TUNING, Hedge, multiple_of
 from harness.model import JSON, Reply
@@ -34,8 +34,8 @@ class Hedging(Hooks):
         if multiple:
             cast(JSON, manifest.tuning)[TUNING] = multiple
 
-    def wrap_attempt(self, lane: Lane, role: str, attempt: Trying) -> Trying:
-        return hedged(lane.callers[role], multiple_of(lane.runs[0].manifest), attempt)
+    def wrap_attempt(self, runner: ModelRunner, role: str, attempt: Trying) -> Trying:
+        return hedged(runner.callers[role], multiple_of(runner.runs[0].manifest), attempt)
 
     def wrap_send(self, send: Send) -> Send:
         async def noted(user: User, asked: Asked, warn: Warn) -> Reply:

@@ -6,9 +6,9 @@ at any moment: its part goes on elsewhere from there.
 
     messages   what both send each other
     worker     a worker: plays parts by turns; knows no driver and no Ray
-    lane       a plan's users in parts, and what workers report of them
+    runner       a plan's users in parts, and what workers report of them
     crew       the driver's side of all workers: who plays what, with which share
-    engine     the extension: lanes whose users workers play
+    engine     the extension: runners whose users workers play
     cluster    starts workers as actors of Ray
 """
 

@@ -25,8 +25,8 @@ import anyio.to_thread
 from harness.client.caller import Loan
 from harness.defaults import GRACE_SECONDS, Tuning
 from harness.errors import EndpointStopped, HarnessError, MachineError
-from harness.extensions.ray.lane import LaneOfParts, UserPart
 from harness.extensions.ray.messages import PartEnd, SentPart, TurnOrder, TurnReport
+from harness.extensions.ray.runner import PartsRunner, UserPart
 from harness.extensions.ray.worker import LEASE_SECONDS
 
 TURN_SECONDS, FIRST_TURN_SECONDS = 1.0, 0.1
@@ -92,30 +92,30 @@ class _Seat:
 
 
 class Crew:
-    """Workers for the lanes of a session; `count` are wanted, of which the `first` is there.
+    """Workers for the runners of a session; `count` are wanted, of which the `first` is there.
     `start` returns one, or raises `HarnessError`."""
 
     def __init__(self, first: Worker, start: Callable[[], Awaitable[Worker]], count: int) -> None:
         self._first = first
         self._start = start
         self._count = count
-        self._lanes: Sequence[LaneOfParts] = ()
+        self._runners: Sequence[PartsRunner] = ()
         self._seats: list[_Seat] = []
         self._losses = 0
         self._starting = 0
         """Workers that are being started."""
         self._serving = anyio.create_task_group()
 
-    async def serve(self, lanes: Sequence[LaneOfParts]) -> None:
-        """Have workers play the parts of lanes, until cancelled."""
-        self._lanes = lanes
+    async def serve(self, runners: Sequence[PartsRunner]) -> None:
+        """Have workers play the parts of runners, until cancelled."""
+        self._runners = runners
         async with self._serving:
             self._serving.start_soon(self._employ, self._first)
             for _ in range(self._count - 1):
                 self._serving.start_soon(self._hire)
 
     async def watch(self, head_answers: Callable[[], bool]) -> None:
-        """Stop all lanes once the cluster's head is gone."""
+        """Stop all runners once the cluster's head is gone."""
         missed = 0
         while missed < HEAD_MISSES:
             await anyio.sleep(HEAD_SECONDS)
@@ -130,9 +130,9 @@ class Crew:
             )
         )
 
-    def plays(self, lane: LaneOfParts) -> Iterator[_Seat]:
-        """Yield the seats with a part of a lane."""
-        return (seat for seat in self._seats if seat.part and seat.part.lane is lane)
+    def plays(self, runner: PartsRunner) -> Iterator[_Seat]:
+        """Yield the seats with a part of a runner."""
+        return (seat for seat in self._seats if seat.part and seat.part.runner is runner)
 
     async def _hire(self) -> None:
         """Start a worker, and have it play until it is lost."""
@@ -164,19 +164,19 @@ class Crew:
 
     async def _play(self, seat: _Seat, part: UserPart) -> None:
         """Have a worker play a part, until it has ended. Raise `WorkerGone`."""
-        lane = part.lane
+        runner = part.runner
         seat.part, seat.last, seat.allowed = part, TurnReport(), 0
-        seat.loan = lane.caller.allowance.loan()
-        report = await self._answer(seat, part.sent(), self._order(seat, lane))
-        while not report.ended and not lane.over:
+        seat.loan = runner.caller.allowance.loan()
+        report = await self._answer(seat, part.sent(), self._order(seat, runner))
+        while not report.ended and not runner.over:
             await self._take(seat, part, report)
-            report = await self._answer(seat, None, self._order(seat, lane))
-        if not lane.over:
+            report = await self._answer(seat, None, self._order(seat, runner))
+        if not runner.over:
             await self._take(seat, part, report)
         if not report.ended:
             raise WorkerGone("it played on after its run had ended", certain=False)
         seat.part = None
-        if not lane.over:
+        if not runner.over:
             self._end(seat, part, report.ended)
 
     async def _answer(self, seat: _Seat, sent: SentPart | None, order: TurnOrder) -> TurnReport:
@@ -199,39 +199,42 @@ class Crew:
     # Parts and shares
 
     def _next(self, seat: _Seat) -> UserPart | None:
-        """Return the part that a worker plays next: of the lane with the largest share of parts
+        """Return the part that a worker plays next: of the runner with the largest share of parts
         left."""
         if anyio.current_time() < seat.rests_until:
             return None
         waiting = [
-            lane
-            for lane in self._lanes
-            if lane.waiting and lane.ending is None and self._has_room(lane)
+            runner
+            for runner in self._runners
+            if runner.waiting and runner.ending is None and self._has_room(runner)
         ]
         if not waiting:
             return None
-        return max(waiting, key=lambda lane: len(lane.waiting) / len(lane.parts)).waiting.popleft()
+        return max(
+            waiting, key=lambda runner: len(runner.waiting) / len(runner.parts)
+        ).waiting.popleft()
 
-    def _has_room(self, lane: LaneOfParts) -> bool:
-        """Return whether one more worker has a share of a lane's limit."""
-        return len(self._sharing(lane)) < self._limits(lane).most
+    def _has_room(self, runner: PartsRunner) -> bool:
+        """Return whether one more worker has a share of a runner's limit."""
+        return len(self._sharing(runner)) < self._limits(runner).most
 
-    def _sharing(self, lane: LaneOfParts) -> list[_Seat]:
-        """Return the seats that have a share of the limits of a lane's account."""
+    def _sharing(self, runner: PartsRunner) -> list[_Seat]:
+        """Return the seats that have a share of the limits of a runner's account."""
         return [
             seat
             for seat in self._seats
-            if seat.part and seat.part.lane.slots is lane.slots and not seat.silent
+            if seat.part and seat.part.runner.slots is runner.slots and not seat.silent
         ]
 
-    def _limits(self, lane: LaneOfParts) -> Tuning:
-        """Return the limits of a lane's account as they are now."""
+    def _limits(self, runner: PartsRunner) -> Tuning:
+        """Return the limits of a runner's account as they are now."""
         return reduce(
-            Tuning.combined, [other.tuning for other in self._lanes if other.slots is lane.slots]
+            Tuning.combined,
+            [other.tuning for other in self._runners if other.slots is runner.slots],
         )
 
-    def _order(self, seat: _Seat, lane: LaneOfParts) -> TurnOrder:
-        sharing, limits = self._sharing(lane), self._limits(lane)
+    def _order(self, seat: _Seat, runner: PartsRunner) -> TurnOrder:
+        sharing, limits = self._sharing(runner), self._limits(runner)
         number, shares = sharing.index(seat) + 1, min(len(sharing), limits.most)
         tuning = limits.shared(min(number, shares), shares)
         used = sum([other.in_use for other in sharing if other is not seat])
@@ -248,57 +251,57 @@ class Crew:
             else None
         )
         seconds = TURN_SECONDS if seat.last.in_flight else FIRST_TURN_SECONDS
-        grace = None if lane.ending is None else GRACE_SECONDS
+        grace = None if runner.ending is None else GRACE_SECONDS
         return TurnOrder(seconds, tuning, seat.allowed, loan, grace)
 
     # What a worker reports
 
     async def _take(self, seat: _Seat, part: UserPart, report: TurnReport) -> None:
         """Save and count what a worker reports."""
-        lane = part.lane
+        runner = part.runner
         try:
-            lane.take(part, report)
-            await lane.commit.saved()
+            runner.take(part, report)
+            await runner.commit.saved()
         except MachineError as error:
-            lane.stop(error, grace=0.0)
+            runner.stop(error, grace=0.0)
         if report.logs.get("results"):
             self._losses = 0
         seat.last, seat.limit = report, report.limit or seat.limit
 
     def _end(self, seat: _Seat, part: UserPart, ended: PartEnd) -> None:
         """Note how a part has ended; give it to others if it is its worker that cannot go on."""
-        lane, error, loan = part.lane, ended.error, seat.loan
+        runner, error, loan = part.runner, ended.error, seat.loan
         if loan:
             loan.settle(seat.last.taken)
-        lane.end_part(part.run, ended)
+        runner.end_part(part.run, ended)
         if error is None:
-            return lane.finished()
-        if lane.ending is not None:
+            return runner.finished()
+        if runner.ending is not None:
             return None
-        if not self._may_go_on(lane, error):
-            return lane.stop(loan.reached(error) if loan else error, GRACE_SECONDS)
+        if not self._may_go_on(runner, error):
+            return runner.stop(loan.reached(error) if loan else error, GRACE_SECONDS)
         seat.rests_until = anyio.current_time() + REST_SECONDS
-        lane.waiting.appendleft(part)
+        runner.waiting.appendleft(part)
         return self._note(
             f"worker {seat.worker.name} gets no users for {REST_SECONDS:.0f} s: {error}"
         )
 
-    def _may_go_on(self, lane: LaneOfParts, error: HarnessError) -> bool:
+    def _may_go_on(self, runner: PartsRunner, error: HarnessError) -> bool:
         """Return whether other workers, or the same one later, may play a part that an error has
         ended."""
         if error.exit_code == BUDGET_REACHED:
-            return bool(self._sharing(lane))
+            return bool(self._sharing(runner))
         if type(error) is not EndpointStopped:
             return False
-        if lane.replied_at is None:
-            return self._starting > 0 or any(self.plays(lane))
-        return anyio.current_time() - lane.replied_at < lane.tuning.max_outage
+        if runner.replied_at is None:
+            return self._starting > 0 or any(self.plays(runner))
+        return anyio.current_time() - runner.replied_at < runner.tuning.max_outage
 
     def _lose(self, seat: _Seat, gone: WorkerGone) -> None:
         """Give a lost worker's part to others, and start another worker."""
         self._seats.remove(seat)
         if part := seat.part:
-            part.lane.waiting.appendleft(part)
+            part.runner.waiting.appendleft(part)
             if seat.loan:
                 seat.loan.lose()
         seat.worker.kill()
@@ -308,17 +311,17 @@ class Crew:
             return self._stop(
                 WorkersStopped(f"{self._losses} workers were lost, and no user was done: {gone}")
             )
-        if self._open_lanes:
+        if self._open_runners:
             self._serving.start_soon(self._hire)
 
     def _note(self, words: str) -> None:
-        for lane in self._open_lanes:
-            lane.note("worker", words)
+        for runner in self._open_runners:
+            runner.note("worker", words)
 
     def _stop(self, error: HarnessError) -> None:
-        for lane in self._open_lanes:
-            lane.stop(error, GRACE_SECONDS)
+        for runner in self._open_runners:
+            runner.stop(error, GRACE_SECONDS)
 
     @property
-    def _open_lanes(self) -> list[LaneOfParts]:
-        return [lane for lane in self._lanes if not lane.over]
+    def _open_runners(self) -> list[PartsRunner]:
+        return [runner for runner in self._runners if not runner.over]

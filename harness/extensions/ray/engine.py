@@ -1,4 +1,4 @@
-"""The lanes of a session whose users worker processes play."""
+"""The runners of a session whose users worker processes play."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from harness.analysis.selection import folder
 from harness.benchmark import kept_files
 from harness.benchmarks.files import input_file
 from harness.engine import accounts
-from harness.engine.accounts import Opening, OpenLanes
+from harness.engine.accounts import Opening, OpenRunners
 from harness.engine.hooks import Hooks, Say
-from harness.engine.lane import Lane
+from harness.engine.runner import ModelRunner
 from harness.errors import BadInput, to_install
 from harness.extensions.ray import LOCAL, RAY, Ray, of_workers
 from harness.extensions.ray.crew import Crew
-from harness.extensions.ray.lane import LaneOfParts
 from harness.extensions.ray.messages import RESULTS, REUSED, TASKS, WorkerPlan
+from harness.extensions.ray.runner import PartsRunner
 from harness.options.options import PlayOptions
 from harness.options.plan import Plan
 from harness.store.files import RunFiles
@@ -60,25 +60,29 @@ class Workers(Hooks):
                 f"--engine ray needs the package ray: {to_install('behavior-harness[ray]')}"
             )
 
-    def wrap_open_lanes(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
+    def wrap_open_runners(
+        self, open_runners: OpenRunners, held: ExitStack, say: Say
+    ) -> OpenRunners:
         from harness.extensions.ray import cluster  # an extra package
 
         where = f"to the Ray cluster at {self.address}" if self.address else "Ray on this machine"
         say(f"{'connecting' if self.address else 'starting'} {where} ...")
         workers = held.enter_context(cluster.connected(self.address, self.workers))
 
-        async def on_workers(openings: Sequence[Opening], held: AsyncExitStack) -> Sequence[Lane]:
+        async def on_workers(
+            openings: Sequence[Opening], held: AsyncExitStack
+        ) -> Sequence[ModelRunner]:
             plans = [_worker_plan(opening.plan, self._reused) for opening in openings]
             start = cluster.Cluster(plans).start
             crew = Crew(await start(), start, workers)
-            lanes = await accounts.open_lanes(LaneOfParts, openings, held)
-            for place, lane in enumerate(lanes):
-                lane.cut(crew, place, openings[place].plan, workers)
+            runners = await accounts.open_runners(PartsRunner, openings, held)
+            for place, runner in enumerate(runners):
+                runner.cut(crew, place, openings[place].plan, workers)
             serving = await held.enter_async_context(anyio.create_task_group())
             held.callback(serving.cancel_scope.cancel)
-            serving.start_soon(crew.serve, lanes)
+            serving.start_soon(crew.serve, runners)
             serving.start_soon(crew.watch, cluster.head_answers)
-            return lanes
+            return runners
 
         return on_workers
 

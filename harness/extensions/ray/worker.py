@@ -23,10 +23,10 @@ from harness.analysis.saved_runs import SavedRun
 from harness.client.transport import Received, Transport
 from harness.engine.accounts import admit_sockets, control_of, rates_of, sockets
 from harness.engine.hooks import Hooks
-from harness.engine.lane import Lane
 from harness.engine.local import Signals
 from harness.engine.opening import open_sessions
 from harness.engine.playing import play
+from harness.engine.runner import ModelRunner
 from harness.errors import HarnessError, MachineError, RunStopped
 from harness.extensions.ray.messages import (
     LOGS,
@@ -123,7 +123,7 @@ class PartEngine(Hooks):
         self._files = RunFiles(self._folder / RESULTS / plan.name, part.subset)
         self._reported = {log: len(lines) for log, lines in part.logs.items()}
         self._share: tuple[int, Any] = (-1, None)
-        self._lane: Lane | None = None
+        self._runner: ModelRunner | None = None
         self._task: asyncio.Task[None] | None = None
 
     def close(self) -> None:
@@ -139,8 +139,8 @@ class PartEngine(Hooks):
         return self._report()
 
     async def _play(self, order: TurnOrder) -> None:
-        if self._lane:
-            self._obey(self._lane, order)
+        if self._runner:
+            self._obey(self._runner, order)
         if self._task:
             await asyncio.wait({self._task}, timeout=order.seconds)
 
@@ -200,15 +200,15 @@ class PartEngine(Hooks):
         )  # for all of the account's requests, which may become this worker's
         return replace(plan, tuning=self._order.tuning)
 
-    def lane_task(self, lane: Lane) -> None:
-        self._lane, caller = lane, lane.caller
+    def runner_task(self, runner: ModelRunner) -> None:
+        self._runner, caller = runner, runner.caller
         caller.transport = PermittedTransport(caller.transport, self._player)
-        self._extension_counts = counts(lane.runs[0].manifest)
-        self._obey(lane, self._order)
+        self._extension_counts = counts(runner.runs[0].manifest)
+        self._obey(runner, self._order)
 
-    def _obey(self, lane: Lane, order: TurnOrder) -> None:
+    def _obey(self, runner: ModelRunner, order: TurnOrder) -> None:
         """Have the limits of an order, and stop if it says so."""
-        slots, tuning, before = lane.caller.limiter.slots, order.tuning, self._order.tuning
+        slots, tuning, before = runner.caller.limiter.slots, order.tuning, self._order.tuning
         share = (
             order.slots,
             replace(tuning, start=1, wait=0.0),
@@ -224,9 +224,9 @@ class PartEngine(Hooks):
         if (tuning.rpm, tuning.tpm) != (before.rpm, before.tpm):
             slots.rates = rates_of(tuning)
         if order.loan is not None:
-            lane.caller.allowance.limit(order.loan)
+            runner.caller.allowance.limit(order.loan)
         if order.grace is not None:
-            lane.stop(RunStopped(STOPPED), order.grace)
+            runner.stop(RunStopped(STOPPED), order.grace)
         self._order = order
         slots.pump()
         slots.wake()
@@ -236,14 +236,14 @@ class PartEngine(Hooks):
         report = TurnReport(
             {log: lines for log in LOGS if (lines := self._appended(log))}, ended=ended
         )
-        if (lane := self._lane) is None:
+        if (runner := self._runner) is None:
             return report
-        slots = lane.caller.limiter.slots
+        slots = runner.caller.limiter.slots
         if self._order.loan is not None:
-            taken, reserved = lane.caller.allowance.spent_and_reserved()
+            taken, reserved = runner.caller.allowance.spent_and_reserved()
             report = report._replace(taken=taken, reserved=reserved)
         return report._replace(
-            snapshot=lane.snapshot(), limit=slots.limit, in_flight=slots.in_flight
+            snapshot=runner.snapshot(), limit=slots.limit, in_flight=slots.in_flight
         )
 
     def _appended(self, log: str) -> bytes:
@@ -274,12 +274,12 @@ class PartEngine(Hooks):
             error = MachineError(
                 f"a worker failed: {''.join(traceback.format_exception(unforeseen))}"
             )
-        if (lane := self._lane) is None:
+        if (runner := self._runner) is None:
             return PartEnd(error)
-        [run] = lane.runs
+        [run] = runner.runs
         new_counts = counts(run.manifest) - self._extension_counts
         quirks = run.manifest.provenance["quirks"]
-        return PartEnd(error or lane.ending, quirks, run.diverged, run.warnings, new_counts)
+        return PartEnd(error or runner.ending, quirks, run.diverged, run.warnings, new_counts)
 
 
 def _unseen(snapshots: Snapshots) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from harness.analysis import selection
 from harness.client.quirks import QUIRKS, unwanted
 from harness.engine.hooks import Hooks, Say
-from harness.engine.lane import Settle, User
 from harness.engine.replay import Asked
+from harness.engine.runner import Settle, User
 from harness.errors import BadInput
 from harness.extensions.reuse import Reuse
 from harness.extensions.reuse.saved_replies import SavedReplies
@@ -54,7 +54,7 @@ class Reusing(Hooks):
             reply = None if asked.role else replies.reply(asked.digest, asked.nth)
             if reply is None:
                 return await settle(user, asked)
-            user.lane.progress.replayed += 1
+            user.runner.progress.replayed += 1
             user.save(asked, reply)
             return reply.completion
 

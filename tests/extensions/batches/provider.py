@@ -17,7 +17,7 @@ from harness.client.address import Address
 from harness.client.http import Client
 from harness.client.quirks import Adapted
 from harness.client.request_body import digest
-from harness.engine.lane import Lane
+from harness.engine.runner import ModelRunner
 from harness.errors import Rejected, TransportFault
 from harness.extensions.batches import Batch as BatchOptions
 from harness.extensions.batches.api import MOST_REQUESTS, Batch, BatchApi, Counts
@@ -194,11 +194,17 @@ class InMemory(Batches):
         super().__init__(BatchOptions(batch=True), ResumeOptions())
         self._provider, self._most = provider, MOST._replace(requests=most)
 
-    def _made(self, lane: Lane) -> Waves:
-        adapted = Adapted(self._provider, on_learned=lane.findings.learned)  # type: ignore[arg-type]
+    def _made(self, runner: ModelRunner) -> Waves:
+        adapted = Adapted(self._provider, on_learned=runner.findings.learned)  # type: ignore[arg-type]
         chance = random.Random(0)
         return Waves(
-            lane, self._provider, adapted, clock=hurried, sleep=no_wait, rng=chance, most=self._most
+            runner,
+            self._provider,
+            adapted,
+            clock=hurried,
+            sleep=no_wait,
+            rng=chance,
+            most=self._most,
         )
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from harness.cli import main
 from harness.client.caller import Caller, Trying
 from harness.engine.hooks import Hooks
-from harness.engine.lane import Lane
+from harness.engine.runner import ModelRunner
 from harness.extensions.budget.budgets import metered
 from harness.extensions.budget.meter import Meter
 from tests.extensions.budget import test_meter as of_meter
@@ -24,8 +24,8 @@ class Within(Hooks):
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
-    def wrap_attempt(self, lane: Lane, role: str, attempt: Trying) -> Trying:
-        return metered(lane.caller, self._meter, attempt, print)
+    def wrap_attempt(self, runner: ModelRunner, role: str, attempt: Trying) -> Trying:
+        return metered(runner.caller, self._meter, attempt, print)
 
 
 @settings(max_examples=examples(25))

@@ -1,9 +1,9 @@
 """Play the users of one plan's runs: their calls, their files and the end of the runs.
 
-A lane stops in one of three ways. On request (a signal, an endpoint that refuses it): no new
+A runner stops in one of three ways. On request (a signal, an endpoint that refuses it): no new
 request is sent, those in flight have a grace period to finish, and their replies are saved. On a
 machine error: at once, since nothing more can be saved. On a second request: at once. Saved data
-stays intact, and no other lane is affected unless the reason is a machine error.
+stays intact, and no other runner is affected unless the reason is a machine error.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ BOUNDARIES: dict[type[HarnessError], str] = {
 """The boundary that an error of a failed user crossed, if not the endpoint's."""
 
 
-class LaneTask(Protocol):
-    """Work next to the users of a lane."""
+class RunnerTask(Protocol):
+    """Work next to the users of a runner."""
 
     async def serve(self) -> None:
         """Work until it is cancelled, once the last user has ended."""
@@ -77,8 +77,8 @@ class LaneTask(Protocol):
         ...
 
 
-class LanePlan(NamedTuple):
-    """What a lane takes of its plan: the name, the seed of its schedule, the requests in flight
+class RunnerPlan(NamedTuple):
+    """What a runner takes of its plan: the name, the seed of its schedule, the requests in flight
     that the user asked for (None: automatic), whether records are to survive a power loss, and
     whether it goes on however few answers can be used."""
 
@@ -107,7 +107,7 @@ class UsersLeft:
         return self._runs[bisect_right(self._ends, number)], int(self._positions[number])
 
 
-class Lane:
+class ModelRunner:
     """The runs of one plan and the caller that they share.
 
     `ending` is why it stopped early, else None. `in_play` counts users that have started and not
@@ -119,7 +119,7 @@ class Lane:
 
     def __init__(
         self,
-        plan: LanePlan,
+        plan: RunnerPlan,
         findings: Findings,
         caller: Caller,
         where: Callable[[str], str] = lambda user: "",
@@ -132,7 +132,7 @@ class Lane:
         self.asking_roles = 0
         self.settle: Settle = self._settle
         self.send: Send = self._send
-        self.tasks: list[LaneTask] = []
+        self.tasks: list[RunnerTask] = []
         self.answers = Answers(plan.allow_invalid)
         self.commit = GroupCommit([run.store for run in self.runs], plan.power)
         self._users_left = UsersLeft(self.runs)
@@ -165,12 +165,12 @@ class Lane:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nothing more will come of a lane that is stopping."""
+        """Return whether nothing more will come of a runner that is stopping."""
         return not any(caller.limiter.in_flight for caller in self.callers.values())
 
     @property
     def has_more(self) -> bool:
-        """Return whether users wait to be started; a stopping lane starts none."""
+        """Return whether users wait to be started; a stopping runner starts none."""
         return bool(self.schedule) and self.ending is None
 
     async def _flush(self) -> None:
@@ -191,7 +191,7 @@ class Lane:
         self._all_started.set()
 
     def stop(self, reason: HarnessError, grace: float) -> None:
-        """End the lane. The first reason is reported; a later one can only shorten the grace, in
+        """End the runner. The first reason is reported; a later one can only shorten the grace, in
         seconds."""
         first = self.ending is None
         if first or isinstance(reason, MachineError):  # reported even after another reason
@@ -255,7 +255,7 @@ class Lane:
         return self.progress.snapshot(left, longest, stopping, self.over, load, unusable)
 
     async def guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do some work; an error after which no user can go on ends the lane, or all lanes."""
+        """Do some work; an error after which no user can go on ends the runner, or all runners."""
         try:
             await work()
         except HarnessError as error:
@@ -437,7 +437,7 @@ class User:
     is whose request failed last, empty for the model under test.
     """
 
-    lane: Lane
+    runner: ModelRunner
     run: Run
     number: int
     position: int
@@ -459,9 +459,9 @@ class User:
 
     async def settle(self, asked: Asked) -> Completion:
         """Return the reply to a new request, once it is as durable as the run requires."""
-        completion = await self.lane.settle(self, asked)
-        if self.lane.commit.power:
-            await self.lane.commit.saved()
+        completion = await self.runner.settle(self, asked)
+        if self.runner.commit.power:
+            await self.runner.commit.saved()
         return completion
 
     def keep(self, asked: Asked, reply: Reply) -> None:
@@ -469,7 +469,7 @@ class User:
         if not asked.role:
             self.busy += reply.seconds
             self.settled += 1
-        self.lane.progress.replied()
+        self.runner.progress.replied()
         self.save(asked, reply)
 
     def save(self, asked: Asked, reply: Reply) -> None:
@@ -478,7 +478,7 @@ class User:
             self.position, self.key, asked.digest, asked.nth, reply, self.repeat
         )
         if not asked.role:
-            self.lane.step_done(self)
+            self.runner.step_done(self)
 
     def warn(self, asked: Asked, fault: TransportFault, number: int) -> None:
         """Log what became of a try of a request, by which later sessions count its tries."""
@@ -504,7 +504,7 @@ class User:
             **billed,
         }
         run.store.event("retry", **self.about, **details)
-        self.lane.progress.try_failed(fault.kind, fault.detail)
+        self.runner.progress.try_failed(fault.kind, fault.detail)
 
 
 Settle = Callable[[User, Asked], Awaitable[Completion]]

@@ -1,5 +1,5 @@
-"""A lane whose users are played in parts by workers: its display, its limits and its end are those
-of any lane."""
+"""A runner whose users are played in parts by workers: its display, its limits and its end are
+those of any runner."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from harness.client.limiter import Slots
 from harness.defaults import Tuning
-from harness.engine.lane import Lane
 from harness.engine.run import Run
+from harness.engine.runner import ModelRunner
 from harness.errors import HarnessError
 from harness.extensions.ray.messages import LOGS, PartEnd, SentPart, TurnReport
 from harness.model import JSON, Record, Snapshot
@@ -35,7 +35,7 @@ PARTS_A_WORKER, USERS_A_SLOT, USERS_MOST = 4, 2, 2000
 flight, and none has much more users than the last."""
 WARNINGS = 3
 STOP_SECONDS = 3.0
-"""Beyond the grace of a stopping lane: until the workers have reported what was answered."""
+"""Beyond the grace of a stopping runner: until the workers have reported what was answered."""
 
 
 @dataclass(eq=False)
@@ -43,7 +43,7 @@ class UserPart:
     """Users of a run, by their places, whom one engine after another plays; `engines` is how many
     so far. `saved` is where their lines are, by log."""
 
-    lane: LaneOfParts
+    runner: PartsRunner
     run: Run
     users: NDArray[np.int64]
     steps_left: int
@@ -54,9 +54,9 @@ class UserPart:
 
     def sent(self) -> SentPart:
         """Return the part as a worker gets it, with all that is saved of it."""
-        lane, run = self.lane, self.run
+        runner, run = self.runner, self.run
         lines = [run.index.read(user * run.index.repeats) for user in self.users.tolist()]
-        path = os.path.relpath(run.index.path, lane.plan.benchmark.folder)
+        path = os.path.relpath(run.index.path, runner.plan.benchmark.folder)
         tasks = (
             b"[%b]" % b",\n".join(lines) if path.endswith(".json") else b"\n".join([*lines, b""])
         )
@@ -66,7 +66,7 @@ class UserPart:
         manifest = structs.replace(run.manifest, selection=selection)
         logs = {log: self._read(log) for log in LOGS}
         self.engines += 1
-        return SentPart(lane.place, run.subset, path, tasks, logs, manifest)
+        return SentPart(runner.place, run.subset, path, tasks, logs, manifest)
 
     def _read(self, log: str) -> bytes:
         path: Path = getattr(self.run.store.files, log)
@@ -76,7 +76,7 @@ class UserPart:
             )
 
 
-class LaneOfParts(Lane):
+class PartsRunner(ModelRunner):
     """`place` is that of its plan. `parts` are all of it, `waiting` those that no worker has.
     `replied_at` is when any worker reported a reply last, in seconds of the event loop."""
 
