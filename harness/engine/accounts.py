@@ -114,7 +114,7 @@ def rates_of(tuning: defaults.Tuning) -> Rates | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class RunnerSpec:
     """What the runner of one plan is made of; `roles` are the accounts of the plans of its
     roles."""
 
@@ -124,12 +124,12 @@ class Opening:
     roles: Mapping[str, _Account]
 
 
-OpenRunners = Callable[[Sequence[Opening], AsyncExitStack], Awaitable[Sequence[ModelRunner]]]
-"""Opens a runner for each opening, for as long as the stack is open."""
+OpenRunners = Callable[[Sequence[RunnerSpec], AsyncExitStack], Awaitable[Sequence[ModelRunner]]]
+"""Open a runner of each spec, for as long as the stack is open."""
 
 
-def openings(plans: Sequence[tuple[Plan, list[Run]]]) -> list[Opening]:
-    """Return the openings of plans and their unfinished runs; plans on one account share its
+def runner_specs(plans: Sequence[tuple[Plan, list[Run]]]) -> list[RunnerSpec]:
+    """Return the runner_specs of plans and their unfinished runs; plans on one account share its
     limit."""
     asked = with_roles([plan for plan, _ in plans])
     accounts: dict[int, _Account] = {}
@@ -137,7 +137,7 @@ def openings(plans: Sequence[tuple[Plan, list[Run]]]) -> list[Opening]:
         sharing = [asked[place] for place in places]
         accounts |= dict.fromkeys(map(id, sharing), _Account.of(number, sharing))
     return [
-        Opening(
+        RunnerSpec(
             plan,
             runs,
             accounts[id(plan)],
@@ -151,13 +151,13 @@ RunnerT = TypeVar("RunnerT", bound=ModelRunner)
 
 
 async def open_runners(
-    cls: type[RunnerT], openings: Sequence[Opening], held: AsyncExitStack
+    cls: type[RunnerT], runner_specs: Sequence[RunnerSpec], held: AsyncExitStack
 ) -> list[RunnerT]:
-    """Return a runner of this class for each opening; open what they need, for as long as `held` is
+    """Return a runner of this class for each spec; open what they need, for as long as `held` is
     open. Raise `MachineError` if there can be too few connections."""
-    admit_sockets(*sockets([one.plan for one in openings]))
+    admit_sockets(*sockets([one.plan for one in runner_specs]))
     clients, runners = Clients(), []
-    for one in openings:
+    for one in runner_specs:
         plan = one.plan
         findings = Findings(one.runs, time.monotonic)
         open_caller = partial(_open_caller, clients=clients, findings=findings, held=held)

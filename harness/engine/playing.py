@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 
 from harness.engine import control_server
-from harness.engine.accounts import Opening, OpenRunners, open_runners, openings
+from harness.engine.accounts import OpenRunners, RunnerSpec, open_runners, runner_specs
 from harness.engine.hooks import Hooks, Observe, Say, extend
 from harness.engine.local import LocalEngine, Signalled, Signals
 from harness.engine.runner import ModelRunner
@@ -47,7 +47,7 @@ def play(
             for one in hooks:
                 opening = one.wrap_open_runners(opening, held, say)
             observe = shown.enter_context(display())
-            made = openings([(one.plan, one.unfinished) for one in sessions])
+            made = runner_specs([(one.plan, one.unfinished) for one in sessions])
             playing = partial(
                 _play, sessions, hooks, made, opening, observe, shown if finishing else None
             )
@@ -70,7 +70,7 @@ def play(
 async def _play(
     sessions: Sequence[Session],
     hooks: Sequence[Hooks],
-    made: Sequence[Opening],
+    made: Sequence[RunnerSpec],
     opening: OpenRunners,
     observe: Callable[[Snapshots], None],
     shown: ExitStack | None,

@@ -19,7 +19,7 @@ Saved = Mapping[tuple[str, int], Completion]
 """Completions by digest of the request and how often that request was made before in this play."""
 
 
-class Asked(NamedTuple):
+class PendingRequest(NamedTuple):
     """A request to which no reply is saved.
 
     `body` is its JSON. `rank` is how many steps the user has left, `digest` that of the body, and
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
     role: str = ""
 
 
-Settle = Callable[[Asked], Awaitable[Completion]]
+Settle = Callable[[PendingRequest], Awaitable[Completion]]
 """Return the reply to a request once it is saved."""
 
 
@@ -92,7 +92,7 @@ class Conversation:
             self._replayed_of_roles += bool(role)
         else:
             completion = await self._settle(
-                Asked(body, max(1, self._steps - self.requests), key, nth, role)
+                PendingRequest(body, max(1, self._steps - self.requests), key, nth, role)
             )
         self.requests += not role
         # of the reply that is returned now: it is read before any other request goes on

@@ -26,7 +26,7 @@ from harness.engine.answers import Answers
 from harness.engine.commit import GroupCommit
 from harness.engine.play import play, recorded
 from harness.engine.progress import Findings, Progress
-from harness.engine.replay import Asked, Conversation
+from harness.engine.replay import Conversation, PendingRequest
 from harness.engine.run import Run, models_warning
 from harness.engine.schedule import Schedule
 from harness.errors import (
@@ -279,15 +279,15 @@ class ModelRunner:
         ]
         self.findings.note("limits", f"limits were changed: {', '.join(words)}")
 
-    async def _settle(self, user: User, asked: Asked) -> Completion:
+    async def _settle(self, user: User, pending: PendingRequest) -> Completion:
         """Return the reply to a request that goes by the caller."""
-        run, size, role = user.run, len(asked.body), asked.role
+        run, size, role = user.run, len(pending.body), pending.role
         # what is no bill's business is not logged
         times = self.callers[role].at_once if role in run.billed_roles else 0
         run.store.request_sent(size, times, role)
         try:
-            reply = await self.send(user, asked, partial(user.warn, asked))
-            user.keep(asked, reply)
+            reply = await self.send(user, pending, partial(user.warn, pending))
+            user.keep(pending, reply)
         except MachineError:  # what could not be saved stays in the log as in flight
             raise
         except BaseException:
@@ -297,11 +297,11 @@ class ModelRunner:
         run.store.request_done(size, times, role)
         return reply.completion
 
-    async def _send(self, user: User, asked: Asked, warn: Warn) -> Reply:
-        failed_before = user.run.failed_tries.get((user.name, asked.digest), (0, 0))
-        complete = self.callers[asked.role].complete
-        sending = complete(asked.body, asked.rank, user.name, warn, failed_before)
-        if not asked.role:
+    async def _send(self, user: User, pending: PendingRequest, warn: Warn) -> Reply:
+        failed_before = user.run.failed_tries.get((user.name, pending.digest), (0, 0))
+        complete = self.callers[pending.role].complete
+        sending = complete(pending.body, pending.rank, user.name, warn, failed_before)
+        if not pending.role:
             return await sending
         self.asking_roles += 1
         self.caller.limiter.slots.wake()
@@ -457,36 +457,36 @@ class User:
     def about(self) -> JSON:
         return about(self.key, self.repeat)
 
-    async def settle(self, asked: Asked) -> Completion:
+    async def settle(self, pending: PendingRequest) -> Completion:
         """Return the reply to a new request, once it is as durable as the run requires."""
-        completion = await self.runner.settle(self, asked)
+        completion = await self.runner.settle(self, pending)
         if self.runner.commit.power:
             await self.runner.commit.saved()
         return completion
 
-    def keep(self, asked: Asked, reply: Reply) -> None:
+    def keep(self, pending: PendingRequest, reply: Reply) -> None:
         """Save a new reply of the endpoint."""
-        if not asked.role:
+        if not pending.role:
             self.busy += reply.seconds
             self.settled += 1
         self.runner.progress.replied()
-        self.save(asked, reply)
+        self.save(pending, reply)
 
-    def save(self, asked: Asked, reply: Reply) -> None:
+    def save(self, pending: PendingRequest, reply: Reply) -> None:
         """Save a reply to a request."""
         self.run.store.save_response(
-            self.position, self.key, asked.digest, asked.nth, reply, self.repeat
+            self.position, self.key, pending.digest, pending.nth, reply, self.repeat
         )
-        if not asked.role:
+        if not pending.role:
             self.runner.step_done(self)
 
-    def warn(self, asked: Asked, fault: TransportFault, number: int) -> None:
+    def warn(self, pending: PendingRequest, fault: TransportFault, number: int) -> None:
         """Log what became of a try of a request, by which later sessions count its tries."""
-        run, request = self.run, asked.digest
+        run, request = self.run, pending.digest
         billed: JSON = {}
-        size = fault.sent if isinstance(fault, Notice) else len(asked.body) * fault.billed
-        if asked.role in run.billed_roles and size:
-            billed = {"sent": size, **run.store.rates[asked.role].data}
+        size = fault.sent if isinstance(fault, Notice) else len(pending.body) * fault.billed
+        if pending.role in run.billed_roles and size:
+            billed = {"sent": size, **run.store.rates[pending.role].data}
         if fault is ABANDONED:
             if billed:
                 run.store.event("unanswered", **self.about, **billed, try_number=number)
@@ -507,9 +507,9 @@ class User:
         self.runner.progress.try_failed(fault.kind, fault.detail)
 
 
-Settle = Callable[[User, Asked], Awaitable[Completion]]
+Settle = Callable[[User, PendingRequest], Awaitable[Completion]]
 """Returns the reply to a request, once it is saved. Raises `GaveUp`, `Rejected` and
 `EndpointStopped`."""
-Send = Callable[[User, Asked, Warn], Awaitable[Reply]]
+Send = Callable[[User, PendingRequest, Warn], Awaitable[Reply]]
 """Returns the endpoint's reply to a request, after as many tries as it takes. Raises as `Settle`
 does."""

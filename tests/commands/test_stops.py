@@ -183,12 +183,12 @@ def test_run_that_is_refused_while_workers_start_was_never_begun(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(playing, "openings", refused)
+        patched.setattr(playing, "runner_specs", refused)
         assert main(words) == (4 if isinstance(error, MachineError) else 130)
         assert not files.manifest.exists()
     assert not main(words)
     with monkeypatch.context() as patched:
-        patched.setattr(playing, "openings", refused)
+        patched.setattr(playing, "runner_specs", refused)
         assert main([*words[:8], "4", *words[9:]]) == (
             4 if isinstance(error, MachineError) else 130
         )

@@ -12,7 +12,7 @@ from harness.chat import Chat
 from harness.cli import main
 from harness.client.request_body import Sampling
 from harness.engine.answers import FIRST, MOST_UNUSABLE, Answers
-from harness.engine.replay import Asked, Conversation
+from harness.engine.replay import Conversation, PendingRequest
 from harness.errors import AnswersUnusable, InvalidReply
 from harness.model import JSON, Completion
 from tests.support.scripted import Script, completion, serving
@@ -117,7 +117,7 @@ async def test_only_new_replies_are_judged() -> None:
     found: list[str | None] = []
     saved: dict[tuple[str, int], Completion] = {}
 
-    async def settle(asked: Asked) -> Completion:
+    async def settle(asked: PendingRequest) -> Completion:
         made = saved[asked.digest, asked.nth] = Completion("好")
         return made
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.client.request_body import Sampling, digest
-from harness.engine.replay import Asked, Conversation, ReplayMiss, Saved, replaying
+from harness.engine.replay import Conversation, PendingRequest, ReplayMiss, Saved, replaying
 from harness.errors import MachineError
 from harness.model import Completion, Message, Request
 
@@ -27,7 +27,7 @@ class Endpoint:
         self.ranks: list[int] = []
         self.saved: list[tuple[str, int, str]] = []
 
-    async def settle(self, asked: Asked) -> Completion:
+    async def settle(self, asked: PendingRequest) -> Completion:
         self.ranks.append(asked.rank)
         self.saved.append((asked.digest, asked.nth, f"reply {len(self.ranks)}"))
         return Completion(f"reply {len(self.ranks)}")

@@ -12,7 +12,7 @@ from harness.client.limiter import Slots
 from harness.client.quirks import Adapted
 from harness.cost import Rate
 from harness.engine.hooks import Hooks
-from harness.engine.replay import Asked
+from harness.engine.replay import PendingRequest
 from harness.engine.runner import ModelRunner, Settle, User
 from harness.errors import BadInput
 from harness.extensions.batches import TUNING, Batch, by_batches
@@ -85,8 +85,8 @@ class Batches(Hooks):
         return Waves(runner, BatchApi(adapted.transport), adapted)
 
     def wrap_settle(self, settle: Settle) -> Settle:
-        async def settled(user: User, asked: Asked) -> Completion:
-            waves = None if asked.role else self._waves.get(user.runner)
-            return await (settle(user, asked) if waves is None else waves.settle(user, asked))
+        async def settled(user: User, pending: PendingRequest) -> Completion:
+            waves = None if pending.role else self._waves.get(user.runner)
+            return await (settle(user, pending) if waves is None else waves.settle(user, pending))
 
         return settled

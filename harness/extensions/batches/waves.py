@@ -38,7 +38,7 @@ from harness.client.quirks import Adapted
 from harness.client.replies import decoded
 from harness.client.transport import Received
 from harness.cost import Reserved
-from harness.engine.replay import Asked
+from harness.engine.replay import PendingRequest
 from harness.engine.run import Run
 from harness.engine.runner import ModelRunner, User
 from harness.errors import (
@@ -97,7 +97,7 @@ class _Request:
     """
 
     user: User
-    of: Asked
+    of: PendingRequest
     size: int
     tries: int = 0
     reserved: Reserved | None = None
@@ -182,7 +182,7 @@ class Waves:
         """Return whether every user has started, and each that has not ended waits for a batch."""
         return not self._runner.schedule and len(self._users) >= self._runner.in_play
 
-    async def settle(self, user: User, of: Asked) -> Completion:
+    async def settle(self, user: User, of: PendingRequest) -> Completion:
         """Return the reply to a user's request, once it is saved. Raise `GaveUp`, `Rejected` or
         `EndpointStopped`."""
         asked = _Request(user, of, len(of.body))

@@ -10,7 +10,7 @@ from harness.client.caller import Attempt, Caller, Notice, Trying, Warn
 from harness.client.health import FailedTries
 from harness.client.transport import Received
 from harness.engine.hooks import Hooks
-from harness.engine.replay import Asked
+from harness.engine.replay import PendingRequest
 from harness.engine.runner import ModelRunner, Send, User
 from harness.errors import TransportFault
 from harness.extensions.hedging import HEDGED, TUNING, Hedge, multiple_of
@@ -38,13 +38,13 @@ class Hedging(Hooks):
         return hedged(runner.callers[role], multiple_of(runner.runs[0].manifest), attempt)
 
     def wrap_send(self, send: Send) -> Send:
-        async def noted(user: User, asked: Asked, warn: Warn) -> Reply:
+        async def noted(user: User, pending: PendingRequest, warn: Warn) -> Reply:
             def warned(fault: TransportFault, number: int) -> None:
                 if fault.kind == HEDGED:
                     user.run.count({HEDGED: 1})
                 warn(fault, number)
 
-            return await send(user, asked, warned)
+            return await send(user, pending, warned)
 
         return noted
 

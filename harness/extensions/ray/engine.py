@@ -15,7 +15,7 @@ from harness.analysis.selection import folder
 from harness.benchmark import kept_files
 from harness.benchmarks.files import input_file
 from harness.engine import accounts
-from harness.engine.accounts import Opening, OpenRunners
+from harness.engine.accounts import OpenRunners, RunnerSpec
 from harness.engine.hooks import Hooks, Say
 from harness.engine.runner import ModelRunner
 from harness.errors import BadInput, to_install
@@ -70,14 +70,14 @@ class Workers(Hooks):
         workers = held.enter_context(cluster.connected(self.address, self.workers))
 
         async def on_workers(
-            openings: Sequence[Opening], held: AsyncExitStack
+            runner_specs: Sequence[RunnerSpec], held: AsyncExitStack
         ) -> Sequence[ModelRunner]:
-            plans = [_worker_plan(opening.plan, self._reused) for opening in openings]
+            plans = [_worker_plan(spec.plan, self._reused) for spec in runner_specs]
             start = cluster.Cluster(plans).start
             crew = Crew(await start(), start, workers)
-            runners = await accounts.open_runners(PartsRunner, openings, held)
+            runners = await accounts.open_runners(PartsRunner, runner_specs, held)
             for place, runner in enumerate(runners):
-                runner.cut(crew, place, openings[place].plan, workers)
+                runner.cut(crew, place, runner_specs[place].plan, workers)
             serving = await held.enter_async_context(anyio.create_task_group())
             held.callback(serving.cancel_scope.cancel)
             serving.start_soon(crew.serve, runners)

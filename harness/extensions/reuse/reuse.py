@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.analysis import selection
 from harness.client.quirks import QUIRKS, unwanted
 from harness.engine.hooks import Hooks, Say
-from harness.engine.replay import Asked
+from harness.engine.replay import PendingRequest
 from harness.engine.runner import Settle, User
 from harness.errors import BadInput
 from harness.extensions.reuse import Reuse
@@ -48,14 +48,14 @@ class Reusing(Hooks):
         manifest.provenance["quirks_used"] = sorted({*manifest.provenance["quirks_used"], *quirks})
 
     def wrap_settle(self, settle: Settle) -> Settle:
-        async def reused(user: User, asked: Asked) -> Completion:
+        async def reused(user: User, pending: PendingRequest) -> Completion:
             replies = self._replies[user.run.store.files.manifest]
             # The check that one reply is as good as another is for the model under test.
-            reply = None if asked.role else replies.reply(asked.digest, asked.nth)
+            reply = None if pending.role else replies.reply(pending.digest, pending.nth)
             if reply is None:
-                return await settle(user, asked)
+                return await settle(user, pending)
             user.runner.progress.replayed += 1
-            user.save(asked, reply)
+            user.save(pending, reply)
             return reply.completion
 
         return reused
