@@ -17,11 +17,11 @@ from harness.commands.notices import (
     resume_commands,
     without_price,
 )
-from harness.engine.events import Emit, Event, Failed, Scored
+from harness.engine.events import Emit, Failed, ReportMade, SessionEvent
 from harness.engine.hooks import Hooks, Observe, Say
 from harness.engine.opening import open_sessions
 from harness.engine.playing import play
-from harness.engine.session import Session
+from harness.engine.session import PlanSession
 from harness.errors import BadInput
 from harness.model import Snapshots
 from harness.options import options
@@ -52,13 +52,13 @@ def launch(
     say: Say = _say_nothing if is_quiet else partial(console.print, **PLAIN)
     printer = Printer(console, hooks, alone=len(plans) == 1, quiet=is_quiet)
 
-    def emit(event: Event) -> None:
+    def emit(event: SessionEvent) -> None:
         if isinstance(event, Failed) and isinstance(event.error, BadInput):
             caller.name_places(event.error)
         printer(event)
         for hook in hooks:
             hook.on_event(event)
-        if isinstance(event, Scored):
+        if isinstance(event, ReportMade):
             reported(event.run, say)
 
     with ExitStack() as stack:
@@ -82,7 +82,7 @@ def _say_nothing(line: str) -> None:
 
 
 def _close(
-    sessions: Sequence[Session],
+    sessions: Sequence[PlanSession],
     hooks: Sequence[Hooks],
     console: SharedConsole,
     say: Say,
@@ -117,7 +117,7 @@ def _open(
     emit: Emit,
     say: Callable[[str], None],
     stack: ExitStack,
-) -> tuple[list[Session], int]:
+) -> tuple[list[PlanSession], int]:
     """Open the runs of plans, until `stack` is closed; return the sessions, and an exit code for
     those that cannot start.
 
@@ -141,7 +141,7 @@ def _open(
 
 
 def _play(
-    sessions: Sequence[Session],
+    sessions: Sequence[PlanSession],
     hooks: Sequence[Hooks],
     console: SharedConsole,
     say: Say,

@@ -23,10 +23,10 @@ from harness.client.replies import REFUSED, Denied, UnknownModel
 from harness.cost import HOW_TO_PRICE, Price
 from harness.engine import events
 from harness.engine.accounts import with_roles
-from harness.engine.events import Event
+from harness.engine.events import SessionEvent
 from harness.engine.hooks import Hooks
 from harness.engine.run import Run
-from harness.engine.session import Session
+from harness.engine.session import PlanSession
 from harness.errors import HarnessError, RunStopped
 from harness.model import JSON
 from harness.options import providers
@@ -40,7 +40,7 @@ from harness.ui.streams import tell
 from harness.ui.words import plural
 
 OUTCOMES = (
-    events.Scored,
+    events.ReportMade,
     events.Unchanged,
     events.LeftOpen,
     events.Dropped,
@@ -68,7 +68,7 @@ class Printer:
     alone: bool
     quiet: bool = False
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: SessionEvent) -> None:
         if isinstance(event, events.Failed):
             tell(f"{event.what}: {event.error}")
         if self.quiet and not isinstance(event, OUTCOMES):
@@ -76,7 +76,7 @@ class Printer:
         for line in self._lines(event):
             self.console.print(line, **PLAIN)
 
-    def _lines(self, event: Event) -> Iterator[str]:
+    def _lines(self, event: SessionEvent) -> Iterator[str]:
         match event:
             case events.Replaced(label):
                 yield f"{label}: an earlier configuration has no results; this one replaces it"
@@ -86,7 +86,7 @@ class Printer:
                 yield from (f"{event.label}: {line}" for line in _opened_lines(event))
             case events.Unchanged(label, path):
                 yield f"{label}: complete; report: {path}"
-            case events.Scored(label, run):
+            case events.ReportMade(label, run):
                 figures = ""
                 if self.alone or self.quiet:
                     figures = f": {headline(run.report)}"
@@ -202,7 +202,7 @@ def _short(value: object) -> str:
     return f"{text[:MAX_VALUE_CHARACTERS]} … ({left_out} more characters)"
 
 
-def outcome(run: Run, session: Session) -> JSON:
+def outcome(run: Run, session: PlanSession) -> JSON:
     """Return what a run has come to, for programs: its state, its users, and the figures of its
     report."""
     path = run.store.files.report("json")
@@ -223,7 +223,7 @@ def outcome(run: Run, session: Session) -> JSON:
     }
 
 
-def ends(sessions: Sequence[Session], *, for_log: bool) -> Table:
+def ends(sessions: Sequence[PlanSession], *, for_log: bool) -> Table:
     """Return a table of how the runs of several plans ended: on a screen with the name of each plan
     once, and for a log, in which lines are searched for, on each line."""
     runs = [(session, run) for session in sessions for run in session.runs]
@@ -247,7 +247,7 @@ def ends(sessions: Sequence[Session], *, for_log: bool) -> Table:
     return table
 
 
-def _figures(session: Session, run: Run) -> dict[str, str]:
+def _figures(session: PlanSession, run: Run) -> dict[str, str]:
     """Return the figures of a run that is scored, by this command or before."""
     for reported in session.reported:
         if reported.files.subset == run.subset:

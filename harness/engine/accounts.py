@@ -19,7 +19,7 @@ from harness.client.control import AdaptiveControl, FixedControl
 from harness.client.health import Limits
 from harness.client.limiter import Limiter, Slots
 from harness.client.rates import Rates
-from harness.engine.progress import Findings
+from harness.engine.progress import EndpointFindings
 from harness.engine.run import Run
 from harness.engine.runner import ModelRunner, RunnerPlan
 from harness.engine.transports import Clients, open_transport
@@ -129,8 +129,8 @@ OpenRunners = Callable[[Sequence[RunnerSpec], AsyncExitStack], Awaitable[Sequenc
 
 
 def runner_specs(plans: Sequence[tuple[Plan, list[Run]]]) -> list[RunnerSpec]:
-    """Return the runner_specs of plans and their unfinished runs; plans on one account share its
-    limit."""
+    """Return the specs of the runners of plans and their unfinished runs; plans on one account
+    share its limit."""
     asked = with_roles([plan for plan, _ in plans])
     accounts: dict[int, _Account] = {}
     for number, places in enumerate(group(asked)):
@@ -159,7 +159,7 @@ async def open_runners(
     clients, runners = Clients(), []
     for one in runner_specs:
         plan = one.plan
-        findings = Findings(one.runs, time.monotonic)
+        findings = EndpointFindings(one.runs, time.monotonic)
         open_caller = partial(_open_caller, clients=clients, findings=findings, held=held)
         caller, where = await open_caller(plan, one.account)
         roles = {}
@@ -181,7 +181,7 @@ async def _open_caller(
     account: _Account,
     *,
     clients: Clients,
-    findings: Findings,
+    findings: EndpointFindings,
     held: AsyncExitStack,
     role: str = "",
 ) -> tuple[Caller, Callable[[str], str]]:

@@ -63,7 +63,7 @@ def peer(connection: socket.socket) -> int:
 
 
 @contextmanager
-def connected(files: RunFiles, seconds: float = SECONDS) -> Iterator[Call]:
+def connected(files: RunFiles, seconds: float = SECONDS) -> Iterator[ControlConnection]:
     """Connect to the process that plays a run. Raise `BadInput` if there is none, or it is another
     user's."""
     name, path = f"{files.folder.name}, {files.subset}", socket_of(files)
@@ -81,10 +81,10 @@ def connected(files: RunFiles, seconds: float = SECONDS) -> Iterator[Call]:
         if peer(connection) != os.geteuid():
             raise BadInput(f"{name}: the process at {path} is another user's")
         with connection.makefile("rb") as answers:
-            yield Call(name, connection, answers)
+            yield ControlConnection(name, connection, answers)
 
 
-class Call:
+class ControlConnection:
     """A connection to the process that plays a run."""
 
     def __init__(self, name: str, connection: socket.socket, answers: BufferedReader) -> None:

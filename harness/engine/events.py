@@ -15,17 +15,17 @@ from harness.options.plan import Plan
 from harness.reporting.reported import Reported
 
 
-class Event(Struct, frozen=True):
+class SessionEvent(Struct, frozen=True):
     """What a session reports."""
 
 
-class Replaced(Event, frozen=True):
+class Replaced(SessionEvent, frozen=True):
     """A run of another configuration had no results, so this one has taken its place."""
 
     label: str
 
 
-class Changed(Event, frozen=True):
+class Changed(SessionEvent, frozen=True):
     """A part of the provenance differs from that of the session before."""
 
     label: str
@@ -34,7 +34,7 @@ class Changed(Event, frozen=True):
     now: object
 
 
-class Opened(Event, frozen=True):
+class Opened(SessionEvent, frozen=True):
     """What the files of a run hold: torn lines that were set aside, records of users that the tasks
     lack, users that the share lacks; the prices before and now, where they differ, None if not
     known; how many users of a resumed run are done."""
@@ -47,21 +47,21 @@ class Opened(Event, frozen=True):
     resumed: tuple[int, int] | None
 
 
-class Unchanged(Event, frozen=True):
+class Unchanged(SessionEvent, frozen=True):
     """A run was complete before, and its report is the present one."""
 
     label: str
     report: Path
 
 
-class Scored(Event, frozen=True):
+class ReportMade(SessionEvent, frozen=True):
     """A run has a new report. Once this is handled, the run's manifest is saved."""
 
     label: str
     run: Reported
 
 
-class Failed(Event, frozen=True):
+class Failed(SessionEvent, frozen=True):
     """A plan of this name cannot start, or the records in this file cannot be scored; others go
     on."""
 
@@ -69,7 +69,7 @@ class Failed(Event, frozen=True):
     error: HarnessError
 
 
-class LeftOpen(Event, frozen=True):
+class LeftOpen(SessionEvent, frozen=True):
     """A signal has stopped a run, which has no report; `figures` are those of the display, over so
     many users."""
 
@@ -81,14 +81,14 @@ class LeftOpen(Event, frozen=True):
     scored: int
 
 
-class Dropped(Event, frozen=True):
+class Dropped(SessionEvent, frozen=True):
     """Nothing was received, so no run is kept."""
 
     plan: Plan
     reason: HarnessError
 
 
-class Ended(Event, frozen=True):
+class Ended(SessionEvent, frozen=True):
     """A plan's runs are finished. `ending` is why they stopped early, else None. `remaining` and
     `failed` count users, with repeats their plays; `refused` are the keys of failed users whose
     very requests the endpoint refuses; `batches` are still at a provider, `warnings` the
@@ -104,4 +104,4 @@ class Ended(Event, frozen=True):
     diverged: int
 
 
-Emit = Callable[[Event], None]
+Emit = Callable[[SessionEvent], None]

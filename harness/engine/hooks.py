@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from harness.client.caller import Trying
 from harness.cost import Rate
 from harness.engine.accounts import OpenRunners
-from harness.engine.events import Event
+from harness.engine.events import SessionEvent
 from harness.engine.runner import ModelRunner, RunnerTask, Send, Settle
-from harness.engine.session import Session
+from harness.engine.session import PlanSession
 from harness.model import Snapshots
 from harness.options.plan import Plan
 from harness.store.manifest import Manifest
@@ -19,7 +19,7 @@ from harness.store.manifest import Manifest
 Observe = Callable[[Snapshots], None]
 Say = Callable[[str], None]
 """Prints a line."""
-PlayAlone = Callable[[Sequence[Session]], None]
+PlayAlone = Callable[[Sequence[PlanSession]], None]
 """Plays sessions without finishing them."""
 
 
@@ -56,8 +56,8 @@ class Hooks:
         return ()
 
     def before_play(
-        self, sessions: Sequence[Session], play: PlayAlone, say: Say
-    ) -> Sequence[Session]:
+        self, sessions: Sequence[PlanSession], play: PlayAlone, say: Say
+    ) -> Sequence[PlanSession]:
         """Act once the runs of all plans are open, before any user is played; return the sessions
         that are still to be played. Raise `BadInput` for what cannot go on so."""
         return sessions
@@ -86,7 +86,7 @@ class Hooks:
         model under test."""
         return attempt
 
-    def on_event(self, event: Event) -> None:
+    def on_event(self, event: SessionEvent) -> None:
         """Act on an event of the runs (`harness.engine.events`)."""
 
 

@@ -18,7 +18,7 @@ from harness.engine.files import index_file, now, stamp
 from harness.engine.hooks import Hooks
 from harness.engine.play import check_measure
 from harness.engine.run import Run
-from harness.engine.session import Session
+from harness.engine.session import PlanSession
 from harness.errors import BadInput, ExitCode, HarnessError, MachineError
 from harness.model import JSON
 from harness.options import trusted
@@ -83,7 +83,7 @@ def open_indexes(plans: Sequence[Plan], held: ExitStack) -> dict[str, dict[str, 
 
 def open_sessions(
     plans: Sequence[Plan], held: ExitStack, emit: Emit, hooks: Sequence[Hooks]
-) -> tuple[list[Session], int]:
+) -> tuple[list[PlanSession], int]:
     """Return the sessions that can start, whose runs are open as long as `held`, and an exit code
     for the others. A plan that cannot start stops no other; alone, it raises."""
     opened, code, alone = [], 0, len(plans) == 1
@@ -91,7 +91,7 @@ def open_sessions(
     for plan in plans:
         try:
             runs = open_runs(plan, indexes[plan.name], held, emit, hooks, alone)
-            opened.append(Session(plan, runs, emit))
+            opened.append(PlanSession(plan, runs, emit))
         except HarnessError as error:
             if alone:
                 raise

@@ -18,7 +18,7 @@ from harness.engine.accounts import OpenRunners, RunnerSpec, open_runners, runne
 from harness.engine.hooks import Hooks, Observe, Say, extend
 from harness.engine.local import LocalEngine, Signalled, Signals
 from harness.engine.runner import ModelRunner
-from harness.engine.session import Session
+from harness.engine.session import PlanSession
 from harness.errors import HarnessError
 from harness.model import JSON, Snapshots
 
@@ -27,7 +27,7 @@ RunAsync = Callable[[Callable[[Signals], Coroutine[Any, Any, None]]], None]
 
 
 def play(
-    sessions: Sequence[Session],
+    sessions: Sequence[PlanSession],
     hooks: Sequence[Hooks],
     say: Say,
     display: Callable[[], AbstractContextManager[Observe]],
@@ -68,7 +68,7 @@ def play(
 
 
 async def _play(
-    sessions: Sequence[Session],
+    sessions: Sequence[PlanSession],
     hooks: Sequence[Hooks],
     made: Sequence[RunnerSpec],
     opening: OpenRunners,

@@ -31,7 +31,7 @@ Counts = tuple[int, int, int]
 """What is done at a moment: steps, and tokens of prompts and of completions."""
 
 
-class Rates:
+class RecentRates:
     """How fast counts have grown recently."""
 
     def __init__(self, now: float, counts: Counts) -> None:
@@ -76,7 +76,7 @@ class Warnings:
         )
 
 
-class Findings:
+class EndpointFindings:
     """What a runner finds out about its endpoint: shown on the display, and logged in each of its
     runs.
 
@@ -120,7 +120,7 @@ class Progress:
     def __init__(
         self,
         name: str,
-        findings: Findings,
+        findings: EndpointFindings,
         caller: Caller,
         requested: int | None,
         where: Callable[[str], str] = lambda user: "",
@@ -144,7 +144,7 @@ class Progress:
         self._timeout = findings.runs[0].manifest.tuning.get("timeout", TIMEOUT_SECONDS)
         self._started = self._clock()
         self._warned = False
-        self._rates = Rates(self._started, self._counts())
+        self._rates = RecentRates(self._started, self._counts())
         self.reply_times: list[float] | None = (
             None if all(run.first is None for run in self._runs) else []
         )

@@ -25,7 +25,7 @@ from harness.defaults import GRACE_SECONDS
 from harness.engine.answers import Answers
 from harness.engine.commit import GroupCommit
 from harness.engine.play import play, recorded
-from harness.engine.progress import Findings, Progress
+from harness.engine.progress import EndpointFindings, Progress
 from harness.engine.replay import Conversation, PendingRequest
 from harness.engine.run import Run, models_warning
 from harness.engine.schedule import Schedule
@@ -120,7 +120,7 @@ class ModelRunner:
     def __init__(
         self,
         plan: RunnerPlan,
-        findings: Findings,
+        findings: EndpointFindings,
         caller: Caller,
         where: Callable[[str], str] = lambda user: "",
         roles: Mapping[str, Caller] = MappingProxyType({}),

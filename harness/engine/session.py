@@ -4,7 +4,7 @@ emitted."""
 from __future__ import annotations
 
 from harness.client.control import FixedControl
-from harness.engine.events import Dropped, Emit, Ended, Failed, LeftOpen, Scored, Unchanged
+from harness.engine.events import Dropped, Emit, Ended, Failed, LeftOpen, ReportMade, Unchanged
 from harness.engine.files import write_report
 from harness.engine.finish import finish
 from harness.engine.local import Signalled
@@ -32,7 +32,7 @@ BROKEN = frozenset({MachineError.exit_code, BenchmarkError.exit_code})
 the sentence."""
 
 
-class Session:
+class PlanSession:
     """One plan's runs, one of each subset, from their opening to their reports.
 
     `unfinished` are the runs with users left at the start. `runner` is the one that has played them
@@ -158,7 +158,7 @@ class Session:
         """Write the results, report and manifest of one run; no report if `nothing` was ever
         received.
 
-        The manifest says last that a run is complete, once `Scored` is handled: after a death
+        The manifest says last that a run is complete, once `ReportMade` is handled: after a death
         before that, the next command finishes the run again.
         """
         plan, files = self.plan, run.store.files
@@ -178,7 +178,7 @@ class Session:
         if not nothing:
             made = Reported(files, report, plan.selection["sample_seed"], plan.benchmark, run.index)
             self.reported.append(made)
-            self._emit(Scored(run.label, made))
+            self._emit(ReportMade(run.label, made))
         run.save()
 
     def _ended(self, ending: HarnessError | None) -> int:

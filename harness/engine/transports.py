@@ -14,7 +14,7 @@ from harness.client.http import Client
 from harness.client.quirks import Adapted
 from harness.client.replicas import Replicas
 from harness.client.transport import Transport
-from harness.engine.progress import Findings
+from harness.engine.progress import EndpointFindings
 from harness.options.plan import Plan
 
 Clients = dict[tuple[int, Address], Client]
@@ -25,7 +25,7 @@ async def open_transport(
     plan: Plan,
     account: int,
     clients: Clients,
-    findings: Findings,
+    findings: EndpointFindings,
     on_exhausted: Callable[[float], None],
     held: AsyncExitStack,
     role: str = "",

@@ -26,7 +26,7 @@ from harness.client.limiter import Limiter, Slots
 from harness.engine import local
 from harness.engine import runner as runner_module
 from harness.engine.local import LocalEngine, Signals
-from harness.engine.progress import Findings
+from harness.engine.progress import EndpointFindings
 from harness.engine.runner import ModelRunner, RunnerPlan
 from harness.errors import (
     EndpointStopped,
@@ -326,7 +326,7 @@ async def test_jobs_of_one_engine_are_played_in_one_schedule(tmp_path: Path) -> 
             clock=clock,
         )
         jobs = [first, second]
-        runner = ModelRunner(RunnerPlan("run", 0, 2, False), Findings(jobs, clock), caller)
+        runner = ModelRunner(RunnerPlan("run", 0, 2, False), EndpointFindings(jobs, clock), caller)
         await LocalEngine([runner], seed=0, clock=clock, observe=a.snapshots.extend).run()
         assert runner.ending is None
     assert (sorted(a.recorded), sorted(b.recorded)) == (["乙", "甲"], ["丙", "甲"])
@@ -359,7 +359,7 @@ async def test_event_loop_that_held_the_run_up_is_in_the_schedule(
             probe=b"?",
             clock=clock,
         )
-        runner = ModelRunner(RunnerPlan("run", 0, 1, False), Findings([job], clock), caller)
+        runner = ModelRunner(RunnerPlan("run", 0, 1, False), EndpointFindings([job], clock), caller)
         engine = LocalEngine(
             [runner], seed=0, clock=clock, observe=lambda snapshots: None, cpu=lambda: used[0]
         )
@@ -894,7 +894,7 @@ class Together:
         )
         made = ModelRunner(
             RunnerPlan(name, 1, None, False),
-            Findings([job], clock),
+            EndpointFindings([job], clock),
             caller,
             where=lambda user: f"http://{user}/v1",
         )

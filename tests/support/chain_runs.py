@@ -22,7 +22,7 @@ from harness.client.rates import Rates
 from harness.engine.finish import finish
 from harness.engine.hooks import Hooks, extend
 from harness.engine.local import LocalEngine, Signals
-from harness.engine.progress import Findings
+from harness.engine.progress import EndpointFindings
 from harness.engine.run import Run as SubsetRun
 from harness.engine.runner import ModelRunner, RunnerPlan
 from harness.errors import HarnessError, MachineError
@@ -104,7 +104,7 @@ class Run:
             )
             runner = self.runner = ModelRunner(
                 RunnerPlan("run", 1, limit, power),
-                Findings([job], clock),
+                EndpointFindings([job], clock),
                 self.caller,
             )
             extend(runner, hooks)

@@ -29,7 +29,7 @@ from harness.client.transport import Received
 from harness.engine.finish import finish
 from harness.engine.hooks import Hooks, extend
 from harness.engine.local import LocalEngine
-from harness.engine.progress import Findings
+from harness.engine.progress import EndpointFindings
 from harness.engine.run import Run
 from harness.engine.runner import ModelRunner, RunnerPlan
 from harness.errors import BadInput, Rejected, TransportFault
@@ -175,7 +175,7 @@ class WholeRun:
 
     async def _play(self, job: Run, endpoint: Endpoint, hooks: Sequence[Hooks]) -> None:
         clock = anyio.current_time
-        findings, slots = Findings([job], clock), Slots(FixedControl(LIMIT), clock)
+        findings, slots = EndpointFindings([job], clock), Slots(FixedControl(LIMIT), clock)
         limits, chance = Limits(2, 900.0), random.Random(0)
         caller = Caller(
             endpoint, Limiter(slots), limits, probe=b"?", clock=clock, sleep=no_wait, rng=chance

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.client.latency import REPLIES, Latency
-from harness.engine.progress import Rates, Warnings, time_to_go
+from harness.engine.progress import RecentRates, Warnings, time_to_go
 from harness.model import JSON, AtRisk, Money, Snapshot, SubsetProgress, Warned
 from harness.ui import content, words
 from harness.ui.console import SharedConsole, console
@@ -467,7 +467,7 @@ def test_request_in_flight_takes_as_long_as_the_replies_that_took_longer(
 
 def test_rates_are_those_of_the_last_half_minute() -> None:
     """Of steps, and of tokens in and out; before any time has gone there is none."""
-    rates = Rates(0.0, (0, 0, 0))
+    rates = RecentRates(0.0, (0, 0, 0))
     assert rates.of(0.0, (0, 0, 0)) == (0.0, 0.0, 0.0)
     assert rates.of(10.0, (1000, 10_000, 1000)) == (100.0, 1000.0, 100.0)
     for second in range(11, 100):

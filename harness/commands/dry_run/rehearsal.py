@@ -16,7 +16,7 @@ from harness.client.baselines import completion_of_answer
 from harness.client.quirks import text_of
 from harness.client.request_body import Sampling
 from harness.engine.play import play
-from harness.engine.replay import Asked, Conversation
+from harness.engine.replay import Conversation, PendingRequest
 from harness.errors import AgentFailed
 from harness.model import Completion
 
@@ -37,10 +37,10 @@ class Rehearsal:
     replied: int = 0
     is_complete: bool = True
 
-    async def settle(self, asked: Asked) -> Completion:
-        completion = completion_of_answer(self.answer(orjson.loads(asked.body)["messages"]))
-        if not asked.role:
-            self.bodies.append(asked.body)
+    async def settle(self, pending: PendingRequest) -> Completion:
+        completion = completion_of_answer(self.answer(orjson.loads(pending.body)["messages"]))
+        if not pending.role:
+            self.bodies.append(pending.body)
             self.replied += completion.size
         return completion
 

@@ -44,13 +44,13 @@ UNANSWERED = frozenset({"batch_cancelled", "batch_expired", "batch_failed"})
 PAGE = 100
 
 
-class Counts(msgspec.Struct, frozen=True):
+class RequestCounts(msgspec.Struct, frozen=True):
     """Requests of a batch that the provider has answered."""
 
     completed: int = 0
 
 
-class Batch(msgspec.Struct, frozen=True):
+class ProviderBatch(msgspec.Struct, frozen=True):
     """A batch as the provider describes it; its results are in the files."""
 
     id: str
@@ -58,7 +58,7 @@ class Batch(msgspec.Struct, frozen=True):
     input_file_id: str | None = None
     output_file_id: str | None = None
     error_file_id: str | None = None
-    request_counts: Counts | None = None
+    request_counts: RequestCounts | None = None
     metadata: dict[str, Any] | None = None
     errors: Any = None
 
@@ -78,7 +78,7 @@ class BatchApi:
         form.add_field("file", io.BytesIO(content), filename=name, content_type="application/jsonl")
         return _id(await self.call("/files", data=form))
 
-    async def create(self, file: str, label: str) -> Batch:
+    async def create(self, file: str, label: str) -> ProviderBatch:
         """Create a batch of an uploaded file; `label` is our own identifier of it."""
         wanted = {
             "input_file_id": file,
@@ -88,7 +88,7 @@ class BatchApi:
         }
         return _batch(await self.call("/batches", data=orjson.dumps(wanted)))
 
-    async def get(self, batch: str) -> Batch:
+    async def get(self, batch: str) -> ProviderBatch:
         return _batch(await self.call(f"/batches/{quote(batch, safe='')}"))
 
     async def find_file(self, name: str) -> str | None:
@@ -98,7 +98,7 @@ class BatchApi:
                 return _id(listed)
         return None
 
-    async def find_batch(self, file: str, label: str) -> Batch | None:
+    async def find_batch(self, file: str, label: str) -> ProviderBatch | None:
         """Return the batch with our identifier, or of this input file, which not every provider
         needs metadata for."""
         async for listed in self._listed("/batches"):
@@ -111,7 +111,7 @@ class BatchApi:
         """Write the content of a file."""
         await self.call(f"/files/{quote(file, safe='')}/content", into=into)
 
-    def why(self, batch: Batch) -> str:
+    def why(self, batch: ProviderBatch) -> str:
         """Return the provider's words for a batch that failed."""
         found = batch.errors.get("data") if isinstance(batch.errors, dict) else None
         words = [error_text({"error": error}) for error in found or () if isinstance(error, dict)]
@@ -225,9 +225,9 @@ def _id(made: JSON) -> str:
     return found
 
 
-def _batch(made: JSON) -> Batch:
+def _batch(made: JSON) -> ProviderBatch:
     _id(made)
     try:
-        return msgspec.convert(made, Batch)
+        return msgspec.convert(made, ProviderBatch)
     except msgspec.ValidationError as error:
         raise TransportFault("bad_json", f"the reply describes no batch: {error}") from None

@@ -55,8 +55,8 @@ from harness.extensions.batches.api import (
     MOST_REQUESTS,
     PATH,
     UNANSWERED,
-    Batch,
     BatchApi,
+    ProviderBatch,
 )
 from harness.model import JSON, Completion, Load, Reply
 from harness.store.submissions import INSTEAD_OF_BATCHES, BatchJournal, RequestKey, Submission, Wave
@@ -380,7 +380,7 @@ class Waves:
         self._journals[run].created(one, batch.id)
         self._watch(one)
 
-    async def _created(self, one: Submission) -> Batch:
+    async def _created(self, one: Submission) -> ProviderBatch:
         """Return the batch of an uploaded file; create it if the provider does not have it."""
         assert one.file is not None
         if one.doubtful and (found := await self._api.find_batch(one.file, one.label)):
@@ -410,7 +410,7 @@ class Waves:
         now = self._clock()
         watched.due = now + min(LONGEST_POLL, max(FIRST_POLL, POLL_SHARE * (now - watched.since)))
 
-    async def _get(self, batch: str) -> Batch:
+    async def _get(self, batch: str) -> ProviderBatch:
         try:
             return await self._api.get(batch)
         except TransportFault as fault:
@@ -422,7 +422,7 @@ class Waves:
                 ) from None
             raise
 
-    async def _collect(self, run: Run, one: Submission, batch: Batch) -> None:
+    async def _collect(self, run: Run, one: Submission, batch: ProviderBatch) -> None:
         """Save and settle what a batch answered; what it did not answer goes again with the next
         wave."""
         try:
@@ -456,7 +456,7 @@ class Waves:
             self._answer(asked, TransportFault(kind, why, unreachable=kind in UNANSWERED))
         return None
 
-    async def _downloaded(self, batch: Batch, file: BinaryIO) -> None:
+    async def _downloaded(self, batch: ProviderBatch, file: BinaryIO) -> None:
         """Download a batch's results and errors to an empty file. Raise `TransportFault` if they
         are not whole."""
         file.seek(0)
@@ -538,7 +538,7 @@ class Waves:
         self._new |= {asked.key: asked for asked in left}
         return left
 
-    def _failed(self, batch: Batch, unanswered: Sequence[_Request], why: str) -> None:
+    def _failed(self, batch: ProviderBatch, unanswered: Sequence[_Request], why: str) -> None:
         """Draw the conclusions from a batch that failed as a whole. Raise `EndpointStopped` if it
         was the first one, or the last of many."""
         if self._api.is_too_much(why):

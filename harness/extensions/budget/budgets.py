@@ -21,14 +21,13 @@ from harness.cost import HOW_TO_PRICE, SAFE_COMPLETION, Reserved
 from harness.engine.hooks import Hooks, PlayAlone, Say
 from harness.engine.run import Run
 from harness.engine.runner import ModelRunner
-from harness.engine.session import Session
+from harness.engine.session import PlanSession
 from harness.errors import BadInput, TransportFault
-from harness.extensions.budget import TOKENS, TUNING, Cap, words_in
-from harness.extensions.budget import Budget as BudgetOptions
+from harness.extensions.budget import TOKENS, TUNING, Budget, Cap, words_in
 from harness.extensions.budget.ledger import Ledger
-from harness.extensions.budget.meter import Budget, Meter
+from harness.extensions.budget.meter import Meter, SharedBudget
 from harness.model import JSON, Reply
-from harness.options.options import PlayOptions as Command
+from harness.options.options import PlayOptions
 from harness.options.plan import Plan
 from harness.store.manifest import Manifest, part_of
 from harness.store.submissions import pending
@@ -38,7 +37,7 @@ class Budgets(Hooks):
     """Plans with the same budget share it, unless it is for `each`. Ledgers are open as long as the
     runs."""
 
-    def __init__(self, options: BudgetOptions, command: Command) -> None:
+    def __init__(self, options: Budget, command: PlayOptions) -> None:
         self._asked = options.budget
         self._of_queue = command.option("queue") is not None
         self._held = ExitStack()
@@ -46,7 +45,7 @@ class Budgets(Hooks):
         self._caps: dict[str, Cap] = {}
         """Budgets by the names of plans: in their words, and what they allow of what may cost
         something."""
-        self._shared: dict[tuple[Cap, str], Budget] = {}
+        self._shared: dict[tuple[Cap, str], SharedBudget] = {}
         self._ledgers: dict[Path, Ledger] = {}
         self._meters: dict[tuple[Run, str], Meter] = {}
         """By the run and the role whose requests they count; an empty one is the model under
@@ -76,8 +75,8 @@ class Budgets(Hooks):
             cast(JSON, manifest.tuning)[TUNING] = self._words[plan.name]
 
     def before_play(
-        self, sessions: Sequence[Session], play: PlayAlone, say: Say
-    ) -> Sequence[Session]:
+        self, sessions: Sequence[PlanSession], play: PlayAlone, say: Say
+    ) -> Sequence[PlanSession]:
         for session in sessions:
             if cap := self._caps.get(session.plan.name):
                 budget = self._budget(session.plan, session.runs, cap)
@@ -88,14 +87,14 @@ class Budgets(Hooks):
                     self._meters |= {(run, role): meter for run in session.runs}
         return sessions
 
-    def _budget(self, plan: Plan, runs: Sequence[Run], cap: Cap) -> Budget:
+    def _budget(self, plan: Plan, runs: Sequence[Run], cap: Cap) -> SharedBudget:
         """Return the budget of a plan. What the runs' replies took that the ledger of the results
         folder does not have is added to it."""
         if (ledger := self._ledgers.get(plan.results)) is None:
             ledger = self._ledgers[plan.results] = Ledger(plan.results, time.time)
             self._held.callback(ledger.close)
         part = plan.selection.get("part", "")
-        budget = Budget(cap, ledger, part, plan.name if cap.each else None)
+        budget = SharedBudget(cap, ledger, part, plan.name if cap.each else None)
         if not cap.each:
             budget = self._shared.setdefault((cap, part), budget)
         budget.carry(plan.name, sum([_spent(run, cap) for run in runs], Decimal(0)))
@@ -126,7 +125,7 @@ class Budgets(Hooks):
         return metered(runner.callers[role], meter, attempt, note)
 
 
-def _meter(budget: Budget, plan: Plan, role: str, runs: Sequence[Run]) -> Meter:
+def _meter(budget: SharedBudget, plan: Plan, role: str, runs: Sequence[Run]) -> Meter:
     """Return what counts the requests of a plan to the model of a role towards its budget."""
     price = next((run.price_of(role) for run in runs), None) or plan.price
     return Meter(

@@ -39,7 +39,7 @@ NOTHING = Decimal(0)
 NOTHING_UNCLEAR = UnclearTokens()
 
 
-class Budget:
+class SharedBudget:
     """One cap, which may be that of several runs: each has a `Meter` on it, and its amounts in the
     ledger.
 
@@ -191,7 +191,7 @@ class Meter(Allowance):
     held_by = "budget"
 
     def __init__(
-        self, budget: Budget, price: Price | None, most: int | None, run: str = ""
+        self, budget: SharedBudget, price: Price | None, most: int | None, run: str = ""
     ) -> None:
         self.budget = budget
         self.run = run

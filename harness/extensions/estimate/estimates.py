@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from harness.cost import Bill, Cost, rounded
 from harness.engine.accounts import tuning_of
 from harness.engine.run import Run
-from harness.engine.session import Session
+from harness.engine.session import PlanSession
 from harness.store import log
 from harness.store.tally import RunTally
 from harness.ui.words import count, duration
@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """What a plan takes as a whole: requests, tokens of prompts and of completions, and the cost.
 
     `low`, `value` and `high` have a number for each; `left` is the part of `value` that is still to
@@ -66,7 +66,7 @@ def choose(run: Run) -> NDArray[np.int64]:
     )
 
 
-def estimate(session: Session) -> Estimate | None:
+def estimate(session: PlanSession) -> CostEstimate | None:
     """Return what a plan will take, None if too few users of a subset have ended."""
     paid, left, bounds = np.zeros((3, 4)), np.zeros(4), np.zeros((DRAWS, 3, 4))
     busy, seconds, rng = 0.0, [0.0], np.random.default_rng(0)
@@ -94,7 +94,9 @@ def estimate(session: Session) -> Estimate | None:
     high = paid[2] + np.quantile(bounds[:, 2], 1 - BEYOND, axis=0)
     currencies = {price.currency for price in session.unfinished[0].prices_now if price}
     currency = currencies.pop() if len(currencies) == 1 else ""
-    return Estimate(low, paid[1] + left, high, left, max(busy / tuning.most, *seconds), currency)
+    return CostEstimate(
+        low, paid[1] + left, high, left, max(busy / tuning.most, *seconds), currency
+    )
 
 
 def _bills(run: Run) -> tuple[dict[int, Bill], float]:
@@ -127,7 +129,7 @@ def _figures(cost: Cost) -> Array:
     return np.array([(requests, *tokens, amount) for tokens, amount in rows])
 
 
-def lines(name: str, whole: Estimate) -> Iterator[str]:
+def lines(name: str, whole: CostEstimate) -> Iterator[str]:
     """Yield an estimate in words."""
     requests, prompt, completion, amount = zip(whole.value, whole.low, whole.high, strict=True)
     yield f"{name}: the whole run will take about (90 % intervals):"
@@ -138,7 +140,7 @@ def lines(name: str, whole: Estimate) -> Iterator[str]:
     yield f"  time at least {duration(whole.seconds)} more, if replies stay as fast"
 
 
-def in_short(estimates: Iterable[Estimate]) -> str:
+def in_short(estimates: Iterable[CostEstimate]) -> str:
     """Return what all plans will take from now on: their cost in each currency, or their tokens."""
     sums = Counter[str]()
     for whole in estimates:

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from harness.engine.hooks import Hooks, PlayAlone, Say
-from harness.engine.session import Session
+from harness.engine.session import PlanSession
 from harness.errors import BadInput, HarnessError
-from harness.extensions.estimate import Estimate as EstimateOptions
-from harness.extensions.estimate.estimates import Estimate, choose, estimate, in_short, lines
+from harness.extensions.estimate import Estimate
+from harness.extensions.estimate.estimates import CostEstimate, choose, estimate, in_short, lines
 from harness.ui.streams import can_ask, tell
 
 AGREE = "; nobody can be asked here: --yes goes on without asking"
@@ -23,14 +23,14 @@ class Estimated(HarnessError):
 
 
 class FirstUsers(Hooks):
-    def __init__(self, options: EstimateOptions) -> None:
+    def __init__(self, options: Estimate) -> None:
         self._yes = options.yes
         if not options.estimate:
             raise BadInput("--yes is for --estimate")
 
     def before_play(
-        self, sessions: Sequence[Session], play: PlayAlone, say: Say
-    ) -> Sequence[Session]:
+        self, sessions: Sequence[PlanSession], play: PlayAlone, say: Say
+    ) -> Sequence[PlanSession]:
         """Play a few users of each run, print what the whole run will take, and return the sessions
         that continue.
 
@@ -66,7 +66,7 @@ class FirstUsers(Hooks):
                 session.go_on()
         return [session for session in sessions if session.code is None]
 
-    def _agreed(self, estimates: Mapping[str, Estimate | None], say: Say) -> bool:
+    def _agreed(self, estimates: Mapping[str, CostEstimate | None], say: Say) -> bool:
         """Show the estimates; return whether runs continue, by `--yes` or by the user's answer on a
         terminal."""
         known = {name: whole for name, whole in estimates.items() if whole}

@@ -20,7 +20,7 @@ from harness.client.request_body import digest
 from harness.engine.runner import ModelRunner
 from harness.errors import Rejected, TransportFault
 from harness.extensions.batches import Batch as BatchOptions
-from harness.extensions.batches.api import MOST_REQUESTS, Batch, BatchApi, Counts
+from harness.extensions.batches.api import MOST_REQUESTS, BatchApi, ProviderBatch, RequestCounts
 from harness.extensions.batches.batches import Batches
 from harness.extensions.batches.waves import MOST, Waves
 from harness.model import JSON
@@ -71,7 +71,7 @@ class Provider(BatchApi):
         super().__init__(Client(Address("http://there/v1"), timeout=1.0, connections=1))
         self.step: Callable[[Callable[[], Any]], Any] = at_once
         self.files: dict[str, tuple[str, bytes]] = {}
-        self.batches: dict[str, Batch] = {}
+        self.batches: dict[str, ProviderBatch] = {}
         self.ran: Counter[str] = Counter()
         self.answered: Counter[str] = Counter()
         self.operations: Counter[str] = Counter()
@@ -91,8 +91,8 @@ class Provider(BatchApi):
 
         return self._done("upload", act)
 
-    async def create(self, file: str, label: str) -> Batch:
-        def act() -> Batch:
+    async def create(self, file: str, label: str) -> ProviderBatch:
+        def act() -> ProviderBatch:
             number = len(self.batches)
             fate = self._fates[number] if number < len(self._fates) else "completed"
             lines = len(self.files[file][1].splitlines())
@@ -102,7 +102,7 @@ class Provider(BatchApi):
                 fate, self._why = "failed", TOO_MUCH
             else:
                 self.enqueued[f"batch-{number}"] = lines
-            made = Batch(
+            made = ProviderBatch(
                 f"batch-{number}", "in_progress", file, metadata={"behavior_harness": label}
             )
             self.batches[made.id] = made
@@ -111,7 +111,7 @@ class Provider(BatchApi):
 
         return self._done("create", act)
 
-    async def get(self, batch: str) -> Batch:
+    async def get(self, batch: str) -> ProviderBatch:
         self.enqueued.pop(batch, None)
         return self._done("get", lambda: self.batches[batch])
 
@@ -119,7 +119,7 @@ class Provider(BatchApi):
         found = (id for id, (one, _) in self.files.items() if one == name)
         return self._done("find_file", lambda: next(found, None))
 
-    async def find_batch(self, file: str, label: str) -> Batch | None:
+    async def find_batch(self, file: str, label: str) -> ProviderBatch | None:
         found = (batch for batch in self.batches.values() if batch.input_file_id == file)
         return self._done("find_batch", lambda: next(found, None))
 
@@ -144,7 +144,7 @@ class Provider(BatchApi):
         self.files[f"file-{len(self.files)}"] = name, content
         return f"file-{len(self.files) - 1}"
 
-    def _run(self, batch: Batch, fate: str) -> Batch:
+    def _run(self, batch: ProviderBatch, fate: str) -> ProviderBatch:
         assert batch.input_file_id is not None
         if fate == "failed":
             return changed(batch, status=fate, errors={"data": [{"message": self._why}]})
@@ -158,7 +158,7 @@ class Provider(BatchApi):
             status=fate,
             output_file_id=self._kept("output", _jsonl(output)) if output else None,
             error_file_id=self._kept("errors", _jsonl(failed)) if failed else None,
-            request_counts=Counts(len(output)),
+            request_counts=RequestCounts(len(output)),
         )
 
     def _result(self, line: JSON) -> JSON:
@@ -255,8 +255,10 @@ class Losing:
         return made
 
 
-def changed(batch: Batch, **changes: Any) -> Batch:
-    return Batch(**{name: getattr(batch, name) for name in Batch.__struct_fields__} | changes)
+def changed(batch: ProviderBatch, **changes: Any) -> ProviderBatch:
+    return ProviderBatch(
+        **{name: getattr(batch, name) for name in ProviderBatch.__struct_fields__} | changes
+    )
 
 
 def _jsonl(lines: list[JSON]) -> bytes:

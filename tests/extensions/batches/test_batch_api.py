@@ -16,7 +16,7 @@ from harness.client.address import Address
 from harness.client.http import Client
 from harness.errors import EndpointStopped, Rejected, TransportFault
 from harness.extensions.batches import api as batch_api
-from harness.extensions.batches.api import ENDED, Batch, BatchApi
+from harness.extensions.batches.api import ENDED, BatchApi, ProviderBatch
 from tests.support.embedded import session_with
 from tests.support.endpoint_double import batches
 from tests.support.endpoint_double.app import Options
@@ -59,13 +59,13 @@ async def api(options: Options | None = None) -> AsyncIterator[tuple[BatchApi, A
         yield BatchApi(client), stats
 
 
-async def ended(api: BatchApi, batch: Batch) -> Batch:
+async def ended(api: BatchApi, batch: ProviderBatch) -> ProviderBatch:
     while batch.status not in ENDED:
         batch = await api.get(batch.id)
     return batch
 
 
-async def submitted(api: BatchApi, content: bytes) -> Batch:
+async def submitted(api: BatchApi, content: bytes) -> ProviderBatch:
     return await ended(api, await api.create(await api.upload("a.jsonl", content), "label"))
 
 

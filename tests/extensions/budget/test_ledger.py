@@ -11,7 +11,7 @@ from harness.client.transport import Received
 from harness.errors import MachineError
 from harness.extensions.budget import Cap
 from harness.extensions.budget.ledger import NAME, Ledger
-from harness.extensions.budget.meter import Budget, Meter
+from harness.extensions.budget.meter import Meter, SharedBudget
 from harness.model import Completion
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock
@@ -26,9 +26,9 @@ def entries(
     clock: float = MIDNIGHT,
     part: str = "",
     run: str | None = None,
-) -> Budget:
+) -> SharedBudget:
     parsed = Cap.parse(cap)
-    return Budget(parsed, Ledger(folder, lambda: clock), part, run)
+    return SharedBudget(parsed, Ledger(folder, lambda: clock), part, run)
 
 
 def test_two_who_use_a_folder_never_take_more_than_the_cap(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_each_day_has_as_much_and_a_reply_belongs_to_the_day_of_its_request(tmp_
     """UTC; also where midnight passes while requests are in flight."""
     now = [MIDNIGHT - 1]
     cap = Cap.parse("10usd/day")
-    budget = Budget(cap, Ledger(tmp_path, lambda: now[0]))
+    budget = SharedBudget(cap, Ledger(tmp_path, lambda: now[0]))
     meter = Meter(budget, None, 4, "a")
     budget.take(Decimal(4), "a")
     reservation = meter.take(2)

@@ -25,7 +25,7 @@ from harness.errors import GaveUp, Rejected, TransportFault
 from harness.extensions.budget import BudgetReached, Cap
 from harness.extensions.budget.budgets import metered
 from harness.extensions.budget.ledger import Ledger
-from harness.extensions.budget.meter import ENOUGH, SAFE_START, Budget, Meter
+from harness.extensions.budget.meter import ENOUGH, SAFE_START, Meter, SharedBudget
 from harness.model import Completion
 from tests.support import examples, virtual
 
@@ -72,7 +72,7 @@ class InMemory(Ledger):
 
 def meter(cap: str = "5usd", most: int | None = None) -> Meter:
     made = Cap.parse(cap)
-    return Meter(Budget(made, InMemory()), None if made.unit == "tokens" else PRICE, most)
+    return Meter(SharedBudget(made, InMemory()), None if made.unit == "tokens" else PRICE, most)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ class Counting(Meter):
     billed: Decimal = Decimal(0)
 
     def __init__(
-        self, budget: Budget, price: Price | None, most: int | None, takes: dict[int, Decimal]
+        self, budget: SharedBudget, price: Price | None, most: int | None, takes: dict[int, Decimal]
     ) -> None:
         super().__init__(budget, price, most)
         self.takes, self.answered, self.lost_excess, self.billed = takes, [], [], Decimal(0)
@@ -363,7 +363,7 @@ def played(
         for size, length in zip(sizes, longest, strict=True)
     }
     takes = {size: price.of(*of) if price else Decimal(sum(of)) for size, of in usage.items()}
-    budget = Budget(
+    budget = SharedBudget(
         Cap(cap if currency else cap * 100_000, "USD" if currency else "tokens"), InMemory()
     )
     ledger = Counting(budget, price, most, takes)
