@@ -44,9 +44,11 @@ class PassHatK(Means):
         rows, _ = super().tallied(records)
         tries: dict[str, list[int]] = {}
         for record in records:
-            of_user = tries.setdefault(str(record["user_id"]), [0, 0])
-            of_user[0] += record["metrics"][self._metric] == 1
-            of_user[1] += 1
+            value = record["metrics"][self._metric]
+            if value is not None:
+                of_user = tries.setdefault(str(record["user_id"]), [0, 0])
+                of_user[0] += value == 1
+                of_user[1] += 1
         return rows, Counter((successes, count) for successes, count in tries.values())
 
     def further_figures(self, tally: Tries) -> Mapping[str, float | None]:
