@@ -584,7 +584,8 @@ class Benchmark:
     baselines: ClassVar[Mapping[str, Baseline]] = {}
     """Models that need no endpoint: `{"floor": function}` is the model `baseline/floor`. The
     function returns the text of a reply to the messages of a request, `[{"role": ..., "content":
-    ...}]`, and a seed."""
+    ...}]`, and a seed. One with the name of a role answers in it where the benchmark is checked or
+    rehearsed."""
 
     Settings: ClassVar[type[Any]] = NoSettings
     """A frozen dataclass. Its fields are flags of `run` and part of the identity; `resume` reads
@@ -719,6 +720,20 @@ def headline_of(benchmark: Benchmark | type[Benchmark]) -> tuple[str, ...]:
     return tuple(benchmark.scoring.headline) or tuple(
         metric.name for metric in benchmark.metrics[:2]
     )
+
+
+def role_baselines(benchmark: Benchmark | type[Benchmark]) -> dict[str, Baseline]:
+    """Return the baselines that are called as a role is: checks and rehearsals ask them in it."""
+    return {
+        role: benchmark.baselines[role] for role in benchmark.roles if role in benchmark.baselines
+    }
+
+
+def model_baselines(benchmark: Benchmark | type[Benchmark]) -> dict[str, Baseline]:
+    """Return the baselines that stand in for the model under test."""
+    return {
+        name: answer for name, answer in benchmark.baselines.items() if name not in benchmark.roles
+    }
 
 
 def files_needed(benchmark: type[Benchmark], subset: str) -> tuple[str, ...]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.benchmark import Means, Metric
+from harness.document import Block, Heading, Table
 from harness.model import JSON
 
 Tries = Counter[tuple[int, int]]
@@ -50,6 +51,16 @@ class PassHatK(Means):
                 of_user[0] += value == 1
                 of_user[1] += 1
         return rows, Counter((successes, count) for successes, count in tries.values())
+
+    def sections(self, scored: Any) -> Iterable[Block]:
+        names = [metric.name for metric in self.secondary]
+        values = [scored.report.secondary[name].value for name in names]
+        rows = [
+            (name, "undefined" if value is None else f"{100 * value:.2f} %")
+            for name, value in zip(names, values, strict=True)
+        ]
+        yield Heading("All of k repeats succeed")
+        yield Table((self._metric, "mean over users"), tuple(rows))
 
     def further_figures(self, tally: Tries) -> Mapping[str, float | None]:
         return {f"pass^{k}": _mean_pass_hat_k(tally, k) for k in self._ks}

@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 from msgspec import structs
 
-from harness.benchmark import VALID, Benchmark, Means, Task, remark
+from harness.benchmark import VALID, Benchmark, Means, Task, remark, role_baselines
 from harness.benchmarks import registry, tasks
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.user_code import described
@@ -107,7 +107,8 @@ class Subject:
 
     def play(self, task: Task, model: Model) -> Trial:
         saved: dict[tuple[Request, int], Completion] = {}
-        played = asyncio.run(play.play(self.benchmark, task, _answering(model, saved)))
+        ask = _answering(model, self.benchmark, saved)
+        played = asyncio.run(play.play(self.benchmark, task, ask))
         return Trial(task, saved, play.recorded(self.benchmark, task, played))
 
     def requests(self, line: bytes, number: int) -> dict[str, list[tuple[Request, int]]]:
@@ -121,7 +122,10 @@ class Subject:
         """Return the records of all users, played at the same time, then measured."""
 
         async def play_all() -> list[Any]:
-            plays = (play.play(self.benchmark, task, _answering(model, {})) for task in self.tasks)
+            plays = (
+                play.play(self.benchmark, task, _answering(model, self.benchmark, {}))
+                for task in self.tasks
+            )
             return await asyncio.gather(*plays)
 
         users = zip(self.tasks, asyncio.run(play_all()), strict=True)
@@ -146,13 +150,25 @@ class Subject:
         return data
 
 
-def _answering(model: Model, saved: dict[tuple[Request, int], Completion]) -> Ask:
-    """Return the `ask` of one user; it adds to `saved`."""
-    reply = model()
+def _answering(
+    model: Model, benchmark: Benchmark, saved: dict[tuple[Request, int], Completion]
+) -> Ask:
+    """Return the `ask` of one user; it adds to `saved`. In roles the benchmark's baselines
+    answer."""
+    reply_of_model = model()
+    replies_of_roles = {
+        role: baseline_model(answer)() for role, answer in role_baselines(benchmark).items()
+    }
     sent = Counter[Request]()
 
     async def ask(request: Request) -> Completion:
         await asyncio.sleep(0)  # as over a network, others run meanwhile
+        role = request.role
+        if role and role not in replies_of_roles:
+            raise BenchmarkError(
+                f"asks the role {role}: to check that, declare a baseline of this name"
+            )
+        reply = replies_of_roles[role] if role else reply_of_model
         answer = completion_of_answer(reply(request))
         characters = sum(len(message.text) for message in request.messages)
         completion = structs.replace(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-from harness.benchmark import Benchmark, files_needed
+from harness.benchmark import Benchmark, files_needed, model_baselines
 from harness.benchmarks import registry
 from harness.benchmarks.files import DOCUMENT_MOST, input_file
 from harness.benchmarks.tasks import how_to_get
@@ -117,7 +117,7 @@ def models_of(cls: type[Benchmark], replies: list[str]) -> dict[str, Model]:
     """Return the models: the benchmark's baselines (all baselines for a shipped one), replies,
     garbage."""
     models: dict[str, Model] = {"garbage": checking.garbage}
-    baselines = dict(cls.baselines)
+    baselines = model_baselines(cls)
     if registry.is_shipped(cls.name):
         baselines |= registry.baselines()
     for name, answer in baselines.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from harness.benchmark import Benchmark, Task
+from harness.benchmark import Benchmark, Task, model_baselines, role_baselines
 from harness.benchmarks import registry
 from harness.client.baselines import completion_of_answer
 from harness.client.quirks import text_of
@@ -18,7 +18,7 @@ from harness.client.request_body import Sampling
 from harness.engine.play import play
 from harness.engine.replay import Conversation, PendingRequest
 from harness.errors import AgentFailed
-from harness.model import Completion
+from harness.model import Baseline, Completion
 
 
 class _NoAnswer(Exception):
@@ -33,12 +33,16 @@ class Rehearsal:
     key: str
     steps: int
     answer: Callable[[Sequence[Mapping[str, Any]]], str | Mapping[str, Any]]
+    roles: Mapping[str, Baseline]
     bodies: list[bytes] = field(default_factory=list)
     replied: int = 0
     is_complete: bool = True
 
     async def settle(self, pending: PendingRequest) -> Completion:
-        completion = completion_of_answer(self.answer(orjson.loads(pending.body)["messages"]))
+        messages = orjson.loads(pending.body)["messages"]
+        if pending.role in self.roles:
+            return completion_of_answer(self.roles[pending.role](messages, 0))
+        completion = completion_of_answer(self.answer(messages))
         if not pending.role:
             self.bodies.append(pending.body)
             self.replied += completion.size
@@ -61,7 +65,8 @@ def rehearsed(
     loop: asyncio.Runner,
 ) -> Rehearsal:
     """Return the requests of a user's repeat."""
-    rehearsal = Rehearsal(task.key, task.steps, _answerer(benchmark))
+    answerer, roles = _answerer(benchmark), role_baselines(benchmark)
+    rehearsal = Rehearsal(task.key, task.steps, answerer, roles)
     conversation = Conversation(sampling.of_repeat(repeat), {}, task.steps, rehearsal.settle)
     try:
         loop.run(play(benchmark, task, conversation.ask, repeat))
@@ -75,13 +80,11 @@ def _answerer(
 ) -> Callable[[Sequence[Mapping[str, Any]]], str | Mapping[str, Any]]:
     """Return what answers messages as a baseline of the benchmark does; it raises `_NoAnswer` if
     none can."""
-    benchmark_baselines = next(iter(benchmark.baselines.values()), None)
+    first_baseline = next(iter(model_baselines(benchmark).values()), None)
 
-    def answer(
-        messages: Sequence[Mapping[str, Any]],
-    ) -> str | Mapping[str, Any]:
-        if benchmark_baselines is not None:
-            return benchmark_baselines(messages, 0)
+    def answer(messages: Sequence[Mapping[str, Any]]) -> str | Mapping[str, Any]:
+        if first_baseline is not None:
+            return first_baseline(messages, 0)
         name = registry.reader(text_of({**messages[-1]}))
         if name is None:
             raise _NoAnswer
