@@ -226,12 +226,12 @@ class Cost(Struct, frozen=True, kw_only=True):
         high: Decimal | UnsetType = UNSET
         if price and not isinstance(self.most_prompt_tokens, UnsetType):
             fewest, most = self.bounds
-            low = price.of(*fewest, self.most_cached_tokens or self.cached_tokens)
-            high = price.of(*most, self.cached_tokens)
+            low = price.amount(*fewest, self.most_cached_tokens or self.cached_tokens)
+            high = price.amount(*most, self.cached_tokens)
         return structs.replace(
             self,
             price=price,
-            amount=price.of(*self.tokens, self.cached_tokens) if price else None,
+            amount=price.amount(*self.tokens, self.cached_tokens) if price else None,
             low=low,
             high=high,
             shares=UNSET,

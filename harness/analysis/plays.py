@@ -77,7 +77,7 @@ class Plays:
         self._index = index
         self._loop = loop
         self._sampling = sampling_again(run.manifest)
-        self._replies = Replies(run.files.responses, index.of, lambda: None)
+        self._replies = Replies(run.files.responses, index.position_of, lambda: None)
         # Read them all; what is wrong with lines is for `verify`.
         deque(self._replies.findings(), maxlen=0)
 

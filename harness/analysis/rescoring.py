@@ -134,7 +134,7 @@ def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Ite
     `diverged`.
     """
     for record in job.store.records():
-        position = job.index.of(record.data)
+        position = job.index.position_of(record.data)
         assert position is not None  # `records` yields users of the index only
         task = job.task(position)
         if loop is None:

@@ -44,10 +44,10 @@ ABANDONED = TransportFault("abandoned", "this try was cancelled")
 """For the limiter: neither an answer nor a refusal, and possibly billed."""
 SILENT = TransportFault("timeout", "no reply to a request for one token")
 PROBE, OUTAGE = "probe", "outage"
-"""Kinds of the `Notice` of a request for one token, the latter where it was not answered."""
+"""Kinds of the `RequestEvent` of a request for one token, the latter where it was not answered."""
 
 
-class Notice(TransportFault):
+class RequestEvent(TransportFault):
     """For `Warn`: what is no failed try, counted and logged by its kind. `sent` are the bytes of a
     request of its own, which may be billed."""
 
@@ -57,7 +57,7 @@ class Notice(TransportFault):
 
 
 Warn = Callable[[TransportFault, int], None]
-"""Called for every failed or `ABANDONED` try of a request, with its number, and with a `Notice` on
+"""Called for every failed or `ABANDONED` try of a request, with its number, and with a `RequestEvent` on
 one."""
 
 
@@ -164,7 +164,7 @@ class Allowance:
 
 UNLIMITED = Allowance()
 
-Trying = Callable[[Attempt], Awaitable[Reply]]
+MakeAttempt = Callable[[Attempt], Awaitable[Reply]]
 """Tries a request, when its turn comes. Raises `TransportFault`, and as `Caller.complete` does."""
 
 
@@ -186,7 +186,7 @@ class Caller:
     """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not
     wait.
 
-    `trying` is what tries a request, with at most `at_once` tries in flight: by default `attempt`,
+    `make_attempt` is what tries a request, with at most `at_once` tries in flight: by default `attempt`,
     and one. `allowance` is what requests may take. `probe` is the body of the smallest request, for
     one token.
     """
@@ -202,7 +202,7 @@ class Caller:
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         rng: random.Random | None = None,
     ) -> None:
-        self.trying: Trying = self.attempt
+        self.make_attempt: MakeAttempt = self.attempt
         self.at_once = 1
         self.allowance = UNLIMITED
         self.traffic = Traffic()
@@ -237,7 +237,7 @@ class Caller:
             self.health.failed_before(tries)
         first = Attempt(body, rank, user, 1 + max(failed_before), warn, tries)
         try:
-            return await self.trying(first)
+            return await self.make_attempt(first)
         except TransportFault as fault:
             self._warn(first, fault)
         return await self._retry(first)
@@ -254,7 +254,7 @@ class Caller:
             attempt = attempt._replace(number=attempt.number + 1)
             self.traffic.retries += 1
             try:
-                return await self.trying(attempt)
+                return await self.make_attempt(attempt)
             except TransportFault as fault:
                 self._warn(attempt, fault)
                 raise
@@ -390,10 +390,10 @@ class Caller:
             for part in attempt.parts:
                 part.ended(received, fault or (received and SILENT))
             size = len(self._probe)
-            notice = Notice(PROBE, "answered", size)
+            notice = RequestEvent(PROBE, "answered", size)
             if fault:
                 kind = PROBE if fault.refusal or fault is ABANDONED else OUTAGE
-                notice = Notice(kind, f"{fault.kind}: {fault.detail}", size * fault.billed)
+                notice = RequestEvent(kind, f"{fault.kind}: {fault.detail}", size * fault.billed)
             attempt.warn(notice, attempt.number)
             self.limiter.release(0.0, ABANDONED, is_alone, tokens, used)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
-from harness.client.caller import Trying
+from harness.client.caller import MakeAttempt
 from harness.cost import Rate
 from harness.engine.accounts import OpenRunners
 from harness.engine.events import SessionEvent
@@ -81,7 +81,7 @@ class Hooks:
         """Wrap how a request is sent until it is answered."""
         return send
 
-    def wrap_attempt(self, runner: ModelRunner, role: str, attempt: Trying) -> Trying:
+    def wrap_attempt(self, runner: ModelRunner, role: str, attempt: MakeAttempt) -> MakeAttempt:
         """Wrap each try of the requests of a runner to the model of a role; an empty one is the
         model under test."""
         return attempt
@@ -97,6 +97,6 @@ def extend(runner: ModelRunner, hooks: Sequence[Hooks]) -> None:
         runner.settle = one.wrap_settle(runner.settle)
         runner.send = one.wrap_send(runner.send)
         for role, caller in runner.callers.items():
-            caller.trying = one.wrap_attempt(runner, role, caller.trying)
+            caller.make_attempt = one.wrap_attempt(runner, role, caller.make_attempt)
         if task := one.runner_task(runner):
             runner.tasks.append(task)

@@ -20,7 +20,7 @@ import anyio
 import numpy as np
 
 from harness.benchmarks.user_code import guarded
-from harness.client.caller import ABANDONED, Caller, Notice, Warn
+from harness.client.caller import ABANDONED, Caller, RequestEvent, Warn
 from harness.defaults import GRACE_SECONDS
 from harness.engine.answers import Answers
 from harness.engine.commit import GroupCommit
@@ -484,14 +484,14 @@ class User:
         """Log what became of a try of a request, by which later sessions count its tries."""
         run, request = self.run, pending.digest
         billed: JSON = {}
-        size = fault.sent if isinstance(fault, Notice) else len(pending.body) * fault.billed
+        size = fault.sent if isinstance(fault, RequestEvent) else len(pending.body) * fault.billed
         if pending.role in run.billed_roles and size:
             billed = {"sent": size, **run.store.rates[pending.role].data}
         if fault is ABANDONED:
             if billed:
                 run.store.event("unanswered", **self.about, **billed, try_number=number)
             return None
-        if isinstance(fault, Notice):
+        if isinstance(fault, RequestEvent):
             return run.store.event(
                 fault.kind, **self.about, detail=fault.detail, try_number=number, **billed
             )

@@ -258,7 +258,7 @@ class RunStore:
         Only of users that are not done, since they were last given up."""
         given_up: dict[int | None, float] = {}
         for _, data in log.objects(self.files.failures):
-            given_up[index.of(data)] = _time(data) + EVENT_SECONDS
+            given_up[index.position_of(data)] = _time(data) + EVENT_SECONDS
         found: dict[tuple[str, str], tuple[int, int]] = {}
         for _, data in log.objects(self.files.events):
             self.beat()
@@ -271,7 +271,7 @@ class RunStore:
                 or data.get("kind") in NO_FAILURE
             ):
                 continue
-            position = index.of(data)
+            position = index.position_of(data)
             if (
                 position is not None
                 and not self.done[position]
@@ -487,7 +487,7 @@ class RunStore:
         for line, data in log.objects(self.files.responses):
             self.beat()
             self.tally.add_reply(data)
-            position = index.of(data)
+            position = index.position_of(data)
             if position is not None and not done[position]:
                 self._saved.setdefault(position, []).append(line.offset)
                 self._saved_of_roles[position] += bool(role_of(str(data.get("request"))))

@@ -36,7 +36,7 @@ class RunTally:
         """Count a line of the responses, if it is one as the harness writes it."""
         self.add(
             completion_of(line),
-            Rate.of(line),
+            Rate.of_line(line),
             count_of(line.get("sent")),
             line.get("reused"),
             line.get("endpoint"),
@@ -79,7 +79,9 @@ class RunTally:
     def _lose(self, line: JSON) -> None:
         """Count requests by their number (`requests`, 1 without) and bytes (`sent`)."""
         if line.get("sent") is not None:
-            self.bill.lose(Rate.of(line), count_of(line.get("requests", 1)), count_of(line["sent"]))
+            self.bill.lose(
+                Rate.of_line(line), count_of(line.get("requests", 1)), count_of(line["sent"])
+            )
 
 
 def tally_of(files: RunFiles) -> RunTally:

@@ -20,8 +20,8 @@ from harness.client.caller import (
     LONGEST_WAIT,
     WAIT_FOR_AN_ADDRESS,
     Caller,
-    Notice,
     Reply,
+    RequestEvent,
     pause_before,
 )
 from harness.client.control import FixedControl
@@ -124,7 +124,7 @@ class Stage:
 
     async def call(self) -> Reply:
         def warn(fault: TransportFault, number: int) -> None:
-            if not isinstance(fault, Notice):
+            if not isinstance(fault, RequestEvent):
                 self.warned.append((fault.kind, number))
 
         return await self.caller.complete(b"{}", 1, "user", warn)
@@ -301,7 +301,7 @@ async def test_cancelled_pause_and_cancelled_try_leave_no_trace() -> None:
 @in_virtual_time
 async def test_probe_that_is_cancelled_shows_no_outage() -> None:
     """A run that is stopped meanwhile keeps what counts; the probe may be billed all the same."""
-    reached, notices = anyio.Event(), list[Notice]()
+    reached, notices = anyio.Event(), list[RequestEvent]()
 
     async def send(body: bytes, user: str = "") -> Received:
         if body != PROBE:
@@ -311,7 +311,7 @@ async def test_probe_that_is_cancelled_shows_no_outage() -> None:
         raise AssertionError
 
     def warn(fault: TransportFault, number: int) -> None:
-        if isinstance(fault, Notice):
+        if isinstance(fault, RequestEvent):
             notices.append(fault)
 
     stage = Stage([BUSY])

@@ -191,7 +191,7 @@ def _plan_lines(
     price = plan.price if addressed else None
     if price is not None:
         price = _rate(plan, hooks).among([price]) or price
-        amount = rounded(price.of(prompt_tokens, reply_tokens))
+        amount = rounded(price.amount(prompt_tokens, reply_tokens))
         yield f"  cost: about {amount} {price.currency}, {price.described}"
     elif plan.found is not None:
         yield "  cost: not known, without a price for this model at this address"

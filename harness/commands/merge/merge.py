@@ -280,7 +280,7 @@ def _take_prices(parts: Sequence[LockedPart], merged: Manifest) -> list[list[int
 
 def _at_price(line: JSON, places: Sequence[int]) -> JSON:
     """Return a line with the place that its price has in the merged run; the first is left out."""
-    place = places[min(Rate.of(line).price, len(places) - 1)]
+    place = places[min(Rate.of_line(line).price, len(places) - 1)]
     line = {name: value for name, value in line.items() if name != "price"}
     if place:
         line["price"] = place
@@ -305,7 +305,7 @@ def _write_lines(
                 has_user = np.where(owners == 0, selected, owners == part.number)
                 is_moved = places != list(range(len(places)))
                 for line, data in objects(getattr(part.files, name)):
-                    position = index.of(data)
+                    position = index.position_of(data)
                     if position is not None and not has_user[position]:
                         continue
                     if is_moved and "sent" in data:

@@ -151,7 +151,7 @@ class Check:
     def _counted(self, line: JSON) -> int | None:
         """Count a saved response; return whose it is."""
         self._tally.add_reply(line)
-        return self._index.of(line)
+        return self._index.position_of(line)
 
     def _saw_failure(self, data: JSON) -> None:
         """Note a failed user, if the task is unchanged."""

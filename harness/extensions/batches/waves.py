@@ -250,7 +250,7 @@ class Waves:
     def load(self) -> Load:
         """Return how far the last wave is, and what is at the provider."""
         number = max(journal.waves for journal in self._journals.values())
-        wave = Wave.of(number, [one for _, one in self._outstanding])
+        wave = Wave.of_batches(number, [one for _, one in self._outstanding])
         return (
             f"wave {wave.number}",
             f"{plural(wave.batches, 'batch', 'batches')} in progress",

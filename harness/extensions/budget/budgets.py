@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from msgspec import UnsetType
 
-from harness.client.caller import Attempt, Caller, NotNow, Trying
+from harness.client.caller import Attempt, Caller, MakeAttempt, NotNow
 from harness.client.transport import Received
 from harness.cost import HOW_TO_PRICE, SAFE_COMPLETION, Reserved
 from harness.engine.hooks import Hooks, PlayAlone, Say
@@ -117,7 +117,7 @@ class Budgets(Hooks):
         cap = Cap.parse(str(self._words[plan.name]))
         return ["--budget", str(cap._replace(amount=2 * cap.amount))]
 
-    def wrap_attempt(self, runner: ModelRunner, role: str, attempt: Trying) -> Trying:
+    def wrap_attempt(self, runner: ModelRunner, role: str, attempt: MakeAttempt) -> MakeAttempt:
         meter = self._meters.get((runner.runs[0], role))
         if meter is None:
             return attempt
@@ -201,7 +201,7 @@ class _Paid:
         self.meter.settle(self.reserved, self.size, received, fault)
 
 
-def metered(caller: Caller, meter: Meter, trying: Trying, note: Say) -> Trying:
+def metered(caller: Caller, meter: Meter, make_attempt: MakeAttempt, note: Say) -> MakeAttempt:
     """Return what tries a request within a budget, which the caller's other requests count towards,
     too.
 
@@ -216,7 +216,7 @@ def metered(caller: Caller, meter: Meter, trying: Trying, note: Say) -> Trying:
         with ExitStack() as looking:
             one = one._replace(parts=(*one.parts, _Paid(meter, size, looking)))
             try:
-                return await trying(one)
+                return await make_attempt(one)
             except _NoRoom:
                 meter.waiting += 1
                 looking.callback(meter.found)
@@ -227,7 +227,7 @@ def metered(caller: Caller, meter: Meter, trying: Trying, note: Say) -> Trying:
             while True:
                 await meter.room(size)
                 try:
-                    return await trying(one)
+                    return await make_attempt(one)
                 except _NoRoom:
                     continue
 

@@ -361,7 +361,7 @@ class Meter(Allowance):
 
     def _amount(self, prompt: int, completion: int, cached: int = 0) -> Decimal:
         return (
-            self._price.of(prompt, completion, cached)
+            self._price.amount(prompt, completion, cached)
             if self._price
             else Decimal(prompt + completion)
         )

@@ -108,7 +108,7 @@ def _bills(run: Run) -> tuple[dict[int, Bill], float]:
     for _, line in chain(
         log.objects(run.store.files.responses), log.objects(run.store.files.events)
     ):
-        if (position := run.index.of(line)) not in tallies:
+        if (position := run.index.position_of(line)) not in tallies:
             continue
         if "completion" in line:
             tallies[position].add_reply(line)

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import cast
 
-from harness.client.caller import Attempt, Caller, Notice, Trying, Warn
+from harness.client.caller import Attempt, Caller, MakeAttempt, RequestEvent, Warn
 from harness.client.health import FailedTries
 from harness.client.transport import Received
 from harness.engine.hooks import Hooks
@@ -34,7 +34,7 @@ class Hedging(Hooks):
         if multiple:
             cast(JSON, manifest.tuning)[TUNING] = multiple
 
-    def wrap_attempt(self, runner: ModelRunner, role: str, attempt: Trying) -> Trying:
+    def wrap_attempt(self, runner: ModelRunner, role: str, attempt: MakeAttempt) -> MakeAttempt:
         return hedged(runner.callers[role], multiple_of(runner.runs[0].manifest), attempt)
 
     def wrap_send(self, send: Send) -> Send:
@@ -66,7 +66,7 @@ class _Race:
         self.won = self.won or (received is not None and fault is None)
 
 
-def hedged(caller: Caller, multiple: float, trying: Trying) -> Trying:
+def hedged(caller: Caller, multiple: float, make_attempt: MakeAttempt) -> MakeAttempt:
     """Return what sends a try that takes a `multiple` of the 99th percentile a second time, to
     whichever replica has room.
 
@@ -74,7 +74,7 @@ def hedged(caller: Caller, multiple: float, trying: Trying) -> Trying:
     towards the rates. A fault of one waits for the other.
     """
     if not multiple:
-        return trying
+        return make_attempt
     caller.at_once = 2
     clock = caller.limiter.slots.clock
 
@@ -88,7 +88,7 @@ def hedged(caller: Caller, multiple: float, trying: Trying) -> Trying:
     async def twice(one: Attempt) -> Reply:
         race = _Race()
         one = one._replace(parts=(*one.parts, race))
-        first, second = _started(trying, one), FailedTries()
+        first, second = _started(make_attempt, one), FailedTries()
         first.add_done_callback(lambda _: race.sent.set())  # it may end without having been sent
         tries = {first}
         try:
@@ -98,10 +98,10 @@ def hedged(caller: Caller, multiple: float, trying: Trying) -> Trying:
                 done, _ = await asyncio.wait(tries, timeout=left)
             if not done:
                 caller.traffic.notices[HEDGED] += 1
-                one.warn(Notice(HEDGED, f"no reply within {clock() - start:.0f} s"), one.number)
-                tries.add(
-                    _started(trying, one._replace(user="", number=one.number + 1, tries=second))
-                )
+                detail = f"no reply within {clock() - start:.0f} s"
+                one.warn(RequestEvent(HEDGED, detail), one.number)
+                hedge = one._replace(user="", number=one.number + 1, tries=second)
+                tries.add(_started(make_attempt, hedge))
             return await _first(tries)
         finally:
             for each in tries:
@@ -114,9 +114,9 @@ def hedged(caller: Caller, multiple: float, trying: Trying) -> Trying:
     return twice
 
 
-def _started(trying: Trying, one: Attempt) -> asyncio.Task[Reply]:
+def _started(make_attempt: MakeAttempt, one: Attempt) -> asyncio.Task[Reply]:
     async def tried() -> Reply:
-        return await trying(one)
+        return await make_attempt(one)
 
     return asyncio.create_task(tried())
 

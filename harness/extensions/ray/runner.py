@@ -139,7 +139,7 @@ class PartsRunner(ModelRunner):
             for line, data in objects(getattr(run.store.files, log)):
                 if log == "events" and data.get("what") != "retry":
                     continue
-                position = run.index.of(data)
+                position = run.index.position_of(data)
                 owner = -1 if position is None else owners[position // run.index.repeats]
                 if owner >= 0:
                     parts[owner].saved[log].append((line.offset, line.size))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from harness.cli import main
-from harness.client.caller import Caller, Trying
+from harness.client.caller import Caller, MakeAttempt
 from harness.engine.hooks import Hooks
 from harness.engine.runner import ModelRunner
 from harness.extensions.budget.budgets import metered
@@ -24,7 +24,7 @@ class Within(Hooks):
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
-    def wrap_attempt(self, runner: ModelRunner, role: str, attempt: Trying) -> Trying:
+    def wrap_attempt(self, runner: ModelRunner, role: str, attempt: MakeAttempt) -> MakeAttempt:
         return metered(runner.caller, self._meter, attempt, print)
 
 
@@ -35,7 +35,7 @@ def test_budget_holds_where_tries_race(**case: Any) -> None:
     hedging = pytest.importorskip("harness.extensions.hedging.hedging")
 
     def prepare(caller: Caller) -> None:
-        caller.trying = hedging.hedged(caller, 1.0, caller.trying)
+        caller.make_attempt = hedging.hedged(caller, 1.0, caller.make_attempt)
 
     ledger, took = of_meter.played(**case, prepare=prepare)
     assert ledger.spent - ledger.lost >= took

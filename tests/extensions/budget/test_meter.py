@@ -104,8 +104,8 @@ def test_other_words_are_refused(text: str) -> None:
 
 def test_first_requests_reserve_a_token_a_byte_and_a_long_completion() -> None:
     """Before any reply nothing is known, so no tokenizer may exceed the estimate."""
-    assert meter().estimate(1000) == PRICE.of(1000, SAFE_START)
-    assert meter(most=50).estimate(1000) == PRICE.of(1000, 50)
+    assert meter().estimate(1000) == PRICE.amount(1000, SAFE_START)
+    assert meter(most=50).estimate(1000) == PRICE.amount(1000, 50)
     assert meter("1Mtok").estimate(1000) == 1000 + SAFE_START
 
 
@@ -116,21 +116,21 @@ def test_estimates_follow_the_replies_once_there_are_enough() -> None:
     for length in range(ENOUGH):
         made.settle(NOTHING_RESERVED, 1000, received(300, 100 + length), None)
     made.settle(NOTHING_RESERVED, 1000, received(400, 50), None)
-    assert made.estimate(2000) == PRICE.of(800, 100 + ENOUGH - 1)
+    assert made.estimate(2000) == PRICE.amount(800, 100 + ENOUGH - 1)
 
 
 def test_single_long_reply_of_many_is_no_measure_of_the_rest() -> None:
     made = meter()
     for length in [9000, *[100] * 200]:
         made.settle(NOTHING_RESERVED, 1000, received(300, length), None)
-    assert made.estimate(1000) == PRICE.of(300, 100)
+    assert made.estimate(1000) == PRICE.amount(300, 100)
 
 
 def test_usage_settles_with_its_discount() -> None:
     """Cached tokens cost what the price says, as in the cost of the run."""
     made = meter()
     made.settle(NOTHING_RESERVED, 3000, received(1000, 10, cached=800), None)
-    assert made.spent == made.budget.spent == PRICE.of(1000, 10, 800)
+    assert made.spent == made.budget.spent == PRICE.amount(1000, 10, 800)
 
 
 def test_reply_without_usage_costs_the_most_that_it_may() -> None:
@@ -139,7 +139,7 @@ def test_reply_without_usage_costs_the_most_that_it_may() -> None:
     for most, out in ((None, SAFE_START + len("好".encode())), (300, 300)):
         made = meter(most=most)
         made.settle(NOTHING_RESERVED, 1000, received(None, None), None)
-        assert made.spent == PRICE.of(1000, out)
+        assert made.spent == PRICE.amount(1000, out)
 
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))
@@ -180,7 +180,7 @@ def test_request_that_does_not_fit_waits_for_what_others_give_back() -> None:
         stage = Provider({50: (20, 10), 90: (50, 20), 10: (5, 5)}, random.Random(1), 0.0)
         limiter = Limiter(Slots(FixedControl(4), virtual.now))
         caller = Caller(stage, limiter, Limits(0, 900.0), probe=b"?", clock=virtual.now)
-        caller.trying = metered(caller, made, caller.trying, print)
+        caller.make_attempt = metered(caller, made, caller.make_attempt, print)
         tries = [
             asyncio.create_task(caller.complete(bytes(size), 1, "u", nobody))
             for size in (50, 90, 10)
@@ -216,7 +216,7 @@ def test_probe_counts_by_its_own_usage_and_teaches_nothing() -> None:
 
         limiter = Limiter(Slots(FixedControl(4), virtual.now))
         caller = Caller(Failing(), limiter, Limits(8, 900.0), probe=bytes(1), clock=virtual.now)
-        caller.trying = metered(caller, made, caller.trying, print)
+        caller.make_attempt = metered(caller, made, caller.make_attempt, print)
         await caller.complete(bytes(50), 1, "u", nobody)
         assert (made.spent, made.budget.reserved, limiter.in_flight) == (
             Decimal(2 + 30),
@@ -362,7 +362,7 @@ def played(
         size: (round(size * rng.uniform(0.2, 1.0)), length)
         for size, length in zip(sizes, longest, strict=True)
     }
-    takes = {size: price.of(*of) if price else Decimal(sum(of)) for size, of in usage.items()}
+    takes = {size: price.amount(*of) if price else Decimal(sum(of)) for size, of in usage.items()}
     budget = SharedBudget(
         Cap(cap if currency else cap * 100_000, "USD" if currency else "tokens"), InMemory()
     )
@@ -383,7 +383,7 @@ def played(
         caller = Caller(
             provider, limiter, limits, probe=b"?", clock=virtual.now, sleep=asyncio.sleep, rng=rng
         )
-        caller.trying = metered(caller, ledger, caller.trying, print)
+        caller.make_attempt = metered(caller, ledger, caller.make_attempt, print)
         prepare(caller)
         await asyncio.gather(*[ask(caller, size) for size in sizes])
 

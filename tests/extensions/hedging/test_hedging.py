@@ -46,7 +46,7 @@ class World:
         self.rates = Rates(600.0, None, 0.0)
         self.limiter = Limiter(Slots(FixedControl(slots), virtual.now, self.rates))
         self.caller = Caller(self, self.limiter, Limits(2, 900.0), probe=b"?", clock=virtual.now)
-        self.caller.trying = hedged(self.caller, hedge, self.caller.trying)
+        self.caller.make_attempt = hedged(self.caller, hedge, self.caller.make_attempt)
 
     async def send(self, body: bytes, user: str = "") -> Received:
         name = body.decode()

@@ -147,7 +147,7 @@ def test_amounts_are_exact(
     expected = (expected + out * Fraction(completion)) / 10**6
     cost = Cost(prompt_tokens=into, cached_tokens=hit, completion_tokens=out).at(price)
     assert cost.amount is not None and Fraction(cost.amount) == expected == Fraction(
-        price.of(into, out, hit)
+        price.amount(into, out, hit)
     )
     assert msgspec.convert(msgspec.to_builtins(cost), Cost) == cost
 
