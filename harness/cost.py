@@ -29,7 +29,7 @@ from harness.model import JSON, Money, RunUsage
 
 EXACT = Context(prec=100, traps=[Inexact])
 """More digits than any amount has; a rounded one would be an error."""
-MOST = Decimal(10) ** 9
+MAX_PRICE = Decimal(10) ** 9
 """Of a currency, for a million tokens."""
 DIGITS = 12
 """Decimal places of a price, and of the cost of one user."""
@@ -78,7 +78,9 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
         if not CODE.fullmatch(self.currency):
             raise ValueError("expected a currency of three capital letters, such as USD or CNY")
         for number in filter(None, (self.prompt, self.completion, self.cached, self.deferred)):
-            if not (number.is_finite() and 0 <= number <= MOST and round(number, DIGITS) == number):
+            if not (
+                number.is_finite() and 0 <= number <= MAX_PRICE and round(number, DIGITS) == number
+            ):
                 raise ValueError(f"expected prices from 0 with at most {DIGITS} decimal places")
 
     @property

@@ -188,7 +188,7 @@ class CallError(OfKind):
     pass
 
 
-REFUSED = "http_429"
+TOO_MANY_REQUESTS = "http_429"
 
 
 class TransportFault(CallError):
@@ -228,7 +228,9 @@ class TransportFault(CallError):
     def asks_to_wait(self) -> bool:
         """Whether the endpoint serves, but not this many or this often: that is paced, and no
         failed try."""
-        return self.kind == REFUSED or (self.kind == "http_503" and self.retry_after is not None)
+        return self.kind == TOO_MANY_REQUESTS or (
+            self.kind == "http_503" and self.retry_after is not None
+        )
 
 
 class Rejected(CallError):

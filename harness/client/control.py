@@ -30,7 +30,7 @@ EVIDENCE = 16
 """Answers in a window below which a mean latency is too uncertain."""
 COMPARABLE = 1.25
 """Growth below which two levels' throughputs differ by less than the noise of one window."""
-ENOUGH, MOST, PER_ANSWER = 5.0, 6.0, 0.75
+LOAD_SCORE, MAX_SCORE, SCORE_PER_ANSWER = 5.0, 6.0, 0.75
 """Score at which refusals that may be chance mean load, its largest value, and what an answer takes
 from it; a refusal adds 1. So a share of refusals below 3 in 7 tries, if they are spread evenly, is
 not load: where no slot is free, a slot that a refusal leaves is refused again at once. An endpoint
@@ -76,7 +76,7 @@ class AdaptiveControl:
         """Note an answer after `seconds`; `pressed`: all slots were taken, or requests waited for
         one."""
         self._pressed |= pressed
-        self._score = max(0.0, self._score - PER_ANSWER)
+        self._score = max(0.0, self._score - SCORE_PER_ANSWER)
         self._by_chance = max(0, self._by_chance - 1)
         if now - seconds < self._since:
             return  # sent under another limit, or before this one had its effect
@@ -92,10 +92,10 @@ class AdaptiveControl:
         new evidence: they take it to half at most.
         """
         alone, has_held = self._score < 1.0, self.limit <= self._held
-        self._score = min(MOST, self._score + 1.0)
+        self._score = min(MAX_SCORE, self._score + 1.0)
         if alone and has_held:
             self._by_chance, self._hold = MEMORY, 0
-        if (self._by_chance or in_flight <= self.limit // 2) and self._score < ENOUGH:
+        if (self._by_chance or in_flight <= self.limit // 2) and self._score < LOAD_SCORE:
             return  # a falling capacity refuses near the limit first
         self._by_chance //= 4  # the more refusals mean load, the sooner one alone is enough again
         if now - seconds < self._burst_began:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 REPLIES = 512
 """Latency is computed from this many last replies: exact quantiles, whatever the distribution."""
-ENOUGH = 20
+MIN_REPLIES = 20
 """Replies before a 99th percentile is taken as the usual."""
 BEYOND, LEAST_BEYOND = 4.0, 10.0
 """A straggler has taken this many times the 99th percentile, and at least so many seconds."""
@@ -41,8 +41,8 @@ class Latency:
 
     @property
     def tail(self) -> float | None:
-        """The 99th percentile; None before `ENOUGH` replies."""
-        if len(self._seconds) < ENOUGH:
+        """The 99th percentile; None before `MIN_REPLIES` replies."""
+        if len(self._seconds) < MIN_REPLIES:
             return None
         return float(np.percentile(self.seconds, 99))
 

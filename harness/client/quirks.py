@@ -28,7 +28,7 @@ from harness.model import JSON
 Quirks = frozenset[str]
 """Names in quirks.toml."""
 
-REFUSED = frozenset({"http_400", "http_422"})
+BAD_REQUEST_KINDS = frozenset({"http_400", "http_422"})
 FAILED = frozenset({"http_500", "http_501"})
 """How llama-cpp-python and older llama.cpp refuse a `response_format`; nothing else is learned from
 these."""
@@ -252,7 +252,7 @@ def learn(
     error's kind and detail.
     """
     low = searchable(REQUEST.sub("", words))
-    if kind not in REFUSED and not (kind in FAILED and PLAINLY_THE_FORMAT.search(low)):
+    if kind not in BAD_REQUEST_KINDS and not (kind in FAILED and PLAINLY_THE_FORMAT.search(low)):
         return None
     sent = adapt(body, known, given)
     for name, quirk in QUIRKS.items():

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from harness.client.replies import Denied
 from harness.client.transport import Received, Transport
-from harness.errors import REFUSED, EndpointStopped, Rejected, TransportFault
+from harness.errors import TOO_MANY_REQUESTS, EndpointStopped, Rejected, TransportFault
 from harness.model import NEVER_ANSWERED
 
 SLACK, SLACK_PART = 2, 8
@@ -208,7 +208,7 @@ class Replicas:
         now = self._clock()
         if others := [one for one in self._serving if one is not replica]:
             self._remember(user, self._least(others, now))  # the next try is to go elsewhere
-        if fault.kind == REFUSED:
+        if fault.kind == TOO_MANY_REQUESTS:
             self._answered(replica, now, 0, probe)  # a server is there, at least
             replica.room, replica.refused = replica.in_flight - 1, now
         # whatever the kind: a replica that fails fast has few in flight, and would attract all
@@ -234,7 +234,7 @@ class Replicas:
             fault.unreachable and not self._serving
         )  # before any success it would end the run
         fault.foreign = fault.foreign and not self._serving
-        return fault.kind != REFUSED or all(one.full(now) for one in others)
+        return fault.kind != TOO_MANY_REQUESTS or all(one.full(now) for one in others)
 
     def _stopped(
         self, replica: _Replica, error: EndpointStopped, probe: bool

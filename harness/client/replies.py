@@ -43,7 +43,7 @@ PART_MEMBERS = frozenset({"type", "text", "thinking", "annotations", "logprobs"}
 """Members of a part of a content; an object with any others is the answer itself, decoded."""
 OBJECT = re.compile(r'\{\s*["}]')
 FENCE_ALONE = re.compile(r"\s*(?:```\w*\s*)?")
-REFUSED = "the endpoint refuses the key"
+KEY_REFUSED = "the endpoint refuses the key"
 """The beginning of a message about the key itself, and not about the account or the country."""
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 CHARSETS = {"gbk": "gb18030", "gb2312": "gb18030", "gb18030": "gb18030", "big5": "big5"}

@@ -19,7 +19,7 @@ from rich.table import Table
 from harness import defaults
 from harness.client.address import public_url
 from harness.client.connect import DIRECTLY, connection
-from harness.client.replies import REFUSED, Denied, UnknownModel
+from harness.client.replies import KEY_REFUSED, Denied, UnknownModel
 from harness.cost import HOW_TO_PRICE, Price
 from harness.engine import events
 from harness.engine.accounts import with_roles
@@ -336,7 +336,7 @@ def _hint(plan: Plan, ending: HarnessError) -> str:
     otherwise."""
     if isinstance(ending, UnknownModel):
         return ": give --model once for each" if "," in plan.sampling.model else ""
-    is_refused = type(ending) is Denied and REFUSED in str(ending)
+    is_refused = type(ending) is Denied and KEY_REFUSED in str(ending)
     if is_refused and plan.found is not None and plan.found.key_from is None:
         return "; none was sent: give one with LLM_API_KEY or --api-key-file"
     return ""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 from harness.cost import money_text
-from harness.errors import REFUSED
+from harness.errors import TOO_MANY_REQUESTS
 from harness.model import Snapshot, Snapshots, Warned
 
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
@@ -150,7 +150,7 @@ def mostly_refused(s: Snapshot) -> list[str]:
     it did serve."""
     ended = s.requests - s.in_flight
     faults = Counter(dict(s.faults))
-    if ended < MIN_TRIES or 2 * faults[REFUSED] <= ended:
+    if ended < MIN_TRIES or 2 * faults[TOO_MANY_REQUESTS] <= ended:
         return []
     served = 60.0 * (ended - faults.total()) / max(s.seconds, 1.0)
     auto = " or --concurrency auto"

@@ -9,7 +9,7 @@ import pytest
 from harness.client.caller import Caller
 from harness.client.control import FixedControl
 from harness.client.health import Limits
-from harness.client.latency import ENOUGH, LEAST_BEYOND, Latency
+from harness.client.latency import LEAST_BEYOND, MIN_REPLIES, Latency
 from harness.client.limiter import Limiter, Slots
 from harness.client.transport import Received
 from harness.model import Completion
@@ -43,14 +43,14 @@ def test_stragglers_are_named_with_their_seconds() -> None:
         first = asyncio.create_task(ask("hangs"))
         await asyncio.sleep(100.0)
         assert caller.stragglers() == []
-        for _ in range(ENOUGH):
+        for _ in range(MIN_REPLIES):
             await ask("usual")
         second = asyncio.create_task(ask("hangs"))
         await asyncio.sleep(LEAST_BEYOND - 1.0)
         [(place, user, lasted)] = caller.stragglers()
         assert (place, user, lasted) == (1, "hangs", pytest.approx(virtual.now()))
         await asyncio.sleep(2.0)
-        assert [place for place, *_ in caller.stragglers()] == [1, ENOUGH + 2]
+        assert [place for place, *_ in caller.stragglers()] == [1, MIN_REPLIES + 2]
         first.cancel()
         second.cancel()
         await asyncio.gather(first, second, return_exceptions=True)
@@ -62,7 +62,7 @@ def test_stragglers_are_named_with_their_seconds() -> None:
 def test_far_beyond_is_a_multiple_of_the_tail() -> None:
     """And at least some seconds, so that fast endpoints are not warned of."""
     latency = Latency()
-    for _ in range(ENOUGH - 1):
+    for _ in range(MIN_REPLIES - 1):
         latency.add(30.0)
     assert (latency.tail, latency.beyond) == (None, None)
     latency.add(30.0)

@@ -24,7 +24,7 @@ def test_request_that_hangs_is_sent_again(tmp_path: Path, monkeypatch: pytest.Mo
     """The manifest has the option and the number of such requests."""
     for name, value in (("LEAST_SECONDS", 0.0), ("LOOK_SECONDS", 0.01)):
         monkeypatch.setattr(hedging, name, value)
-    monkeypatch.setattr(latency, "ENOUGH", 5)
+    monkeypatch.setattr(latency, "MIN_REPLIES", 5)
     write_tasks(tasks := tmp_path / "tasks", 12)
     arrived, sent_again = list[bytes](), threading.Event()
 

@@ -13,7 +13,7 @@ import pytest
 from harness.client.caller import PROBE, Caller
 from harness.client.control import FixedControl
 from harness.client.health import Limits
-from harness.client.latency import ENOUGH
+from harness.client.latency import MIN_REPLIES
 from harness.client.limiter import Limiter, Slots
 from harness.client.rates import Rates
 from harness.client.transport import Received
@@ -73,7 +73,7 @@ class World:
             name.encode(), 1, name, lambda fault, n: self.warned.append((fault.kind, n))
         )
 
-    async def usual(self, number: int = ENOUGH) -> None:
+    async def usual(self, number: int = MIN_REPLIES) -> None:
         for _ in range(number):
             await self.ask("usual")
 
@@ -112,7 +112,10 @@ def test_second_try_wins_where_the_first_hangs() -> None:
 
     world = played(seconds(500.0, USUAL), then)
     assert world.warned == [(HEDGED, 1), ("abandoned", 1)]
-    assert (world.caller.traffic.notices[HEDGED], world.caller.traffic.requests) == (1, ENOUGH + 2)
+    assert (world.caller.traffic.notices[HEDGED], world.caller.traffic.requests) == (
+        1,
+        MIN_REPLIES + 2,
+    )
 
 
 def test_first_try_wins_where_it_is_whole_first() -> None:
@@ -225,7 +228,7 @@ def test_what_hangs_among_the_first_requests_is_sent_again_too() -> None:
         world = World(seconds(500.0, USUAL))
         _, reply = await virtual.all_of(world.usual(), world.ask("hangs"))
         assert reply is not None and reply.completion.text == SECOND
-        assert virtual.now() <= ENOUGH * USUAL + HEDGE * USUAL + USUAL
+        assert virtual.now() <= MIN_REPLIES * USUAL + HEDGE * USUAL + USUAL
 
     virtual.run(main)
 
