@@ -78,9 +78,8 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
         if not CODE.fullmatch(self.currency):
             raise ValueError("expected a currency of three capital letters, such as USD or CNY")
         for number in filter(None, (self.prompt, self.completion, self.cached, self.deferred)):
-            if not (
-                number.is_finite() and 0 <= number <= MAX_PRICE and round(number, DIGITS) == number
-            ):
+            is_in_range = number.is_finite() and 0 <= number <= MAX_PRICE
+            if not is_in_range or round(number, DIGITS) != number:
                 raise ValueError(f"expected prices from 0 with at most {DIGITS} decimal places")
 
     @property
@@ -99,7 +98,7 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
                 deferred=None,
             )
 
-    def of(self, prompt: int, completion: int, cached: int = 0) -> Decimal:
+    def amount(self, prompt: int, completion: int, cached: int = 0) -> Decimal:
         """Return what so many tokens cost; the `cached` ones are among those of the prompt."""
         with localcontext(EXACT):
             of_cached = self.prompt if self.cached is None else self.cached
@@ -154,7 +153,7 @@ class Rate(NamedTuple):
         }
 
     @classmethod
-    def of(cls, line: JSON) -> Rate:
+    def of_line(cls, line: JSON) -> Rate:
         """Return the rate of a line; what is no place of a price is the first."""
         place = line.get("price")
         return cls(place if type(place) is int and place >= 0 else 0, line.get(DEFERRED) is True)

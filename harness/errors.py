@@ -228,9 +228,8 @@ class TransportFault(CallError):
     def asks_to_wait(self) -> bool:
         """Whether the endpoint serves, but not this many or this often: that is paced, and no
         failed try."""
-        return self.kind == TOO_MANY_REQUESTS or (
-            self.kind == "http_503" and self.retry_after is not None
-        )
+        names_a_time = self.kind == "http_503" and self.retry_after is not None
+        return self.kind == TOO_MANY_REQUESTS or names_a_time
 
 
 class Rejected(CallError):

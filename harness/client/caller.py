@@ -57,8 +57,8 @@ class RequestEvent(TransportFault):
 
 
 Warn = Callable[[TransportFault, int], None]
-"""Called for every failed or `ABANDONED` try of a request, with its number, and with a `RequestEvent` on
-one."""
+"""Called with the fault and number of every failed or `ABANDONED` try of a request, and with a
+`RequestEvent`."""
 
 
 class NotNow(Exception):
@@ -186,9 +186,9 @@ class Caller:
     """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not
     wait.
 
-    `make_attempt` is what tries a request, with at most `at_once` tries in flight: by default `attempt`,
-    and one. `allowance` is what requests may take. `probe` is the body of the smallest request, for
-    one token.
+    `make_attempt` tries a request, by default as `attempt` does, with at most `at_once` tries in
+    flight, by default one. `allowance` is what requests may take. `probe` is the body of the
+    smallest request, for one token.
     """
 
     def __init__(

@@ -488,7 +488,7 @@ def _settle(
                 else ""
             )
             raise Denied(
-                f"{REFUSED} with status {status} ({shown}): check the key and what it may"
+                f"{KEY_REFUSED} with status {status} ({shown}): check the key and what it may"
                 f" use{header}"
             )
         case "moved":

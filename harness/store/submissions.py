@@ -43,7 +43,7 @@ class Wave:
     completed: int
 
     @classmethod
-    def of(cls, number: int, batches: Sequence[Submission]) -> Wave:
+    def of_batches(cls, number: int, batches: Sequence[Submission]) -> Wave:
         requests, completed = (
             sum([len(one.places) for one in batches]),
             sum([one.completed for one in batches]),
@@ -56,7 +56,7 @@ class Wave:
         if not (known := submissions(files.batches)):
             return None
         left = [] if ended else [one for one in known if one.ended is None]
-        return cls.of(max(one.wave for one in known), left)
+        return cls.of_batches(max(one.wave for one in known), left)
 
 
 @dataclass(slots=True)

@@ -126,7 +126,7 @@ class TaskIndex:
             else None
         )
 
-    def of(self, data: JSON) -> int | None:
+    def position_of(self, data: JSON) -> int | None:
         """Return the position that a line of a run is about, whichever version of the task. Without
         repeats `repeat` is a member like any other of a benchmark's record."""
         return self.find(str(data.get("user_id")), data.get("repeat", 1) if self.repeats > 1 else 1)
@@ -134,7 +134,7 @@ class TaskIndex:
     def current(self, data: JSON) -> int | None:
         """Return the position of the task that a line is about, None if that is gone or has changed
         since."""
-        position = self.of(data)
+        position = self.position_of(data)
         return (
             position if position is not None and self.digest(position) == data.get("task") else None
         )
