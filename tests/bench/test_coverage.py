@@ -9,6 +9,7 @@ from bench import coverage
 from harness.scoring.intervals import interval, is_approximate, moments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(12,), (40,), (20, 20, 20), (10, 200)])
 @pytest.mark.parametrize(
     "name",

@@ -56,6 +56,7 @@ def test_slope_of_a_straight_line_is_its_own() -> None:
     assert (found.least, found.most) == pytest.approx((7.0, 7 + 3 * 495 / 600))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [0.0, 0.9])
 def test_interval_of_a_slope_covers_it_where_samples_depend_on_each_other(kept: float) -> None:
     """Of 300 series without slope about 95 % have zero in it; as if samples were independent, a

@@ -99,6 +99,7 @@ def test_every_user_counts_where_a_figure_of_one_user_is_undefined(harness: Comm
     assert {entry["metric"] for entry in entries} == set(report) == {"WAPE", "r"}
 
 
+@pytest.mark.slow
 def test_p_of_a_ratio_is_that_of_a_studentised_permutation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,7 @@ def test_undefined_values_are_left_out_of_means_too(
     harness("report")
 
 
+@pytest.mark.slow
 def test_every_command_reads_the_run(
     done: Commands, tasks: Path, file: Path, tmp_path: Path
 ) -> None:
@@ -341,6 +342,7 @@ def test_a_run_of_somebody_else_runs_no_code_without_a_word(
     assert marker.exists()
 
 
+@pytest.mark.slow
 def test_a_run_of_somebody_else_can_be_read_with_the_file_as_one_has_it(
     done: Commands, tasks: Path, file: Path
 ) -> None:
@@ -469,6 +471,7 @@ def with_files(shots: list[Path]) -> tuple[object, ...]:
     return ("--few-shot", shots[0], "--more", shots[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_run_with_files_of_settings_is_scored_again_from_its_own_copies(
     harness: Commands, tasks: Path, file: Path, shots: list[Path], is_there: bool

@@ -52,38 +52,6 @@ def sent(model: str = "baseline/talks", **members: Any) -> Received:
 
 
 @pytest.mark.parametrize(
-    ("members", "text", "reason"),
-    [
-        ({}, "seed 0, then 猫 and more", "stop"),
-        ({"seed": 3}, "seed 3, then 猫 and more", "stop"),
-        ({"max_tokens": 3}, "seed 0", "length"),
-        ({"max_tokens": 9, "max_completion_tokens": 2}, "seed", "length"),
-        ({"max_tokens": -1}, "seed 0, then 猫 and more", "stop"),
-        ({"stop": "then"}, "seed 0, ", "stop"),
-        ({"stop": ["猫", ","]}, "seed 0", "stop"),
-        ({"stop": ",", "max_tokens": 2}, "seed", "length"),
-        ({"response_format": {"type": "json_object"}}, "seed 0, then 猫 and more", "stop"),
-        ({"response_format": formatted(TAGS)}, '{"tags":["猫","猫"]}', "stop"),
-    ],
-)
-def test_answer_ends_where_its_request_says(
-    members: dict[str, Any], text: str, reason: str
-) -> None:
-    """With half its characters as tokens."""
-    found = sent(**members)
-    assert (found.completion.text, found.completion.finish_reason, found.endpoint) == (
-        text,
-        reason,
-        "embedded",
-    )
-    assert (found.completion.prompt_tokens, found.completion.completion_tokens) == (
-        6,
-        len(text) // 2,
-    )
-    assert found.completion.model == "baseline/talks" and found.first_token is None
-
-
-@pytest.mark.parametrize(
     ("members", "error"),
     [
         ({"model": "baseline/nobody"}, ConfigurationRefused),

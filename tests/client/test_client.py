@@ -154,22 +154,6 @@ async def test_each_transport_fault_becomes_a_fault_of_its_kind(kind: str) -> No
     assert fault.retry_after is None or 0 < fault.retry_after <= faults.RETRY_AFTER + 1
 
 
-@BOTH_LOOPS
-@pytest.mark.anyio
-async def test_whole_reply_is_the_completion() -> None:
-    """Over both loops the embedded endpoint's reply arrives with text, model and token counts."""
-    from tests.support.endpoint_double.app import Options, start
-
-    endpoint = await start(Options())
-    try:
-        found = await send(Address(endpoint.url), CALL)
-    finally:
-        await endpoint.close()
-    assert orjson.loads(found.text)["predicted_tags"]
-    assert (found.finish_reason, found.model) == ("stop", "baseline/recency")
-    assert found.prompt_tokens and found.completion_tokens
-
-
 # Addresses
 
 
@@ -557,22 +541,6 @@ async def test_key_that_is_a_word_of_the_protocol_takes_no_finish_reason_away(re
 
 
 @pytest.mark.anyio
-async def test_served_models_name_stays_as_it_is_told() -> None:
-    """With a key or without, from one reply to the next."""
-    content = {
-        "choices": [{"message": {"content": "好"}, "finish_reason": "stop"}],
-        "model": "qwen",
-    }
-    async with serving(http(200, orjson.dumps(content))) as server:
-        for key in (KEY, "EMPTY", None):
-            async with Client(Address(server.url, key), timeout=HANGS, connections=1) as client:
-                assert [(await client.send(b"{}")).completion.model for _ in range(2)] == [
-                    "qwen",
-                    "qwen",
-                ]
-
-
-@pytest.mark.anyio
 async def test_placeholder_of_a_local_server_is_not_taken_for_a_secret() -> None:
     """`EMPTY` is what people give to servers that want some key; the word stays in messages."""
     async with serving(http(500, b"EMPTY queue")) as server:
@@ -647,28 +615,6 @@ async def test_used_up_quota_is_told_with_the_time_until_its_reset(status: int, 
     assert told == [60.0 if status == 200 else 90.0]
 
 
-@pytest.mark.anyio
-async def test_quota_with_something_left_is_not_told() -> None:
-    """Nor is one that is used up without a time that makes sense."""
-    told: list[float] = []
-    for remaining, reset in (("1", "90s"), ("0", "soon")):
-        async with (
-            serving(
-                http(
-                    200,
-                    GOOD,
-                    f"x-ratelimit-remaining-requests: {remaining}",
-                    f"x-ratelimit-reset-requests: {reset}",
-                )
-            ) as server,
-            Client(
-                Address(server.url), timeout=HANGS, connections=1, on_exhausted=told.append
-            ) as client,
-        ):
-            await client.send(b"{}")
-    assert told == []
-
-
 # Broken transport
 
 CHUNK = orjson.dumps({"choices": [{"delta": {"content": "好"}, "finish_reason": None}]})
@@ -714,14 +660,6 @@ async def test_whole_completion_under_any_status_of_success_is_one(status: int) 
     async with serving(http(status, b"{}")) as server:
         fault = await fault_of(Address(server.url, KEY))
     assert isinstance(fault, TransportFault) and fault.kind == "no_choices"
-
-
-@pytest.mark.anyio
-async def test_no_content_is_no_whole_reply() -> None:
-    """204 has no body at all, and so it counts as any reply of status 200 that is not whole."""
-    async with serving(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n") as server:
-        fault = await fault_of(Address(server.url, KEY))
-    assert isinstance(fault, TransportFault) and fault.kind == "bad_json"
 
 
 # More than memory or this process can hold
@@ -838,18 +776,6 @@ async def test_full_table_of_files_is_this_machines_fault_wherever_it_shows(
     error = await fault_of(Address("http://model.invalid/v1", KEY))
     assert type(error) is MachineError
     assert os.strerror(number) in str(error)
-
-
-@pytest.mark.anyio
-async def test_refused_request_passes_through_with_the_endpoints_words() -> None:
-    """A parameter that the endpoint does not take is no fault: the words are all there is to go
-    by."""
-    async with serving(
-        http(400, b'{"error":{"message":"temperature must be 1","code":"bad"}}')
-    ) as server:
-        error = await fault_of(Address(server.url, KEY))
-    assert isinstance(error, Rejected)
-    assert str(error) == "http_400: bad, temperature must be 1"
 
 
 @pytest.mark.anyio
@@ -1009,34 +935,6 @@ async def test_proxy_of_the_environment_is_asked_for_the_whole_address(
         proxy.heads[0].splitlines()[0] == "POST http://model.invalid/v1/chat/completions HTTP/1.1"
     )
     assert header(proxy.heads[0], "Proxy-Authorization") is None
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    "excluded", ["model.invalid", ".invalid", "other.invalid,model.invalid:8080", "*"]
-)
-async def test_host_in_no_proxy_is_asked_directly(
-    excluded: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By name, domain, name with port, or all: the proxy hears nothing."""
-    async with serving() as proxy:
-        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
-        monkeypatch.setenv("NO_PROXY", excluded)
-        fault = await fault_of(Address("http://model.invalid:8080/v1", KEY))
-    assert isinstance(fault, TransportFault) and fault.kind == "unknown_host"
-    assert proxy.heads == []
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_loopback_never_goes_through_a_proxy(
-    host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A proxy for the internet does not know this machine's own servers."""
-    async with serving() as proxy, serving() as server:
-        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
-        await send(Address(server.url.replace("127.0.0.1", host), KEY))
-    assert (len(proxy.heads), len(server.heads)) == (0, 1)
 
 
 @pytest.mark.anyio
@@ -1335,36 +1233,6 @@ async def test_what_a_socks_proxy_cannot_do_is_a_fault_of_its_own_kind(
 
 
 @pytest.mark.anyio
-async def test_credentials_of_a_socks_proxy_that_are_echoed_are_scrubbed(
-    socks: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As those of any proxy."""
-    async with (
-        serving(http(500, b"user:hidden refused")) as server,
-        socks_proxy(server.url, []) as proxy,
-    ):
-        monkeypatch.setenv("HTTP_PROXY", f"socks5h://user:hidden@{proxy}")
-        assert (
-            str(await fault_of(Address("http://model.invalid/v1", KEY)))
-            == "http_500: user:*** refused"
-        )
-
-
-@pytest.mark.anyio
-async def test_full_table_of_files_behind_a_socks_proxy_is_this_machines_fault(
-    socks: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The proxy is not to blame either."""
-    monkeypatch.setenv("HTTP_PROXY", "socks5://127.0.0.1:1")
-
-    def broken(*ignored: object, **more: object) -> None:
-        raise socks.ProxyConnectionError("odd") from OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(Client, "_posted", broken)
-    assert type(await fault_of(Address("http://model.invalid/v1", KEY))) is MachineError
-
-
-@pytest.mark.anyio
 async def test_every_error_of_a_socks_proxy_is_caught(
     socks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1516,40 +1384,6 @@ async def test_streamed_reply_is_the_completion_whatever_was_asked_for() -> None
             assert received.first_token is not None
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    "kind", ["text/event-stream", "Text/Event-Stream", "text/event-stream;charset=UTF-8"]
-)
-async def test_type_of_a_stream_is_read_in_every_form(kind: str) -> None:
-    """In any case and with parameters; a body without chunked encoding that ends with the
-    connection is one, too."""
-    reply = (
-        f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n".encode() + STREAM
-    )
-    async with serving(reply) as server:
-        assert await send(Address(server.url)) == STREAMED
-
-
-@pytest.mark.anyio
-async def test_endpoint_that_ignores_the_wish_for_a_stream_has_answered() -> None:
-    """A whole reply is one, and has no first token."""
-    async with (
-        serving(http(200, GOOD, "Content-Type: application/json")) as server,
-        Client(Address(server.url), timeout=HANGS, connections=1) as client,
-    ):
-        received = await client.send(b'{"stream":true}')
-    assert (received.completion, received.first_token) == (Completion("好"), None)
-
-
-@pytest.mark.anyio
-async def test_refusal_in_the_type_of_a_stream_is_a_refusal() -> None:
-    """Only what succeeds is read as a stream."""
-    async with serving(
-        http(400, b'{"error":{"message":"temperature must be 1"}}', EVENTS)
-    ) as server:
-        assert isinstance(await fault_of(Address(server.url)), Rejected)
-
-
 @pytest.mark.parametrize(("encoding", "wbits"), [("gzip", 31), ("deflate", 15), ("deflate", -15)])
 def test_compressed_stream_is_read_as_it_comes(encoding: str, wbits: int) -> None:
     """What a gateway compresses and flushes is there before the end."""
@@ -1563,36 +1397,6 @@ def test_compressed_stream_is_read_as_it_comes(encoding: str, wbits: int) -> Non
     received = staged(script, EVENTS, f"Content-Encoding: {encoding}")
     assert received.completion == STREAMED
     assert received.first_token is not None and received.first_token < 1.0
-
-
-def test_plain_stream_that_is_said_to_be_compressed_is_read() -> None:
-    """The bytes say what they are."""
-
-    async def script(write: Write) -> None:
-        write(STREAM[:10])
-        await asyncio.sleep(MOMENT)
-        write(STREAM[10:])
-
-    assert staged(script, EVENTS, "Content-Encoding: gzip").completion == STREAMED
-
-
-@pytest.mark.parametrize("name", ["content", "reasoning_content", "reasoning"])
-def test_first_token_is_the_first_text_or_thought(name: str) -> None:
-    """Neither a keep-alive nor an empty chunk is one."""
-    delta = orjson.dumps({"choices": [{"delta": {name: "想"}}]})
-
-    async def script(write: Write) -> None:
-        for seconds, block in (
-            (1.0, b": keep-alive\n\n"),
-            (1.0, piece("")),
-            (2.0, b"data: " + delta + b"\n\n"),
-        ):
-            await asyncio.sleep(seconds)
-            write(block)
-        await asyncio.sleep(4.0)
-        write(STREAM)
-
-    assert staged(script).first_token == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("late", [0.0, MOMENT])
@@ -1714,52 +1518,6 @@ def test_stream_that_keeps_on_coming_may_take_ten_times_the_time_out(seconds: fl
         )
 
 
-@BOTH_LOOPS
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("body", "kind"),
-    [
-        (piece("好"), "truncated"),
-        (piece("好") + piece(reason="stop")[:-30], "truncated"),
-        (piece("好") + b"data: {oops}\n\n", "bad_json"),
-        (piece("好") + b'data: {"error":{"code":502,"message":"KEY"}}\n\n' + DONE, "http_502"),
-        (b'event: error\ndata: {"code":429,"message":"KEY"}\n\n', "http_429"),
-        (piece("好", "error") + DONE, "broken_off"),
-        (b": nothing\n\n", "truncated"),
-        (DONE, "no_choices"),
-    ],
-)
-async def test_what_breaks_within_a_stream_is_worth_another_try(body: bytes, kind: str) -> None:
-    """Cut, garbled, or ended by an error of the endpoint's: the kinds are those of whole
-    replies."""
-    body = body.replace(b"KEY", KEY.encode())
-    async with serving(
-        f"HTTP/1.1 200 OK\r\n{EVENTS}\r\nConnection: close\r\n\r\n".encode() + body
-    ) as server:
-        fault = await fault_of(Address(server.url, KEY))
-    assert isinstance(fault, TransportFault)
-    assert (fault.kind, fault.unreachable) == (kind, False)
-    assert KEY not in str(fault)
-
-
-@BOTH_LOOPS
-@pytest.mark.anyio
-async def test_stream_whose_connection_breaks_is_truncated() -> None:
-    """A chunked body that ends before its end is not whole, whatever was in it."""
-    head = f"HTTP/1.1 200 OK\r\n{EVENTS}\r\nTransfer-Encoding: chunked\r\n\r\n40\r\n".encode()
-    async with serving(head + piece("好")[:40]) as server:
-        fault = await fault_of(Address(server.url, KEY))
-    assert isinstance(fault, TransportFault) and fault.kind == "truncated"
-
-
-@pytest.mark.anyio
-async def test_stream_without_done_is_whole_where_a_finish_reason_came() -> None:
-    """Not every server says [DONE]."""
-    body = STREAM.removesuffix(DONE)
-    async with serving(http(200, body, EVENTS)) as server:
-        assert await send(Address(server.url)) == STREAMED
-
-
 @pytest.mark.anyio
 async def test_stream_that_is_too_large_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream has a limit of its own, since each token takes many bytes."""
@@ -1801,21 +1559,6 @@ async def test_completion_of_a_stream_has_the_limit_of_one_that_comes_whole(
             except TransportFault as fault:
                 found = fault.kind
         assert found == kind
-
-
-@pytest.mark.anyio
-async def test_quota_is_told_by_the_headers_of_a_stream_too() -> None:
-    """They come before the first token."""
-    told: list[float] = []
-    quota = "x-ratelimit-remaining-requests: 0", "x-ratelimit-reset-requests: 1m30s"
-    async with (
-        serving(http(200, STREAM, EVENTS, *quota)) as server,
-        Client(
-            Address(server.url), timeout=HANGS, connections=1, on_exhausted=told.append
-        ) as client,
-    ):
-        assert (await client.send(b"{}")).completion == STREAMED
-    assert told == [60.0]
 
 
 @BOTH_LOOPS

@@ -163,23 +163,6 @@ def test_requests_that_overtake_each_other_mislead_nobody(start: int) -> None:
     assert min(min(run.between(0.0, 90.0)) for run in runs) >= min(start, 29)
 
 
-def test_slots_that_go_and_return_are_followed_both_ways() -> None:
-    """30 slots, 10 from 30 s on, and 30 again from 60 s on."""
-
-    def slots(now: float) -> int:
-        return 10 if 30.0 < now < 60.0 else 30
-
-    runs = [
-        Simulation(AdaptiveControl(16, 1, 1024), slots=slots, seed=seed).run() for seed in SEEDS
-    ]
-    assert max(run.first(30.0, lambda limit: limit <= 10) for run in runs) <= 3.0
-    assert all(set(run.between(35.0, 60.0)) <= {9, 10, 11, 12} for run in runs)
-    assert median(run.first(60.0, lambda limit: limit >= 27) for run in runs) <= 20.0
-    assert max(run.first(60.0, lambda limit: limit >= 27) for run in runs) <= 40.0
-    assert median(run.now for run in runs) / 120.0 <= 1.1
-    assert max(run.refused for run in runs) / 3000 <= 0.02
-
-
 @pytest.mark.parametrize("start", [1, 4, 16])
 def test_single_slot_keeps_the_limit_at_one_but_for_probes(start: int) -> None:
     """An endpoint that refuses every second request is asked for one at a time, and now and then
@@ -242,6 +225,7 @@ def test_endpoint_that_serves_one_at_a_time_is_not_flooded(start: int) -> None:
     assert run.served == 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [1, 4, 64])
 def test_endpoint_that_takes_everything_gets_the_ceiling_soon(start: int) -> None:
     """Noise in the latency is no reason to stop: from any start the ceiling is reached in some 20

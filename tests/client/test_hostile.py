@@ -741,22 +741,6 @@ async def test_rest_of_a_reply_never_answers_the_next_request() -> None:
 # Endpoints that will never serve
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    "status", ["301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent"]
-)
-async def test_redirect_to_itself_is_one_request_and_one_sentence(status: int) -> None:
-    """It is not followed, so it cannot go round; the run stops naming where it was sent."""
-    async with serving(
-        *[says(http(b"", "Location: /v1/chat/completions", status=str(status)))] * 9
-    ) as server:
-        with pytest.raises(
-            EndpointStopped, match=r"redirects to /v1/chat/completions: give that address if it is"
-        ):
-            await called(server)
-    assert len(server.heads) == 1
-
-
 @BOTH_LOOPS
 @pytest.mark.anyio
 @pytest.mark.parametrize(

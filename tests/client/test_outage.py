@@ -194,28 +194,9 @@ def test_outage_longer_than_allowed_stops_the_run() -> None:
     assert world.sent[-1][0] <= world.stopped_at
 
 
-def test_outage_before_any_success_is_one_too() -> None:
-    """A server that loads its model for five minutes, answering 503, is waited for."""
-    world = World(lambda user, now: DOWN if now < 300.0 else None).run(users=8, steps=2, slots=4)
-    assert world.gave_up == {}
-    assert world.stopped_at <= 300.0 + BETWEEN_PROBES + 8 * 2 / 4 + 2.0
-
-
 NOBODY = TransportFault(
     "connect", "http://127.0.0.1:9/v1 does not answer: refused", unreachable=True
 )
-
-
-@pytest.mark.parametrize("fault", [NOBODY, DOWN], ids=["nothing listens", "503"])
-def test_endpoint_that_is_still_loading_is_waited_for(fault: TransportFault) -> None:
-    """One probe at a time goes out; the answer that ends the wait finds every user with all its
-    tries."""
-    world = World(lambda user, now: fault if now < 300.0 else None)
-    world.run(users=8, steps=2, slots=4, max_retries=0, max_outage=30.0, wait=600.0)
-    assert world.gave_up == {}
-    assert world.stopped_at <= 300.0 + BETWEEN_PROBES + 8 * 2 / 4 + 2.0
-    assert len(world.between(1.0, 300.0)) <= 300.0 / BETWEEN_TRIES + 6
-    assert world.caller.health.wait_left(world.stopped_at) == 0.0
 
 
 def test_one_user_is_enough_to_wait_for() -> None:
@@ -234,24 +215,6 @@ def test_wait_ends_with_a_last_probe() -> None:
     assert 100.0 <= world.stopped_at <= 101.0
     with pytest.raises(EndpointStopped, match=r"--wait"):
         World(lambda user, now: NOBODY).run(users=8, steps=1, slots=4)
-
-
-def test_wait_is_for_the_first_answer_only() -> None:
-    """After it an outage is declared and ends as without --wait."""
-    world = World(lambda user, now: DOWN if now >= 10.0 else None)
-    with pytest.raises(EndpointStopped):
-        world.run(users=8, steps=30, slots=4, max_outage=100.0, wait=600.0)
-    assert world.stopped_at <= 111.0 + BETWEEN_TRIES + 1.0
-
-
-def test_poisoned_request_is_given_up_alone_while_others_pass() -> None:
-    """One user's request fails every time: its retries are used up, nobody else notices, and there
-    is no outage."""
-    world = World(lambda user, now: DOWN if user == "7" else None)
-    world.run(users=8, steps=60, slots=4, max_retries=3)
-    assert list(world.gave_up) == ["7"]
-    assert (world.gave_up["7"].kind, world.gave_up["7"].tries) == ("persistent_error", 4)
-    assert all(tries == [1] * 60 for user, tries in world.tries.items() if user != "7")
 
 
 def test_poisoned_request_does_not_keep_an_outage_going() -> None:

@@ -128,6 +128,7 @@ def test_no_user_fails_at_any_fixed_concurrency(
     assert played.caller.traffic.successes == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [1, 4, 16, 64])
 @pytest.mark.parametrize("seconds", [0.2, 1.0])
 def test_account_that_counts_by_time_is_used_up_with_few_refusals(

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from harness.client import quirks as module
-from harness.client.quirks import CHANGES, QUIRKS, Adapted, adapt, checked, learn
+from harness.client.quirks import CHANGES, QUIRKS, Adapted, adapt, learn
 from harness.client.replies import refused
 from harness.client.request_body import Sampling
 from harness.client.transport import Received
@@ -129,14 +129,6 @@ def test_what_the_user_gave_stays() -> None:
     assert adapted("stream", body=request(stream=False)) == orjson.loads(request(stream=False))
 
 
-def test_streaming_asks_for_usage_unless_that_is_refused() -> None:
-    """Its last piece has the usage then."""
-    before = orjson.loads(request())
-    asked = before | {"stream": True, "stream_options": {"include_usage": True}}
-    assert adapted("stream") == asked
-    assert adapted("no_stream_options", "stream") == before | {"stream": True}
-
-
 def test_system_messages_go_in_front_of_the_first_of_the_user() -> None:
     """In their order, with a blank line between; where the user says nothing they are the
     user's."""
@@ -161,17 +153,6 @@ def test_system_messages_go_in_front_of_the_first_of_the_user() -> None:
     assert adapted("no_system_role", body=parts)["messages"] == [
         {"role": "user", "content": [first, part]}
     ]
-
-
-def test_every_quirk_has_a_sentence_for_the_report() -> None:
-    """And a name that a providers file may use; any other is the user's mistake."""
-    assert all(quirk.sentence.startswith("the endpoint ") for quirk in QUIRKS.values())
-    assert checked(QUIRKS) == frozenset(QUIRKS)
-    for wrong in (["no_temprature"], "no_seed "):
-        with pytest.raises(
-            BadInput, match="no known habit of an endpoint; those known are no_array_length, "
-        ):
-            checked(wrong)
 
 
 def test_rules_in_the_data_file_are_whole() -> None:
@@ -562,20 +543,6 @@ def test_a_completion_that_no_model_wrote_proves_nothing(settled: str) -> None:
     assert sender.quirks == {"no_temperature"}
 
 
-def test_other_errors_pass_through_after_one_send() -> None:
-    """A fault is the caller's to wait for, and a refusal that names nothing the user's to know."""
-    for error in (
-        TransportFault("http_503", "busy"),
-        Rejected("http_400", "Field required"),
-        EndpointStopped("key"),
-    ):
-        endpoint = Endpoint(otherwise=error)
-        with pytest.raises(type(error)) as caught:
-            run(Adapted(endpoint).send(request()))
-        assert caught.value is error
-        assert len(endpoint.bodies) == 1
-
-
 def test_a_failure_that_plainly_names_the_format_is_sent_otherwise() -> None:
     """The 500 of a server that does not know JSON schemas costs no retry and no user."""
     failure = TransportFault(
@@ -740,25 +707,3 @@ def test_off_never_streams_and_says_what_would_help(known: tuple[str, ...]) -> N
     with pytest.raises(EndpointStopped):
         run(Adapted(late, stream="off").send(request()))
     assert len(late.bodies) == 2
-
-
-def test_members_of_the_user_reach_the_endpoint_whatever_it_says() -> None:
-    """Its refusal is the request's end."""
-    endpoint = Endpoint((has("temperature"), unsupported("temperature")))
-    sender = Adapted(endpoint, given=["temperature"])
-    with pytest.raises(Rejected):
-        run(sender.send(request(temperature=0.3)))
-    assert len(endpoint.bodies) == 1
-
-
-def test_request_that_an_error_quotes_teaches_nothing() -> None:
-    """It names every parameter, and is no complaint about any of them."""
-    quoted = (
-        "could not parse request"
-        ' {"model":"m","messages":[],"response_format":{"type":"json_object"}}: unexpected field'
-    )
-    assert learn(frozenset(), "http_400", quoted, request()) is None
-    assert (
-        learn(frozenset(), "http_400", "response_format: unexpected field", request())
-        == "no_response_format"
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -214,37 +213,6 @@ def calls(
     return virtual.run(main)
 
 
-def test_requests_a_minute_are_spaced_evenly() -> None:
-    """At 120 a minute and with slots for all: one every half second."""
-    endpoint = Endpoint(5.0)
-    calls(endpoint, lambda: Rates(120.0, None, 0.0), users=40, slots=64)
-    gaps = [later - earlier for earlier, later in pairwise(endpoint.times)]
-    assert gaps == pytest.approx([0.5] * 39)
-
-
-def test_no_minute_has_more_requests_than_its_number_and_one() -> None:
-    """What a provider counts is a minute, whichever it begins with: 300 and 1,200 a minute."""
-    for per_minute in (300, 1200):
-        endpoint = Endpoint(0.0)
-        calls(
-            endpoint,
-            lambda number=per_minute: Rates(number, None, 0.0),
-            users=3 * per_minute,
-            slots=10**4,
-        )
-        for first, start in enumerate(endpoint.times):
-            assert bisect_right(endpoint.times, start + 60.0 - TINY) - first <= per_minute + max(
-                1, per_minute // 600
-            )
-
-
-def test_slots_hold_back_where_they_are_the_narrower_limit() -> None:
-    """A rate of 100 a second changes nothing for three slots of a second."""
-    endpoint = Endpoint(1.0)
-    calls(endpoint, lambda: Rates(6000.0, None, 0.0), users=9, slots=3)
-    assert endpoint.times == pytest.approx([0.0] * 3 + [1.0] * 3 + [2.0] * 3)
-
-
 def test_retries_count_as_requests() -> None:
     """The endpoint counts them, so the rate does."""
 
@@ -257,16 +225,6 @@ def test_retries_count_as_requests() -> None:
     caller = calls(endpoint, lambda: Rates(60.0, None, 0.0), users=10, slots=64)
     assert caller.traffic.requests == len(endpoint.times) == 20
     assert min(later - earlier for earlier, later in pairwise(endpoint.times)) >= 1.0 - TINY
-
-
-def test_usage_that_is_less_than_reserved_lets_the_next_go_at_once() -> None:
-    """Six requests that reserve all of the bucket, one slot: each goes when the one before has
-    reported its use."""
-    endpoint = Endpoint(
-        0.5, lambda number: Completion("好", prompt_tokens=10, completion_tokens=10)
-    )
-    calls(endpoint, lambda: Rates(None, 6000.0, 0.0), users=6, slots=1, body=b"x" * 3000)
-    assert endpoint.times == pytest.approx([0.5 * number for number in range(6)])
 
 
 def test_correction_shortens_a_wait_that_has_begun() -> None:

@@ -411,6 +411,7 @@ FAILED: dict[str, tuple[str, Odd]] = {
 """Replies that are the endpoint's failure, and its kind."""
 
 
+@pytest.mark.slow
 @STREAMS
 def test_failure_of_the_endpoint_is_tried_again_and_no_score(
     stream: bool, tmp_path: Path, truths: Outcome
@@ -431,43 +432,6 @@ def test_failure_of_the_endpoint_is_tried_again_and_no_score(
         and once.scores.items() < truths.scores.items()
     )
     assert [detail.partition(":")[0] for detail in once.failures] == kinds
-
-
-def test_body_limit_of_a_proxy_fails_its_user_and_is_no_answer(
-    tmp_path: Path, truth: Outcome
-) -> None:
-    """The page of a proxy in front of the endpoint says nothing about the model's context."""
-    page = b"<html><head><title>413 Request Entity Too Large</title></head></html>"
-    outcome = Outcome(tmp_path, [lambda text: http(413, page)])
-    assert (outcome.code, outcome.invalid, len(outcome.failures)) == (1, [], 1)
-    assert outcome.scores.items() < truth.scores.items()
-
-
-def test_too_long_a_context_is_an_invalid_answer_under_every_status(tmp_path: Path) -> None:
-    """The protocol's own error is the step's, and the user goes on."""
-    words = "This model's maximum context length is 8192 tokens."
-    statuses = (400, 413, 422, 500, 503)
-    odd = [
-        partial(refused_whatever, status, words, code="context_length_exceeded")
-        for status in statuses
-    ]
-    outcome = Outcome(tmp_path, odd)
-    assert (outcome.code, outcome.invalid, outcome.retries) == (
-        0,
-        ["context_length"] * len(odd),
-        [],
-    )
-
-
-def test_message_that_the_model_could_not_finish_is_an_invalid_answer(tmp_path: Path) -> None:
-    """As one that was cut off at its length, under OpenAI's status 400."""
-    words = "Could not finish the message because max_tokens or model output limit was reached."
-    outcome = Outcome(tmp_path, [lambda text: refused(400, words)])
-    assert (outcome.code, outcome.invalid, outcome.retries) == (0, ["length"], [])
-
-
-def refused_whatever(status: int, message: str, text: str, **more: Any) -> bytes:
-    return refused(status, message, **more)
 
 
 RATES: tuple[Body, ...] = (

@@ -152,29 +152,9 @@ def test_chunks_become_the_whole_reply_wherever_they_are_cut(places: list[int]) 
     assert read(*cut(WHOLE, places)) == MERGED
 
 
-def test_whole_reply_under_the_name_of_a_stream_is_read_wherever_it_is_cut() -> None:
-    """White space that comes before it, and by itself, makes it no stream of events."""
-    body = b' \r\n{"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]}'
-    for place in range(len(body)):
-        assert read(body[:place], body[place:])["choices"][0]["message"]["content"] == "a"
-
-
-def test_blank_that_is_none_in_json_begins_no_whole_reply_wherever_it_is_cut() -> None:
-    """A vertical tab before an object: what it becomes does not depend on the network."""
-    body = b"\n\x0b\n{}"
-    assert {fault_of(body[:place], body[place:]) for place in range(len(body))} == {fault_of(body)}
-
-
 def test_reply_of_one_byte_a_block_is_the_same() -> None:
     """Every boundary at once."""
     assert read(*[WHOLE[place : place + 1] for place in range(len(WHOLE))]) == MERGED
-
-
-@pytest.mark.parametrize("name", ["content", "reasoning_content", "reasoning", "refusal"])
-def test_each_text_of_a_message_is_joined_in_order(name: str) -> None:
-    """Null and empty pieces add nothing."""
-    pieces = [chunk(**{name: piece}) for piece in ("a", None, "", "b")]
-    assert message(*pieces, chunk("stop")) == {name: "ab"}
 
 
 def test_parts_among_the_pieces_make_the_content_a_list_of_parts() -> None:
@@ -494,6 +474,7 @@ def test_whole_reply_under_the_name_of_a_stream_is_one(size: int) -> None:
     assert fault_of(body[:-3]) == "bad_json"
 
 
+@pytest.mark.slow
 def test_stream_of_ever_new_choices_and_members_takes_little_memory() -> None:
     """One choice is requested; the answer is that one, whatever comes besides."""
     reply = StreamedReply(10 * LARGEST)

@@ -4,8 +4,7 @@ instead."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -14,8 +13,6 @@ import pytest
 
 from harness.benchmarks.parsing import strict_object
 from harness.benchmarks.streamprofile import reply
-from harness.client.address import Address
-from harness.client.http import Client
 from harness.client.quirks import Adapted, adapt, learn
 from harness.client.replies import refused
 from harness.client.request_body import Sampling
@@ -90,11 +87,6 @@ def test_tags_are_in_the_schema_exactly_as_given() -> None:
     assert tags["items"]["enum"] == list(dict.fromkeys(POOL))
     assert (tags["minItems"], tags["maxItems"]) == (2, 2)
     assert "enum" not in reply.schema((), 1)["properties"]["predicted_tags"]["items"]
-
-
-def test_what_the_user_gives_replaces_the_schema() -> None:
-    """`--extra-body` wins, as over every other member."""
-    assert form(encoded(MATH, response_format={"type": "text"})) == {"type": "text"}
 
 
 # Refusals. Typed after the public threads and pages that quirks.toml names.
@@ -195,40 +187,3 @@ def test_required_schema_may_lose_its_lengths() -> None:
 
 
 # Over real connections
-
-ASKED = 'Tags: 鱼\n从 ["狗", "猫", "鱼", "鸟"] 里选，输出 JSON'
-
-
-@asynccontextmanager
-async def sender(name: str) -> AsyncIterator[Adapted]:
-    from tests.support.endpoint_double.app import Options, start
-
-    endpoint = await start(Options(imitate=name))
-    try:
-        async with Client(Address(endpoint.url), timeout=30.0, connections=2) as client:
-            yield Adapted(client)
-    finally:
-        await endpoint.close()
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("name", "quirks", "tags"),
-    [
-        ("openai", set(), 3),
-        ("vllm", set(), 3),
-        ("llamacpp", set(), 3),
-        ("openrouter", set(), 1),
-        ("deepseek", {"json_object"}, 1),
-    ],
-)
-async def test_imitations_follow_a_schema_ignore_it_or_refuse_it(
-    name: str, quirks: set[str], tags: int
-) -> None:
-    """The baseline picks one tag; an answer under the schema has the three that it asks for."""
-    schema = reply.schema(("狗", "猫", "鱼", "鸟"), 3)
-    body = Sampling("m").encode(Request((Message("user", ASKED),), schema=schema))
-    async with sender(name) as sending:
-        completion = (await sending.send(body)).completion
-        assert sending.quirks == quirks
-    assert len(orjson.loads(completion.text)["predicted_tags"]) == tags

@@ -21,14 +21,12 @@ import numpy as np
 import orjson
 import pytest
 
-from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import _Signalled, main
 from harness.commands import notices
-from harness.commands.parser import COMMANDS, built, parsed
-from harness.commands.status import Options as StatusOptions
+from harness.commands.parser import parsed
 from harness.engine import events, session
 from harness.errors import BadInput
 from harness.options import options
@@ -651,18 +649,6 @@ def test_every_command_takes_runs_by_position_and_by_name(command: str) -> None:
     assert not parsed([command]).args.runs
 
 
-def test_no_other_command_of_runs_has_its_own_way_to_name_them() -> None:
-    """`run --name` alone names a run that may not exist yet."""
-    named = {name for name in COMMANDS if any(one.name == "runs" for one in built(name, ()).every)}
-    flags = {
-        name for name in COMMANDS if any("--name" in one.flags for one in built(name, ()).every)
-    }
-    assert (named, flags - named) == (
-        {name for name in OF_RUNS if name in COMMANDS or not os.environ.get("HARNESS_WITHOUT")},
-        {"run"},
-    )
-
-
 @pytest.mark.parametrize("command", ["compare", "merge", "remove"])
 def test_command_that_needs_a_run_refuses_none(command: str) -> None:
     assert main([command]) == 2
@@ -708,13 +694,6 @@ def test_name_is_no_pattern(name: str, code: int, tasks: Path, tmp_path: Path) -
         == code
     )
     assert (path.read_bytes() == before) == (code == 2)
-
-
-def test_name_with_characters_of_patterns_is_found(results: Path) -> None:
-    """The folder of that very name is what the pattern fits."""
-    (results / "whole").rename(results / "[x]*")
-    made = StatusOptions(runs=["[x]*"], results_dir=results)
-    assert [run.name for run in selection.find(made)[0]] == ["[x]*"]
 
 
 @pytest.mark.parametrize(
@@ -819,34 +798,6 @@ def test_what_a_results_folder_gets_of_its_own_is_reserved(command: str, results
 
 
 # What is shown
-
-
-@pytest.mark.parametrize("name", ["[red]y", "[b]x[]", ":smile:"])
-@pytest.mark.parametrize("command", ["status", "stats", "verify"])
-def test_run_is_shown_by_its_very_name(
-    command: str, name: str, results: Path, capsys: Told
-) -> None:
-    """A name that looks like markup is not taken for it."""
-    (results / "whole").rename(results / name)
-    assert main([command, "--results-dir", str(results)]) == 0
-    assert name in capsys.readouterr().out
-
-
-def test_folders_are_shown_by_their_very_names(tasks: Path, tmp_path: Path, capsys: Told) -> None:
-    """So too those of commands that write tasks, and of an empty results folder."""
-    folder = tmp_path / "[red]"
-    shutil.copytree(tasks, folder)
-    assert main(["status", "--results-dir", str(folder)]) == 2
-    assert f"no run under {folder}" in capsys.readouterr().err
-    assert (
-        main(["sample", "--ratio", "0.5", "--tasks-dir", str(folder), "--results-dir", str(folder)])
-        == 0
-    )
-    assert main(["synth", "--users", "1", "--platform", "zhihu", "--out", str(folder)]) == 0
-    assert [line.startswith(f"{folder}/") for line in capsys.readouterr().out.splitlines()] == [
-        True,
-        True,
-    ]
 
 
 # Folders and disks that cannot be written
@@ -1016,6 +967,7 @@ def of_another_class(*_: object, **__: object) -> None:
     raise ValueError("Not enough memory to allocate buffer for parsing: line 1 column 1 (char 0)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacking", [more_than_there_is, bare, of_another_class])
 @pytest.mark.parametrize("where", ["finish", "write_report"])
 def test_score_that_no_memory_is_left_for_is_one_sentence_and_can_be_made_later(
@@ -1122,6 +1074,7 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="asks Linux how much memory is in use"
 )

@@ -12,10 +12,9 @@ import orjson
 import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
-from harness.benchmarks.streamprofile.task import PLATFORMS
 from harness.cli import main
 from harness.client import health
-from harness.store.log import decode_line, encode_line
+from harness.store.log import decode_line
 from tests.support.scripted import UNTIL_STOPPED, baseline, busy, completion, serving
 
 RESULTS = "inference_results_weibo.jsonl"
@@ -353,49 +352,6 @@ def test_tries_of_an_earlier_process_are_numbered_on(tmp_path: Path) -> None:
     assert tries[0] == 2 and set(tries[1:]) == {1}
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "told"),
-    [
-        (401, b'{"error": {"message": "bad key"}}', "refuses the key"),
-        (
-            404,
-            b'{"error": {"code": "model_not_found", "message": "no m"}}',
-            "does not know this model",
-        ),
-        (402, b'{"error": {"message": "Insufficient Balance"}}', "top it up"),
-        (404, b"<html>nothing here</html>", "/v1"),
-        (422, b'{"error": {"message": "no such parameter"}}', "has refused three users in a row"),
-    ],
-)
-def test_endpoint_that_will_not_serve_stops_the_run(
-    status: int,
-    body: bytes,
-    told: str,
-    tasks: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Exit 3 after a few requests, with the cause; no run is left behind, and the key is in no
-    file."""
-    with serving(lambda request: (status, body)) as server:
-        options = ("--api-url", server.url, "--api-key", "sk-very-secret")
-        assert run(tasks, tmp_path / "out", *options, "--concurrency", "3", model="m") == 3
-        # What ends a run closes the limit before the slot goes on; refusals end one only after
-        # three users had them, or after three tries of a request.
-        assert len(server.bodies) <= (6 if status == 422 else 24)
-        assert set(server.keys) == {"Bearer sk-very-secret"}
-    shown = capsys.readouterr()
-    assert told in shown.out + shown.err
-    assert "resume with" not in shown.out and "start it again with `run`" in shown.out
-    assert not (tmp_path / "out/m").exists()
-    assert "sk-very-secret" not in shown.out + shown.err
-    assert not [
-        path
-        for path in (tmp_path / "out").rglob("*")
-        if path.is_file() and b"sk-very-secret" in path.read_bytes()
-    ]
-
-
 def test_invalid_answers_are_counted_by_kind_and_scored_as_empty(
     tasks: Path, tmp_path: Path
 ) -> None:
@@ -410,28 +366,6 @@ def test_invalid_answers_are_counted_by_kind_and_scored_as_empty(
     assert found["metrics"]["Recall"]["value"] == 0
     assert found["details"]["errors_over_valid"]["Error_Peer"] is None
     assert "no_json" in json.dumps(found["diagnostics"])
-
-
-def test_verify_finds_a_changed_metric_and_reeval_mends_it(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A metric that is not what its prediction scores is found even under a right checksum."""
-    out = tmp_path / "out"
-    run(tasks, out)
-    path = out / "recency" / RESULTS
-    whole = path.read_bytes()
-    lines = whole.splitlines()
-    data = decode_line(lines[2])
-    data["steps"][0]["metrics"]["Recall"] = 0.123
-    lines[2] = encode_line(data).rstrip(b"\n")
-    path.write_bytes(b"\n".join(lines) + b"\n")
-    capsys.readouterr()
-    assert main(["verify", "--results-dir", str(out)]) == 1
-    assert "differ from a re-score" in capsys.readouterr().out
-    assert main(["reeval", "--results-dir", str(out)]) == 0
-    assert path.read_bytes() == whole
-    assert list((out / "recency").glob(f"{RESULTS}.before-*"))
-    assert main(["verify", "--results-dir", str(out)]) == 0
 
 
 def test_reparse_plays_from_saved_responses_and_keeps_users_that_diverge(
@@ -551,41 +485,6 @@ def test_resume_names_the_variable_that_held_the_key(
     assert report(tmp_path / "out", "m")["coverage"]["complete"]
 
 
-def test_stats_leaves_the_average_blank_unless_all_five_are_complete(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One workbook a metric; an average over fewer platforms than five would compare with
-    nothing."""
-    out = ["--results-dir", str(tmp_path)]
-    for platform in PLATFORMS:
-        write_tasks(tmp_path / "tasks", 3, platform)
-    for options in (["--platform", "weibo", "--name", "one"], ["--name", "five"]):
-        where = ["--tasks-dir", str(tmp_path / "tasks"), "--no-html", *out]
-        assert main(["run", "--model", "baseline/recency", *options, *where]) == 0
-    capsys.readouterr()
-    assert main(["stats", "--json", "--excel", *out]) == 0
-    tables = json.loads(capsys.readouterr().out)
-    assert tables["Recall"]["one"]["Avg."] is None
-    five = tables["Recall"]["five"]
-    assert five["Avg."]["value"] == pytest.approx(
-        sum(five[name]["value"] for name in five if name != "Avg.") / 5
-    )
-    assert {"Recall.xlsx", "F1^NS.xlsx", "Error_Viral.xlsx"} <= {
-        path.name for path in (tmp_path / "metric_excels").iterdir()
-    }
-
-
-def test_status_tells_where_a_run_stands(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Name, state and users of each run."""
-    run(tasks, tmp_path / "out")
-    capsys.readouterr()
-    assert main(["status", "--json", "--results-dir", str(tmp_path / "out")]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert (row["name"], row["state"], row["users"], row["done"]) == ("recency", "complete", 12, 12)
-
-
 def test_wait_of_the_command_line_is_the_run_s(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -633,21 +532,6 @@ def test_parameter_that_no_body_can_carry_is_refused_at_once(
     user."""
     assert run(tasks, tmp_path / "out", "--extra-body", '{"a": ' * 300 + "1" + "}" * 300) == 2
     assert "cannot be written as JSON" in capsys.readouterr().err
-
-
-def test_baseline_takes_the_parameters_of_the_models_in_its_table(
-    tasks: Path, tmp_path: Path
-) -> None:
-    """Members that no OpenAI-compatible API needs to have do not stop a baseline."""
-    assert (
-        run(
-            tasks,
-            tmp_path / "out",
-            "--extra-body",
-            '{"top_k": 5, "logprobs": true, "temperature": -1}',
-        )
-        == 0
-    )
 
 
 def test_one_name_is_one_configuration_on_all_platforms(
@@ -778,27 +662,6 @@ def test_restart_that_would_leave_two_configurations_moves_nothing(
     before = sorted(path.name for path in (tmp_path / "out/recency").iterdir())
     assert run(tasks, tmp_path / "out", "--restart", "--temperature", "0.7") == 2
     assert sorted(path.name for path in (tmp_path / "out/recency").iterdir()) == before
-
-
-def test_stats_tells_what_each_run_was_and_which_it_leaves_out(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A share is marked as a run that fails is, an ablation is named, and a run without answers is
-    reported below."""
-    out = tmp_path / "out"
-    run(tasks, out, "--name", "part", "--ratio", "0.5")
-    run(tasks, out, "--name", "ablation", "--no-persona")
-    with serving(busy) as server:
-        run(tasks, out, "--name", "empty", "--api-url", server.url, *UNTIL_STOPPED)
-    capsys.readouterr()
-    assert main(["stats", "--excel", "--results-dir", str(out)]) == 0
-    shown = capsys.readouterr().out
-    assert "part: baseline/recency, own prompt, share 0.5, synthetic tasks" in shown
-    assert "ablation: baseline/recency, own prompt, no persona, synthetic tasks" in shown
-    assert "empty on weibo" in shown
-    assert not [line for line in shown.splitlines() if line.startswith("empty")]
-    (row,) = [line for line in shown.splitlines() if line.startswith("part ")][:1]
-    assert "*" in row
 
 
 def test_resume_keeps_the_tuning_of_the_run(tasks: Path, tmp_path: Path) -> None:

@@ -238,21 +238,6 @@ def test_run_that_cannot_go_on_keeps_no_other_from_its_end(
     assert records(results, "qwen-plus") == records(results, "gpt-4o")
 
 
-def test_command_that_resumes_is_shown_where_another_run_cannot_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One has results of another temperature; the other, whose server is busy, can go on."""
-    results = tmp_path / "results"
-    with ExitStack() as held, serving(busy) as server:
-        two = Two(held)
-        file = providers(tmp_path, two.oa.url, server.url)
-        assert run(results, "--providers", file, "--model", "oa:gpt-4o") == 0
-        capsys.readouterr()
-        both = ("--model", "oa:gpt-4o", "--model", "ds:qwen-plus", "--temperature", "0.5")
-        assert run(results, "--providers", file, *both, *UNTIL_STOPPED) == 3
-    assert capsys.readouterr().out.count("resume with: ") == 1
-
-
 def test_unknown_model_is_the_end_of_its_own_run_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -370,34 +355,6 @@ def test_what_a_queue_cannot_be_is_one_sentence(
     assert not (tmp_path / "results").exists()
 
 
-def test_provider_that_is_none_is_named_where_there_is_no_endpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The part before the colon belongs to the model's name then, which a misspelt provider was not
-    meant to."""
-    file = providers(tmp_path, "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1")
-    assert (
-        run(
-            tmp_path / "results",
-            "--providers",
-            file,
-            "--model",
-            "goood:baseline/recency",
-            "--model",
-            "o:m",
-        )
-        == 2
-    )
-    missing, first, second = capsys.readouterr().err.splitlines()
-    assert missing.startswith("harness: no endpoint: ")
-    assert first.startswith(
-        f"harness: goood is no provider of {file}: known are "
-    ) and first.endswith(", oa, ds")
-    assert second.startswith(f"harness: o is no provider of {file}: known are ")
-    assert run(tmp_path / "results", "--model", "m") == 2
-    assert "no provider" not in capsys.readouterr().err
-
-
 def test_model_that_looks_like_a_provider_and_its_model_is_told_once_and_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -444,38 +401,6 @@ def test_misspelt_provider_is_never_sent_as_a_model(
         words = ("--providers", file, "--provider", "oa", "--model", name)
         assert run(tmp_path / "results", *words, users=0.05) == 0
         assert {orjson.loads(body)["model"] for body in server.bodies} == {name}
-
-
-def test_run_that_is_done_has_its_report_while_others_go_on(tmp_path: Path) -> None:
-    """The slow endpoint answers its first request only once the quick model's report is there."""
-    from tests.support.endpoint_double.app import Options
-
-    results = tmp_path / "results"
-    report = results / "quick" / "eval_report_weibo.txt"
-
-    def slow(body: dict[str, Any]) -> tuple[int, bytes]:
-        deadline = time.monotonic() + 60
-        while not report.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        return baseline(body)
-
-    with served(Options(imitate="vllm")) as quick, serving(slow) as other:
-        file = providers(tmp_path, quick.url, other.url)
-        assert (
-            run(
-                results,
-                "--providers",
-                file,
-                "--model",
-                "oa:quick",
-                "--model",
-                "ds:slow",
-                users=0.05,
-            )
-            == 0
-        )
-    assert [manifest(results, name)["state"] for name in ("quick", "slow")] == ["complete"] * 2
 
 
 def test_run_is_found_by_its_model_with_or_without_the_provider(
@@ -526,6 +451,7 @@ def test_unknown_habit_is_told_with_file_and_field(
     assert f"{file}: providers.ds.adapt: 'no_manners' is no known habit" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_server_that_two_providers_have_in_common_gets_one_limit(tmp_path: Path) -> None:
     """Replicas [n1, n2] of one and n1 of the other are one account, so that n1 does not get both
     limits."""

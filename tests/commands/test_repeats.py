@@ -153,6 +153,7 @@ def test_run_that_is_stopped_among_its_repeats_ends_with_the_same_bytes(
     assert command(tmp_path, "verify") == 0
 
 
+@pytest.mark.slow
 def test_more_repeats_later_go_on_from_fewer(
     tasks: Path, finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
@@ -338,6 +339,7 @@ def test_scoring_again_keeps_every_repeat(
     assert "(repeat 2)" in (tmp_path / "m/eval_report_weibo.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [["--model", "baseline/random-day"], ["--agent", str(WALK)]], ids=["plan", "agent"]
 )
@@ -356,31 +358,6 @@ def test_repeats_of_residents_are_days_of_their_own(tmp_path: Path, words: list[
     before = path.read_bytes()
     assert command(tmp_path, "reeval", "--reparse", "--no-html") == command(tmp_path, "verify") == 0
     assert path.read_bytes() == before
-
-
-def test_repeats_of_a_plug_in_need_none_of_its_code(tmp_path: Path) -> None:
-    """A benchmark in a file is played, resumed, scored and verified with repeats as it is."""
-    where = ["--tasks-dir", str(STARS.parent), "--no-html", "--name", "m"]
-    assert (
-        command(
-            tmp_path,
-            "run",
-            str(STARS),
-            "--model",
-            FLOOR,
-            "--name",
-            "four-stars",
-            "--limit",
-            "4",
-            "--repeats",
-            "2",
-            *where,
-        )
-        == 0
-    )
-    made = report(tmp_path, "m", "yelp")
-    assert (made["metrics"]["MAE"]["users"], made["repeats"]["scored"]) == (4, 8)
-    assert command(tmp_path, "verify") == 0
 
 
 def test_plug_in_may_use_the_name_repeat_itself_without_repeats(

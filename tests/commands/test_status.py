@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from harness.cli import main
-from harness.store.log import encode_line, objects
+from harness.store.log import objects
 from tests.support import DATA, Terminal
 
 NAME = "基线-" + "一个很长的名字" * 8
@@ -122,20 +122,6 @@ def test_status_of_an_unfinished_run_counts_every_saved_reply(
         data["user_id"] not in done for _, data in objects(EARLIER / name / "responses_weibo.jsonl")
     )
     assert usage(EARLIER, name, capsys) == [len(saved), *tokens, 0]
-
-
-def test_status_marks_tokens_that_the_endpoint_did_not_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A reply without usage is a request, and its tokens are not taken for none."""
-    copytree(EARLIER / "killed", tmp_path / "killed")
-    path = tmp_path / "killed" / "responses_weibo.jsonl"
-    (_, data), *_ = objects(path)
-    data["completion"] |= {"prompt_tokens": None, "completion_tokens": None}
-    path.write_bytes(encode_line(data))
-    assert usage(tmp_path, "killed", capsys) == [1, 0, 0, 1]
-    assert main(["status", "--results-dir", str(tmp_path)]) == 0
-    assert "0+" in capsys.readouterr().out.splitlines()[2].split()
 
 
 def test_status_of_a_complete_run_without_its_report_has_no_usage(

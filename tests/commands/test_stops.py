@@ -156,6 +156,7 @@ def test_signal_leaves_finished_users_as_they_are_and_report_makes_the_report(
     assert orjson.loads(files.report("json").read_bytes())["coverage"]["complete"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [MachineError("2 workers did not start"), KeyboardInterrupt()])
 def test_run_that_is_refused_while_workers_start_was_never_begun(
     error: BaseException,

@@ -59,18 +59,6 @@ def test_tilde_after_an_equals_sign_is_the_home_folder(
     assert (tmp_path / "home" / "rows.csv").is_file()
 
 
-@pytest.mark.parametrize("words", first_quick(["status", "stats", "show demo-recency"]))
-def test_size_of_nothing_is_no_size(words: str, results: Path) -> None:
-    """A terminal that does not know its size reports 0; the output is that without a size."""
-    where = ("--results-dir", str(results))
-    shown, expected = (
-        command(*words.split(), *where, COLUMNS="0", LINES="0"),
-        command(*words.split(), *where),
-    )
-    assert (shown.returncode, shown.stdout) == (expected.returncode, expected.stdout)
-    assert shown.stdout
-
-
 @pytest.mark.parametrize("variable", first_quick(["FORCE_COLOR", "TTY_COMPATIBLE"]))
 def test_variable_for_colours_makes_no_terminal_of_a_log(variable: str, tmp_path: Path) -> None:
     """A board that is redrawn would fill it."""
@@ -84,6 +72,7 @@ def ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+@pytest.mark.slow
 def test_interrupt_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     """As shells have it for what a script starts in the background: Ctrl-C is for the script."""
     asked, go = threading.Event(), threading.Event()

@@ -230,6 +230,7 @@ def test_copy_of_a_folder_in_use_is_free(running: Running, tmp_path: Path, capsy
     assert command("verify", tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_run_that_others_wanted_ends_whole(running: Running) -> None:
     """Nothing that was tried beside it has changed its results: they are those of a run by
     itself."""
@@ -240,6 +241,7 @@ def test_run_that_others_wanted_ends_whole(running: Running) -> None:
     assert answers(running.folder) == answers(running.results / "done")
 
 
+@pytest.mark.slow
 def test_lock_of_a_killed_run_is_free_at_once(tasks: Path, tmp_path: Path, capsys: Told) -> None:
     """After kill -9 its name still stands in the lock, and stands in nobody's way."""
     with holding(tasks, tmp_path) as running:
@@ -305,6 +307,7 @@ for turn in range(30):
 """
 
 
+@pytest.mark.slow
 def test_index_is_shared_by_processes_that_make_it_at_once(tasks: Path, tmp_path: Path) -> None:
     """Whoever finds none makes one, also while another does or takes it away; each reads a whole
     one."""
@@ -435,6 +438,7 @@ def test_tables_of_an_archive_can_be_written_elsewhere(
 # Folders that were moved
 
 
+@pytest.mark.slow
 def test_results_that_were_moved_are_proven_and_go_on_there(
     tasks: Path, results: Path, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def test_report_says_who_answered_and_the_run_warns_once(
     assert "several models" not in commands(*RUN, "--api-url", server.url)  # it is complete
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answerers", "warning"),
     [
@@ -125,6 +126,7 @@ def test_provider_and_fingerprint_are_shown_where_they_differ(
         assert saved["provider"] in "AB" and saved["system_fingerprint"] == "fp_1"
 
 
+@pytest.mark.slow
 def test_run_that_was_killed_reports_what_the_whole_run_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,16 +204,7 @@ def test_replies_that_do_not_say_who_answered_are_not_known(
     assert ("replies" in orjson.loads(manifest.read_bytes())) == bool(known)
 
 
-def test_nothing_is_said_of_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The harness answers itself."""
-    commands = Commands(tmp_path, capsys)
-    words = ["baseline/recency" if word == ASKED else word for word in RUN]
-    shown = commands(*words)
-    assert answered_by(commands) == [] and "warning" not in shown
-    assert "nswered by:" not in commands.text("r", "eval_report_weibo.txt")
-    assert "replies" not in orjson.loads((tmp_path / "r/run_weibo.json").read_bytes())
-
-
+@pytest.mark.slow
 def test_endless_fingerprints_neither_fill_the_report_nor_lose_a_reply(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ from harness.store.log import decode_line, encode_line
 from tests.corpus.command import Commands, put, tree
 from tests.corpus.values import put as changed
 
-CASES = 15
+CASES = 8
 """Of each file; there are thousands."""
 
 VALUES: tuple[Any, ...] = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -15,7 +14,7 @@ from harness.engine.answers import FIRST, MOST_UNUSABLE, Answers
 from harness.engine.replay import Conversation, PendingRequest
 from harness.errors import AnswersUnusable, InvalidReply
 from harness.model import JSON, Completion
-from tests.support.scripted import Script, completion, serving
+from tests.support.scripted import Script, serving
 
 Judged = tuple[Completion, InvalidReply | None]
 USABLE: Judged = Completion("{}"), None
@@ -104,13 +103,6 @@ def test_reason_names_an_example_and_what_to_do(
     assert all(words in str(caught.value) for words in (hint, kind, f"'{text}'", "--allow-invalid"))
 
 
-def test_kind_that_is_no_word_is_shown_as_it_is() -> None:
-    """The author's mistake is reported elsewhere."""
-    answers = Answers(False)
-    answers.add("甲", Completion("x"), InvalidReply(7))  # type: ignore[arg-type]
-    assert answers.unusable == {"7": 1}
-
-
 @pytest.mark.anyio
 async def test_only_new_replies_are_judged() -> None:
     """A resumed run looks at the first new ones again."""
@@ -186,28 +178,6 @@ def test_run_whose_answers_cannot_be_used_stops_and_can_go_on(
         assert call("resume", server.url, "--allow-invalid") == 0
     report = orjson.loads((folder / "results" / "m" / "eval_report_all_of_them.json").read_bytes())
     assert report["coverage"]["scored_users"] == USERS
-
-
-def test_answers_in_tool_calls_are_read(folder: Path) -> None:
-    """A request for each step, and a repair of its own kind."""
-    with serving(scripted("calls")) as server:
-        assert call("run", server.url) == 0
-        assert len(server.bodies) == 2 * USERS
-    lines = (
-        (folder / "results" / "m" / "inference_results_all_of_them.jsonl").read_bytes().splitlines()
-    )
-    assert [orjson.loads(line)["repairs"] for line in lines] == [["tool_call"]] * USERS
-
-
-def test_run_whose_model_is_only_often_wrong_goes_on(folder: Path) -> None:
-    """Four of five replies are unusable."""
-    numbers = iter(range(10_000))
-
-    def often(body: dict[str, Any]) -> tuple[int, bytes]:
-        return 200, completion('{"n": 1}' if next(numbers) % 5 == 0 else "好的")
-
-    with serving(often) as server:
-        assert call("run", server.url) == 0
 
 
 def test_settings_file_cannot_allow_it(folder: Path) -> None:

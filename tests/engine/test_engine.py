@@ -79,19 +79,6 @@ async def for_ever(user: str, before: int) -> None:
 
 
 @pytest.mark.anyio
-async def test_every_user_is_recorded(run: Run) -> None:
-    """Each user of the tasks file is played once, each request goes out once, and the run is
-    complete."""
-    endpoint = Endpoint()
-    assert await run.play(endpoint) is None
-    assert run.recorded == list(USERS)
-    assert Counter(endpoint.sent) == USERS
-    assert run.manifest.state == COMPLETE
-    assert run.counts == {"users": 12, "expected": 12, "failed": 0}
-    assert run.saved == endpoint.answered
-
-
-@pytest.mark.anyio
 async def test_no_more_than_the_limit_is_on_the_wire_or_in_play(run: Run) -> None:
     """The limit is reached and kept; users that would only wait for a slot are not started."""
     endpoint = Endpoint()
@@ -169,25 +156,6 @@ async def test_snapshots_tell_what_fails_by_kind(run: Run) -> None:
     assert last.latency is not None and 0.0 <= last.latency[0] <= last.latency[1]
     assert last.at_risk == AtRisk(0, 0.0)
     assert last.over and last.eta == 0.0
-
-
-@pytest.mark.anyio
-async def test_what_was_found_out_stays_on_the_display_while_tries_and_users_fail(run: Run) -> None:
-    """However many different faults follow: of those the last one is reported, and all are counted
-    by kind."""
-
-    async def script(user: str, before: int) -> None:
-        if run.job.warnings == []:
-            run.benchmark.warn("没发 temperature")
-        if not before:
-            raise TransportFault("http_503", f"{user} 忙")
-        if user in ("用户3", "用户4"):
-            raise Rejected("http_400", f"{user} 不行")
-
-    await run.play(Endpoint(script))
-    told = [warned.text for warned in run.snapshots[-1].warnings]
-    assert len(told) == 2 and told[1] == "没发 temperature"
-    assert dict(run.snapshots[-1].faults) == {"http_503": len(USERS)}
 
 
 class Residents(Chains):
@@ -311,29 +279,6 @@ async def test_results_are_the_same_bytes_whatever_happens_on_the_way(tmp_path: 
 
 
 @pytest.mark.anyio
-async def test_jobs_of_one_engine_are_played_in_one_schedule(tmp_path: Path) -> None:
-    """Users of each job go to the files of their own run."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    a, b = Run(tmp_path / "a", {"甲": 3, "乙": 1}), Run(tmp_path / "b", {"丙": 2, "甲": 1})
-    with a.open() as first, b.open() as second:
-        clock = anyio.current_time
-        caller = Caller(
-            Endpoint(),
-            Limiter(Slots(FixedControl(2), clock)),
-            Limits(0, 900.0),
-            probe=b"?",
-            clock=clock,
-        )
-        jobs = [first, second]
-        runner = ModelRunner(RunnerPlan("run", 0, 2, False), EndpointFindings(jobs, clock), caller)
-        await LocalEngine([runner], seed=0, clock=clock, observe=a.snapshots.extend).run()
-        assert runner.ending is None
-    assert (sorted(a.recorded), sorted(b.recorded)) == (["乙", "甲"], ["丙", "甲"])
-    assert [(part.done, part.steps_done) for part in a.snapshots[-1].subsets] == [(2, 4), (2, 3)]
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("seconds", "cpu", "share"),
     [
@@ -418,23 +363,6 @@ async def test_user_whose_request_keeps_failing_does_not_keep_the_others(run: Ru
     assert Counter(again.sent) == {"用户2": USERS["用户2"] - 1}
     assert run.snapshots[-1].replayed == 1
     assert run.manifest.state == COMPLETE and run.report.coverage.failed_users == 0
-
-
-@pytest.mark.anyio
-async def test_three_users_in_a_row_that_are_refused_stop_the_run_after_a_success_too(
-    run: Run,
-) -> None:
-    """Nobody was served in between: an endpoint may change its mind about the configuration."""
-
-    async def refuses(user: str, before: int) -> None:
-        if user != "用户1" and endpoint.answered:
-            raise Rejected("http_400", "no such role")
-
-    endpoint = Endpoint(refuses)
-    ending = await run.play(endpoint, limit=1)
-    assert isinstance(ending, EndpointStopped) and "no such role" in str(ending)
-    assert len(run.failures) == 3
-    assert {kind for _, kind, _ in run.failures} == {"http_400"}
 
 
 @pytest.mark.anyio
@@ -938,17 +866,6 @@ async def test_runs_on_one_account_share_its_slots_and_places(tmp_path: Path) ->
     assert endpoint.most_on_the_wire == 3
     assert most <= 3
     assert Counter(endpoint.sent) == {user: 2 * steps for user, steps in USERS.items()}
-
-
-@pytest.mark.anyio
-async def test_accounts_of_different_size_keep_each_its_own_limit(tmp_path: Path) -> None:
-    """One account's slots are never another's."""
-    together, few, many = Together(tmp_path), Endpoint(), Endpoint()
-    together.add("few", few, slots(1))
-    together.add("many", many, slots(5))
-    await together.play()
-    assert (few.most_on_the_wire, many.most_on_the_wire) == (1, 5)
-    assert all(sorted(run.recorded) == sorted(USERS) for run in together.runs.values())
 
 
 @pytest.mark.anyio

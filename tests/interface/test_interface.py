@@ -33,20 +33,6 @@ def small(results: Path, **options: Any) -> list[LoadedRun]:
     return run(results_dir=results, **{**made, "html": False, **options})
 
 
-def test_run_returns_its_run_each_time(tmp_path: Path) -> None:
-    """A complete run is returned too, so that a notebook's cell can be executed again."""
-    [first], [again] = small(tmp_path), small(tmp_path)
-    assert first == again == load_run(tmp_path / "recency")
-    assert first.complete and (first.name, first.subset) == ("recency", "weibo")
-    assert list_runs(tmp_path) == [first]
-
-
-def test_demo_without_a_model_returns_its_run(tmp_path: Path) -> None:
-    """That of the baseline which the benchmark names."""
-    [made] = run(demo=True, subset="weibo", limit=1, results_dir=tmp_path, html=False)
-    assert made.complete
-
-
 def test_run_returns_no_run_of_another_name(tmp_path: Path) -> None:
     """Of the same model, from before or from another thread meanwhile: figures of two runs are
     never mixed."""
@@ -205,6 +191,7 @@ def test_runs_of_one_loop_begin_a_results_folder_together(
     check_runs(tmp_path)
 
 
+@pytest.mark.slow
 @at_once
 def test_threads_begin_a_results_folder_together(
     tmp_path: Path, write_together: Callable[[str], None], runs: list[Kwargs], shared_file: str

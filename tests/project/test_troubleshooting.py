@@ -96,6 +96,7 @@ def test_every_message_is_on_the_page_or_says_what_to_do() -> None:
     assert missing(page) == set(SELF_EXPLANATORY)
 
 
+@pytest.mark.slow
 def test_message_without_advice_is_missed_on_an_empty_page() -> None:
     """So the test above can fail."""
     assert "they cannot be compared" in "".join(missing(""))

@@ -192,6 +192,7 @@ def test_code_that_came_with_a_folder_is_run_when_it_is_trusted(
     assert Path("ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS)
 def test_code_that_this_user_has_run_is_run_without_a_question(
     agent: Path, words: list[str], capsys: Streams
@@ -225,6 +226,7 @@ def test_other_code_or_the_same_with_other_settings_is_not_known(
         assert trust.UNKNOWN in capsys.readouterr().err and not Path("ran").exists()
 
 
+@pytest.mark.slow
 def test_records_of_known_code_are_for_their_user_alone(
     agent: Path, tmp_path: Path, capsys: Streams
 ) -> None:
@@ -311,6 +313,7 @@ def test_code_under_another_name_is_code_where_the_benchmark_says_so(
     assert not Path("ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False])
 def test_a_copy_that_was_changed_is_not_run(
     agent: Path, own: bool, elsewhere: Callable[[], None], capsys: Streams
@@ -332,6 +335,7 @@ def test_a_copy_that_was_changed_is_not_run(
     assert ("is not what the run was given" if own else "--trust") in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_module_that_was_put_beside_the_copy_is_not_imported(agent: Path) -> None:
     """Whatever name the agent imports: only files with a hash in the manifest are its own."""
     mark = "open('planted', 'w').close()\n"
@@ -364,6 +368,7 @@ def test_verify_runs_no_code_whatever_a_manifest_calls_it() -> None:
     assert not Path("ran").exists()
 
 
+@pytest.mark.slow
 def test_a_neighbour_of_a_kept_authors_prompt_is_not_imported() -> None:
     """The release has neighbours that its builder imports; a run's folder has none."""
     Path("release").mkdir()
@@ -384,6 +389,7 @@ def test_a_neighbour_of_a_kept_authors_prompt_is_not_imported() -> None:
 # Odd names and files
 
 
+@pytest.mark.slow
 def test_odd_names_of_kept_files_are_refused_in_one_sentence(capsys: Streams) -> None:
     """With the manifest's file and field."""
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo"]) == 0
@@ -492,6 +498,7 @@ def test_key_of_a_pipe_that_the_shell_hands_over_is_read(words: str, capsys: Str
     assert "m was run with a key (--api-key-file /dev/" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_endless_pipe_is_refused_at_its_bound() -> None:
     """More than any key has."""
     code, errors, keys = shell("--api-key-file <(yes)", busy)

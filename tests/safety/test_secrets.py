@@ -559,6 +559,7 @@ def of_process(process: subprocess.Popen[bytes], what: str) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="there is no /proc here")
 def test_process_list_and_killed_run_show_no_key(
     server: Echoing, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -26,7 +27,6 @@ from harness.options.options import Options
 from harness.options.user_files import SETTINGS as FILE
 from tests.support.scripted import Server, baseline, serving
 
-HARNESS = Path(sys.executable).with_name("harness")
 SECRET = "secret-of-the-user-0123456789"
 KEYS = {
     name: f"{SECRET}-{name}"
@@ -199,20 +199,39 @@ def tree(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def called(words: tuple[str, ...], environment: Mapping[str, str]) -> tuple[int, str]:
-    """The exit code and the standard output, without numbers, of the console script."""
+CALLS = """
+import contextlib, io, json, sys
+from harness.cli import main
+
+outcomes = []
+for words in json.loads(sys.argv[1]):
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        code = main(words)
+    outcomes.append([code, shown.getvalue()])
+print(json.dumps(outcomes))
+"""
+Words = tuple[str, ...]
+
+
+def called(calls: list[Words], environment: Mapping[str, str]) -> dict[Words, tuple[int, str]]:
+    """Run commands one after the other in one process. Return the exit code and the standard
+    output, without numbers, of each."""
     done = subprocess.run(
-        [str(HARNESS), *words],
+        [sys.executable, "-P", "-c", CALLS, json.dumps(calls)],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
-    assert "Traceback" not in done.stderr, done.stderr
-    lines = done.stdout.splitlines()[
-        -1 if words[0] == "run" else 0 :
-    ]  # the lines before have rates
-    return done.returncode, re.sub(r"\d[\d.,:]*", "N", "\n".join(lines))  # times differ
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    outcomes = {}
+    for words, (code, shown) in zip(calls, json.loads(done.stdout), strict=True):
+        lines = shown.splitlines()
+        if words[0] == "run":  # the lines before the last one have rates
+            lines = lines[-1:]
+        outcomes[words] = code, re.sub(r"\d[\d.,:]*", "N", "\n".join(lines))  # times differ
+    return outcomes
 
 
 def filled(own: Server) -> None:
@@ -265,7 +284,7 @@ def test_every_command_does_in_a_planted_folder_what_it_does_in_a_clean_one(
                 file.write_text("a year of work", encoding="utf-8")
             before, planted_files = tree(home), tree(Path())
             of_user = {**KEYS, "LLM_API_BASE": mine.url, "HF_ENDPOINT": mine.url, "COLUMNS": "200"}
-            outcomes[name] = {words: called(words, of_user) for words in calls}
+            outcomes[name] = called(calls, of_user)
             assert tree(home) == before
             made = {path for path in tree(Path()) if path not in planted_files}
             outcomes[name]["files"] = made

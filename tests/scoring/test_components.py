@@ -61,6 +61,7 @@ def test_equal_answers_have_no_share() -> None:
     assert found is not None and (found.share, found.error()) == (None, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("between", "within"), [(0.04, 0.09), (0.01, 0.16), (0.09, 0.01)])
 def test_both_parts_are_recovered_and_intervals_of_user_means_hold(
     between: float, within: float

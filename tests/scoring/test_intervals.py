@@ -136,6 +136,7 @@ def arms(values: Array) -> tuple[float, float]:
     return (values.mean() - low) / error, (high - values.mean()) / error
 
 
+@pytest.mark.slow
 def test_no_arm_of_an_interval_is_over_twice_students() -> None:
     """Of 500 data sets with a long tail; with all of the skewness taken out it was thrice as long
     in a quarter."""

@@ -113,6 +113,7 @@ def losses(disk: RecordingDisk, few: bool = False) -> Iterator[Loss]:
                 yield Loss(held, frozenset(power.acknowledged))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("power", "few"),
     [

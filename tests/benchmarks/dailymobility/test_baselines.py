@@ -40,7 +40,6 @@ CITY = City(
     "",
 )
 NEARBY = Nearby(CITY)
-PLACES = NEARBY.surroundings(Resident("1", 1, HOME, WORK, {})).places
 MODELS = list(BASELINES)
 
 
@@ -78,12 +77,6 @@ def test_our_prompt_is_read_for_home_work_and_places() -> None:
         PlaceToGo(NEAR_WORK, "eating out", 100),
         PlaceToGo(PARK, "leisure and entertainment", 4900),
     )
-
-
-def test_lines_under_other_headings_are_no_places() -> None:
-    """Only a heading with an intention opens a list, and any other heading closes it."""
-    text = "### 地铁（subway）\n- AOI 1\n### 购物（shopping）\n- AOI 2\n## 其他\n- AOI 3"
-    assert baselines.read(text).places == (PlaceToGo(2, "shopping", 0),)
 
 
 def test_the_intentions_are_those_of_the_benchmark() -> None:
@@ -124,15 +117,6 @@ def test_a_random_day_depends_on_seed_and_prompt() -> None:
     assert {place for found in days for place in found.places} == set(AT)
 
 
-def test_without_places_to_eat_a_commuter_works_through_noon() -> None:
-    """A template may leave out what it likes."""
-    messages = prompt()
-    messages[-1]["content"] = messages[-1]["content"].partition("### ")[0]
-    reading = day("baseline/commuter", messages)
-    assert set(reading.places) == {HOME, WORK}
-    assert reading.intentions[20:34] == (4,) * 14
-
-
 def test_a_template_of_another_wording_is_read_too(tmp_path: Path) -> None:
     """Home, work and places are known by what fills the named places, not by the words around."""
     file = tmp_path / "english.txt"
@@ -140,12 +124,6 @@ def test_a_template_of_another_wording_is_read_too(tmp_path: Path) -> None:
         "Work: ${work}\nHome is ${home}.\nGo to:\n${candidates}\nAnswer in JSON.", encoding="utf-8"
     )
     assert set(day("baseline/commuter", prompt(template=file)).places) == {HOME, WORK, NEAR_WORK}
-
-
-def test_home_may_be_work() -> None:
-    """Both are read although they are one AOI."""
-    reading = baselines.read(prompt(work=HOME)[-1]["content"])
-    assert (reading.home, reading.work) == (HOME, HOME)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -156,15 +134,6 @@ def test_a_prompt_without_places_is_a_day_at_home(model: str) -> None:
         [{"role": "user", "content": "你好，请安排一天。\n### 购物（shopping）\n（附近没有）"}],
     )
     assert set(reading.places) == {HOME}
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_only_user_messages_are_read(model: str) -> None:
-    """Another system message changes nothing."""
-    messages = prompt()
-    assert answer(model, [{"role": "system", "content": "改"}, *messages[1:]], 0) == answer(
-        model, messages, 0
-    )
 
 
 LINES = st.sampled_from(

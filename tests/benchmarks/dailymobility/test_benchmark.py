@@ -18,7 +18,7 @@ from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.day import SLOTS, Day
 from harness.chat import Structured
 from harness.engine.play import Played, play, recorded, rescored
-from harness.errors import AgentFailed, BadInput
+from harness.errors import BadInput
 from harness.model import JSON, Completion, Request, Where
 
 ASKS = """
@@ -167,15 +167,6 @@ def test_thoughts_without_a_reply_are_asked_for_again(
     assert not retries or (asked[0] == asked[1] and len(asked) == 101)
 
 
-def test_an_empty_reply_is_not_asked_for_again(
-    made: Callable[..., DailyMobility], data: Path
-) -> None:
-    """The agent gets it, as upstream; its record says so."""
-    day, asked = lived(made(ASKS), data, lambda number: Completion(""))
-    assert (day.outcome, len(asked)) == ("valid", 100)
-    assert "no_reply: 100" in day.warnings
-
-
 def test_what_an_agent_swallows_is_counted_in_its_record(
     made: Callable[..., DailyMobility], data: Path
 ) -> None:
@@ -208,21 +199,6 @@ def test_an_agent_cannot_be_asked_for_the_schema_of_a_plan(
     """It writes its own requests, so that none of them would have it."""
     with pytest.raises(BadInput):
         made(ASKS, Asking("json_schema"))
-
-
-def test_an_agent_that_fails_is_no_day(made: Callable[..., DailyMobility], data: Path) -> None:
-    """Its error passes through, to become a failure of the resident."""
-    with pytest.raises(AgentFailed, match=r"own\.py, step 1"):
-        lived(
-            made("\n    async def forward(self):\n        raise ValueError('x')\n"),
-            data,
-            lambda number: Completion(""),
-        )
-
-
-def test_the_index_of_one_mode_does_not_serve_the_other(made: Callable[..., DailyMobility]) -> None:
-    """Their chains have different lengths."""
-    assert made().task_files.version != made(COMMUTES).task_files.version
 
 
 @pytest.mark.parametrize(

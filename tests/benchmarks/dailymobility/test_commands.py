@@ -17,10 +17,8 @@ import numpy as np
 import orjson
 import pytest
 
-from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.synth import files
 from harness.cli import main
-from harness.store.log import decode_line, encode_line
 from tests.support import DATA, ROOT, first_quick
 from tests.support.scripted import UNTIL_STOPPED, Script, Server, answer, busy, completion, serving
 
@@ -188,22 +186,6 @@ def test_finished_run_is_sound_and_scoring_it_again_changes_nothing(
     assert not list((results / name).glob(f"{RESULTS}.before-*"))
 
 
-def test_verify_finds_a_changed_place_count(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A metric that is not what the visited places give is found, and `reeval` mends it."""
-    results = Path(shutil.copytree(finished, tmp_path / "out"))
-    path = results / "plan" / RESULTS
-    whole = path.read_bytes()
-    lines = whole.splitlines()
-    lines[2] = encode_line({**decode_line(lines[2]), "daily_location_number": 9}).rstrip(b"\n")
-    path.write_bytes(b"\n".join(lines) + b"\n")
-    assert again("verify", results, "--name", "plan") == 1
-    assert "the metrics of user 3 differ from a re-score" in capsys.readouterr().out
-    assert again("reeval", results, "--name", "plan") == 0
-    assert path.read_bytes() == whole
-
-
 @pytest.mark.parametrize("name", ["plan", "asking", "rules"])
 def test_written_lists_score_to_the_figures_of_the_report(
     name: str, finished: Path, city: Path, town: Path, capsys: pytest.CaptureFixture[str]
@@ -255,17 +237,6 @@ def test_status_and_stats_know_the_runs(
     assert (results / "metric_excels" / "Score.xlsx").is_file()
 
 
-def test_a_share_grows_without_asking_anybody_twice(city: Path, tmp_path: Path) -> None:
-    """Half of the residents, then all: each is asked once, and the file is that of one run."""
-    with serving(commuter) as server:
-        assert on(server, city, tmp_path, "--ratio", 0.5) == 0
-        assert report(tmp_path, "m")["coverage"]["expected_users"] == MANY // 2
-        assert on(server, city, tmp_path) == 0
-        assert len(server.bodies) == len(set(server.bodies)) == MANY
-        assert on(server, city, tmp_path, "--name", "whole") == 0
-    assert (tmp_path / "m" / RESULTS).read_bytes() == (tmp_path / "whole" / RESULTS).read_bytes()
-
-
 # Agent mode.
 
 
@@ -286,31 +257,6 @@ def test_an_agent_that_asks_at_each_step_is_played_to_its_end(finished: Path, to
     told = report(finished, "asking")
     assert told["prompt"] == "agent asks_each_step.py"
     assert any("Movements are simulated" in note for note in told["notes"])
-
-
-def test_an_agent_without_requests_is_scored(finished: Path, town: Path, tmp_path: Path) -> None:
-    """No request, no saved reply, and the same days with the same seed; other ones with another
-    seed."""
-    assert (finished / "rules/responses_beijing.jsonl").read_bytes() == b""
-    assert report(finished, "rules")["usage"]["requests"] == 0
-    whole = (finished / "rules" / RESULTS).read_bytes()
-    for seed, same in (("0", True), ("1", False)):
-        assert (
-            run(
-                town,
-                tmp_path,
-                "--agent",
-                RULES,
-                "--agent-seed",
-                seed,
-                "--concurrency",
-                2,
-                "--name",
-                seed,
-            )
-            == 0
-        )
-        assert ((tmp_path / seed / RESULTS).read_bytes() == whole) is same
 
 
 @pytest.mark.slow
@@ -373,6 +319,7 @@ def test_a_residents_exception_fails_that_resident_only(
     assert "INCOMPLETE" in (tmp_path / "out/m/eval_report_beijing.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_resume_tries_a_failed_resident_again_from_its_saved_replies(
     town: Path, raising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -391,6 +338,7 @@ def test_resume_tries_a_failed_resident_again_from_its_saved_replies(
     assert report(tmp_path / "out", "m")["coverage"]["failed_users"] == 1
 
 
+@pytest.mark.slow
 def test_a_mended_agent_is_another_agent_until_that_is_allowed(
     town: Path, raising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -416,6 +364,7 @@ def test_a_mended_agent_is_another_agent_until_that_is_allowed(
     assert kept.read_bytes() == RAISING.read_bytes()
 
 
+@pytest.mark.slow
 def test_resume_says_that_the_agent_file_has_changed_and_takes_it_where_that_is_allowed(
     town: Path, raising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -435,6 +384,7 @@ def test_resume_says_that_the_agent_file_has_changed_and_takes_it_where_that_is_
         assert len(server.bodies) == asked + STEPS - 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("helper", [False, True], ids=["alone", "with a module beside it"])
 def test_a_run_whose_agent_file_has_gone_goes_on_with_the_kept_copy(
     town: Path, tmp_path: Path, helper: bool
@@ -458,6 +408,7 @@ def test_a_run_whose_agent_file_has_gone_goes_on_with_the_kept_copy(
     assert again("verify", tmp_path / "out") == 0
 
 
+@pytest.mark.slow
 def test_an_endpoint_failure_is_not_scored_however_much_an_agent_catches(
     town: Path, tmp_path: Path
 ) -> None:
@@ -569,17 +520,6 @@ def test_resume_takes_address_and_key_of_the_config_file_again(
     assert report(tmp_path / "out", "dailymobility-千问-7B")["coverage"]["complete"]
 
 
-def test_an_address_in_the_config_is_asked_for_baselines_too(
-    town: Path, tmp_path: Path, config: Callable[..., Path]
-) -> None:
-    """As with `--api-url`: the harness serves a baseline itself only where no address is given."""
-    with serving(commuter) as server:
-        assert (
-            configured(town, tmp_path / "out", config(server.url, model="baseline/commuter")) == 0
-        )
-        assert len(server.bodies) == FEW
-
-
 @pytest.mark.parametrize("beside", [("--api-key", KEY), ("--api-url", "http://127.0.0.1:9/v1")])
 def test_config_beside_another_address_or_key_is_refused(
     beside: tuple[str, str],
@@ -653,27 +593,6 @@ def test_options_of_the_other_benchmark_are_refused(
     assert "--no-persona is an option of `run streamprofile`" in capsys.readouterr().err
     assert run(town, tmp_path / "out", "--agent", RULES, "--prompt", RULES) == 2
     assert "--agent and --prompt exclude each other" in capsys.readouterr().err
-    assert nothing_written(tmp_path / "out")
-
-
-def test_missing_endpoint_and_every_missing_file_are_said_at_once(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One sentence for the endpoint, then one that names each file which is not there, and none
-    that is."""
-    here = own / "dailymobility"
-    gone = [
-        here / "beijing.pb",
-        here / "groundtruth/gyration_radius.npy",
-        here / "groundtruth/daily_intentions_2d.npy",
-    ]
-    for path in gone:
-        path.unlink()
-    assert run(own, tmp_path / "out", model="m") == 2
-    endpoint, tasks = capsys.readouterr().err.splitlines()
-    assert "LLM_API_KEY" in endpoint
-    assert all(str(path) in tasks for path in gone) and "--demo" in tasks
-    assert "profiles.json" not in tasks and "daily_location_numbers" not in tasks
     assert nothing_written(tmp_path / "out")
 
 
@@ -862,6 +781,7 @@ def test_saved_days_are_not_measured_on_another_map(
     assert (out / "plan" / RESULTS).read_bytes() == results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", "reeval"])
 def test_measuring_saved_days_runs_no_agent(town: Path, tmp_path: Path, command: str) -> None:
     """A results folder can be checked without running what somebody put there."""
@@ -951,19 +871,6 @@ def test_run_is_resumed_with_data_that_moved_to_the_layout_of_asbench(
     assert results.read_bytes() == whole
     assert Path(manifest(folder.parent, "m")["tasks"]["path"]) == theirs / place / "profiles.json"
     assert again("verify", folder.parent) == 0
-
-
-def test_data_in_the_usual_place_is_taken_first(town: Path, tmp_path: Path, capsys: Told) -> None:
-    """And where there is none, the usual place is what the message names."""
-    tasks = tmp_path / "both"
-    for place in ("dailymobility", "datasets/DailyMobility"):
-        shutil.copytree(town / "dailymobility", tasks / place)
-    assert (
-        DailyMobility.task_files.file_in(tasks, "dailymobility/beijing.pb")
-        == tasks / "dailymobility" / "beijing.pb"
-    )
-    assert run(tmp_path / "none", tmp_path / "out") == 2
-    assert str(tmp_path / "none" / "dailymobility" / "profiles.json") in capsys.readouterr().err
 
 
 def test_baselines_answer_the_example_agent_and_a_warning_says_what_else_they_do(
@@ -1062,6 +969,7 @@ def test_sampling_is_the_agent_s_unless_the_user_sets_it(town: Path, tmp_path: P
         )
 
 
+@pytest.mark.slow
 def test_searches_find_memories_only_where_the_run_says_so(town: Path, tmp_path: Path) -> None:
     """The choice is part of what the run is, and found again by the commands that play its
     agent."""
@@ -1129,50 +1037,6 @@ def test_a_run_from_before_agents_parameters_were_sent_goes_on_as_it_was(
     assert "not those that the agent file asks for" in (
         out / "m" / "eval_report_beijing.txt"
     ).read_text("utf-8")
-
-
-def test_what_a_user_must_know_of_an_agent_is_said_at_the_end(
-    town: Path, tmp_path: Path, capsys: Told
-) -> None:
-    """Warnings of the agent file, and residents who sent different requests after resuming."""
-    agent, out = tmp_path / "asker.py", tmp_path / "out"
-    agent.write_text(
-        "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass"
-        " Asker(DailyMobilityAgent):\n    async def forward(self):\n        if"
-        " self.environment.get_tick() < 3000:\n            dialog = [{'role': 'user', 'content':"
-        " f'现在 {self.environment.get_tick()} 秒'}]\n            await"
-        " self.llm.atext_request(dialog, timeout=30)\n",
-        encoding="utf-8",
-    )
-    with serving(saying("work")) as server:
-        assert on(server, town, out, "--agent", agent) == 0
-        told = capsys.readouterr().out
-        assert "warning: asker.py: atext_request(timeout=...)" in told
-        assert "sent different requests" not in told
-        asked = len(server.bodies)
-        results = out / "m" / RESULTS
-        results.write_bytes(b"")  # as if none had been written before the process died
-        agent.write_text(
-            agent.read_text(encoding="utf-8").replace("现在", "此刻"), encoding="utf-8"
-        )
-        assert on(server, town, out, "--agent", agent, "--allow", "files.agent_asker.py") == 0
-        assert (
-            f"{FEW} users sent different requests after resuming; the new ones were billed"
-            in capsys.readouterr().out
-        )
-        assert len(server.bodies) == 2 * asked
-
-
-def test_the_lists_of_an_earlier_run_are_set_aside_with_its_report(
-    town: Path, tmp_path: Path
-) -> None:
-    """They are true of the run that they were made of, and of no other."""
-    out = tmp_path / "out"
-    assert run(town, out, "--name", "plan") == 0
-    before = (out / "plan/generated_beijing.json").read_bytes()
-    assert run(town, out, "--name", "plan", "--restart") == 0
-    (kept,) = (out / "plan").glob("generated_beijing.json.before-*")
-    assert kept.read_bytes() == before
 
 
 def test_the_bias_of_a_score_is_next_to_it_in_every_table(

@@ -88,14 +88,6 @@ def test_json_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert plain(read(path)) == four()
 
 
-def test_numbers_of_locations_may_be_means(tmp_path: Path) -> None:
-    """The ground truth's are, and it can be scored itself."""
-    assert read(as_json(tmp_path, four(**{LOCATIONS: [1.5, 2.0]}))).columns[LOCATIONS].tolist() == [
-        1.5,
-        2.0,
-    ]
-
-
 def test_shares_rounded_to_two_decimals_pass(tmp_path: Path) -> None:
     """Seven of them can be off by 0.035 together."""
     rounded = [[0.14] * 7, [0.145, 0.145, 0.145, 0.15, 0.15, 0.15, 0.15]]
@@ -138,13 +130,6 @@ def test_numpy_arrays_in_a_pickle_are_read(tmp_path: Path, protocol: int, order:
         PROPORTIONS: [np.array(row, dtype=np.float32) for row in four()[PROPORTIONS]],
     }
     assert plain(read(as_pickle(tmp_path, arrays, protocol))) == four()
-
-
-def test_an_array_of_objects_in_a_pickle_is_read(tmp_path: Path) -> None:
-    """numpy makes one of rows that are lists of their own."""
-    rows = np.empty(2, dtype=object)
-    rows[:] = four()[SEQUENCES]
-    assert plain(read(as_pickle(tmp_path, four(**{SEQUENCES: rows})))) == four()
 
 
 # What is refused: pickles

@@ -19,7 +19,6 @@ from harness.benchmarks.dailymobility.day import INTENTIONS, OTHER, SLOTS, Day
 from harness.benchmarks.dailymobility.plan import (
     NOTHING_NEAR,
     OFFERED,
-    OWN_PROMPT,
     Nearby,
     PlanMode,
     prompt_of,
@@ -169,20 +168,6 @@ def test_only_known_fields_of_a_profile_are_shown() -> None:
     assert "## 居民\n（没有资料）\n家：" in text(resident=Resident("1", 1, HOME, WORK, {"id": 1}))
 
 
-def test_names_of_places_stay_on_their_line() -> None:
-    """White space is one blank and long names are cut, so that no name looks like a line of the
-    prompt."""
-    shown = text(city([(10, 0, "甲\n## 乙  丙" + "丁" * 90, "amenity|cafe")]))
-    assert f"- AOI {A + 2} 甲 ## 乙 丙{'丁' * 32}（amenity/cafe），距家 10 米" in shown
-
-
-def test_home_may_be_work() -> None:
-    """Places are then those around the one address, each once."""
-    resident = Resident("1", 1, HOME, HOME, {})
-    assert f"工作地：AOI {HOME}，坐标 (0, 0) 米，距家 0 米" in text(resident=resident)
-    assert offered(SMALL, 6, resident) == [2, 3]
-
-
 # Which places are offered
 
 
@@ -226,11 +211,6 @@ def test_a_category_tells_what_one_goes_for(category: str, intention: int | None
     assert found == {number: [2] if number == intention else [] for number in OFFERED}
 
 
-def test_codes_are_not_shown_as_categories() -> None:
-    """Six digits tell a model nothing; the heading does."""
-    assert f"- AOI {A + 2} 某店，距家 10 米" in text(city([(10, 0, "某店", "131300")]))
-
-
 def test_places_near_home_and_near_work_are_offered_by_turns() -> None:
     """Half and half up to the number for an intention, listed by how near they are to either, then
     by id."""
@@ -272,15 +252,6 @@ def test_a_rich_city_offers_between_20_and_40_places() -> None:
     assert text(rich) == text(rich)
 
 
-def test_of_equally_near_places_the_lower_id_is_offered() -> None:
-    """Whatever their order in the map."""
-    around = [(100.0, 0.0), (0.0, 100.0), (-100.0, 0.0), (0.0, -100.0)] * 4
-    places = [(x, y, "店", "amenity|cafe") for x, y in around]
-    resident = Resident("1", 1, HOME, HOME, {})
-    for ids in (range(2, 18), reversed(range(2, 18))):
-        assert offered(city(places, list(ids)), 6, resident) == list(range(2, 12))
-
-
 def test_a_point_outside_every_area_is_not_offered() -> None:
     """One goes to AOIs; a point of interest whose AOI the map lacks cannot be gone to."""
     pois = {1: Poi(1, "店", "amenity|cafe", 1.0, 1.0, 0)}
@@ -302,14 +273,6 @@ def test_a_template_of_the_users_replaces_ours(tmp_path: Path) -> None:
     )
     assert (prompt.source, prompt.path) == ("mine.txt", file)
     assert prompt.files == {"prompt_mine.txt": file.read_bytes()}
-
-
-def test_our_own_template_is_known_wherever_it_lies(tmp_path: Path) -> None:
-    """A kept copy of it, named as `--prompt`, is our own still."""
-    file = tmp_path / "prompt_own.txt"
-    file.write_bytes(OWN_PROMPT.read_bytes())
-    for prompt in (prompt_of(), prompt_of(file)):
-        assert (prompt.source, prompt.files) == ("own", {"prompt_own.txt": OWN_PROMPT.read_bytes()})
 
 
 @pytest.mark.parametrize(
@@ -361,12 +324,6 @@ def test_a_readable_reply_is_the_day() -> None:
     assert script.asked == [Request(messages(), True)]
 
 
-def test_repairs_and_warnings_are_told_with_the_day() -> None:
-    """A fenced reply, and a place of the city that was not offered."""
-    day = played(Script(Completion(f"```json\n{reply(A + 6).text}\n```")))
-    assert (day.outcome, day.repairs, day.warnings) == ("valid", ("fence",), ("off_candidate: 1",))
-
-
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
@@ -388,14 +345,6 @@ def test_a_second_try_says_what_was_wrong(bad: Completion, why: str) -> None:
     assert (day.outcome, day.places, usage.requests) == ("valid", (WORK,) * SLOTS, 2)
 
 
-def test_each_try_names_the_last_fault_only() -> None:
-    """Notes do not pile up: every try starts from the first prompt."""
-    script = Script(Completion("没有"), Completion(""), reply())
-    played(script)
-    last = script.asked[-1].messages[-1].content
-    assert last.count("注意：") == 1 and "回答是空的" in last
-
-
 @pytest.mark.parametrize("retries", [0, 1, 2, 5])
 def test_after_the_last_try_the_day_is_spent_at_home(retries: int) -> None:
     """Under the kind of the last reply; every request is in the usage."""
@@ -411,11 +360,6 @@ def test_after_the_last_try_the_day_is_spent_at_home(retries: int) -> None:
     usage = Usage(10 * (retries + 1), retries + 1, retries + 1)
     assert played_with(script, parse_retries=retries) == (day, usage)
     assert len(script.asked) == retries + 1
-
-
-def test_two_more_tries_are_the_default() -> None:
-    """Three in all."""
-    assert played(Script(*[Completion("没有")] * 3)).outcome == "no_json"
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "context_length"])

@@ -87,15 +87,6 @@ def test_slots_are_read_one_by_one(pairs: bool) -> None:
     assert readable(said({"slots": slots})) == PlannedDay(INTENDED, VISITED)
 
 
-def test_what_else_the_object_holds_does_not_matter() -> None:
-    """Fields nobody asked for are left alone, in the day and in its segments; empty `segments` give
-    way to `slots`."""
-    slots = [{"intention": 3, "place": "home", "备注": "闲"}] * SLOTS
-    assert readable(said({"理由": [1], "segments": [], "slots": slots})) == PlannedDay(
-        (3,) * SLOTS, (HOME,) * SLOTS
-    )
-
-
 @pytest.mark.parametrize("number", INTENTIONS)
 def test_an_intention_has_three_names(number: int) -> None:
     """English, Chinese or its number, also as text; none of them is a repair."""
@@ -120,12 +111,6 @@ def test_an_intention_has_three_names(number: int) -> None:
 def test_a_place_is_a_word_or_an_aoi(place: Any, aoi: int) -> None:
     """As the prompt writes it, with or without `AOI`; none of it is a repair."""
     assert readable(one_place("other", place)) == PlannedDay((3,) * SLOTS, (aoi,) * SLOTS)
-
-
-def test_home_and_work_exist_even_where_the_map_lacks_them() -> None:
-    """They are the task's to give, not the model's."""
-    places = Places(HOME, WORK, frozenset(), frozenset())
-    assert isinstance(read(Completion(one_place("work", WORK)), places), PlannedDay)
 
 
 def test_places_of_the_city_that_were_not_offered_are_taken_and_told() -> None:
@@ -181,15 +166,6 @@ def test_times_between_half_hours_are_rounded_and_told(written: str, slot: int) 
     reading = readable(said({"segments": segments}))
     assert reading.intentions == (1,) * slot + (2,) * (18 - slot) + INTENDED[18:]
     assert reading.repairs == ("rounded_time",)
-
-
-def test_segments_that_end_a_minute_early_are_closed_by_rounding() -> None:
-    """`00:00` to `07:59`, then from `08:00`: a common way to write it, and no gap."""
-    ends = ["07:59", "08:59", "12:29", "12:59", "17:59", "23:59"]
-    segments = [segment | {"end": end} for segment, end in zip(SEGMENTS, ends, strict=True)]
-    assert readable(said({"segments": segments})) == PlannedDay(
-        INTENDED, VISITED, ("rounded_time",)
-    )
 
 
 # Replies that cannot be used
@@ -252,11 +228,6 @@ def test_what_cannot_be_read_has_a_kind_and_a_sentence(text: str, kind: str, why
 def test_a_final_reason_is_not_read(reason: str) -> None:
     """Not even a whole day counts then."""
     assert unreadable(GOOD, finish_reason=reason) == Invalid(reason, "", final=True)
-
-
-def test_a_refusal_is_a_refusal() -> None:
-    """Whatever text stands beside it."""
-    assert unreadable(GOOD, refusal="不便作答").kind == "refusal"
 
 
 def test_a_wrong_value_is_told_shortly_and_can_be_sent() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
 from pathlib import Path
@@ -25,7 +24,6 @@ from harness.model import JSON
 from tests.support import ROOT
 
 SAMPLE = ROOT / "harness" / "sample" / "dailymobility"
-DATA = os.environ.get("HARNESS_DM_DATA")
 
 
 def truths_lists(data: Path) -> JSON:
@@ -103,17 +101,6 @@ def test_a_ground_truth_that_nothing_calls_synthetic_has_no_notes(
     if profiles is not None:
         (tmp_path / "data/profiles.json").write_bytes(profiles)
     assert scored(capsys, lists, tmp_path / "data")["notes"] == []
-
-
-def test_a_file_of_one_resident_is_told_in_the_singular(
-    lists: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Numbers and words agree."""
-    lists.write_bytes(
-        orjson.dumps({name: rows[:1] for name, rows in orjson.loads(lists.read_bytes()).items()})
-    )
-    assert main(["score-mobility", str(lists), "--data", str(SAMPLE)]) == 0
-    assert ": 1 resident, against 100 of the ground truth" in capsys.readouterr().out
 
 
 def test_a_result_pickle_of_asbench_scores_like_its_lists(
@@ -195,27 +182,3 @@ def test_bad_input_ends_with_2_naming_row_and_field(
         told.startswith(f"harness: {lists}: {field}: row {row + 1}: expected")
         and told.count("\n") == 1
     )
-
-
-def test_a_folder_without_ground_truth_ends_with_2(
-    lists: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Naming the file that is missing."""
-    assert main(["score-mobility", str(lists), "--data", str(tmp_path)]) == 2
-    assert "gyration_radius.npy" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(
-    not DATA, reason="HARNESS_DM_DATA names no folder with the published ground truth"
-)
-def test_the_published_ground_truth_in_kilometres(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """99.99 under asbench and 76.78 under aligned."""
-    real = truths_lists(Path(str(DATA)))
-    path = tmp_path / "km.json"
-    path.write_bytes(orjson.dumps({**real, RADIUS: [radius / 1000 for radius in real[RADIUS]]}))
-    found = scored(capsys, path, Path(str(DATA)))
-    finals = {name: round(of["final_score"], 2) for name, of in found["protocols"].items()}
-    assert finals == {"aligned": 76.78, "asbench": 99.99, "agentsociety2": 79.94}
-    assert found["warnings"]

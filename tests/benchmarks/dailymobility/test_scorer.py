@@ -3,7 +3,6 @@ report."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -36,7 +35,7 @@ from harness.document import Block, Heading, Paragraph, Table
 from harness.model import JSON, Record, RunFacts
 from harness.reporting.report import blocks, headline
 from harness.reporting.text import rendered
-from harness.scoring.bootstrap import CELLS, RESAMPLES, Array
+from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import Moments, interval, moments
 from harness.scoring.reports import encoded
 from harness.scoring.scorer import Scorer
@@ -194,15 +193,6 @@ def test_the_live_figures_are_those_of_the_report() -> None:
     expected = {name: metrics[name]["value"] for name in ("Score", "JSD_per_slot")}
     assert SCORER.running(SCORER.score(records)) == expected
     assert SCORER.running(SCORER.score([])) == {"Score": None, "JSD_per_slot": None}
-
-
-def test_the_live_figures_need_no_more_room_for_more_residents() -> None:
-    """What the display keeps of 400 residents shows the same as all of them, and is as large as
-    that of 40."""
-    shards = [SCORER.score(FORTY) for _ in range(10)]
-    shown = reduce(lambda a, b: SCORER.condense(SCORER.merge(a, b)), shards)
-    assert SCORER.running(shown) == SCORER.running(reduce(SCORER.merge, shards))
-    assert len(pickle.dumps(shown)) < 1.1 * len(pickle.dumps(SCORER.condense(shards[0])))
 
 
 def test_an_invalid_day_counts_as_stayed_home_and_is_left_out_beside() -> None:
@@ -390,6 +380,7 @@ def test_score_has_an_approximate_interval_where_one_divergence_hardly_moves() -
     assert not (figures([*moved, *records[9:]])[FINAL].interval or ())[2]
 
 
+@pytest.mark.slow
 def test_the_bias_is_taken_off_from_100_residents() -> None:
     """value - (n - 1) x (mean of the figures with one left out - value); more residents score
     higher."""
@@ -564,36 +555,6 @@ def test_a_run_of_part_of_the_residents_is_headed_incomplete() -> None:
     assert "7 are missing, of whom 4 failed" in text(some_days(3), facts(10, 4))
 
 
-def test_coverage_follows_the_headline_and_tells_of_a_share() -> None:
-    """A complete share is not called all."""
-    run = {
-        "ratio": 0.5,
-        "sample_seed": 3,
-        "users_in_tasks": 6,
-        "tasks": "profiles.json",
-        "tasks_sha256": "ab" * 32,
-    }
-    run |= {
-        "endpoint": "embedded",
-        "harness": "1",
-        "created": "2025-07-01",
-        "structured": "json_object",
-    }
-    found = report(some_days(3), facts(3, run=run))
-    headings = [block.text for block in found.blocks if isinstance(block, Heading)]
-    assert headings[:3] == [
-        "DailyMobility (beijing): 通义",
-        "Headline figures",
-        "Coverage: complete (of a share of 0.5)",
-    ]
-    assert "a share of 0.5 of the 6 residents in the tasks file, drawn with seed 3" in text(
-        some_days(3), facts(3, run=run)
-    )
-    assert "Settings: structured json_object. Tasks: profiles.json" in text(
-        some_days(3), facts(3, run=run)
-    )
-
-
 @pytest.mark.parametrize(
     "sentence",
     [
@@ -734,13 +695,6 @@ def test_a_report_of_nobody_is_a_report() -> None:
     orjson.dumps(found.data)
 
 
-def test_tables_are_as_wide_as_their_heads() -> None:
-    """Every row has a cell for every column."""
-    tables = [block for block in report(some_days(12)).blocks if isinstance(block, Table)]
-    assert len(tables) == 7
-    assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
-
-
 def test_the_ceiling_is_what_draws_of_the_ground_truth_score() -> None:
     """Where all of its residents are the same every draw scores 100; else few residents score less
     than many."""
@@ -751,14 +705,3 @@ def test_the_ceiling_is_what_draws_of_the_ground_truth_score() -> None:
     assert alike["final_score"] == alike["range95"][0] == 100.0 and alike["JSD_per_slot"] == 0.0
     few, many = (TRUTH.ceiling(count)["final_score"] for count in (5, 500))
     assert few < many < 100.0
-
-
-def test_a_ground_truth_of_many_is_drawn_in_pieces_to_the_same_ceiling() -> None:
-    """What is drawn at once is bounded, and no figure shows where one piece ended."""
-    several = {
-        name: np.tile(column, (15, *[1] * (column.ndim - 1)))
-        for name, column in TRUTH.lists.columns.items()
-    }
-    once = GroundTruth.from_lists(Lists(several), "0" * 64)
-    assert once.residents * RESAMPLES > CELLS
-    assert abs(once.ceiling(50)["final_score"] - TRUTH.ceiling(50)["final_score"]) < 0.5

@@ -80,6 +80,7 @@ def test_a_pool_smaller_than_what_is_asked_for_is_drawn_whole() -> None:
     assert np.isnan(values[:, 1, 1:]).all()
 
 
+@pytest.mark.slow
 def test_the_chance_level_of_shares_is_exact_and_that_of_f1_has_its_error() -> None:
     """Recall as added up over the users' steps by hand; the mean of 20 other sets of draws is
     within two errors."""

@@ -20,7 +20,6 @@ from harness.benchmarks.streamprofile.prompt import (
     AuthorsPrompt,
     TemplatePrompt,
     load,
-    system_message,
 )
 from harness.benchmarks.streamprofile.task import PLATFORMS, StepInput, UserInput
 from harness.errors import BadInput
@@ -89,31 +88,6 @@ def test_the_pool_stands_as_a_json_array_that_decodes_to_the_pool() -> None:
     lines = TemplatePrompt().messages(USER, STEP, "")[1].content.splitlines()
     [pool] = [line for line in lines if line.startswith('["猫"')]
     assert tuple(orjson.loads(pool)) == POOL
-
-
-def test_our_prompt_ends_in_the_form_of_the_reply() -> None:
-    """The last line is an object with the three fields of a reply."""
-    form = orjson.loads(filled(TemplatePrompt())[1][1].splitlines()[-1])
-    assert list(form) == ["persona_summary", "predicted_tags", "reasoning"]
-
-
-def test_what_is_not_there_is_said_in_words() -> None:
-    """No bio, and no persona at the first step."""
-    nobody = given_of("we_1", "小明", "")
-    content = TemplatePrompt().messages(nobody, STEP, "")[1].content
-    assert "个人简介：（未填写）" in content and "（尚无画像，这是第一次见到该用户）" in content
-
-
-def test_every_platform_has_a_context_of_its_own() -> None:
-    """Five texts, one line each, that name their platform."""
-    assert list(PLATFORMS) == ["weibo", "xiaohongshu", "toutiao", "zhihu", "douban"]
-    assert len({platform.context for platform in PLATFORMS.values()}) == 5
-    for platform in PLATFORMS.values():
-        assert (
-            platform.name in platform.context
-            and "标签" in platform.context
-            and "\n" not in platform.context
-        )
 
 
 def test_our_prompt_is_known_by_its_bytes(tmp_path: Path) -> None:
@@ -401,12 +375,6 @@ def test_without_their_system_message_the_prompt_is_not_called_the_authors(
     assert filled(prompt)[0] == ("system", AUTHORS_SYSTEM)
 
 
-def test_an_empty_system_message_is_theirs_too(tmp_path: Path) -> None:
-    """What their file says is sent, whatever it is."""
-    prompt = authors(tmp_path, runner='m = {"role": "system", "content": ""}\n')
-    assert (prompt.source, filled(prompt)[0]) == ("authors", ("system", ""))
-
-
 def test_a_failure_of_their_code_names_file_user_and_step(tmp_path: Path) -> None:
     """An exception in `format_prompt`, or in the constructor, is one sentence about their file."""
     path, user = release(tmp_path), given_of("we_9", "坏", "")
@@ -475,15 +443,6 @@ class BenchTaskBuilder:
     assert sys.path == before
 
 
-def test_annotations_of_their_file_are_evaluated_unless_it_says_otherwise(tmp_path: Path) -> None:
-    """The settings of our own module do not leak into theirs."""
-    text = (
-        "class BenchTaskBuilder:\n    kind: int = 0\nassert"
-        " BenchTaskBuilder.__annotations__['kind'] is int\n"
-    )
-    assert authors(tmp_path, text).source == "authors"
-
-
 def test_the_bytes_that_are_kept_are_those_that_ran(tmp_path: Path) -> None:
     """A file changed within the clock's grain runs as it now stands: no compiled copy is written or
     used."""
@@ -516,17 +475,6 @@ def test_kept_copies_are_the_authors_prompt_again(tmp_path: Path) -> None:
     again = load(results / "prompt_bench_task.py")
     assert (again.source, again.files) == (first.source, first.files)
     assert again.messages(USER, STEP, "画像") == first.messages(USER, STEP, "画像")
-
-
-def test_system_message_looks_at_literal_text_only(tmp_path: Path) -> None:
-    """Keys in any order, other roles passed over, formatted text not guessed at."""
-    path = tmp_path / "bench_inference.py"
-    path.write_text(
-        'a = {"role": "system", "content": f"{x}"}\nb = {"content": "好", 1: 2, **c, "role":'
-        ' "system"}\n',
-        "utf-8",
-    )
-    assert system_message(path) == "好"
 
 
 def test_template_without_posts_or_pool_is_refused(tmp_path: Path) -> None:

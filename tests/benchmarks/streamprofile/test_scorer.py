@@ -168,14 +168,6 @@ def test_f1_is_absent_where_either_mean_is() -> None:
     assert data["release_code_left_out"] == 0
 
 
-def test_f1_pairs_means_of_different_steps() -> None:
-    """Novelty is defined on step 1 only (0.5), stability on step 2 only (1.0): 2 * 0.5 / 1.5 =
-    2/3."""
-    data = scored(user(a_step(1, 0.5, None), a_step(2, None, 1.0)))
-    assert data["metrics"][F1]["value"] == pytest.approx(2 / 3)
-    assert data["learning_curve"][0]["metrics"][F1] is None
-
-
 def three_users() -> tuple[Record, Record, Record]:
     """Recall: A 0.2 | 0.4 0.8; B only step 1: 0.6; C no step 1: 0.1."""
     return (
@@ -185,18 +177,6 @@ def three_users() -> tuple[Record, Record, Record]:
     )
 
 
-def test_cold_start_and_augmented_are_over_the_users_that_have_them() -> None:
-    """Cold (0.2 + 0.6) / 2 = 0.4 of A, B; augmented (0.6 + 0.1) / 2 = 0.35 of A, C; difference
-    -0.05."""
-    data = scored(*three_users())
-    assert data["cold_start"]["Recall"] == {"value": pytest.approx(0.4), "ci95": None, "users": 2}
-    assert data["persona_augmented"]["Recall"]["value"] == pytest.approx(0.35)
-    delta = data["delta"]["Recall"]
-    assert delta["value"] == pytest.approx(-0.05)
-    assert (delta["users_cold"], delta["users_augmented"]) == (2, 2)
-    assert delta["ci95"] is None  # three users are too few
-
-
 def test_a_difference_with_one_user_on_a_side_has_no_interval() -> None:
     """A and B have a step 1, A alone a later one: the difference is there, its spread cannot be
     known."""
@@ -204,30 +184,11 @@ def test_a_difference_with_one_user_on_a_side_has_no_interval() -> None:
     assert (delta["value"], delta["ci95"]) == (pytest.approx(0.6 - 0.4), None)
 
 
-def test_forward_transfer_is_over_the_users_that_have_both() -> None:
-    """Only A has both: (0.4 + 0.8) / 2 - 0.2 = 0.4; one user, so no interval."""
-    assert scored(*three_users())["fwt"]["Recall"] == {
-        "value": pytest.approx(0.4),
-        "ci95": None,
-        "users": 1,
-    }
-
-
 def test_forward_transfer_of_f1_is_the_difference_of_the_users_two_values() -> None:
     """Step 1: H(0.2, 0.2) = 0.2; later: novelty (1 + 0.5) / 2 = 0.75, stability 0.25: H = 0.375;
     FWT 0.175."""
     data = scored(user(a_step(1, 0.2, 0.2), a_step(2, 1.0, 0.25), a_step(3, 0.5, None)))
     assert data["fwt"][F1]["value"] == pytest.approx(0.175)
-
-
-def test_learning_curve_has_every_user_that_is_there_at_a_step() -> None:
-    """Step 1: (0.2 + 0.6) / 2; step 2: (0.4 + 0.1) / 2; step 3: A alone."""
-    curve = scored(*three_users())["learning_curve"]
-    assert [(point["step_id"], point["users"], point["metrics"]["Recall"]) for point in curve] == [
-        (1, 2, pytest.approx(0.4)),
-        (2, 2, pytest.approx(0.25)),
-        (3, 1, pytest.approx(0.8)),
-    ]
 
 
 def test_cohort_is_who_reaches_the_last_step_that_half_of_the_users_reach() -> None:
@@ -239,14 +200,6 @@ def test_cohort_is_who_reaches_the_last_step_that_half_of_the_users_reach() -> N
         (point["step_id"], point["users"], point["metrics"]["Recall"])
         for point in data["cohort_curve"]
     ] == [(1, 1, pytest.approx(0.2)), (2, 2, pytest.approx(0.25))]
-
-
-def test_cohort_counts_a_user_that_reaches_a_step_without_truth() -> None:
-    """The user's third step is not scored, but the user is there: exactly half of two users reach
-    it."""
-    data = scored(user(a_step(1), a_step(2), unscored(3)), user(a_step(1)))
-    assert data["cohort"] == {"reaches": 3, "users": 1}
-    assert [point["step_id"] for point in data["cohort_curve"]] == [1, 2]
 
 
 def test_user_without_a_scored_step_is_covered_but_has_no_value() -> None:
@@ -341,15 +294,6 @@ def test_metrics_at_the_asked_number_stand_in_only_where_they_differ() -> None:
     assert data["at_asked"]["Recall"] == pytest.approx(0.5)
     assert data["at_asked"][F1] == pytest.approx(0.5)
     assert data["metrics"]["Recall"]["value"] == pytest.approx(0.8)
-
-
-def test_ceiling_is_averaged_as_the_metrics_are() -> None:
-    """Means of novelty (0.5 + 0) / 2 = 0.25 and stability 1: H = 0.4."""
-    other = {**CEILING, "Recall_Novelty": 0.0, "Recall_Stability": None}
-    data = scored(user(a_step(1), a_step(2, ceiling=other)))["ceiling"]
-    assert list(data) == [*GAINS, F1]
-    assert data["Recall_Novelty"] == {"value": 0.25, "users": 1}
-    assert data[F1] == {"value": pytest.approx(0.4), "users": 1}
 
 
 def test_usage_is_summed_and_may_be_missing() -> None:
@@ -477,14 +421,6 @@ def test_merging_is_associative_to_the_last_bit(
         )
 
 
-def test_merging_keeps_the_order_of_users() -> None:
-    """Rows stand in the order of the arguments, so that a resample means the same users."""
-    scorer = Scorer(BENCHMARK, "weibo")
-    shards = [scorer.score([user(a_step(1, Recall=recall))]) for recall in (0.1, 0.9, 0.5)]
-    rows = scorer.merge(scorer.merge(shards[0], shards[1]), shards[2]).rows.arrays
-    assert np.concatenate(rows)[:, METRICS.index("Recall")].tolist() == [0.1, 0.9, 0.5]
-
-
 def test_merging_with_nobody_changes_nothing() -> None:
     """The scores of no user are the neutral element."""
     scorer = Scorer(BENCHMARK, "weibo")
@@ -527,13 +463,6 @@ def test_above_the_limit_rows_are_dropped_and_blocks_are_the_units() -> None:
         assert few["value"] == all_rows["value"]
         widths = [interval[1] - interval[0] for interval in (few["ci95"], all_rows["ci95"])]
         assert widths[0] == pytest.approx(widths[1], rel=0.35)
-
-
-def test_a_single_block_has_no_interval() -> None:
-    """How blocks differ is unknown."""
-    scorer = Scorer(BENCHMARK, "weibo", rows_limit=1)
-    data = content_of(scorer.report(scorer.score(many(3)), facts(3))[0])
-    assert data["metrics"]["Recall"]["ci95"] is None
 
 
 def test_running_figures_are_those_of_the_report() -> None:
@@ -785,12 +714,6 @@ def test_report_data_is_json_without_nan() -> None:
     ):
         text = orjson.dumps(data)
         assert orjson.loads(text) == data
-
-
-def test_report_is_the_same_each_time() -> None:
-    """Two reports of the same scores are equal."""
-    records = many(10)
-    assert report(records) == report(records)
 
 
 def texts(made: Report) -> list[str]:

@@ -130,6 +130,7 @@ def test_other_distractors_come_from_where_their_names_say(platform: str) -> Non
         }
 
 
+@pytest.mark.slow
 def test_one_day_has_the_same_trends_for_all_users() -> None:
     """Viral distractors of one day, from two hundred users, are few enough to be one daily list."""
     by_day: dict[str, set[str]] = {}
@@ -190,6 +191,7 @@ def peak_memory(users: int) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_users() -> None:
     """Four times the users (half a megabyte more of lines) take less than 100 kB more: the table of
     days, no lines."""

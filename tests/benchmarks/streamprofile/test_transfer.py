@@ -64,6 +64,7 @@ def holds_0(of: Any) -> bool:
     return bool(low <= 0 <= high)
 
 
+@pytest.mark.slow
 def test_random_answers_have_transfer_as_published_and_none_per_step(report: JSON) -> None:
     """The harmonic mean of means over many steps is above that of one; the mean of each step's own
     is not."""

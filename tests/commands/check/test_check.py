@@ -38,10 +38,6 @@ def wrong_with(spec: Path | str, subset: str, folder: Path, users: int = 20) -> 
     return {name: words for name, words in found.items() if words}
 
 
-def test_the_example_keeps_the_contract() -> None:
-    assert wrong_with(STARS, "yelp", STARS.parent) == {}
-
-
 @pytest.mark.parametrize("subset", ["north"])
 def test_the_second_benchmark_keeps_the_contract(tasks: Path, subset: str) -> None:
     assert wrong_with(VISITS, subset, tasks) == {}
@@ -230,22 +226,6 @@ def test_a_setting_that_is_not_part_of_a_run_is_found(tmp_path: Path, tasks: Pat
     )
 
 
-def test_the_command_prints_a_line_a_check(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    words = ["check-benchmark", str(STARS), "--tasks-dir", str(STARS.parent)]
-    assert main(words) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"stars, yelp: {name}: OK" for name in checking.CHECKS]
-    file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
-    changed(file, "error = worst if", "error = 9 if")
-    assert main(["check-benchmark", str(file), *words[2:]]) == 1
-    assert (
-        "stars, yelp: no answer: benchmark stars, user synthetic-01, measure without an answer"
-        in capsys.readouterr().out
-    )
-
-
 def checked(file: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     """Return the exit code of `check-benchmark` and its lines that are not OK."""
     code = main(["check-benchmark", str(file), "--tasks-dir", str(folder)])
@@ -254,6 +234,7 @@ def checked(file: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> tup
     ]
 
 
+@pytest.mark.slow
 def test_waived_check_is_shown_with_its_reason_and_is_no_breach(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -339,6 +320,7 @@ def test_warning_of_the_code_is_shown_once_and_none_for_what_a_check_reports(
     assert [str(one.message) for one in caught] == ["odd"]
 
 
+@pytest.mark.slow
 def test_note_is_shown_once_for_all_subsets(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -353,6 +335,7 @@ def test_note_is_shown_once_for_all_subsets(
     ]
 
 
+@pytest.mark.slow
 def test_without_baselines_it_says_what_was_not_possible(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -195,6 +195,7 @@ def test_verdicts_come_first_and_then_who_has_which_users_and_what_else_differs(
     assert f"n {2 * USERS - 5}" in said
 
 
+@pytest.mark.slow
 def test_synthetic_tasks_and_shares_are_told_before_the_figures(
     played: Path, tmp_path: Path, capsys: Told
 ) -> None:
@@ -251,6 +252,7 @@ def test_invalid_answers_of_both_sides_are_told_by_kind(own: Path, capsys: Told)
     )
 
 
+@pytest.mark.slow
 def test_invalid_days_are_told(lived: Path, tmp_path: Path, capsys: Told) -> None:
     """A resident has one answer, the day."""
     root = Path(shutil.copytree(lived, tmp_path / "own"))
@@ -642,6 +644,7 @@ def test_words_and_table_have_the_same_interval(played: Path, capsys: Told) -> N
     )
 
 
+@pytest.mark.slow
 def test_the_primary_metric_of_a_run_is_chosen_when_it_begins(tmp_path: Path, capsys: Told) -> None:
     """`compare` is about it alone, so its p is not corrected for another; a later session cannot
     change it."""

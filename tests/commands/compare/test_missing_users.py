@@ -63,14 +63,6 @@ def test_failures_take_the_worst_value_of_the_metric() -> None:
     assert unbounded["bounds"] == [pytest.approx((0.5 + 0.75 - 1.5) / 4), None]
 
 
-def test_without_missing_users_there_is_nothing_to_say() -> None:
-    """No bounds about nobody."""
-    assert (
-        sensitivity([Incomplete(Pair(rows(0.5), rows(0.25)), absent(), absent())], FIGURES, SHARE)
-        is None
-    )
-
-
 def worst(root: Path, run: str, other: str, platform: str, number: int) -> set[str]:
     """The users on whom a run does worst in Recall, compared with another."""
 
@@ -131,14 +123,6 @@ def test_the_truth_lies_within_the_bounds(own: Path, capsys: Told) -> None:
     assert low < whole["difference"] < high
 
 
-def test_few_missing_users_do_not_qualify_a_large_difference(own: Path, capsys: Told) -> None:
-    """With one user missing recency is better whatever that user would have."""
-    edit(results(own, "recency"), nothing, slice(1, None))
-    pair = told(own, capsys, "recency", "random-1")["pairs"][0]
-    assert entry(pair, "Recall")["missing_users"] == "cannot_change"
-    assert pair["verdicts"][-1].startswith("recency is better than random-1 in Recall by ")
-
-
 def test_users_outside_of_a_runs_share_are_not_missing(own: Path, capsys: Told) -> None:
     """A complete run on a share lacks nobody; what it did not select is left out at random."""
     edit(results(own, "random-1"), nothing, slice(8))
@@ -171,6 +155,7 @@ def test_failed_users_are_counted_as_the_worst_value(own: Path, capsys: Told) ->
     assert "With failed users (1 of random-1) at the worst value" in " ".join(pair["verdicts"])
 
 
+@pytest.mark.slow
 def test_a_figure_that_is_no_mean_has_no_bounds_and_says_so(
     lived: Path, tmp_path: Path, capsys: Told
 ) -> None:

@@ -142,12 +142,6 @@ def test_step_that_was_asked_twice_has_both_replies(finished: Path, tmp_path: Pa
     assert {row["outcome"] for row in found} == {"valid"}
 
 
-def test_day_has_its_requests_in_the_first_half_hour(finished: Path, tmp_path: Path) -> None:
-    """One reply gives the whole day, so that sums count it once."""
-    found = rows(finished, tmp_path / "x.jsonl", "commuter")
-    assert [row["requests"] for row in found] == [1, *[0] * 47] * 2
-
-
 @pytest.mark.parametrize(
     ("name", "metric"), [("m", "Recall"), ("m", "F1^NS"), ("four-stars", "MAE")]
 )
@@ -256,14 +250,6 @@ def test_log_has_a_sample_for_each_repeat_with_its_conversation(
         about = [message.get("metadata", {}) for message in sample["messages"]]
         ends = [own["Recall"] for own in about if "Recall" in own]
         assert ends == [step["Recall"] for step in sample["metadata"]["steps"]]
-
-
-def test_same_folder_gives_the_same_log(finished: Path, tmp_path: Path) -> None:
-    made = []
-    for name in ("a", "b"):
-        export(finished, "commuter", "--format", "inspect", "--out", str(tmp_path / name))
-        made.append((tmp_path / name / "commuter" / "export_beijing.eval").read_bytes())
-    assert made[0] == made[1]
 
 
 @pytest.mark.slow
@@ -401,14 +387,6 @@ def test_column_has_one_type(values: list[Any], expected: list[Any], tmp_path: P
     """Whole numbers become fractions among fractions, and text among text."""
     found = [row["x"] for row in written(tmp_path / "x.jsonl", *({"x": value} for value in values))]
     assert found == expected and [type(one) for one in found] == [type(one) for one in expected]
-
-
-def test_every_row_has_every_column(tmp_path: Path) -> None:
-    """Also those that only a later row brings."""
-    assert written(tmp_path / "x.jsonl", {"a": 1}, {"b": 2}) == [
-        {"a": 1, "b": None},
-        {"a": None, "b": 2},
-    ]
 
 
 def test_csv_holds_no_formula_and_no_broken_line(tmp_path: Path) -> None:

@@ -91,28 +91,6 @@ def test_configuration_is_the_identity_under_the_names_of_allow(finished: Path) 
     assert made.facts["state"] == "complete" and made.facts["selection.ratio"] == 1.0
 
 
-def test_figures_are_those_of_the_report(finished: Path) -> None:
-    """Each with its interval, and with coverage and tokens."""
-    report = orjson.loads((finished / "recency" / "eval_report_weibo.json").read_bytes())
-    found = dict(trackers.entry(saved(finished / "recency")).summary)
-    for name, of in (report["metrics"] | report["secondary"]).items():
-        low, high = of["ci95"] or (None, None)
-        assert [found.pop(key) for key in (name, f"{name}/ci95_low", f"{name}/ci95_high")] == [
-            of["value"],
-            low,
-            high,
-        ]
-    assert report["metrics"]["Recall"]["ci95"]
-    assert {name: found.pop(f"coverage/{name}") for name in report["coverage"]} == report[
-        "coverage"
-    ]
-    assert {name: found.pop(f"usage/{name}") for name in report["usage"]} == report["usage"]
-    assert found == {
-        "answers/all": report["diagnostics"]["answers"],
-        "answers/valid": report["diagnostics"]["answers"],
-    }
-
-
 def test_cost_is_a_figure_by_its_currency(finished: Path, tmp_path: Path) -> None:
     """Of a run with a price."""
     run = saved(finished / "recency")

@@ -209,14 +209,6 @@ def test_path_that_leads_out_of_the_data_set_is_no_file_of_it(into: Into) -> Non
         into("北")
 
 
-def test_a_tasks_folder_may_be_a_link(into: Into, tmp_path: Path) -> None:
-    """Maps are large, and disks are elsewhere."""
-    (tmp_path / "disk").mkdir()
-    into.folder.symlink_to(tmp_path / "disk")
-    into()
-    assert into.found() == MADE and into.folder.is_symlink()
-
-
 @pytest.mark.parametrize(
     "record", [b"", b"[]", b'{"files": {"a": 1}}', orjson.dumps({"files": {"a": {"commit": "b"}}})]
 )
@@ -256,14 +248,6 @@ def test_a_refusal_is_one_error_without_a_token_in_it(
     with pytest.raises(error, match="Error") as caught:
         into(revision=revision)
     assert "\n" not in str(caught.value) and "hf_" not in str(caught.value)
-
-
-@pytest.mark.parametrize("status", [429, 503])
-def test_hub_that_refuses_for_good_stops_the_command(into: Into, status: int) -> None:
-    """The error has the status."""
-    into.server.faults[LISTING] = [Fault(status=status) for _ in range(40)]
-    with pytest.raises(EndpointStopped, match=str(status)):
-        into()
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,7 @@ def test_slices_validate_each_line_once_and_are_those_of_the_whole_file(
             assert sorted(users, key=places.index) == places
 
 
+@pytest.mark.slow
 def test_line_of_another_slice_is_found_by_its_own_part_and_by_merge(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,6 +239,7 @@ def test_line_of_another_slice_is_found_by_its_own_part_and_by_merge(
     )
 
 
+@pytest.mark.slow
 def test_part_keeps_the_rule_that_it_began_with(tasks: Path, tmp_path: Path, whole: Path) -> None:
     """Of some users it is every n-th in the order of the seed, also once it has all of them; a
     slice has no limit."""
@@ -324,6 +326,7 @@ def test_merged_parts_are_the_bytes_of_one_run(kind: str, tasks: Path, tmp_path:
     assert command(tmp_path / "parts", "verify") == 0
 
 
+@pytest.mark.slow
 def test_merged_run_names_those_who_answered_its_parts(tasks: Path, tmp_path: Path) -> None:
     """Report and manifest count the replies of all parts, as those of one run do, and `verify`
     agrees."""

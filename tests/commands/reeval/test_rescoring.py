@@ -41,6 +41,7 @@ def test_run_that_is_not_there_is_bad_input(
     assert "recency" in capsys.readouterr().err and not list(tmp_path.glob("*/responses*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--reparse",)])
 def test_report_made_again_names_those_who_answered(
     more: tuple[str, ...], tasks: Path, tmp_path: Path
@@ -62,6 +63,7 @@ def test_report_made_again_names_those_who_answered(
     assert reports[0].read_bytes() == before[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", ["replace_results", "Run.settle", "write_report"])
 def test_an_interrupted_reeval_leaves_a_sound_run_that_the_next_one_completes(
     tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.cli import main
-from harness.commands import synth
 from tests.commands.test_commands import write_tasks
 
 
@@ -49,34 +46,3 @@ def test_synth_into_a_folder_that_cannot_be_made_is_no_mistake_of_the_command(
         main(["synth", "--users", "1", "--platform", "zhihu", "--out", str(tmp_path / "tasks")])
         == 4
     )
-
-
-def test_two_that_synthesise_at_once_disturb_no_file_of_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process writes all of its file while this one has written half of its own."""
-    command = ["synth", "--users", "3", "--platform", "zhihu", "--out", str(tmp_path / "tasks")]
-    pieces, codes, other = synth._pieces, list[int](), os.getpid() + 1
-
-    def interrupted(*args: Any) -> Iterator[bytes]:
-        first, *rest = pieces(*args)
-        yield first
-        if not codes:
-            codes.append(-1)
-            with monkeypatch.context() as elsewhere:
-                elsewhere.setattr(os, "getpid", lambda: other)
-                codes.append(main(command))
-        yield from rest
-
-    monkeypatch.setattr(synth, "_pieces", interrupted)
-    assert (main(command), codes) == (0, [-1, 0])
-    assert len((tmp_path / "tasks" / "zhihu_inference_tasks.jsonl").read_bytes().splitlines()) == 3
-
-
-def test_synth_writes_the_same_tasks_for_the_same_seed(tmp_path: Path) -> None:
-    """Files named as the harness reads them, equal for equal seeds."""
-    for folder in ("a", "b"):
-        options = ["--users", "3", "--seed", "7", "--steps", "1", "--platform", "zhihu"]
-        assert main(["synth", "--out", str(tmp_path / folder), *options]) == 0
-    a, b = ((tmp_path / name / "zhihu_inference_tasks.jsonl").read_bytes() for name in ("a", "b"))
-    assert a == b and len(a.splitlines()) == 3

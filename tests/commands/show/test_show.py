@@ -112,6 +112,7 @@ def posts(task: JSON) -> list[str]:
     return [line for step in task["prediction_tasks"] for line in step["posts_text"].splitlines()]
 
 
+@pytest.mark.slow
 def test_posts_and_prompts_are_shown_when_they_are_requested(show: Show, tasks: Path) -> None:
     """Each request with its reply in their order: ten, all of them only if they are wanted."""
     task = longest(tasks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -154,13 +153,6 @@ def test_intervals_are_shown_on_request(form: str, tmp_path: Path, capsys: Told)
     assert "45.76" not in capsys.readouterr().out
     assert main([*words, "--intervals"]) == 0
     assert "45.76, 56.55" in capsys.readouterr().out
-
-
-def test_help_of_stats_names_the_flag(capsys: Told) -> None:
-    """Its percent sign is text, not a format."""
-    with suppress(SystemExit):
-        assert main(["stats", "--help"]) == 0
-    assert "show 95 % intervals" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import shutil
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -22,6 +21,8 @@ from harness.model import JSON
 from harness.scoring.intervals import interval, moments
 from harness.store.log import decode_line
 from tests.commands.stats.test_stats import Page
+
+pytestmark = pytest.mark.slow
 
 PLATFORMS = tuple(StreamProfile.subsets)
 USERS = 48
@@ -192,20 +193,6 @@ def test_run_without_the_records_of_its_report_keeps_its_figures_and_has_no_rank
     assert recall["cooler"][AVERAGE]["ci95"] is None
     assert recall["recency"][AVERAGE]["rank"] == 1 and recall["random"][AVERAGE]["rank"] == 2
     assert shown(own, capsys).count("Without ranks and intervals of averages: cooler (") == 1
-
-
-def test_page_over_all_runs_has_the_ranks_and_complete_runs_first(
-    board: Path, tmp_path: Path
-) -> None:
-    """In the tables of `stats`, the best run first."""
-    assert main(["report", "--results-dir", str(board), "--out", str(tmp_path / "all.html")]) == 0
-    table = (tmp_path / "all.html").read_text().partition("<tbody>")[2].partition("</tbody>")[0]
-    rows = [re.findall(r"<t[hd][^>]*>(?:<[^>]*>)*([^<]*)", row) for row in table.split("</tr>")]
-    assert [(row[0], row[-1]) for row in rows if len(row) > 1 and row[-1]][:3] == [
-        ("recency", "1"),
-        ("cooler", "2"),
-        ("random", "2"),
-    ]
 
 
 def test_runs_of_the_same_subsets_have_ranks_in_their_mean(own: Path, capsys: Told) -> None:

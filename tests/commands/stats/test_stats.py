@@ -35,7 +35,7 @@ from harness.commands.stats.run_reports import RunReport, RunSettings, read
 from harness.commands.stats.standings import AVERAGE, Figure, Standing, standings
 from harness.commands.stats.workbooks import workbooks
 from harness.document import Cell, Table
-from harness.reporting import latex, markdown
+from harness.reporting import markdown
 from harness.reporting.xlsx import titles, workbook
 from harness.scoring.reports import Report, declared
 from tests.support import examples
@@ -416,13 +416,6 @@ def test_published_table_can_be_had_without_any_run(tmp_path: Path, capsys: Told
 # Reading reports
 
 
-def test_a_report_is_read_with_what_tables_need(tmp_path: Path) -> None:
-    """A share is never complete."""
-    found = read(write(tmp_path, "one", run={"ratio": 0.5}))
-    assert not found.complete
-    assert found.about == "vendor/模型, own prompt, share 0.5, synthetic tasks"
-
-
 def places_in(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The way to every value of a JSON document."""
     if path:
@@ -578,37 +571,6 @@ def test_runs_without_a_row_are_told_under_the_tables(tmp_path: Path, capsys: To
     assert f"% {nobody}" in capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize("form", ["--json", "--format=csv"])
-def test_runs_without_a_row_are_told_beside_what_other_programs_read(
-    form: str, tmp_path: Path, capsys: Told
-) -> None:
-    """On the other stream, a line a kind."""
-    write(tmp_path, "one")
-    write(tmp_path, "坏", NOBODY)
-    unfinished(tmp_path, "b", "douban")
-    assert main(["stats", "--results-dir", str(tmp_path), form]) == 0
-    told = capsys.readouterr()
-    assert [line.partition(" (")[0] for line in told.err.splitlines()] == [
-        "harness: Left out: 坏 on weibo",
-        "harness: Left out: b on douban",
-    ]
-    assert "Left out" not in told.out and "坏" not in told.out
-
-
-def test_runs_of_which_nobody_is_scored_are_in_the_summary(tmp_path: Path) -> None:
-    """With none of their users, and in no sheet of a metric; the unfinished are in the notes."""
-    write(tmp_path, "one")
-    write(tmp_path, "坏", NOBODY)
-    unfinished(tmp_path, "b", "douban")
-    assert main(["stats", "--excel", "--results-dir", str(tmp_path)]) == 0
-    content = (tmp_path / "metric_excels" / "summary.xlsx").read_bytes()
-    runs, recall = Page(content), Page(content, 2)
-    assert runs.row(3)[:6] == ["坏", "streamprofile", "weibo", 0, 40, 40]
-    assert "坏" not in recall.values.values()
-    notes = Page(content, len(runs.titles))
-    assert any(str(text).startswith("Left out: b on douban") for text in notes.values.values())
-
-
 @pytest.mark.parametrize(
     ("runs", "names", "told"),
     [
@@ -718,33 +680,6 @@ def test_invalid_days_are_told_by_what_they_count_as() -> None:
     ]
 
 
-def test_marked_figures_are_told_with_their_users_the_fewest_first(
-    tmp_path: Path, capsys: Told
-) -> None:
-    """Of a share the users of the whole tasks file; platforms of one run that are alike stand
-    together."""
-    write(tmp_path, "whole")
-    write(tmp_path, "大半", coverage={"scored_users": 30, "complete": False})
-    for subset in ("weibo", "zhihu"):
-        shared = {"expected_users": 8, "scored_users": 8}
-        write(tmp_path, "share", {"subset": subset}, run={"ratio": 0.2}, coverage=shared)
-    said = (
-        "*: only some users of the tasks file: share on zhihu, weibo 8 of 40; 大半 on weibo 30 of"
-        " 40.\n"
-    )
-    assert said in beneath(tmp_path, capsys)
-    assert (
-        main(["stats", "--results-dir", str(tmp_path), "--format", "csv", "--metric", "Recall"])
-        == 0
-    )
-    lines = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    assert {line["run"]: line["expected"] for line in lines} == {
-        "whole": "40",
-        "大半": "40",
-        "share": "8",
-    }
-
-
 def test_notes_name_ten_and_count_the_others() -> None:
     """However many runs there are, a note stays one that is read."""
     part = [
@@ -753,14 +688,6 @@ def test_notes_name_ten_and_count_the_others() -> None:
     told = [note for note in notes([table(*part)]) if "more" in note]
     assert len(told) == 3 and all(note.endswith(" and 3 more.") for note in told)
     assert all("r09 on weibo 9 of 40 and" in note and "r10" not in note for note in told[:2])
-
-
-def test_incomplete_runs_have_a_note_of_their_own() -> None:
-    """However many runs are of a smaller share of the tasks file."""
-    shares = [scored(f"r{number:02}", complete=False, users=2, expected=2) for number in range(30)]
-    part = scored("part", complete=False, users=7, expected=8)
-    [told] = [note for note in notes([table(*shares, part)]) if "INCOMPLETE" in note]
-    assert "part on weibo 7 of 8" in told and "r00" not in told
 
 
 # Excel files, read back
@@ -823,19 +750,6 @@ def test_workbook_reads_back_with_its_numbers_and_their_looks() -> None:
     assert [page.looks[cell][0] for cell in ("B2", "C2", "F2")] == ["0.00", '0.00"*"', "#,##0"]
     assert "b" in page.looks["D2"][1] and "u" in page.looks["E2"][1]
     assert not {"b", "u"} & page.looks["B2"][1]
-
-
-def test_notes_are_on_a_sheet_of_their_own() -> None:
-    """Each once, with the sheets that it is about; a program that reads a sheet of figures finds
-    nothing else there."""
-    notes = {"t": ("一句话",), "u": ("一句话", "x")}
-    content = workbook(
-        [Table(("run", "a"), (("甲", Cell("1", 1)),), name, of) for name, of in notes.items()]
-    )
-    page, last = Page(content), Page(content, 3)
-    assert page.titles == ["t", "u", "notes"]
-    assert page.values == {"A1": "run", "B1": "a", "A2": "甲", "B2": 1.0}
-    assert (last.row(2), last.row(3)) == (["一句话", "all"], ["x", "u"])
 
 
 @pytest.mark.parametrize(
@@ -987,31 +901,6 @@ def test_synthetic_tasks_are_told_with_the_table_and_not_in_a_comment(
         assert said in " ".join(shown.split())
 
 
-def test_latex_escapes_names_and_has_the_rules_of_booktabs() -> None:
-    """No character of a name means anything to LaTeX, nor do two hyphens become a dash."""
-    lines = [
-        line.strip()
-        for line in latex.rendered(
-            [msgspec.structs.replace(TABLE, notes=("100 %",))], ["model\n\\input{x}"]
-        ).splitlines()
-    ]
-    assert "% model \\input{x}" in lines
-    assert lines[lines.index("\\toprule") :] == [
-        "\\toprule",
-        "run & a\\_b \\\\",
-        "\\midrule",
-        "-{}-x\\textbar{}y\\_{[}1] & \\textbf{$-$1.50}\\rlap{*} \\\\",
-        "\\midrule",
-        "模型 \\& Co &  \\\\",
-        "z & \\underline{2.00} (3--4) \\\\",
-        "\\bottomrule",
-        "\\end{tabular}}",
-        "\\par\\smallskip\\begin{minipage}{\\linewidth}\\footnotesize 100 \\%\\end{minipage}",
-        "\\end{table}",
-    ]
-    assert "\\caption{$F1^{NS}$, \\%}" in lines
-
-
 @pytest.mark.parametrize("form", ["markdown", "latex", "csv"])
 def test_text_can_be_written_into_a_file_and_brings_no_excel_files(
     form: str, tmp_path: Path, capsys: Told
@@ -1045,18 +934,6 @@ def test_named_runs_are_shown_alone_and_ranked_among_themselves(
     )
     assert main([*words, "--excel", "--out", str(tmp_path / "excel")]) == 0
     assert Page((tmp_path / "excel" / "Recall.xlsx").read_bytes()).row(3)[:2] == ["低", 10.0]
-
-
-@pytest.mark.parametrize("name", ["no", "../好", "*", "x" * 5000])
-def test_named_run_that_is_not_there_is_told_with_those_that_are(
-    name: str, tmp_path: Path, capsys: Told
-) -> None:
-    """Also where the published scores could be shown alone."""
-    write(tmp_path, "好")
-    write(tmp_path, "b")
-    assert main(["stats", "好", name, "--published", "--results-dir", str(tmp_path)]) == 2
-    told = capsys.readouterr()
-    assert "there are b, 好" in told.err and not told.out
 
 
 def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told) -> None:
@@ -1195,16 +1072,6 @@ def test_options_that_make_no_sense_are_refused(
     assert main(["stats", "--results-dir", str(tmp_path), *words]) == 2
     assert told in capsys.readouterr().err
     assert not (tmp_path / "metric_excels").exists()
-
-
-def test_every_subset_of_the_benchmarks_that_ship_may_have_a_column() -> None:
-    """In the order in which the benchmark names them."""
-    reports = [
-        scored("a", subset=of["subsets"][0], metric=of["headline"][0]) for of in DECLARED.values()
-    ]
-    assert {
-        standing.benchmark: standing.subsets for standing in standings(reports, published=False)
-    } == {name: tuple(registry.find(name).subsets) for name in registry.names()}
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "latex"])

@@ -33,7 +33,6 @@ from tests.support import ROOT, SHIPPED, examples
 from tests.support.scripted import Script, baseline, serving
 
 Told = pytest.CaptureFixture[str]
-Findings = list[str]
 
 RECORDS, RESPONSES, FAILURES = (
     "inference_results_weibo.jsonl",
@@ -212,14 +211,7 @@ def test_run_that_was_stopped_is_sound(tasks: Path, tmp_path: Path, capsys: Told
     assert found["records"] < found["users"] == USERS
 
 
-def test_report_is_no_part_of_what_is_verified(complete: Path, capsys: Told) -> None:
-    """`reeval` and `report` make it again at any time."""
-    (complete / REPORT).unlink()
-    (complete / "eval_report_weibo.txt").write_text("changed\n")
-    found = proof(complete, capsys)
-    assert (found["code"], found["findings"], found["notes"]) == (0, [], [])
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--reparse"]])
 def test_run_that_was_scored_again_is_sound(more: list[str], complete: Path, capsys: Told) -> None:
     """From answers or from responses."""
@@ -228,6 +220,7 @@ def test_run_that_was_scored_again_is_sound(more: list[str], complete: Path, cap
     assert (found["code"], found["findings"]) == (0, [])
 
 
+@pytest.mark.slow
 def test_user_that_could_not_be_played_again_stays_sound_once_that_was_said(
     complete: Path, capsys: Told
 ) -> None:
@@ -351,6 +344,7 @@ def test_every_field_of_a_manifest_that_decides_how_results_are_read_is_found(
     assert unnoticed == {"identity.prompt_version", "identity.settings.parse_retries", "tasks.path"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [41])
 def test_byte_of_a_manifest_that_flips_never_passes_for_another_run(
     every: int, complete: Path, capsys: Told
@@ -797,6 +791,7 @@ def test_line_with_a_right_checksum_that_is_no_json_is_found(complete: Path, cap
 # DailyMobility
 
 
+@pytest.mark.slow
 def test_planned_day_is_what_its_response_gives(tmp_path: Path, capsys: Told) -> None:
     """A day that was moved to other places, with the measures that it would have, is found."""
     out = ["--results-dir", str(tmp_path)]
@@ -832,6 +827,7 @@ def test_planned_day_is_what_its_response_gives(tmp_path: Path, capsys: Told) ->
     assert "is not what the saved responses give: " in findings[0] and "intentions" in findings[0]
 
 
+@pytest.mark.slow
 def test_agent_is_played_again_with_trust_alone(tmp_path: Path, capsys: Told) -> None:
     """Without it there is a note; with it a record that its replies do not give is found."""
     out = ["--results-dir", str(tmp_path), "--agent", str(ROOT / "examples" / "commuting_agent.py")]

@@ -139,6 +139,7 @@ BAD = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", BAD)
 def test_limits_that_run_refuses_are_refused_also_past_the_command(
     run: Playing, words: str
@@ -280,6 +281,7 @@ def test_run_goes_on_where_there_can_be_no_socket(
         assert main([*RUN, "--api-url", server.url, "--results-dir", str(tmp_path)]) == 0
 
 
+@pytest.mark.slow
 def test_commands_refuse_a_run_that_is_not_played(
     played: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from harness.cli import main
 
+pytestmark = pytest.mark.slow
+
 
 def exported(results: Path, target: Path, *more: str) -> dict[str, str]:
     assert main(["view", "--results-dir", str(results), "--export", str(target), *more]) == 0

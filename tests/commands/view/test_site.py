@@ -182,6 +182,7 @@ def test_users_are_searched_sorted_and_selected_by_their_values(site: Site, resu
     assert keys("only=failed") == []
 
 
+@pytest.mark.slow
 def test_page_says_how_many_users_are_ranked_while_others_are_not_read(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,6 +389,7 @@ def test_long_pages_are_divided_and_nothing_is_left_out() -> None:
     assert PAGE_BYTES < LARGEST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sections",
     [

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import orjson
 import pytest
 
 from harness.client.address import Address
 from harness.client.http import Client
-from harness.errors import EndpointStopped, Rejected, TransportFault
+from harness.errors import EndpointStopped, TransportFault
 from harness.extensions.batches import api as batch_api
 from harness.extensions.batches.api import ENDED, BatchApi, ProviderBatch
 from tests.support.embedded import session_with
-from tests.support.endpoint_double import batches
 from tests.support.endpoint_double.app import Options
 from tests.support.endpoint_double.faults import STEPS, FaultPlan
 
@@ -95,20 +92,6 @@ async def test_batch_answers_each_line_as_the_request_by_itself() -> None:
         assert (counts["batched"], counts["batches"], counts["files"]) == (12, 1, 1)
 
 
-async def test_states_follow_one_another_and_counts_grow() -> None:
-    """A batch that takes a while is seen in progress, with some of its requests completed."""
-    async with api(Options(batch_seconds=0.05)) as (made, _):
-        batch = await made.create(await made.upload("a.jsonl", input_file(10)), "label")
-        seen = [batch]
-        while seen[-1].status not in ENDED:
-            seen.append(await made.get(batch.id))
-        states = list(dict.fromkeys(one.status for one in seen))
-        assert states == [state for state in batches.STATES if state in states]
-        assert {"validating", "in_progress", "completed"} <= set(states)
-        completed = [one.completed for one in seen]
-        assert completed == sorted(completed) and any(0 < count < 10 for count in completed)
-
-
 async def test_lists_are_paged_and_files_and_batches_are_found_in_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -126,37 +109,6 @@ async def test_lists_are_paged_and_files_and_batches_are_found_in_them(
         assert [one.id for one in found if one] == [first.id, first.id]
         assert await made.find_file("none.jsonl") is None
         assert await made.find_batch("none", "none") is None
-
-
-async def test_unusable_input_makes_a_batch_fail_with_its_lines() -> None:
-    """A line for another endpoint, and an identifier that is there twice."""
-    async with api() as (made, _):
-        for content in (
-            input_file(2, url="/v1/embeddings"),
-            input_file(2, custom_id="1"),
-            b"{}\n",
-            b"",
-        ):
-            batch = await submitted(made, content)
-            assert (batch.status, batch.output_file_id) == ("failed", None)
-            assert made.why(batch)
-
-
-async def test_cancelled_batch_has_the_errors_of_what_it_did_not_answer() -> None:
-    """Every line is in one of the two files."""
-    async with api(Options(batch_seconds=0.2)) as (made, _):
-        batch = await made.create(await made.upload("a.jsonl", input_file(10)), "label")
-        while not batch.completed:
-            batch = await made.get(batch.id)
-        await made.call(f"/batches/{batch.id}/cancel", data=b"")
-        batch = await ended(made, batch)
-        answered, unanswered = (
-            await lines_of(made, batch.output_file_id),
-            await lines_of(made, batch.error_file_id),
-        )
-        assert batch.status == "cancelled"
-        assert len(answered) + len(unanswered) == 10
-        assert {line["error"]["code"] for line in unanswered} == {"batch_cancelled"}
 
 
 @pytest.mark.parametrize(
@@ -195,19 +147,6 @@ async def test_fault_of_a_whole_batch(kind: str) -> None:
         assert batch.completed == (0 if batch.status == "failed" else 5)
 
 
-async def test_lines_fail_at_the_rate_of_the_faults() -> None:
-    """Errors are in the error file, with their status, and no line is in both."""
-    async with api(Options(faults=FaultPlan(0.5, ("500", "429")))) as (made, _):
-        batch = await submitted(made, input_file(40))
-        answered, failed = (
-            await lines_of(made, batch.output_file_id),
-            await lines_of(made, batch.error_file_id),
-        )
-        assert batch.status == "completed"
-        assert {line["response"]["status_code"] for line in failed} == {429, 500}
-        assert sorted(int(line["custom_id"]) for line in [*answered, *failed]) == list(range(40))
-
-
 async def test_key_is_needed_for_every_operation() -> None:
     """What comes without it is refused, and nothing is kept."""
     async with api(Options(key="secret-key")) as (made, stats):
@@ -220,26 +159,3 @@ async def test_key_is_needed_for_every_operation() -> None:
             with pytest.raises(EndpointStopped):
                 await act
         assert (await stats())["files"] == 0
-
-
-async def test_unknown_files_and_batches_are_not_found_and_wrong_calls_are_refused() -> None:
-    """404 and 400, with a body as OpenAI has it."""
-    async with api() as (made, _):
-        for act in (made.get("none"), made.download("none", io.BytesIO())):
-            with pytest.raises(TransportFault) as caught:
-                await act
-            assert caught.value.kind == "http_404"
-        with pytest.raises(Rejected):
-            await made.create("none", "label")
-        with pytest.raises(Rejected):
-            await made.call(
-                "/files", data=aiohttp.FormData({"purpose": "batch"}, default_to_multipart=True)
-            )
-
-
-async def test_endpoint_that_closes_ends_its_batches() -> None:
-    """No task outlives it."""
-    before = asyncio.all_tasks()
-    async with api(Options(batch_seconds=HANGS)) as (made, _):
-        await made.create(await made.upload("a.jsonl", input_file(1)), "label")
-    assert asyncio.all_tasks() == before

@@ -16,6 +16,7 @@ def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Bench]
         yield Bench(tmp_path, made, capsys)
 
 
+@pytest.mark.slow
 def test_modes_mixed_cost_each_their_own(bench: Bench) -> None:
     """Single, then by batches, then single again; and the other way round."""
     for words in ((), ("--batch",), ()):

@@ -9,14 +9,12 @@ import orjson
 import pytest
 
 from harness.cli import main
-from harness.commands.parser import parsed
 from harness.defaults import SAMPLE_FOLDER
 from harness.store.files import RunFiles
 from harness.store.log import encode_line
 from harness.store.manifest import load
 from harness.store.submissions import NAME, submissions
 from harness.store.tally import tally_of
-from tests.support.allowed import allow
 from tests.support.embedded import served
 from tests.support.endpoint_double.app import Options
 
@@ -118,25 +116,6 @@ def test_dry_run_has_half_the_cost_and_a_day_for_each_step_of_the_longest_user(
     )
 
 
-def test_switch_with_two_flags_is_set_either_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a value `resume` keeps what the run had; false is not the same."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
-    monkeypatch.chdir(tmp_path)
-    assert parsed(["resume"]).args.option("batch") is None
-    path = Path("harness.toml")
-    for text, value in (
-        ("batch = true", True),
-        ("batch = false", False),
-        ("no-batch = true", False),
-    ):
-        path.write_text(f"{text}\n", encoding="utf-8")
-        allow(path, path.read_bytes())
-        assert parsed(["resume"]).args.option("batch") is value
-    assert parsed(["resume", "--batch"]).args.option("batch") is True
-
-
 def interrupted(results: Path, url: str) -> RunFiles:
     """A run by batches that has ended before a batch was submitted, as earlier versions left it
     too."""
@@ -173,6 +152,7 @@ def test_resume_goes_on_as_the_manifest_says(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("word", "code"), [((), 2), (("--allow", NAME), 0), (("--batch",), 0)])
 def test_run_with_a_batch_at_the_provider_goes_on_without_it_only_if_that_is_allowed(
     tmp_path: Path, word: tuple[str, ...], code: int

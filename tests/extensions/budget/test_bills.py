@@ -29,6 +29,8 @@ from tests.support.billing import (
 )
 from tests.support.processes import wait_for
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Bench]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
 
 from harness.cli import main
-from harness.engine.progress import Progress
-from harness.model import Snapshot
 from tests.support import SHIPPED
 from tests.support.scripted import baseline, serving
 
@@ -49,6 +46,7 @@ def state(tmp_path: Path, name: str = "m") -> str:
     return found
 
 
+@pytest.mark.slow
 def test_without_agreement_the_run_ends_after_its_first_users(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +73,7 @@ def test_without_agreement_the_run_ends_after_its_first_users(
         assert first < len(server.bodies) == len(set(server.bodies))
 
 
+@pytest.mark.slow
 def test_first_users_are_of_all_lengths(tmp_path: Path) -> None:
     """One of each tenth of the chains: what they take a step is that of all."""
     with serving(baseline) as server:
@@ -82,27 +81,6 @@ def test_first_users_are_of_all_lengths(tmp_path: Path) -> None:
         first = len(server.bodies)
         assert run(tmp_path / "all", server.url, "--model", "m", "--limit", "40") == 0
     assert abs(first / 10 - (len(server.bodies) - first) / 40) < 1
-
-
-def test_nothing_is_projected_to_the_end_of_the_first_users(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others follow them: the end is not theirs."""
-    seen: list[bool] = []
-
-    def snapshot(self: Progress, *args: Any, **kwargs: Any) -> Snapshot:
-        made = of(self, *args, **kwargs)
-        seen.append(made.projected_tokens is not None)
-        return made
-
-    of = Progress.snapshot
-    monkeypatch.setattr(Progress, "snapshot", snapshot)
-    with serving(baseline) as server:
-        assert run(tmp_path, server.url, "--model", "m", *FEW, "--estimate") == 5
-        assert seen and not any(seen)
-        seen.clear()
-        assert run(tmp_path / "all", server.url, "--model", "m", *FEW) == 0
-        assert any(seen)
 
 
 def test_with_yes_the_run_goes_on(tmp_path: Path) -> None:
@@ -141,11 +119,6 @@ def test_run_that_its_first_users_complete_is_complete(tmp_path: Path) -> None:
     with serving(baseline) as server:
         assert run(tmp_path, server.url, "--model", "m", "--limit", "4", "--estimate") == 0
     assert state(tmp_path) == "complete"
-
-
-def test_endpoint_that_refuses_the_first_users_ends_the_run_as_always(tmp_path: Path) -> None:
-    with serving(lambda body: (401, b"{}")) as server:
-        assert run(tmp_path, server.url, "--model", "m", "--estimate", "--yes") == 3
 
 
 def test_yes_needs_an_estimate(tmp_path: Path) -> None:

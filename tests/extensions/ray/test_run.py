@@ -27,7 +27,7 @@ from harness.store.log import valid_lines
 from tests.extensions.ray.conftest import Near, Place, until
 from tests.support import SHIPPED, first_quick
 from tests.support.plugins import Commands
-from tests.support.scripted import Server, baseline, by_turns, serving
+from tests.support.scripted import Server, baseline, serving
 
 USERS = ("--demo", "--platform", "weibo", "--limit", "16", "--no-html", "--name", "r")
 RESULTS, RESPONSES = "inference_results_weibo.jsonl", "responses_weibo.jsonl"
@@ -157,6 +157,7 @@ def test_lost_worker_costs_what_it_had_not_reported(
     assert about_workers(tmp_path / "r") == ["worker 0 is lost: it was to be lost"]
 
 
+@pytest.mark.slow
 def test_failed_users_of_a_lost_worker_are_counted_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
@@ -203,6 +204,7 @@ def test_failed_users_of_a_lost_worker_are_counted_once(
     )
 
 
+@pytest.mark.slow
 def test_workers_that_are_lost_again_and_again_stop_the_run(
     local: tuple[bytes, Counter[bytes]],
     tmp_path: Path,
@@ -250,6 +252,7 @@ def test_options_of_one_process_are_those_of_workers(
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_workers_reuse_the_replies_of_another_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
@@ -283,26 +286,7 @@ def test_workers_reuse_the_replies_of_another_run(
     ).read_bytes()
 
 
-def test_replies_to_workers_are_counted_by_who_answered(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
-) -> None:
-    """As in one process: the same counts, and one warning for all workers."""
-    replies = []
-    with serving(by_turns({"model": "m"}, {"model": "n", "provider": "P"})) as server:
-        for name, engine in (("local", ()), ("workers", ON_TWO)):
-            commands = Commands(tmp_path / name, capsys)
-            assert (
-                commands(*at(server), *engine).count(
-                    "m was asked for, and several models answered: "
-                )
-                >= 1
-            )
-            replies.append(commands.report("r", "weibo")["replies"])
-            log = (tmp_path / name / "r/run_weibo.log").read_bytes()
-            assert log.count(b'"what":"answered_by"') == 1
-    assert replies[0] == replies[1] and len(replies[0]["answered_by"]) == 2
-
-
+@pytest.mark.slow
 def test_models_of_one_command_share_workers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
@@ -328,6 +312,7 @@ def test_models_of_one_command_share_workers(
         assert results[0] == results[1] != b""
 
 
+@pytest.mark.slow
 def test_worker_that_was_stopped_asks_before_it_sends(
     local: tuple[bytes, Counter[bytes]],
     tmp_path: Path,
@@ -364,6 +349,7 @@ def test_worker_that_was_stopped_asks_before_it_sends(
     assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
 
 
+@pytest.mark.slow
 def test_signal_saves_what_is_answered(
     local: tuple[bytes, Counter[bytes]],
     tmp_path: Path,
@@ -386,6 +372,7 @@ def test_signal_saves_what_is_answered(
     assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
 
 
+@pytest.mark.slow
 def test_engines_take_turns_with_repeats(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
@@ -409,6 +396,7 @@ def test_engines_take_turns_with_repeats(
     ).read_bytes()
 
 
+@pytest.mark.slow
 def test_shares_never_exceed_the_limit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
@@ -475,6 +463,7 @@ def about_workers(folder: Path) -> list[str]:
     return [event["detail"] for event in log if event["what"] == "worker"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cut_off")
 def test_worker_without_a_way_to_the_endpoint_is_played_without(
     local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -487,6 +476,7 @@ def test_worker_without_a_way_to_the_endpoint_is_played_without(
     assert detail.startswith("worker 0 gets no users for 30 s: ")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cut_off")
 def test_worker_alone_without_a_way_to_the_endpoint_stops_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -519,6 +509,7 @@ def test_worker_without_a_way_waits_for_one_that_is_being_started(
     assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
 
 
+@pytest.mark.slow
 def test_worker_that_cannot_be_started_is_played_without(
     local: tuple[bytes, Counter[bytes]],
     tmp_path: Path,
@@ -587,6 +578,7 @@ def test_key_on_the_command_line_is_refused(
     assert server.bodies == [] and cluster.workers == []
 
 
+@pytest.mark.slow
 def test_display_counts_what_workers_did(tmp_path: Path, cluster: Place) -> None:
     """Users, steps, requests and scored users are those of all workers, and never more than there
     are."""

@@ -12,6 +12,8 @@ import pytest
 from harness.defaults import SAMPLE_FOLDER
 from tests.support.billing import JSON, PRICES, Account, Act, Bench, account, plain, provider
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Bench]:

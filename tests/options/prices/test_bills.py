@@ -31,6 +31,8 @@ from tests.support.billing import (
     thoughts_apart,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from harness.benchmarks import settings
 from harness.cli import main
-from harness.commands.parser import COMMANDS, all_options, built, parsed
+from harness.commands.parser import COMMANDS, built, parsed
 from harness.errors import BadInput
 from harness.option import Option
 from harness.options import address
@@ -121,14 +121,6 @@ def taken(one: Option) -> str:
             one.one(text)
             return text
     raise AssertionError(one.name)
-
-
-def test_options_of_one_flag_agree_on_which_table_may_have_them() -> None:
-    """So a key that a command knows needs no look at the other commands, whose modules take half a
-    second to import."""
-    assert all(
-        len({(one.own, one.once) for one in options}) == 1 for options in all_options().values()
-    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)

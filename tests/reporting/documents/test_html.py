@@ -227,10 +227,3 @@ def test_cards_are_made_one_after_the_other_as_the_page_is_written() -> None:
     seen = [len(made) for part in parts if "<p " in part and ">x<" in part]
     assert seen == [1, 2, 3]
     assert "<p>All 2 of them.</p>" in page_of_users(*[Card(key, ("1",), ()) for key in "ab"])
-
-
-def test_links_lead_from_the_first_cells_of_tables_that_have_one() -> None:
-    """Other cells, and other rows, are plain text."""
-    made = page("t", (Table(("run",), (("a",), ("b",))),), links={("a", "run"): "a%20b/x.html"})
-    assert '<a href="a%20b/x.html">a</a>' in made
-    assert made.count("<a href=") == 1

@@ -105,6 +105,7 @@ def test_output_at_a_named_path_replaces_nothing_without_force(
     assert file.read_bytes() == written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "path"), NAMED)
 def test_output_at_a_named_path_replaces_no_link_without_force(
     words: tuple[str, ...], path: str, here: Path
@@ -131,6 +132,7 @@ def test_output_of_default_name_replaces_what_is_there(
     assert file.read_bytes() != OTHERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "path"), OF_DEFAULT_NAME)
 def test_output_of_default_name_is_not_written_through_a_link(
     words: tuple[str, ...], path: str, here: Path
@@ -148,16 +150,6 @@ def test_file_of_json_lines_is_never_replaced(here: Path) -> None:
     file = put("x/data.jsonl")
     assert main(["export", "a", "--out", str(file), "--force"]) == REFUSED
     assert file.read_bytes() == OTHERS
-
-
-def test_tables_are_shown_where_a_workbook_stays(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`stats --out` writes no workbook then, and ends with 2."""
-    put("x/Recall.xlsx")
-    assert main(["stats", "--excel", "--out", "x"]) == REFUSED
-    assert "61.31" in capsys.readouterr().out
-    assert [path.name for path in Path("x").iterdir()] == ["Recall.xlsx"]
 
 
 def test_new_run_keeps_what_has_the_name_of_its_page(here: Path) -> None:

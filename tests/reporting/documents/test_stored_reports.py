@@ -172,6 +172,7 @@ def test_broken_report_is_named_and_the_others_are_shown(
     assert words != ("stats",) or {"a", "c"} <= set(out.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", BROKEN)
 def test_viewer_shows_the_runs_next_to_a_broken_report(
     here: Path, broken: Callable[[Any], None]

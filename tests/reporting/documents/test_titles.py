@@ -41,11 +41,3 @@ def test_page_is_headed_by_its_runs_name_before_the_model(reports: Namespace) ->
     assert found.title == "recency-甲: baseline/recency · StreamProfileBench (weibo)"
     found = page(replace(reports.mobility, name="commuter-甲"))
     assert found.title == "commuter-甲: baseline/commuter · DailyMobility (beijing)"
-
-
-def test_page_of_a_run_that_is_called_as_its_model_says_it_once(reports: Namespace) -> None:
-    """A run without a name of its own has the last part of the model's."""
-    assert page(reports.profile).title == "baseline/recency · StreamProfileBench (weibo)"
-    assert page(replace(reports.mobility, model="/models/commuter/")).title.startswith(
-        "/models/commuter/ · "
-    )

@@ -21,7 +21,6 @@ import pytest
 from harness.benchmark import Metric
 from harness.benchmarks.dailymobility.synth import files
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
-from harness.benchmarks.streamprofile.metrics import METRICS
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.document import Card, Chart, Heading, Quote, Tags
@@ -151,17 +150,6 @@ def test_bands_and_distributions_do_not_depend_on_how_users_were_grouped() -> No
     ]
 
 
-def test_bands_do_not_depend_on_which_users_share_a_shard() -> None:
-    """Sums within a shard are exact too: one shard of all, or one for each."""
-    rng = np.random.default_rng(3)
-    users = [user(a_step(1, Recall=float(value))) for value in rng.random(60)]
-    together, apart = (
-        SCORER.score(users),
-        reduce(SCORER.merge, [SCORER.score([one]) for one in users]),
-    )
-    assert together.tally.curves == apart.tally.curves
-
-
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (1.0, 5.0), (0.0, 3.0)])
 def test_a_value_on_the_edge_of_a_bin_is_in_the_bin_above(bounds: tuple[float, float]) -> None:
     """Also where its float is a little below the edge, as -0.9 - -1; values are given to one or two
@@ -181,16 +169,6 @@ def test_distribution_counts_every_user_with_a_value_once() -> None:
     found = report(users).distribution
     assert found["Recall"] == (2, 1, *[0] * 16, 0, 1)
     assert sum(found["F1^NS"]) == 0
-
-
-def test_a_condensed_score_keeps_its_distribution_and_its_size() -> None:
-    """The live display's scores do not grow with users."""
-    shard = SCORER.score([user(a_step(1, Recall=0.5)), user(a_step(1, Recall=0.5))])
-    assert SCORER.condense(shard).spread[METRICS.index("Recall")].tolist() == [
-        *[0] * 10,
-        2,
-        *[0] * 9,
-    ]
 
 
 # Pages of reports
@@ -489,22 +467,6 @@ def test_one_text_is_cut_where_it_is_very_long_and_says_so(tmp_path: Path) -> No
     )
 
 
-def test_only_lines_of_users_that_are_shown_are_decoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A page of very many users costs no more than a look for line ends."""
-    found, decoded = source(records(tmp_path / "a", 400), 400), list[bytes]()
-    parsed = log.decode_or_empty
-
-    def counted(line: bytes) -> Any:
-        decoded.append(line)
-        return parsed(line)
-
-    monkeypatch.setattr(log, "decode_or_empty", counted)
-    write_page(found, PageOptions(users=5))
-    assert len(decoded) == 5
-
-
 def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
     """A page is made of what is sound."""
     found = records(tmp_path / "a", 3)
@@ -527,15 +489,6 @@ def test_page_of_all_users_counts_the_users_that_it_has(tmp_path: Path) -> None:
     )
     told += "changed."
     assert told in torn and "All " not in torn.split("<script>")[0]
-
-
-def test_sample_says_how_many_of_the_drawn_lines_are_no_users(tmp_path: Path) -> None:
-    """A whole run with a damaged line is no sample, and no other page would show more."""
-    found = records(tmp_path / "a", 4)
-    found.results.write_bytes(found.results.read_bytes().replace(b'"u1"', b'"u9"'))
-    text = write_page(source(found, 4), PageOptions()).read_text(encoding="utf-8")
-    assert "3 users; the report scores 4. 1 line of the results is left out: damaged, not" in text
-    assert "A sample of" not in text
 
 
 def a_folder(path: Path) -> None:
@@ -717,6 +670,7 @@ def test_page_that_cannot_be_made_harms_nothing_of_the_run(
     assert orjson.loads(manifest.read_bytes())["state"] == "complete"
 
 
+@pytest.mark.slow
 def test_run_that_is_done_has_its_page_while_others_go_on(tasks: Path, tmp_path: Path) -> None:
     """Requests of the slow model are answered only once the quick one's manifest says that its run
     is complete."""
@@ -811,6 +765,7 @@ def test_run_that_dies_at_any_write_after_its_last_reply_is_finished_by_the_next
             return
 
 
+@pytest.mark.slow
 def test_merge_that_dies_in_a_page_is_made_by_the_next_one(
     tasks: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -858,14 +813,6 @@ def test_page_is_the_same_when_it_is_made_again(own: Path, command: str) -> None
     (own / PAGE).unlink()
     assert main([command, "--results-dir", str(own), "--name", "recency"]) == 0
     assert (own / PAGE).read_bytes() == before
-
-
-def test_reeval_makes_no_page_where_it_is_told_not_to(own: Path) -> None:
-    """The old one stays where it is still true."""
-    (own / PAGE).write_bytes(b"old")
-    assert main(["reeval", "--results-dir", str(own), "--no-html"]) == 0
-    assert (own / PAGE).read_bytes() == b"old"
-    assert not list((own / "recency").glob("*.html.before-*"))
 
 
 def other_report(folder: Path) -> None:
@@ -993,25 +940,6 @@ def test_report_over_all_runs_links_to_a_folder_whose_name_is_no_text(own: Path)
     assert again(own, "--platform", "weibo") == 0
 
 
-def test_report_over_all_runs_marks_what_is_incomplete_or_synthetic(own: Path) -> None:
-    """In pictures too, where nobody looks at the table; a whole run beside it is not marked."""
-    part = own / "part"
-    part.mkdir()
-    data = orjson.loads(reports.encoded(report([user(a_step(1, 0.5, 0.5))], facts(2))))
-    (part / "eval_report_weibo.json").write_bytes(orjson.dumps(data))
-    assert again(own) == 0
-    found = read(own / "index.html")
-    pictures = re.findall(
-        r"<figcaption[^>]*>(.*?)</figcaption>(<svg.*?</svg>)", (own / "index.html").read_text()
-    )
-    names = [re.findall(r">(part \*|recency|part)</text>", svg) for _, svg in pictures]
-    assert names and all(sorted(each) == ["part *", "recency"] for each in names)
-    texts = " ".join(found.texts)
-    assert "INCOMPLETE, not all chosen users are scored: part on weibo 1 of 2" in texts
-    assert all("*: not all users of the tasks file are scored" in title for title, _ in pictures)
-    assert "recency: synthetic tasks" in texts and "part: synthetic tasks" not in texts
-
-
 def test_page_over_all_runs_has_a_row_a_run_with_its_average(own: Path) -> None:
     """In a table of each metric by subset, whose figures lead to the pages; complete on all
     subsets, it has a mean."""
@@ -1054,27 +982,6 @@ def test_page_over_all_runs_has_the_best_run_first(own: Path) -> None:
     assert [
         value in row for value, row in zip((">75.00", ">50.00", ">25.00"), rows, strict=False)
     ] == [True] * 3
-
-
-def test_report_over_all_runs_tells_of_each_what_stats_does(own: Path) -> None:
-    """Ablation, sampling and share in the same words, and how many answers were invalid."""
-    path = own / "recency/eval_report_weibo.json"
-    data = orjson.loads(path.read_bytes())
-    whole = data["diagnostics"]["valid_answers"]
-    data["run"] |= {"persona": False, "temperature": 0.9, "seed": 3, "ratio": 0.5}
-    data["diagnostics"] |= {"valid_answers": whole - 2, "invalid": {"length": 2}}
-    (own / "warm").mkdir()
-    (own / "warm/eval_report_weibo.json").write_bytes(orjson.dumps(data))
-    assert again(own) == 0
-    text = (own / "index.html").read_text(encoding="utf-8")
-    heads, *rows = re.findall(
-        r"<tr[^>]*>(.*?)</tr>", re.findall(r"<table>(.*?)</table>", text, re.S)[-1], re.S
-    )
-    assert ">what<" in heads
-    plain, warm = sorted(rows[:2], key=lambda row: "warm" in row)
-    assert "own prompt, synthetic tasks" in plain and "own prompt, no persona" not in plain
-    assert "own prompt, no persona, temperature 0.9, seed 3, share 0.5, synthetic tasks" in warm
-    assert f"Invalid answers count as empty: warm 2 of {whole}." in text
 
 
 def test_runs_without_a_report_are_named_on_the_page_over_all_runs(
@@ -1185,36 +1092,6 @@ def test_results_of_the_authors_runner_have_a_page_too(
     assert main(["reeval", *where]) == 0
     assert len(keys(folder / "eval_report_weibo.html")) == USERS
     assert main(["report", "--name", "them", *where]) == 0
-
-
-@pytest.mark.parametrize(
-    "texts", [{}, {"reasoning": ["想"], "persona_summary": 7, "ground_truth": None}]
-)
-def test_a_page_needs_no_more_of_the_authors_results_than_what_was_predicted(
-    tasks: Path, tmp_path: Path, texts: dict[str, Any]
-) -> None:
-    """What else it shows comes from the tasks; a text of another type is shown as it stands."""
-    folder = tmp_path / "theirs/them"
-    folder.mkdir(parents=True)
-    task = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])
-    steps = [
-        {"step_id": step["step_id"], "prediction": ["猫"], **texts}
-        for step in task["prediction_tasks"]
-    ]
-    (folder / "inference_results_weibo.jsonl").write_bytes(
-        orjson.dumps({"user_id": task["user_id"], "steps": steps}) + b"\n"
-    )
-    where = ["--tasks-dir", str(tasks), "--results-dir", str(folder.parent)]
-    truth = task["prediction_tasks"][0]["ground_truth"]["all_tags"]
-    for code, command in (
-        (1, ["reeval"]),
-        (0, ["report", "--name", "them"]),
-    ):  # one user of them all: incomplete
-        (folder / "eval_report_weibo.html").unlink(missing_ok=True)
-        assert main([*command, *where]) == code
-        page = (folder / "eval_report_weibo.html").read_text("utf-8")
-        assert all(tag in page for tag in truth)
-        assert not texts or '["想"]' in page.replace("\\", "").replace("&#34;", '"')
 
 
 @pytest.mark.parametrize(("name", "lost"), [("recency", "steps"), ("commuter", "intentions")])
