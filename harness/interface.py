@@ -447,6 +447,7 @@ def _apart_from_loops(work: Callable[[], T]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return work()
+    # The thread has no loop, so a command can run one of its own.
     with ThreadPoolExecutor(1) as executor:
         return executor.submit(work).result()
 

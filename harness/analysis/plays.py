@@ -115,6 +115,7 @@ async def transcript(
         saved = completion_of(line)
         if saved:
             completions[line["request"], line["nth"]] = saved
+            # By identity, since several requests may have equal completions.
             line_by_id[id(saved)] = line
     exchanges = list[Exchange]()
     replayed = replaying(sampling.of_repeat(repeat), completions)

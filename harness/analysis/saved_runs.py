@@ -141,6 +141,7 @@ class SavedRun:
         if not source:
             return None
         copies = [copy for copy in self._copies if _is_copy(copy, Path(source))]
+        # The manifest of a run that is not known may name any file of this machine.
         if self.is_known and (not copies or allowed.issuperset(self.changed)):
             return Path(source)
         if not copies:

@@ -67,6 +67,7 @@ def find(args: Selected) -> tuple[list[SavedRun], int]:
         if manifest is None:
             continue
         model = manifest.identity["model"]
+        # `--model` takes a model as `run` does, with its provider in front or without.
         with_provider = f"{manifest.provenance.get('provider')}:{model}"
         if not args.model or args.model in (model, with_provider):
             selected.append(SavedRun(files, manifest, trust, benchmark))

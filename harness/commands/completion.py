@@ -121,6 +121,7 @@ def _options(command: str) -> Iterator[Option]:
     benchmarks = registry.names() if command == RUN else ("",)
     for benchmark in benchmarks:
         for declared in built(command, (benchmark,)).every:
+            # An option that several benchmarks have is completed once.
             names = (declared.name, *declared.flags)
             if seen.isdisjoint(names):
                 seen.update(names)

@@ -186,6 +186,7 @@ def _provider(args: options.RunOptions) -> Provider | None:
     """Return the provider of the models, None if they have none or several."""
     book = providers.read(args.providers, os.environ)
     entries = models.entries(args, book, args.model)
+    # A model without a provider of its own has that of the command.
     names = {models.named(entry, args, book)[0] for entry in entries} or {args.provider}
     if len(names) > 1:
         return None

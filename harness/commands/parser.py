@@ -127,6 +127,7 @@ def completed(interface: Interface, typed: Mapping[str, Any]) -> Parsed:
     from_file = options.SettingsFileValues()
     if interface.command not in ALONE:
         from_file = settings_file.of_command(_call(interface), typed, lambda: _call(built(RUN, ())))
+    # What is typed takes precedence.
     values = {**from_file.values, **typed}
     missing = list[str]()
     for option in interface.own:

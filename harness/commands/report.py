@@ -109,6 +109,7 @@ def _write(files: RunFiles, args: Options) -> None:
     all_users = args.out and args.out.with_name(files.all_users.name)
     if all_users and args.users == ALL_USERS:
         check_free(all_users, force=args.force)
+    # `all` writes a second page: this one has the usual sample.
     users = args.users if isinstance(args.users, int) else pages.SAMPLE_USERS
     options = pages.PageOptions(users, args.with_posts, patient=True)
     seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED

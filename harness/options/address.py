@@ -155,6 +155,7 @@ def _at(
 
     `LLM_INSECURE_TLS=1` checks no certificate.
     """
+    # A key of this command is meant for the address of this command.
     value, key_from = _explicit_key(args) or key
     insecure = environment.get("LLM_INSECURE_TLS") == "1"
     headers = {**(headers or {}), **dict(args.extra_header)}

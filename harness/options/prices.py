@@ -143,6 +143,7 @@ def _litellm() -> tuple[str, Mapping[str, Any]]:
 def litellm_price(provider: str, model: str) -> Price | None:
     """Return the price that litellm's table has of a provider's chat model, None if it has none."""
     source, table = _litellm()
+    # litellm lists a model by its own name, or with the provider in front.
     entry = table.get(model, table.get(f"{provider}/{model}"))
     if not isinstance(entry, dict) or entry.get("litellm_provider") != provider:
         return None

@@ -84,6 +84,7 @@ def of_address(url: str) -> Iterator[str]:
         secrets += [item.partition("=")[2] for item in address.query.split("&")]
     except ValueError:
         secrets = [url.partition("//")[2].rpartition("@")[0].rpartition(":")[2]]
+    # A message may quote an address as it was typed, or as it was understood.
     for secret in secrets:
         yield secret
         yield unquote(secret)

@@ -115,6 +115,7 @@ def write_private(path: Path, data: bytes) -> None:
     """Write a file for this user alone, whole or not at all. Raise `OSError`."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    # O_EXCL: a file or link that is there already is never written to.
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(fd, "wb") as file:  # noqa: PTH123, a descriptor

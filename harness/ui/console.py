@@ -61,6 +61,7 @@ def console(*, no_color: bool = False) -> SharedConsole:
     reports it.
     """
     file = unfailing()
+    # Output that fails must not end a run: it becomes silent.
     is_terminal = file is not None and file.isatty()
     color_system: Literal["auto", "standard"] = "auto"
     if os.environ.get("FORCE_COLOR") and not is_terminal:

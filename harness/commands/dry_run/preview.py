@@ -117,6 +117,7 @@ def preview(plan: Plan, subset: str, index: TaskIndex) -> Preview:
     bodies = [*chain.from_iterable(rehearsal.bodies for rehearsal in rehearsals)]
     bytes_sent = sum(map(len, bodies))
     bytes_replied = sum(rehearsal.replied for rehearsal in rehearsals)
+    # At least one request a step, where no baseline answers.
     requests = steps
     if is_complete:
         requests = round(steps * len(bodies) / int(index.steps[sample].sum()))

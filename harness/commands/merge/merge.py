@@ -197,6 +197,7 @@ def placed(results: Path, name: str, disk: Disk = DISK) -> Iterator[Path]:
         make_folder(folder, disk)
         try:
             yield folder
+            # The last step: whoever looks finds the whole run or none.
             _rename(folder, final, disk)
         finally:
             with suppress(MachineError):  # the next merge tries again
@@ -362,6 +363,7 @@ def _manifest(parts: Sequence[LockedPart]) -> Manifest:
     first = manifests[0]
     tuning = first.tuning.copy()
     tuning |= cast(Tuning, dict(sum(map(counts, manifests), Counter())))
+    # Parts may have learned different limits: the most careful one holds for the whole run.
     limits = [manifest.tuning.get("learned_limit") for manifest in manifests]
     learned = [limit for limit in limits if limit]
     if learned:

@@ -57,6 +57,7 @@ def _proofs(args: Options) -> tuple[list[JSON], int]:
         imported, proving.imported, lambda results: results.label
     )
     proofs = [proof for proof in (*run_proofs, *imported_proofs) if proof]
+    # Where every run was in use, nothing was checked: that is no success.
     unchecked = InUse.exit_code if run_proofs and not proofs else 0
     return proofs, max(skipped, unnamed, failed, unread, unchecked)
 

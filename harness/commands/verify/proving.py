@@ -175,6 +175,7 @@ def _index(
 ) -> TaskIndex:
     """Return the index of the tasks, kept under the results folder if that can be written."""
     with TemporaryDirectory() as elsewhere:
+        # An index next to the results makes the next check faster.
         is_writable = all(map(_is_writable, (results.resolve(), *results.glob(".index"))))
         return index_file(
             benchmark,

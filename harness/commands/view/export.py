@@ -52,6 +52,7 @@ class _Files:
             return ""
         content = repr((view, sorted(about.items()))).encode("utf-8", "replace")
         digest = hashlib.blake2b(content, digest_size=8).hexdigest()
+        # A hash, as a name of a run or user may be no name of a file.
         name = f"{view}-{digest}.html" if view or about else "index.html"
         if name not in self._known:
             self._known.add(name)

@@ -76,6 +76,7 @@ class LineIndex:
             identity = None
             if state:
                 identity = (state.st_dev, state.st_ino)
+            # Another file, or one that was cut off: what was read of it is void.
             if identity != self._identity or (state and state.st_size < self._end):
                 self._forget(identity)
             if file and state and self.stopped is None and state.st_size > self._end:

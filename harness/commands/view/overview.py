@@ -70,6 +70,7 @@ def listed(run: ViewedRun) -> RunRow:
         cells |= _playing(run.snapshot, run.subset)
         return replace(row, rank=(False, True, 0.0))
     if run.report is None:
+        # The list is shown before all users are counted: it grows at the next look.
         run.users.advance(READ_SECONDS)
         counts = run.manifest.counts if run.manifest else {}
         cells |= _counted(len(run.users), counts.get("users"), counts.get("failed"))

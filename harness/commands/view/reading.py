@@ -218,6 +218,7 @@ class ViewedRun:
     @property
     def snapshot(self) -> Snapshot | None:
         """Return the state of a run that is being played, None if its process does not give it."""
+        # A page uses it several times: the process is called once a second at most.
         if time.monotonic() - self._asked > SNAPSHOT_SECONDS:
             self._snapshot = self._current() if self.state == RUNNING else None
             self._asked = time.monotonic()
@@ -412,6 +413,7 @@ class ViewedRun:
 def _progress(lines: Iterable[bytes]) -> Iterator[LoggedProgress]:
     """Yield the lines of a log that curves are drawn from."""
     for line in lines:
+        # Most lines of a log are other events: only these are decoded.
         if b'"what":"%b"' % calls.PROGRESS.encode() in line and log.has_valid_crc(line):
             with suppress(msgspec.MsgspecError):
                 yield msgspec.json.decode(
@@ -525,6 +527,7 @@ class Folder:
             *runs(results),
             *[scores.files for scores in imported(results)],
         ):
+            # A run that was here before keeps what was read of it.
             key = files.folder.name, files.subset
             if _is_text("".join(key)):
                 current[key] = self._runs.get(key) or ViewedRun(files, self.chosen)
