@@ -56,6 +56,7 @@ def json_object(completion: Completion, repairs: list[str]) -> JSON:
 
     Raise `InvalidReply` if there is none.
     """
+    # Repair would close the brackets, and score an answer that nobody gave.
     if completion.finish_reason in WITHOUT_JSON:
         raise InvalidReply("no_json")
 
@@ -257,6 +258,7 @@ def _repaired(text: str, repairs: list[str]) -> Any:
     except Exception:
         return None
 
+    # json_repair returns these for text without JSON.
     if data in ("", {}):
         return None
 

@@ -226,6 +226,7 @@ def of_file(spec: str, name: str, data: bytes) -> type[Benchmark]:
     values = dict.fromkeys(filter(_is_benchmark, vars(module).values()))
     classes = [value for value in values if value.__module__ == module.__name__]
     if spec.endswith(".py"):
+        # A file may define a base class for its benchmark.
         bases = {*chain.from_iterable(cls.__mro__[1:] for cls in classes)}
         classes = [cls for cls in classes if cls not in bases]
     else:
@@ -247,6 +248,7 @@ def _of_module(spec: str, module: str, name: str) -> type[Benchmark]:
         cls: Any = getattr(import_module(module), name, None)
         source = None
         if _is_benchmark(cls):
+            # The class may be imported from another module than the one that was named.
             source = find_spec(cls.__module__)
 
     if source is None or source.origin is None:

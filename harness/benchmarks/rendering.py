@@ -54,6 +54,7 @@ def _token_lines(logprobs: JSON) -> str:
     try:
         return "\n".join(map(_token_line, logprobs["content"]))
     except ODD_SHAPE:
+        # Endpoints other than OpenAI's have forms of their own.
         return orjson.dumps(logprobs).decode()
 
 

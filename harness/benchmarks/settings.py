@@ -100,6 +100,7 @@ def options(cls: type, title: str, taken: Collection[str] = ()) -> tuple[Option,
     field_options = []
     field_kinds = kinds(cls)
     for field in fields(cls):
+        # Otherwise one of the two could not be given.
         if flag(field) in taken:
             raise BadSettings(
                 f"{cls.__qualname__}.{field.name}: {flag(field)} is an option of the command"
@@ -196,6 +197,7 @@ def of_run(
     values: JSON = {}
     default_values = defaults(cls)
     for name, kind in kinds(cls).items():
+        # The folder keeps a copy, whose path is known only now.
         if kind is Path:
             values[name] = paths.get(name)
         elif identity.get(name, default_values[name]) is not default_values[name]:

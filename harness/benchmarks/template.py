@@ -116,6 +116,7 @@ def _cut(text: str, known: frozenset[str], file: Path) -> tuple[str, ...]:
 
     pieces = re.split(r"\$\{([^{}\n]*)\}", text)
     for name in pieces[1::2]:
+        # A misspelt place would stay in the prompt as it is.
         if name not in known:
             raise BadInput(
                 f"{file}: unknown place ${{{name}}}; known are {', '.join(sorted(known))}"

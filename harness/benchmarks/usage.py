@@ -64,6 +64,7 @@ def billed(cost: Cost, users: int, user: str) -> Iterator[str]:
     if cost.money.about:
         bill = f"about {bill}"
 
+    # Unclear usage gives the bill a lower and an upper bound.
     if cost.money.high is not None:
         bill += f" (the bill is {plain(cost.money.least)} to {plain(cost.money.most)})"
 

@@ -87,6 +87,7 @@ def module_of(name: str, file: str, data: bytes) -> ModuleType:
     # Dataclasses look up their annotations there.
     sys.modules[name] = module
     with loading(file):
+        # Not imported by path: the bytes that were hashed are the ones that run.
         exec(compile(data, file, "exec", dont_inherit=True), module.__dict__)
     return module
 

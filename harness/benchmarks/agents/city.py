@@ -260,6 +260,7 @@ def _pois(entries: Iterable[Any], where: str) -> dict[int, Poi]:
         if entry.id in pois:
             _refuse(where, "Poi", entry.id, DUPLICATE)
 
+        # Fields that are not set read as 0, which is a place, too.
         if not entry.HasField("position"):
             _refuse(where, "Poi", entry.id, "it has no position")
 

@@ -91,6 +91,7 @@ class Place(dict[str, Any]):
         """Make all fields. Their order depends on nobody who used some of them before: residents
         share places."""
         if self._late:
+            # `self[name]` makes the late fields.
             fields = {name: self[name] for name in self._order if name in self}
             fields |= dict(dict.items(self))
             self._late = ()
@@ -102,6 +103,7 @@ class Place(dict[str, Any]):
             value = self[name] = self._map.late(self, name)
             return value
         if name in LACKS["Place"]:
+            # A field that upstream has and we lack must not look like one that does not exist.
             self._map.refuse(name)
         raise KeyError(name)
 
@@ -429,6 +431,7 @@ class Environment(Incomplete):
                 mode = None
 
         if place >= FIRST_POI and place in self._city.pois:
+            # Movements end at AOIs: points of interest have no outline.
             place = self._city.pois[place].aoi_id
 
         if place not in self._city.aois:

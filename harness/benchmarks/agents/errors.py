@@ -76,6 +76,7 @@ class Written(TextIOWrapper):
         """Take the place of `sys.stdout` and `sys.stderr`, and log as the agent file has set it
         up."""
         out, self._shown, self._thread = sys.stdout, sys.stderr, get_ident()
+        # Terminal and standard output belong to the harness: `--json` would be broken by a print.
         sys.stdout = sys.stderr = self
         logs = _logging(self._logging)
         try:

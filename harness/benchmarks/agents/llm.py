@@ -99,6 +99,8 @@ class LLM(Incomplete):
         messages = tuple(map(_message, dialog))
         full_messages = None
         if not all(map(_is_plain, dialog)):
+            # What `Message` does not hold, such as images or names, must reach the endpoint all the
+            # same.
             full_messages = _plain([*map(dict, dialog)])
 
         request = Request(

@@ -121,6 +121,7 @@ def load_agent(path: Path, base: AgentClass, digests: Mapping[str, str] | None =
 
             raise BadInput(f"{where}: {why}") from None
         finally:
+            # What is imported later would be in no record of the run.
             loading.over = True
 
     siblings, sources = dict(loading.siblings), frozenset(loading.files)
@@ -180,6 +181,7 @@ class _Loading:
         level: int = 0,
     ) -> ModuleType:
         root = name.partition(".")[0]
+        # A relative import is of a package, and an agent file is in none.
         if level == 0:
             if root in self._fake_modules:
                 return _imported(self._fake_modules, name, fromlist)
@@ -225,6 +227,7 @@ def _fake_modules(base: AgentClass) -> dict[str, ModuleType]:
     for defining in (environment, llm, memory, prompt, classes):
         known |= vars(defining)
 
+    # An agent may change the dictionary, which the harness and other agents use.
     known["POI_CATG_DICT"] = deepcopy(environment.POI_CATG_DICT)
     modules: dict[str, ModuleType] = {}
     for entry in UPSTREAM["modules"]:

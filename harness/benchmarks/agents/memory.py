@@ -149,6 +149,7 @@ class StreamMemory(Incomplete):
         Then it is a line for each of the `top_k` events that share most words with the query, the
         latest first. Both ends of a range belong to it. An empty query finds the latest events.
         """
+        # What upstream does is the default: published scores were made with it.
         if not self._finds:
             return NOTHING
 

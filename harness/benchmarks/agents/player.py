@@ -89,6 +89,7 @@ class AgentPlayer:
             if failure.kind not in NO_REPLY:
                 raise
 
+            # The model's doing: an invalid answer is scored, a failed resident is not.
             raise InvalidReply(failure.kind) from failure
 
     def _as_this_run_sends(self, request: Request) -> Request:

@@ -89,6 +89,7 @@ class Runner:
     def refuse(self, kind: str, what: str) -> NoReturn:
         """Fail the resident whose slice runs: the map is for all of them."""
         if self.playing is None:
+            # Outside of slices there is no resident to fail.
             raise AttributeError(what)
         self.playing.refuse(kind, what)
 

@@ -91,6 +91,7 @@ class Session:
         stall = self._runner.limits.stall
         try:
             while not (await asyncio.wait([life], timeout=stall))[0]:
+                # Neither a slice nor a request since the last look: nothing can wake the agent.
                 if self._slices == slices and not self._asking:
                     self._fail(
                         "agent_stalled",
@@ -130,6 +131,7 @@ class Session:
                 aoi = self.route.walker.aoi
                 self._rows.append(Row(aoi, await Driven(self, self._act(agent), self._dice)))
                 self.route.advance(self._runner.world.seconds)
+                # Residents without requests must let others play.
                 await asyncio.sleep(0)
         # An agent may raise anything, and only a complete day is scored.
         except BaseException as error:
@@ -255,6 +257,7 @@ class Session:
         factory = loop.get_task_factory()
         # The map is shared, and refuses for whoever's slice runs.
         runner.playing = self
+        # Tasks that the agent starts must run in slices, too.
         loop.set_task_factory(self._task)
         try:
             with runner.agent.written.in_place():

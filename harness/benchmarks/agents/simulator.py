@@ -115,6 +115,7 @@ class Route:
 
     def advance(self, seconds: int) -> None:
         """Let time pass, second by second only while stops are left."""
+        # A stop may be due within a step, and arriving may make room for the next.
         while seconds and self._plan:
             self.walker.advance(1)
             self.tick += 1

@@ -94,6 +94,7 @@ def read(text: str) -> ResidentPrompt:
 
             continue
 
+        # Places are listed below the heading of their intention.
         aoi = _PLACE.match(line)
         if aoi and intention:
             distances = ["0", *_FROM_WORK.findall(line)]

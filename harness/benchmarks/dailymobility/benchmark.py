@@ -224,6 +224,7 @@ class Days(Records):
         about: JSON = {
             name: record[name] for name in ("user_id", "repeat", "mode") if name in record
         }
+        # Tables of all benchmarks have this column.
         about["outcome"] = record["invalid"] or VALID
         slots = zip(record["places"], record["intentions"], strict=True)
         for slot, (place, intention) in enumerate(slots):

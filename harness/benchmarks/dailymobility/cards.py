@@ -41,6 +41,7 @@ class ResidentCards(Cards):
 
     def together(self, records: Sequence[JSON]) -> Iterator[Block]:
         """Yield where the residents of the cards are, by what they do there."""
+        # A page can be made of a run's folder alone, without the map.
         if self.city is not None and records:
             yield Heading("Places on the map")
             yield Paragraph(

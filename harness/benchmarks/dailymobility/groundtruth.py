@@ -276,6 +276,7 @@ def load(folder: Path) -> GroundTruth:
                 f"{path}: expected {residents} residents as in the first file, got {rows} rows"
             )
 
+    # The bins of the radius reach from 0 to the largest one.
     if not columns[RADIUS].any():
         raise BadInput(
             f"{inner / 'gyration_radius.npy'}: expected a radius above 0 for one resident at least"

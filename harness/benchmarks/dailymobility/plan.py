@@ -122,6 +122,7 @@ class Nearby:
         for intention in OFFERED:
             candidates += self._candidates(home, work, intention)
 
+        # A reply may name other AOIs of the map, which is noted as a warning.
         offered = frozenset([candidate.aoi for candidate in candidates])
         places = Places(home.id, work.id, offered, self._city.aois)
         return Surroundings(home, work, tuple(candidates), places)

@@ -236,6 +236,7 @@ def _density(numbers: Numbers, bins: int | Array) -> _Density | str:
     except ValueError:  # numpy: no finite bins fit between minimum and maximum
         return NARROW
 
+    # numpy leaves values outside of given bins out.
     if not counts.any():
         return OUTSIDE
 

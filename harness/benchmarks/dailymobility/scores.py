@@ -182,6 +182,7 @@ class DayTally:
             estimates[name] = DivergenceEstimate(value, None, None, None)
 
         users = sum(map(len, self.repeats))
+        # The jackknife leaves one out on each side.
         if users < 2 or self.truth.residents < 2:
             return estimates
 
@@ -292,6 +293,7 @@ def _by_bin(metric: str, rows: Rows) -> Rows:
         return slots
 
     cells = SHARE_BINS[slots] + size * np.arange(len(rows))[:, None]
+    # A histogram for each row by one call: each row has cells of its own.
     counts = np.bincount(cells.ravel(), minlength=size * len(rows))
     return counts.astype(np.uint8).reshape(-1, size)
 

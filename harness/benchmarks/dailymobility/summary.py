@@ -99,6 +99,7 @@ class DayScoring(Scoring):
         """Return the figures that need more than sums by bin; of a condensed tally without the
         other protocols."""
         figures: dict[str, float | None] = {PER_SLOT: float(tally.per_slot.mean())}
+        # A condensed tally: asbench's bins depend on each resident's radius.
         if not tally.radii:
             return figures
         for name, outcome in tally.protocols.items():

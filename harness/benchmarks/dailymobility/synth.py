@@ -184,6 +184,7 @@ def _day(person: Person) -> list[Slot]:
     else:
         free = wake + 4 + int(12 * rng.random())
 
+    # No outing begins in the last hour before bed.
     while free < bed - 2 and rng.random() < person.outing:
         intention = NUMBERS[pick(rng, RESIDENTS["outings"])]
         length = 1 + int(4 * rng.random())

@@ -153,6 +153,7 @@ def _outline(ground: _Ground, rng: Random) -> list[XY]:
         y = ground.y + up * ground.half_height
         cut = (0.2 + 0.3 * rng.random()) * min(ground.half_width, ground.half_height)
         corners = [(x - right * cut, y), (x, y - up * cut)]
+        # Corners go round counter-clockwise, so every second one is cut the other way round.
         if right == up:
             corners.reverse()
 

@@ -147,6 +147,7 @@ def _pool(text: str) -> list[str]:
 
         before_it = text[max(0, match.start() - 8) : match.start()].rstrip()
         rank = (not before_it.endswith('":'), len(tags))
+        # Of equal arrays the last: examples come before the question.
         if rank >= best_rank:
             best_rank = rank
             pool = tags

@@ -70,6 +70,7 @@ class UserCards(Cards):
             if isinstance(block, Quote):
                 block = replace(block, text=hide(block.text))
             elif isinstance(block, Tags):
+                # Users use their own names as tags.
                 tags = [(hide(tag), kind) for tag, kind in block.tags]
                 block = replace(block, tags=tuple(tags))
 
@@ -97,6 +98,7 @@ def unnamed(data: JSON) -> Callable[[str], str]:
         return str
 
     name = username.strip()
+    # One character is a word like any other.
     if len(name) < 2:
         return str
 

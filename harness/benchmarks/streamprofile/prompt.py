@@ -170,6 +170,7 @@ def _load_builder(path: Path, content: bytes, *, neighbours: bool) -> Callable[[
     Their file may import its neighbours, but not what is next to it in a run's folder.
     """
     if neighbours:
+        # The authors' file imports modules of its release.
         sys.path.insert(0, str(path.parent))
 
     try:

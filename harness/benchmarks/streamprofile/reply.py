@@ -106,6 +106,7 @@ def _tags(value: object, pool: tuple[str, ...], repairs: list[str]) -> list[str]
         tags += names
         repairs.append("tag_type" if names else "tag_dropped")
 
+    # A list of things that are no tags is no answer; an empty list is one.
     if value and not tags:
         return None
 

@@ -401,6 +401,7 @@ def _matrix(values: Sequence[Mapping[str, float | None]], names: Sequence[str]) 
     fractions = [np.nan if value is None else value for value in cells]
     # numpy reads lists slowly, and buffers fast.
     matrix = np.frombuffer(array("d", fractions)).reshape(-1, len(names))
+    # A record that somebody edited would spoil sums that are exact below 1 only.
     if (np.abs(matrix) > 1).any():
         raise ValueError("a metric beyond 1")
     return matrix

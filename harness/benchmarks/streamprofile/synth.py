@@ -192,6 +192,7 @@ class _Person:
                 batch.append(tag)
 
         batch = batch or [current[0]]
+        # In the order of first use: a set would have another order in each process.
         self.seen.extend([tag for tag in batch if tag not in self.seen])
         return batch
 
