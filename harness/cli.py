@@ -18,14 +18,7 @@ from harness.benchmarks import hash_seed
 from harness.commands.parser import Parser, parsed
 from harness.commands.table import COMMANDS, check_command
 from harness.defaults import GC_THRESHOLD
-from harness.errors import (
-    EXIT_CODES,
-    BadInput,
-    HarnessError,
-    MachineError,
-    heeded,
-    lacks_memory,
-)
+from harness.errors import EXIT_CODES, BadInput, HarnessError, MachineError, heeded, lacks_memory
 from harness.options import secrets
 from harness.printable import in_lines
 from harness.ui import streams
@@ -209,12 +202,7 @@ def _top_parser(arguments: list[str]) -> Parser:
         epilog=f"commands:\n{listed}\n\n`harness COMMAND --help` lists the options of a command.",
     )
     parser.add_argument("--version", action="version", version=f"harness {__version__}")
-    parser.add_argument(
-        "command",
-        nargs="?",
-        metavar="COMMAND",
-        help="one of the commands below",
-    )
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help="one of the commands below")
     return parser
 
 

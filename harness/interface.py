@@ -85,10 +85,7 @@ class LoadedRun:
             report = self.report
             rows = [("coverage", covered(report))]
             rows += [
-                (
-                    figure.metric.name,
-                    with_unit(figure.metric, figure.shown.value),
-                )
+                (figure.metric.name, with_unit(figure.metric, figure.shown.value))
                 for figure in report.figures
             ]
         except HarnessError:
@@ -368,11 +365,7 @@ class _Call:
         changed."""
         args = self._parsed.args
         if self._name != "reeval":
-            args = replace(
-                args,
-                progress=self._progress and self._observe,
-                run_async=run_async,
-            )
+            args = replace(args, progress=self._progress and self._observe, run_async=run_async)
         changes_before = {
             saved_run.files.manifest: _changed(saved_run)
             for saved_run in list_runs(args.results_dir)

@@ -70,10 +70,7 @@ def whole(least: int, most: int) -> Check:
 
 
 def one_of(texts: Sequence[str]) -> Check:
-    return (
-        lambda value: type(value) is str and value in texts,
-        f"one of {', '.join(texts)}",
-    )
+    return lambda value: type(value) is str and value in texts, f"one of {', '.join(texts)}"
 
 
 POSITIVE = number(lambda value: value > 0, "a number above 0")
@@ -84,21 +81,12 @@ CHECKS: Mapping[Any, Check] = {
     int: (whole(-BITS_64, BITS_64 - 1)[0], "a whole number"),
     float: number(lambda value: True, "a number"),
     bool: (lambda value: type(value) is bool, "true or false"),
-    Path: (
-        lambda value: isinstance(value, Path) and "\0" not in str(value),
-        "a path",
-    ),
+    Path: (lambda value: isinstance(value, Path) and "\0" not in str(value), "a path"),
     dict: (lambda value: isinstance(value, dict), "a JSON object"),
     object: (lambda value: True, "a value"),
 }
 """What fits a type, where an option has no check of its own."""
-UNITS: Mapping[Any, str] = {
-    str: "TEXT",
-    Path: "FILE",
-    int: "N",
-    float: "N",
-    dict: "JSON",
-}
+UNITS: Mapping[Any, str] = {str: "TEXT", Path: "FILE", int: "N", float: "N", dict: "JSON"}
 
 
 def option(
@@ -244,10 +232,7 @@ def _converted(raw: object, kind: object) -> Any:
 
 
 @dataclass_transform(
-    frozen_default=True,
-    kw_only_default=True,
-    eq_default=False,
-    field_specifiers=(field,),
+    frozen_default=True, kw_only_default=True, eq_default=False, field_specifiers=(field,)
 )
 def command_options(cls: type[T]) -> type[T]:
     """Make a class the options of a command, or some that several commands have: a frozen

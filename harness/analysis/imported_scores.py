@@ -54,22 +54,11 @@ def scored_again(results: Imported, chosen: RescoreOptions) -> Rescored:
     try:
         with closing(index_file(benchmark, files.subset, tasks, chosen.results)) as index:
             theirs = _Theirs(files, benchmark, importer, index)
-            replace_results(
-                files.results,
-                theirs.records(lock.beat),
-                stamp(),
-                shown_by=files.pages,
-            )
+            replace_results(files.results, theirs.records(lock.beat), stamp(), shown_by=files.pages)
             name = files.folder.name
             notes = theirs.notes()
             run_facts = RunFacts(
-                files.subset,
-                name,
-                name,
-                AUTHORS,
-                len(index),
-                theirs.failed,
-                notes,
+                files.subset, name, name, AUTHORS, len(index), theirs.failed, notes
             )
             report, extra_files = theirs.scores.report(run_facts)
             if theirs.failed:
@@ -154,10 +143,7 @@ class _Theirs:
             add(data, self.failures)
             return data
         # Fields of the same names that the other program may have written are replaced.
-        data = data | {
-            "task": self.index.digest(position),
-            "format": RECORD_FORMAT,
-        }
+        data = data | {"task": self.index.digest(position), "format": RECORD_FORMAT}
         add(data, self.scores)
         return data
 
@@ -183,10 +169,7 @@ def with_failures(report: Report, report_of_all: Report) -> Report:
         value_of_all = report_of_all.values[name]
         cells = [(metric.text(side.value), str(side.users)) for side in (value, value_of_all)]
         rows.append((name, metric.shown_unit, *cells[0], *cells[1]))
-    table = Table(
-        ("metric", "unit", "without", f"{user}s", "with", f"{user}s"),
-        tuple(rows),
-    )
+    table = Table(("metric", "unit", "without", f"{user}s", "with", f"{user}s"), tuple(rows))
     explanation = (
         f"{report.coverage.failed_users} {user}s have answers that are failures of the endpoint."
         " The program that wrote them counts each as an empty answer; so do the figures under"
@@ -198,8 +181,5 @@ def with_failures(report: Report, report_of_all: Report) -> Report:
         table,
         *report.sections,
     )
-    details = {
-        **report.details,
-        "with_failures": msgspec.to_builtins(report_of_all.values),
-    }
+    details = {**report.details, "with_failures": msgspec.to_builtins(report_of_all.values)}
     return msgspec.structs.replace(report, sections=sections, details=details)

@@ -65,11 +65,7 @@ class Plays:
     their records."""
 
     def __init__(
-        self,
-        run: SavedRun,
-        benchmark: Benchmark,
-        index: TaskIndex,
-        loop: asyncio.Runner,
+        self, run: SavedRun, benchmark: Benchmark, index: TaskIndex, loop: asyncio.Runner
     ) -> None:
         self.benchmark = benchmark
         self.diverged = 0

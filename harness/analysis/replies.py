@@ -41,10 +41,7 @@ class Replies:
     of memory."""
 
     def __init__(
-        self,
-        path: Path,
-        find: Callable[[JSON], int | None],
-        beat: Callable[[], None],
+        self, path: Path, find: Callable[[JSON], int | None], beat: Callable[[], None]
     ) -> None:
         self._path = path
         self._find = find

@@ -59,21 +59,12 @@ def rescored_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
     """Score a run again, under its lock. Raise `BadInput` if its tasks have changed; its results
     are then unchanged."""
     benchmark = run.as_it_was(chosen.tasks, play=chosen.reparse)
-    with (
-        opened(run, benchmark, chosen.results, chosen.tasks) as job,
-        asyncio.Runner() as loop,
-    ):
+    with opened(run, benchmark, chosen.results, chosen.tasks) as job, asyncio.Runner() as loop:
         scores = ReportScores(benchmark, job.subset, job.index)
         diverged = list[str]()
         if chosen.reparse:
             job.store.load_responses(job.index)
-        _replace(
-            job,
-            _scored(
-                _measured(job, loop if chosen.reparse else None, diverged),
-                scores,
-            ),
-        )
+        _replace(job, _scored(_measured(job, loop if chosen.reparse else None, diverged), scores))
         if chosen.new_prices:
             _price_again(job, chosen.providers, run.label)
         job.manifest.times["reevaluated"] = now()
@@ -146,10 +137,7 @@ def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Ite
             played = loop.run(play(job.benchmark, task, saved.ask, repeat))
         except (ReplayMiss, AgentFailed):
             diverged.append(task.key)
-            yield {
-                **rescored(job.benchmark, task, record.data),
-                "reparse": "diverged",
-            }
+            yield {**rescored(job.benchmark, task, record.data), "reparse": "diverged"}
             continue
         measured = recorded(job.benchmark, task, played)
         yield record_line(measured, repeat, record.data["task"], record.data.get("roles"))

@@ -33,11 +33,7 @@ CHUNK_USERS = 500
 def rows(run: SavedRun, kind: Rows, tasks: Path | None, results: Path) -> Generator[JSON]:
     """Yield the rows of a run. One that cannot be played again, as without its tasks, has no
     seconds, and steps have no tokens either; a sentence on stderr says so."""
-    about = {
-        "run": run.name,
-        "model": run.manifest.identity["model"],
-        "subset": run.files.subset,
-    }
+    about = {"run": run.name, "model": run.manifest.identity["model"], "subset": run.files.subset}
     repeat = {"repeat": 1} if run.manifest.repeats > 1 else {}
     with ExitStack() as stack:
         plays = None
@@ -54,13 +50,7 @@ def rows(run: SavedRun, kind: Rows, tasks: Path | None, results: Path) -> Genera
             run_rows = users(run, plays, plays.benchmark if plays else run.measuring(tasks))
         for row in run_rows:
             # `about` comes first and last: first for the order of columns, last for its values.
-            yield {
-                **about,
-                "user_id": row.get("user_id"),
-                **repeat,
-                **row,
-                **about,
-            }
+            yield {**about, "user_id": row.get("user_id"), **repeat, **row, **about}
 
 
 def records(run: SavedRun) -> Iterator[JSON]:
@@ -134,10 +124,7 @@ def values_of(benchmark: Benchmark, chunk: Sequence[JSON]) -> list[JSON]:
     if not benchmark.scoring.is_mean:
         return [user | _numbers(record) for user, record in zip(users, chunk, strict=True)]
     names = metrics_of(benchmark)
-    table, _ = raw_rows(
-        benchmark,
-        [Record(str(record.get("user_id")), record) for record in chunk],
-    )
+    table, _ = raw_rows(benchmark, [Record(str(record.get("user_id")), record) for record in chunk])
     for user, row in zip(users, table.tolist(), strict=True):
         for name, value in zip(names, row, strict=False):
             user[name] = None if isnan(value) else value  # NaN is undefined

@@ -23,10 +23,7 @@ from harness.options import trusted
 from harness.store.manifest import Manifest, changes, differences, share
 from harness.store.run import RunFiles, value_text
 
-ASKING_DEFAULTS: dict[str, Any] = {
-    "structured": "json_object",
-    "parse_retries": PARSE_RETRIES,
-}
+ASKING_DEFAULTS: dict[str, Any] = {"structured": "json_object", "parse_retries": PARSE_RETRIES}
 """Defaults of runs from before these settings were recorded."""
 ASKING_KINDS = {"structured": get_args(Structured), "parse_retries": int}
 
@@ -80,10 +77,7 @@ class SavedRun:
         The benchmark makes its settings of the same identity, so a manifest that lies makes it run
         nothing else.
         """
-        names = [
-            *self._prompt_files,
-            self.manifest.provenance.get("source") or "",
-        ]
+        names = [*self._prompt_files, self.manifest.provenance.get("source") or ""]
         is_python = any(Path(name).suffix == ".py" for name in names)
         return is_python or self.benchmark_class.imports.runs_code(
             self.manifest.identity["settings"]
@@ -270,11 +264,7 @@ class SavedRun:
         return registry.of_file(spec, name, self._checked(copy))
 
     def benchmark(
-        self,
-        folder: Path | None,
-        *,
-        allowed: frozenset[str] = frozenset(),
-        play: bool = True,
+        self, folder: Path | None, *, allowed: frozenset[str] = frozenset(), play: bool = True
     ) -> Benchmark:
         """Return the benchmark with the settings of this run; its tasks may be in another folder.
 

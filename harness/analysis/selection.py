@@ -10,13 +10,7 @@ from typing import Protocol, TypeVar
 from harness.analysis.imported import Imported, imported
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks import registry
-from harness.errors import (
-    BadInput,
-    ExitCode,
-    HarnessError,
-    in_brief,
-    which_is_known,
-)
+from harness.errors import BadInput, ExitCode, HarnessError, in_brief, which_is_known
 from harness.options.options import run_name
 from harness.store.files import RunFiles
 from harness.store.manifest import COMPLETE, load, whole_of

@@ -19,14 +19,7 @@ from harness.defaults import AUTO
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.option import Option, command_options, option
-from harness.options import (
-    address,
-    endpoint_file,
-    models,
-    options,
-    providers,
-    secrets,
-)
+from harness.options import address, endpoint_file, models, options, providers, secrets
 from harness.options.address import ResolvedEndpoint
 from harness.options.providers import Provider
 from harness.scrubber import HIDDEN

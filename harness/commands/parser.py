@@ -24,14 +24,7 @@ from typing import Any, NoReturn
 from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
-from harness.commands.table import (
-    ALONE,
-    COMMANDS,
-    RESUME,
-    RUN,
-    module_of,
-    options_class,
-)
+from harness.commands.table import ALONE, COMMANDS, RESUME, RUN, module_of, options_class
 from harness.errors import BadInput, did_you_mean, in_brief, which_is_known
 from harness.model import JSON
 from harness.option import Option, options_of
@@ -145,11 +138,7 @@ def completed(interface: Interface, typed: Mapping[str, Any]) -> Parsed:
 
 def _call(interface: Interface) -> settings_file.CommandCall:
     return settings_file.CommandCall(
-        interface.command,
-        interface.own,
-        interface.of_benchmark,
-        COMMANDS,
-        all_options,
+        interface.command, interface.own, interface.of_benchmark, COMMANDS, all_options
     )
 
 
@@ -293,11 +282,7 @@ def parser(interface: Interface, words: Sequence[str]) -> Parser:
     for option in interface.every:
         if option.group not in groups:
             groups[option.group] = command_parser.add_argument_group(option.group)
-        add(
-            groups[option.group],
-            option,
-            hidden=not (shows_all or option.everyday),
-        )
+        add(groups[option.group], option, hidden=not (shows_all or option.everyday))
     return command_parser
 
 
@@ -305,19 +290,12 @@ def add(to: Any, option: Option, *, hidden: bool = False) -> list[argparse.Actio
     """Add an option to a parser or a group, by position and by flags; return argparse's objects for
     both."""
     help_text = argparse.SUPPRESS if hidden else option.words.replace("%", "%%") or None
-    value: dict[str, Any] = {
-        "type": _of_text(option),
-        "metavar": option.unit or None,
-    }
+    value: dict[str, Any] = {"type": _of_text(option), "metavar": option.unit or None}
     if option.choices:
         value = {"choices": option.choices}
     actions = list[argparse.Action]()
     if option.position:
-        by_position = {
-            **value,
-            "metavar": option.position,
-            "nargs": _nargs(option),
-        }
+        by_position = {**value, "metavar": option.position, "nargs": _nargs(option)}
         if option.many and not option.rest:
             by_position["action"] = "extend"
         actions.append(to.add_argument(option.name, help=help_text, **by_position))
@@ -367,12 +345,7 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
         super().__init__(
-            prog,
-            None,
-            description,
-            epilog,
-            formatter_class=formatter,
-            allow_abbrev=False,
+            prog, None, description, epilog, formatter_class=formatter, allow_abbrev=False
         )
         self._words = words
         self._options = shown_options
@@ -402,7 +375,4 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         words = on_one_line(secrets.scrubber(self._words, os.environ)(message))
-        self.exit(
-            2,
-            f"{self.prog}: error: {words} (`{self.prog} --help` lists the options)\n",
-        )
+        self.exit(2, f"{self.prog}: error: {words} (`{self.prog} --help` lists the options)\n")

@@ -17,9 +17,7 @@ from harness.ui.console import console
 @command_options
 class Options(options.Pages, options.Earlier, options.Which):
     reparse: bool = option(
-        False,
-        "start from the saved responses instead of the saved answers",
-        everyday=True,
+        False, "start from the saved responses instead of the saved answers", everyday=True
     )
     new_prices: bool = option(
         False,
@@ -28,9 +26,7 @@ class Options(options.Pages, options.Earlier, options.Which):
     )
 
     providers: Path | None = option(
-        None,
-        "with --new-prices: your own providers file (default: as in `run`)",
-        unit="FILE",
+        None, "with --new-prices: your own providers file (default: as in `run`)", unit="FILE"
     )
 
 
@@ -48,9 +44,7 @@ def execute(args: Options) -> int:
         partial(write_new_page, args),
     )
     codes, failed = selection.each(
-        runs,
-        lambda run: _show(rescoring.rescored_run(run, chosen)),
-        lambda run: run.label,
+        runs, lambda run: _show(rescoring.rescored_run(run, chosen)), lambda run: run.label
     )
     imported_codes, unread = selection.each(
         imported,

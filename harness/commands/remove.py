@@ -25,9 +25,7 @@ class Options(options.ResultsFolder):
 
 def execute(args: Options) -> int:
     _, code = selection.each(
-        list(dict.fromkeys(options.named_runs(args.runs))),
-        lambda name: _remove(name, args),
-        str,
+        list(dict.fromkeys(options.named_runs(args.runs))), lambda name: _remove(name, args), str
     )
     return code
 

@@ -85,9 +85,7 @@ def execute(args: Options) -> int:
 
 
 def write_new_page(
-    args: options.Pages,
-    run: Reported,
-    say: Callable[[str], None] = lambda line: None,
+    args: options.Pages, run: Reported, say: Callable[[str], None] = lambda line: None
 ) -> None:
     """Write the page of a new report, but of a run that was begun without."""
     manifest = load(run.files.manifest)
@@ -170,10 +168,7 @@ def selected(args: Options) -> tuple[list[RunFiles], int]:
         if args.platform and files.subset not in args.platform:
             continue
         try:
-            if not args.model or args.model in (
-                read(files).model,
-                files.folder.name,
-            ):
+            if not args.model or args.model in (read(files).model, files.folder.name):
                 reports.append(files)
         except BadInput as error:
             tell(str(error))

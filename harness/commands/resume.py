@@ -21,15 +21,7 @@ from harness.commands.notices import resume_words
 from harness.commands.report import write_new_page
 from harness.errors import BadInput
 from harness.model import JSON
-from harness.options import (
-    address,
-    endpoint_file,
-    models,
-    options,
-    prices,
-    providers,
-    roles,
-)
+from harness.options import address, endpoint_file, models, options, prices, providers, roles
 from harness.options.extension import hooks_of
 from harness.options.options import ResumeOptions
 from harness.options.plan import EndpointChoice, Plan, RunPolicy, sampling_again
@@ -52,9 +44,7 @@ def execute(args: ResumeOptions) -> int:
     groups = [list(runs) for _, runs in groupby(sorted(unfinished, key=_together), key=_together)]
     _check_one_endpoint(groups, args)
     plans, failed = selection.each(
-        groups,
-        lambda group: _planned(group, args, screen),
-        lambda group: group[0].name,
+        groups, lambda group: _planned(group, args, screen), lambda group: group[0].name
     )
     for previous, plan in pairwise(plans):
         if previous.name != plan.name:
@@ -65,13 +55,7 @@ def execute(args: ResumeOptions) -> int:
     code = 0
     if plans:
         hooks = hooks_of(args, [run.manifest for run in unfinished])
-        code = launch(
-            plans,
-            screen,
-            hooks,
-            reported=partial(write_new_page, args),
-            caller=args,
-        )
+        code = launch(plans, screen, hooks, reported=partial(write_new_page, args), caller=args)
     return max(skipped, failed, code)
 
 
@@ -133,9 +117,7 @@ def _planned(group: list[SavedRun], args: ResumeOptions, screen: Console) -> Pla
         )
     plan = _plan(group, args)
     screen.print(
-        f"{plan.name}: {plan.sampling.model} on {plan.endpoint}",
-        highlight=False,
-        soft_wrap=True,
+        f"{plan.name}: {plan.sampling.model} on {plan.endpoint}", highlight=False, soft_wrap=True
     )
     return plan
 
@@ -148,10 +130,7 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
     if args.api_url or args.provider or provenance["endpoint"] != defaults.EMBEDDED:
         command = shlex.join(resume_words(args.results_dir, [first.name]))
         run = address.EarlierRun(
-            first.name,
-            provenance,
-            _provider(first.name, provenance, args),
-            command,
+            first.name, provenance, _provider(first.name, provenance, args), command
         )
         endpoint = address.for_resume(args, run, os.environ)
         for server_address in endpoint.addresses:

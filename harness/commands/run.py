@@ -42,13 +42,7 @@ def execute(args: RunOptions) -> int:
         return preview.execute(args)
     hooks = hooks_of(args)
     screen = console(no_color=args.no_color)
-    return launch(
-        plans(args),
-        screen,
-        hooks,
-        reported=partial(write_new_page, args),
-        caller=args,
-    )
+    return launch(plans(args), screen, hooks, reported=partial(write_new_page, args), caller=args)
 
 
 def plans(args: RunOptions, *, sends: bool = True) -> list[Plan]:
@@ -125,21 +119,11 @@ def _with_roles(
         frozenset(role_model.role for role_model in models_of_roles),
     )
     benchmark_settings = settings.given(cls.Settings, args.of_benchmark or {})
-    plan = _plan(
-        model,
-        cls(benchmark_settings, asking=asking, folder=folder),
-        tasks,
-        args,
-    )
+    plan = _plan(model, cls(benchmark_settings, asking=asking, folder=folder), tasks, args)
     return roles.with_roles(plan, args, book, models_of_roles)
 
 
-def _plan(
-    model: Model,
-    benchmark: Benchmark,
-    tasks: Mapping[str, Path],
-    args: RunOptions,
-) -> Plan:
+def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: RunOptions) -> Plan:
     name = _folder_name(args, model.name)
     selection = _selection(args, args.results_dir / name)
     if not args.restart:
@@ -196,10 +180,7 @@ def _selection(args: RunOptions, folder: Path) -> Selection:
     share or of some users it is every n-th in the order that the seed draws, which only all keys
     decide.
     """
-    selection: Selection = {
-        "ratio": args.ratio,
-        "sample_seed": args.sample_seed,
-    }
+    selection: Selection = {"ratio": args.ratio, "sample_seed": args.sample_seed}
     if args.limit is not None:
         selection["limit"] = args.limit
     if args.repeats > 1:

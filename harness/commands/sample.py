@@ -17,12 +17,7 @@ from harness.ui.console import console
 
 
 @command_options
-class Options(
-    options.Forced,
-    options.ResultsFolder,
-    options.TasksFolder,
-    options.OneBenchmark,
-):
+class Options(options.Forced, options.ResultsFolder, options.TasksFolder, options.OneBenchmark):
     ratio: float = option(words="share of the users, such as 0.2", unit="R", check=fields.SHARE)
     sample_seed: int = options.sample_seed_option(
         "for one seed, larger shares contain smaller ones"
@@ -63,10 +58,7 @@ def execute(args: Options) -> int:
         with atomic.replacing(targets[subset], shared=True) as file:
             for position in positions:
                 file.write(index.read(int(position)) + b"\n")
-        screen.print(
-            f"{targets[subset]}: {len(positions)} of {len(index)} users",
-            soft_wrap=True,
-        )
+        screen.print(f"{targets[subset]}: {len(positions)} of {len(index)} users", soft_wrap=True)
         index.close()
     return 0
 

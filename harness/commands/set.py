@@ -24,9 +24,7 @@ class Options(OnePlaying):
     examples: ClassVar[Sequence[str]] = ("harness set deepseek-chat --concurrency 32 --rpm 300",)
     run: str = options.run_option()
     concurrency: int | Literal["auto"] | None = limit(
-        "maximum requests in flight, or `auto`",
-        read=options.concurrency,
-        check=CONCURRENCY,
+        "maximum requests in flight, or `auto`", read=options.concurrency, check=CONCURRENCY
     )
     rpm: float | None = limit("maximum requests per minute", check=POSITIVE)
     tpm: float | None = limit("maximum tokens per minute, prompts and completions", check=POSITIVE)

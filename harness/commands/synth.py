@@ -58,10 +58,7 @@ def _made(cls: type[Benchmark], args: Options, subsets: list[str]) -> dict[str, 
     make: Callable[..., Mapping[str, Iterable[bytes]] | None]
     make = cls.synthesise if inspect.ismethod(cls.synthesise) else cls().synthesise
     parameters = inspect.signature(make).parameters
-    values = {
-        "subsets": subsets if args.platform else None,
-        "mean_steps": args.steps,
-    }
+    values = {"subsets": subsets if args.platform else None, "mean_steps": args.steps}
     arguments = dict[str, object]()
     for flag, keyword in KEYWORDS_OF_OPTIONS.items():
         value = values[keyword]
@@ -75,10 +72,7 @@ def _made(cls: type[Benchmark], args: Options, subsets: list[str]) -> dict[str, 
     for name in files:
         path = Path(name) if type(name) is str and name else None
         if path is None or path.is_absolute() or ".." in path.parts:
-            raise _wrong(
-                cls,
-                f"expected a path below the tasks folder, got {in_brief(name)}",
-            )
+            raise _wrong(cls, f"expected a path below the tasks folder, got {in_brief(name)}")
     return files
 
 

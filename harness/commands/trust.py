@@ -51,16 +51,7 @@ def _allow(path: Path) -> None:
         tell(f"{path.absolute()} is allowed already")
         return
     lines = data.decode("utf-8-sig").replace("\r\n", "\n").rstrip().split("\n")
-    show(
-        "\n".join(
-            [
-                f"{path.absolute()}  (SHA-256 {digest})",
-                "",
-                *_numbered(lines),
-                "",
-            ]
-        )
-    )
+    show("\n".join([f"{path.absolute()}  (SHA-256 {digest})", "", *_numbered(lines), ""]))
     count = plural(len(lines), "line")
     tell(
         f"let {path} ({count}, shown above) decide addresses, keys, files and code of commands in"
@@ -109,8 +100,7 @@ def _recorded(path: Path, digest: str) -> Path:
         )
     try:
         user_files.write_private(
-            record,
-            b"%s  %s\n" % (digest.encode(), os.fsencode(path.absolute())),
+            record, b"%s  %s\n" % (digest.encode(), os.fsencode(path.absolute()))
         )
     except OSError as error:
         raise MachineError(f"cannot write {record}: {error.strerror}") from None

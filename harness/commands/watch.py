@@ -35,10 +35,7 @@ class OnePlaying(options.ResultsFolder):
 
 @command_options
 class Options(OnePlaying):
-    examples: ClassVar[Sequence[str]] = (
-        "harness watch",
-        "harness watch deepseek-chat",
-    )
+    examples: ClassVar[Sequence[str]] = ("harness watch", "harness watch deepseek-chat")
 
 
 def execute(args: Options) -> int:
@@ -83,10 +80,7 @@ def _ended(files: RunFiles) -> tuple[str, bool]:
     state = status.state(files, manifest)
     users = f"{counts.get('done', 0)} of {plural(counts.get('users', 0), 'user')} done"
     failed = counts.get("failed", 0)
-    return (
-        f"{label}: {state}: {users}, {failed} failed",
-        manifest.state == COMPLETE,
-    )
+    return f"{label}: {state}: {users}, {failed} failed", manifest.state == COMPLETE
 
 
 def selected(args: OnePlaying) -> list[RunFiles]:

@@ -110,9 +110,7 @@ NO_KEY: Key = (None, None)
 
 
 def find(
-    args: PlayOptions,
-    environment: Mapping[str, str],
-    provider: Provider | None = None,
+    args: PlayOptions, environment: Mapping[str, str], provider: Provider | None = None
 ) -> ResolvedEndpoint | None:
     """Return the endpoint of a command, None if options and environment name none.
 
@@ -124,11 +122,7 @@ def find(
         return _at_provider(provider, args, environment)
     if args.api_url:
         return _at(
-            args.api_url,
-            args,
-            environment,
-            FLAG,
-            _key_for(args.api_url, environment, named=True),
+            args.api_url, args, environment, FLAG, _key_for(args.api_url, environment, named=True)
         )
     by_variables = [*_at_variables(args, environment)]
     if by_variables and by_variables[0].address_from in BASES.values():
@@ -171,13 +165,7 @@ def _at_endpoint(
     key_from = None
     if endpoint.key:
         key_from = endpoint.address_from
-    return _at(
-        [endpoint.url],
-        args,
-        environment,
-        endpoint.address_from,
-        (endpoint.key, key_from),
-    )
+    return _at([endpoint.url], args, environment, endpoint.address_from, (endpoint.key, key_from))
 
 
 def _at_fallback(
@@ -186,10 +174,7 @@ def _at_fallback(
     """Return the endpoint in a settings file."""
     key = _key_for(fallback.urls, environment, named=True)
     if fallback.key_file and not _explicit_key(args):
-        key = (
-            key_in(fallback.key_file),
-            f"{FROM_FILE}{fallback.key_file.resolve()}",
-        )
+        key = key_in(fallback.key_file), f"{FROM_FILE}{fallback.key_file.resolve()}"
     return _at(fallback.urls, args, environment, fallback.address_from, key)
 
 
@@ -205,13 +190,7 @@ def _at_variables(args: PlayOptions, environment: Mapping[str, str]) -> Iterator
         urls["OPENAI_API_KEY"] = OPENAI_URL
     for variable, url in urls.items():
         if url:
-            yield _at(
-                [url],
-                args,
-                environment,
-                variable,
-                _key_for([url], environment, named=False),
-            )
+            yield _at([url], args, environment, variable, _key_for([url], environment, named=False))
 
 
 def _at_provider(
@@ -344,14 +323,7 @@ def _on_loopback(
         raise BadInput(
             f"{run.name} ran on {' '.join(run.urls)}, which nothing names now: {run.at(run.urls)}"
         )
-    return _at(
-        run.urls,
-        args,
-        environment,
-        run.address_from or FLAG,
-        NO_KEY,
-        run.provider,
-    )
+    return _at(run.urls, args, environment, run.address_from or FLAG, NO_KEY, run.provider)
 
 
 def _explicit_key(args: PlayOptions) -> Key | None:

@@ -22,14 +22,7 @@ logger = logging.getLogger(__name__)
 
 FROM_CONFIG = "--config "
 """Before the file's path, as the manifest says how the address was named."""
-TAG_ERRORS = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+TAG_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of YAML's tags on values that they cannot convert."""
 MAX_FILE_BYTES = 1 << 20
 """Bytes of a file."""
@@ -52,9 +45,7 @@ def endpoint_of(args: PlayOptions) -> Endpoint | None:
     endpoint, number_after = read(args.config)
     if number_after:
         logger.warning(
-            "%s: only the first of its %d endpoints is used",
-            args.config,
-            number_after + 1,
+            "%s: only the first of its %d endpoints is used", args.config, number_after + 1
         )
     trusted.remember([endpoint.address_from], os.environ)
     return endpoint
@@ -98,14 +89,7 @@ def read(path: Path) -> tuple[Endpoint, int]:
     limits = {"concurrency": first.get(pace), "timeout": first.get("timeout")}
     tuning = {name: value for name, value in limits.items() if value is not None}
     return (
-        Endpoint(
-            url,
-            key,
-            f"{FROM_CONFIG}{path.resolve()}",
-            first["model"],
-            tuning,
-            str(path),
-        ),
+        Endpoint(url, key, f"{FROM_CONFIG}{path.resolve()}", first["model"], tuning, str(path)),
         len(entries) - 1,
     )
 

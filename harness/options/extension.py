@@ -75,10 +75,7 @@ def extensions() -> Sequence[Extension[Any]]:
     shipped_extensions = [
         import_module(module).EXTENSION for module in shipped if find_spec(module)
     ]
-    return [
-        *shipped_extensions,
-        *[point.load() for point in entry_points(group=GROUP)],
-    ]
+    return [*shipped_extensions, *[point.load() for point in entry_points(group=GROUP)]]
 
 
 def hooks_of(command: PlayOptions, manifests: Sequence[Manifest] = ()) -> list[Hooks]:

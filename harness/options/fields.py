@@ -10,24 +10,10 @@ from typing import TypeGuard
 from urllib.parse import urlsplit
 
 from harness.client.address import Address, check
-from harness.defaults import (
-    AUTO,
-    BITS_64,
-    CONCURRENCY_MOST,
-    SECONDS_MOST,
-    STREAMS,
-)
+from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput
 from harness.model import JSON
-from harness.option import (
-    CHECKS,
-    NOT_NEGATIVE,
-    POSITIVE,
-    Check,
-    number,
-    one_of,
-    whole,
-)
+from harness.option import CHECKS, NOT_NEGATIVE, POSITIVE, Check, number, one_of, whole
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -42,13 +28,7 @@ NO_KEYS_HERE = (
 )
 CREDENTIALS = frozenset({"authorization", "proxy-authorization"})
 OWN_HEADERS = frozenset(
-    {
-        "connection",
-        "content-length",
-        "content-type",
-        "host",
-        "transfer-encoding",
-    }
+    {"connection", "content-length", "content-type", "host", "transfer-encoding"}
 )
 """Headers that the client sets itself."""
 
@@ -156,10 +136,7 @@ CONCURRENCY: Check = (
 )
 POSITIVE_INT = whole(1, BITS_64 - 1)
 SHARE = number(lambda value: 0 < value <= 1, "a number above 0 and at most 1")
-SECONDS = number(
-    lambda value: 0 < value <= SECONDS_MOST,
-    "seconds above 0 and at most a year",
-)
+SECONDS = number(lambda value: 0 < value <= SECONDS_MOST, "seconds above 0 and at most a year")
 VARIABLE_NAME: Check = (
     lambda value: value == "" or (type(value) is str and VARIABLE.fullmatch(value) is not None),
     'the name of a variable, or "" for none',

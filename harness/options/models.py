@@ -80,16 +80,9 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
             missing += filter(None, (address.MISSING, unknown))
     if found and unknown and "/" in model.partition(":")[2]:
         logger.warning(
-            "%s as a whole is used as the name of a model of %s: %s",
-            model,
-            found.shown,
-            unknown,
+            "%s as a whole is used as the name of a model of %s: %s", model, found.shown, unknown
         )
-    extra = {
-        **(provider.extra_body if provider else {}),
-        **entry.extra_body,
-        **args.extra_body,
-    }
+    extra = {**(provider.extra_body if provider else {}), **entry.extra_body, **args.extra_body}
     sampling = Sampling(model, **_parameters(entry, args), extra_body=extra)
     _check_encodable(sampling)
     pace: JSON = {}
@@ -153,8 +146,7 @@ def entries(args: RunOptions, book: Book, models: Sequence[str]) -> list[QueuedM
     for entry in queue:
         _check_name(entry.model)
         name_in_both = next(
-            (name for name in entry.extensions if args.option(name) is not None),
-            None,
+            (name for name in entry.extensions if args.option(name) is not None), None
         )
         if name_in_both:
             raise BadInput(

@@ -213,11 +213,7 @@ class ResultsFolder(Options):
     """Where runs are."""
 
     results_dir: Path = option(
-        defaults.RESULTS_FOLDER,
-        "default: results",
-        unit="DIR",
-        read=folder,
-        everyday=True,
+        defaults.RESULTS_FOLDER, "default: results", unit="DIR", read=folder, everyday=True
     )
 
 
@@ -226,10 +222,7 @@ class Earlier(ResultsFolder):
     """Runs that exist, and what their code needs."""
 
     tasks_dir: Path | None = option(
-        None,
-        "where the runs' tasks are now (default: where they were)",
-        unit="DIR",
-        read=folder,
+        None, "where the runs' tasks are now (default: where they were)", unit="DIR", read=folder
     )
     trust: bool = option(
         False,
@@ -257,10 +250,7 @@ class Pages(Options):
 
 
 def runs_option(
-    words: str,
-    *,
-    read: Callable[[str], str] | None = folder_name,
-    unit: str = "RUN",
+    words: str, *, read: Callable[[str], str] | None = folder_name, unit: str = "RUN"
 ) -> Any:
     """Return the field of names of runs, each by position or with `--name`."""
     return option(
@@ -279,12 +269,7 @@ def runs_option(
 def run_option(default: object = MISSING) -> Any:
     """Return the field of one run's name, by position."""
     return option(
-        default,
-        "name of the run",
-        position="RUN",
-        read=folder_name,
-        completes=RUNS,
-        everyday=True,
+        default, "name of the run", position="RUN", read=folder_name, completes=RUNS, everyday=True
     )
 
 
@@ -379,19 +364,13 @@ class PlayOptions(ResultsFolder, Pages):
         secret=True,
     )
     api_key_file: Path | None = option(
-        None,
-        "a file that holds the key",
-        group=ENDPOINT,
-        own=True,
-        everyday=True,
+        None, "a file that holds the key", group=ENDPOINT, own=True, everyday=True
     )
     provider: str | None = of_endpoint(
         "a provider in the providers file", unit="NAME", own=True, everyday=True
     )
     config: Path | None = option(
-        None,
-        "YAML file with a list `llm`: address, key, model, concurrency",
-        group=ENDPOINT,
+        None, "YAML file with a list `llm`: address, key, model, concurrency", group=ENDPOINT
     )
     providers: Path | None = option(
         None,
@@ -407,9 +386,7 @@ class PlayOptions(ResultsFolder, Pages):
         group=ENDPOINT,
     )
     ca_file: str | None = of_endpoint(
-        "certificates to trust in addition to the system's",
-        unit="FILE",
-        read=ca_file,
+        "certificates to trust in addition to the system's", unit="FILE", read=ca_file
     )
     price: Price | None = option(
         None,
@@ -464,8 +441,7 @@ class PlayOptions(ResultsFolder, Pages):
         "whether replies are streamed (default: auto, only if an endpoint requires it)"
     )
     max_retries: int | None = of_tuning(
-        f"retries of a request after the first try (default: {defaults.MAX_RETRIES})",
-        check=RETRIES,
+        f"retries of a request after the first try (default: {defaults.MAX_RETRIES})", check=RETRIES
     )
     max_outage: float | None = of_tuning(
         "seconds without any answer until the run stops "
@@ -482,20 +458,15 @@ class PlayOptions(ResultsFolder, Pages):
         "what a saved reply survives: this process (default), or a power loss"
     )
     no_color: bool = option(
-        False,
-        "print without colours (like NO_COLOR in the environment)",
-        variable="NO_COLOR",
+        False, "print without colours (like NO_COLOR in the environment)", variable="NO_COLOR"
     )
     verbose: bool = option(
-        False,
-        "show more of a run in play: waiting, latency, event loop, disk, what is at risk",
+        False, "show more of a run in play: waiting, latency, event loop, disk, what is at risk"
     )
     quiet: bool = option(False, "print errors, and one line for each run at its end")
     json: bool = option(False, "print the runs as JSON at the end, and nothing else")
     allow_invalid: bool = option(
-        False,
-        "go on even if almost none of the first answers can be used",
-        once=True,
+        False, "go on even if almost none of the first answers can be used", once=True
     )
     allow: Sequence[str] = option(
         (),
@@ -530,10 +501,7 @@ class RunOptions(PlayOptions, TasksFolder, OneBenchmark):
         everyday=True,
     )
     queue: str | None = option(
-        None,
-        "the models of this queue in the providers file",
-        unit="NAME",
-        own=True,
+        None, "the models of this queue in the providers file", unit="NAME", own=True
     )
     platform: Sequence[str] | None = platform_option("one subset; may be repeated (default: all)")
     name: str | None = option(
@@ -589,9 +557,7 @@ class RunOptions(PlayOptions, TasksFolder, OneBenchmark):
         rivals="instead",
     )
     reeval: bool = option(
-        False,
-        "score the saved answers again instead, as `reeval` does",
-        rivals="instead",
+        False, "score the saved answers again instead, as `reeval` does", rivals="instead"
     )
     detach: bool = option(
         False,
@@ -620,10 +586,7 @@ class RunOptions(PlayOptions, TasksFolder, OneBenchmark):
         everyday=True,
     )
     top_p: float | None = of_request(
-        None,
-        "share of the most probable tokens to draw from",
-        unit="P",
-        check=SHARE,
+        None, "share of the most probable tokens to draw from", unit="P", check=SHARE
     )
     seed: int | None = of_request(None, "the endpoint's sampling seed")
     max_tokens: int | None = of_request(
@@ -681,10 +644,7 @@ def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
 def tuning(options: PlayOptions, earlier: JSON) -> defaults.Tuning:
     """Return the tuning of a command: from its options, else from an earlier process of the run,
     else defaults."""
-    earlier = {
-        **earlier,
-        "start": earlier.get("learned_limit") or earlier.get("start"),
-    }
+    earlier = {**earlier, "start": earlier.get("learned_limit") or earlier.get("start")}
     values: JSON = {}
     for tuned in fields(defaults.Tuning):
         values[tuned.name] = tuned.default

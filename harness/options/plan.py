@@ -64,10 +64,7 @@ class EndpointChoice:
 
     @classmethod
     def of(
-        cls,
-        args: PlayOptions,
-        found: ResolvedEndpoint | None,
-        price: Price | None,
+        cls, args: PlayOptions, found: ResolvedEndpoint | None, price: Price | None
     ) -> EndpointChoice:
         """Return the endpoint of a command."""
         providers_file = None

@@ -111,10 +111,7 @@ def _providers_at(endpoint: ResolvedEndpoint, known: Mapping[str, Provider]) -> 
 
 def _package_prices(tables: Sequence[str], model: str) -> Iterator[Price]:
     """Yield the prices of a model in packages, genai-prices first."""
-    for price_in, names_of_providers in (
-        (genai_price, IN_GENAI),
-        (litellm_price, IN_LITELLM),
-    ):
+    for price_in, names_of_providers in ((genai_price, IN_GENAI), (litellm_price, IN_LITELLM)):
         for table in tables:
             if table in names_of_providers:
                 price = price_in(names_of_providers[table], model)
@@ -198,8 +195,7 @@ def genai_price(provider: str, model: str) -> Price | None:
     if info.id != model or isinstance(price, list):
         return None
     prompt, completion, cached = map(
-        _lowest_tier,
-        (price.input_mtok, price.output_mtok, price.cache_read_mtok),
+        _lowest_tier, (price.input_mtok, price.output_mtok, price.cache_read_mtok)
     )
     if prompt is None or completion is None:
         return None

@@ -131,11 +131,7 @@ def with_earlier_roles(plan: Plan, args: PlayOptions, book: Book, manifest: Mani
 
 
 def _found_again(
-    plan: Plan,
-    args: PlayOptions,
-    book: Book,
-    role: str,
-    recorded: EndpointProvenance,
+    plan: Plan, args: PlayOptions, book: Book, role: str, recorded: EndpointProvenance
 ) -> address.ResolvedEndpoint | None:
     if recorded["endpoint"] == defaults.EMBEDDED:
         return None
@@ -144,14 +140,7 @@ def _found_again(
     if name:
         provider = models.provider_named(name, book, args)
     command = shlex.join(
-        [
-            "harness",
-            "run",
-            "--name",
-            plan.name,
-            "--role",
-            f"{role}=PROVIDER:MODEL",
-        ]
+        ["harness", "run", "--name", plan.name, "--role", f"{role}=PROVIDER:MODEL"]
     )
     run = address.EarlierRun(f"the role {role} of {plan.name}", recorded, provider, command)
     return address.for_resume(args, run, os.environ)

@@ -20,10 +20,7 @@ SECRET_OPTION = re.compile(
 )
 """Also matches options that are misspelt or unknown."""
 KEY_FILE = re.compile(r"--api[-_]?key[-_]file", re.IGNORECASE)
-HEADER, ADDRESS = (
-    re.compile("--extra-header"),
-    re.compile("--(?:api[-_]url|base-url)"),
-)
+HEADER, ADDRESS = re.compile("--extra-header"), re.compile("--(?:api[-_]url|base-url)")
 VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD", re.IGNORECASE)
 ADDRESSES = re.compile(r"_PROXY$|_BASE$|_URL$", re.IGNORECASE)
 LONG_SECRET = 20
@@ -58,10 +55,7 @@ def _of_file(name: str) -> Iterator[str]:
     path = Path(name)
     try:
         yield content(path, LARGEST_KEY_FILE).decode("utf-8-sig").strip()
-    except (
-        OSError,
-        ValueError,
-    ):  # a pipe, too, which only the command itself may read
+    except (OSError, ValueError):  # a pipe, too, which only the command itself may read
         is_path = path.is_absolute() or ("/" in name and path.parent.is_dir())
         if len(name) >= LONG_SECRET and not is_path:
             yield name

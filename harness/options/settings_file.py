@@ -17,14 +17,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterator,
-    Mapping,
-    Sequence,
-    Set,
-)
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,9 +75,7 @@ class _Table(NamedTuple):
 
 
 def of_command(
-    call: CommandCall,
-    typed: Mapping[str, Any],
-    run_call: Callable[[], CommandCall],
+    call: CommandCall, typed: Mapping[str, Any], run_call: Callable[[], CommandCall]
 ) -> SettingsFileValues:
     """Return what a command gets of the file that it names, or finds. `run_call` returns a call of
     `run`: a run whose address this file named goes on where it names it now. Raise `BadInput` for a
@@ -144,10 +135,7 @@ def _fallback(file: Document, endpoint: Mapping[str, _Value]) -> Fallback | None
     if KEY_FILE in endpoint:
         key_file = endpoint[KEY_FILE].value
     return Fallback(
-        tuple(endpoint[URLS].value),
-        key_file,
-        str(file.path),
-        f"--settings {file.path.resolve()}",
+        tuple(endpoint[URLS].value), key_file, str(file.path), f"--settings {file.path.resolve()}"
     )
 
 
@@ -251,11 +239,7 @@ def _option(name: str, place: FileKey, table: _Table, call: CommandCall) -> Opti
 
 
 def _unknown(
-    name: str,
-    place: FileKey,
-    table: _Table,
-    others: Sequence[str],
-    call: CommandCall,
+    name: str, place: FileKey, table: _Table, others: Sequence[str], call: CommandCall
 ) -> str:
     """Return the message on a key that is no option's."""
     if not table.prefix and name in call.commands:

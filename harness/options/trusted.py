@@ -18,11 +18,7 @@ from typing import Any
 
 import orjson
 
-from harness.options.user_files import (
-    read_private,
-    trusted_folder,
-    write_private,
-)
+from harness.options.user_files import read_private, trusted_folder, write_private
 from harness.store.manifest import Manifest
 
 RECORD_LIMIT = 1 << 24
@@ -51,13 +47,7 @@ def code_of(manifest: Manifest) -> list[Any]:
     identity = manifest.identity
     provenance = {**manifest.provenance}
     named = [provenance.get(name) for name in NAMED_FILES]
-    return [
-        "code",
-        identity["benchmark"],
-        identity["settings"],
-        identity["files"],
-        *named,
-    ]
+    return ["code", identity["benchmark"], identity["settings"], identity["files"], *named]
 
 
 def remember_code(manifest: Manifest, environment: Mapping[str, str]) -> None:

@@ -148,11 +148,7 @@ def _say_ignored(path: Path, *, has_changed: bool) -> None:
     why = "was found in the current folder"
     if has_changed:
         why = "has changed since you allowed it"
-    logger.warning(
-        "%s %s and is ignored: `harness trust` shows it and allows it",
-        path.name,
-        why,
-    )
+    logger.warning("%s %s and is ignored: `harness trust` shows it and allows it", path.name, why)
 
 
 def digest_of(path: Path, environment: Mapping[str, str]) -> str | None:

@@ -52,10 +52,7 @@ def _rows(snapshots: Snapshots, screen: Screen, height: int) -> list[Text]:
     by_worth = sorted(range(len(snapshots)), key=lambda number: snapshots[number].over)
     shown = tuple([snapshots[number] for number in sorted(by_worth[: height - 1])])
     hidden_line = _line(f"and {len(snapshots) - len(shown):,} more", "dim")
-    return [
-        *_table(content.rows(shown, with_subsets=False), screen),
-        hidden_line,
-    ]
+    return [*_table(content.rows(shown, with_subsets=False), screen), hidden_line]
 
 
 def _table(rows: Sequence[ProgressRow], screen: Screen) -> list[Text]:

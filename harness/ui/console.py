@@ -49,7 +49,7 @@ class SharedConsole(Console):
         """Escape everything that is written, also texts that were made elsewhere."""
         for segment in super().render(renderable, options):
             is_safe = segment.control or segment.text.isprintable()
-            yield (segment if is_safe else Segment(in_lines(segment.text), segment.style))
+            yield segment if is_safe else Segment(in_lines(segment.text), segment.style)
 
 
 def console(*, no_color: bool = False) -> SharedConsole:

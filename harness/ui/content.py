@@ -113,8 +113,5 @@ def warnings(snapshots: Snapshots) -> dict[str, str]:
         run = ""
         if len(snapshots) > 1:
             run = f"{name}: "
-        newest.setdefault(
-            warning.text,
-            words.warned(replace(warning, text=run + warning.text)),
-        )
+        newest.setdefault(warning.text, words.warned(replace(warning, text=run + warning.text)))
     return newest

@@ -71,13 +71,7 @@ def line(s: Snapshot, *, verbose: bool = False) -> str:
     rows = [
         ", ".join(
             filter(
-                None,
-                [
-                    f"{row.name.strip()}: {row.users} users",
-                    *row.figures,
-                    row.eta,
-                    row.failed,
-                ],
+                None, [f"{row.name.strip()}: {row.users} users", *row.figures, row.eta, row.failed]
             )
         )
         for row in content.rows((s,), with_subsets=True)

@@ -139,10 +139,7 @@ def held_back(s: Snapshot) -> list[str]:
         f"busy loop {1e3 * s.lag:.0f} ms": s.lag > SLOW_LOOP,
         f"slow disk {1e3 * s.slowest_write:.0f} ms": s.slowest_write > SLOW_DISK,
     }
-    return [
-        *(reason for reason, holds in reasons.items() if holds),
-        *mostly_refused(s),
-    ]
+    return [*(reason for reason, holds in reasons.items() if holds), *mostly_refused(s)]
 
 
 def mostly_refused(s: Snapshot) -> list[str]:

@@ -27,16 +27,7 @@ from harness.client.baselines import completion_of_answer
 from harness.commands.check import line_changes
 from harness.engine import play
 from harness.errors import BadInput, BenchmarkError, HarnessError
-from harness.model import (
-    JSON,
-    Ask,
-    Baseline,
-    Completion,
-    Record,
-    Request,
-    RunFacts,
-    Where,
-)
+from harness.model import JSON, Ask, Baseline, Completion, Record, Request, RunFacts, Where
 from harness.reporting import report_files
 from harness.reporting.cards import ReportCards
 from harness.reporting.report import page
@@ -172,9 +163,7 @@ def _answering(
         answer = completion_of_answer(reply(request))
         characters = sum(len(message.text) for message in request.messages)
         completion = structs.replace(
-            answer,
-            prompt_tokens=characters // 2,
-            completion_tokens=len(answer.text) // 2,
+            answer, prompt_tokens=characters // 2, completion_tokens=len(answer.text) // 2
         )
         saved[request, sent[request]] = completion
         sent[request] += 1
@@ -275,10 +264,7 @@ def settings_again(subject: Subject) -> Iterator[str]:
                     asking=benchmark.asking,
                     folder=benchmark.folder,
                 )
-            except (
-                BadInput,
-                ValueError,
-            ):  # values that the benchmark itself refuses
+            except (BadInput, ValueError):  # values that the benchmark itself refuses
                 continue
             identity = orjson.loads(orjson.dumps(other.configuration.identity))
             if identity == benchmark.configuration.identity:
@@ -326,10 +312,7 @@ def bad_lines(subject: Subject) -> Iterator[str]:
 
 
 def _bad_field(
-    subject: Subject,
-    number: int,
-    path: tuple[str | int, ...],
-    read: Container[str],
+    subject: Subject, number: int, path: tuple[str | int, ...], read: Container[str]
 ) -> str | None:
     """Return what is wrong once a field of a line is missing, or of another type; None for
     nothing."""
@@ -477,12 +460,7 @@ def additive_statistics(subject: Subject) -> Iterator[str]:
 def _unlike_in_shards(scorer: Scorer, records: Sequence[Record]) -> Iterator[str]:
     """Yield a figure that is another one when the records are scored in shards, for each way."""
     expected = scorer.running(scorer.score(records))
-    for size, order in (
-        (1, records),
-        (2, records),
-        (7, records),
-        (3, records[::-1]),
-    ):
+    for size, order in ((1, records), (2, records), (7, records), (3, records[::-1])):
         starts = range(0, len(order), size)
         shards = [scorer.score(order[start : start + size]) for start in starts]
         scores = {
@@ -506,12 +484,7 @@ def _close(a: object, b: object) -> Any:
 def reports(subject: Subject) -> Iterator[str]:
     """Report and page can be made of no user, one and all, complete or not; cards can be made."""
     benchmark = subject.benchmark
-    notes = tuple(
-        filter(
-            None,
-            dict.fromkeys(remark(benchmark, task) for task in subject.tasks),
-        )
-    )
+    notes = tuple(filter(None, dict.fromkeys(remark(benchmark, task) for task in subject.tasks)))
     scorer = Scorer(benchmark, subject.subset)
     for records in ([], subject.records[:1], subject.records):
         for missing in (0, 1):

@@ -13,18 +13,7 @@ from harness.model import JSON
 Path = tuple[str | int, ...]
 """Steps into a decoded line: names of fields and places in lists."""
 
-OTHER_TYPES: tuple[Any, ...] = (
-    None,
-    7,
-    -1.5,
-    True,
-    "x",
-    "",
-    [],
-    [None],
-    {},
-    {"x": 1},
-)
+OTHER_TYPES: tuple[Any, ...] = (None, 7, -1.5, True, "x", "", [], [None], {}, {"x": 1})
 MAX_VALUES = 8
 """Values of a field, from all lines, that replace that of one line."""
 

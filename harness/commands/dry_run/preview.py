@@ -77,11 +77,7 @@ def execute(args: RunOptions) -> int:
 
 
 def show(
-    plans: Sequence[Plan],
-    console: Console,
-    hooks: Sequence[Hooks] = (),
-    *,
-    addressed: bool,
+    plans: Sequence[Plan], console: Console, hooks: Sequence[Hooks] = (), *, addressed: bool
 ) -> int:
     """Print what plans would send, and return an exit code. Raise `BadInput` for what `run` would
     refuse.
@@ -147,21 +143,14 @@ def _spread(steps: NDArray[np.int32], limit: int) -> NDArray[np.int64]:
 
 
 def _rehearsed(
-    plan: Plan,
-    subset: str,
-    index: TaskIndex,
-    position: int,
-    loop: asyncio.Runner,
+    plan: Plan, subset: str, index: TaskIndex, position: int, loop: asyncio.Runner
 ) -> Rehearsal:
     task = index.task(plan.benchmark, position, subset)
     return rehearsed(plan.benchmark, plan.sampling, task, index.repeat(position), loop)
 
 
 def _plan_lines(
-    plan: Plan,
-    subsets: Sequence[Preview],
-    addressed: bool,
-    hooks: Sequence[Hooks],
+    plan: Plan, subsets: Sequence[Preview], addressed: bool, hooks: Sequence[Hooks]
 ) -> Iterator[str]:
     """Yield where a plan would send its requests, with which parameters, and about what they would
     take."""
@@ -224,10 +213,7 @@ def _print(subset: str, preview: Preview, console: Console) -> None:
     )
     for key, steps, body in preview.first:
         console.print()
-        console.print(
-            f"{subset}, user {key}, {plural(steps, 'step')}, first request:",
-            **PLAIN,
-        )
+        console.print(f"{subset}, user {key}, {plural(steps, 'step')}, first request:", **PLAIN)
         for message in orjson.loads(body)["messages"]:
             for line in (f"[{message['role']}]", *text_of(message).split("\n")):
                 console.print(line, **PLAIN)

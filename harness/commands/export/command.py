@@ -11,13 +11,7 @@ from typing import Literal
 
 from harness.analysis import plays, rows, selection
 from harness.analysis.saved_runs import Rows, SavedRun
-from harness.commands.export import (
-    TRACKERS,
-    every_eval_ever,
-    formats,
-    inspect_log,
-    trackers,
-)
+from harness.commands.export import TRACKERS, every_eval_ever, formats, inspect_log, trackers
 from harness.commands.parser import called
 from harness.errors import BadInput, ExitCode
 from harness.model import JSON
@@ -45,16 +39,7 @@ FORMATS = {ending: name for name, ending in ENDINGS.items()}
 class Options(options.Forced, options.Earlier):
     runs: Sequence[str] = options.runs_option("names of runs (default: all)", read=None)
     format: (
-        Literal[
-            "csv",
-            "jsonl",
-            "parquet",
-            "inspect",
-            "every-eval-ever",
-            "wandb",
-            "mlflow",
-        ]
-        | None
+        Literal["csv", "jsonl", "parquet", "inspect", "every-eval-ever", "wandb", "mlflow"] | None
     ) = option(
         None,
         "default: csv, or what the ending of --out says; inspect is a log that `inspect view`"
@@ -91,9 +76,7 @@ def execute(args: Options) -> int:
     if out and out_format:
         return max(code, _write_together(runs, out, form, args))
     written = selection.each(
-        runs,
-        lambda run: _write_run(run, out, form, args),
-        lambda run: run.label,
+        runs, lambda run: _write_run(run, out, form, args), lambda run: run.label
     )
     return max(code, written[1])
 
@@ -164,16 +147,7 @@ def _log(run: SavedRun, path: Path, form: str, args: Options) -> None:
 def export(  # noqa: PLR0913
     *runs: str,
     format: (
-        Literal[
-            "csv",
-            "jsonl",
-            "parquet",
-            "inspect",
-            "every-eval-ever",
-            "wandb",
-            "mlflow",
-        ]
-        | None
+        Literal["csv", "jsonl", "parquet", "inspect", "every-eval-ever", "wandb", "mlflow"] | None
     ) = None,
     rows: Rows | None = None,
     out: str | Path | None = None,

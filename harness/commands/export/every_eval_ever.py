@@ -64,11 +64,7 @@ def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int
         aggregate["source_metadata"]["additional_details"]["users_without_value"] = str(left_out)
         users = f"{plural(left_out, report.user)} without a value of {report.headline[-1]}"
         tell(f"{run.label}: {users} {'is' if left_out == 1 else 'are'} not among the samples")
-    atomic.write(
-        path,
-        orjson.dumps(aggregate, option=orjson.OPT_INDENT_2) + b"\n",
-        shared=True,
-    )
+    atomic.write(path, orjson.dumps(aggregate, option=orjson.OPT_INDENT_2) + b"\n", shared=True)
     return count
 
 
@@ -95,10 +91,7 @@ def _aggregate(run: SavedRun, report: Report) -> JSON:
         "name": report.model,
         "id": _model_id(run),
         "developer": _model_id(run).partition("/")[0],
-        "additional_details": {
-            "deployment_type": "unknown",
-            "model_availability": "unknown",
-        },
+        "additional_details": {"deployment_type": "unknown", "model_availability": "unknown"},
     }
     if provider:
         model["inference_platform"] = provider
@@ -176,11 +169,7 @@ def _source_data(run: SavedRun) -> JSON:
     name = Path(tasks["path"]).name
     data_set = run.manifest.provenance.get("data_set")
     if not data_set:
-        return {
-            "dataset_name": name,
-            "source_type": "other",
-            "additional_details": details,
-        }
+        return {"dataset_name": name, "source_type": "other", "additional_details": details}
     details["commit"] = str(data_set["commit"])
     return {
         "dataset_name": name,
@@ -199,10 +188,7 @@ def _generation(run: SavedRun) -> JSON:
         for name, value in sampling.items()
         if name not in names and value not in (None, {})
     }
-    return {
-        "generation_args": arguments,
-        "additional_details": _as_strings(details),
-    }
+    return {"generation_args": arguments, "additional_details": _as_strings(details)}
 
 
 # Users
@@ -251,11 +237,7 @@ def _messages(exchanges: tuple[Exchange, ...]) -> Iterator[JSON]:
     turn = 0
     for exchange in exchanges:
         for message in exchange.request.messages:
-            line: JSON = {
-                "turn_idx": turn,
-                "role": message.role,
-                "content": message.text,
-            }
+            line: JSON = {"turn_idx": turn, "role": message.role, "content": message.text}
             if isinstance(message, AssistantMessage):
                 line["tool_calls"] = _calls(tool_calls_of(message.tool_calls))
             if isinstance(message, ToolMessage):
@@ -263,18 +245,11 @@ def _messages(exchanges: tuple[Exchange, ...]) -> Iterator[JSON]:
             yield line
             turn += 1
         completion = exchange.completion
-        reply: JSON = {
-            "turn_idx": turn,
-            "role": "assistant",
-            "content": completion.shown,
-        }
+        reply: JSON = {"turn_idx": turn, "role": "assistant", "content": completion.shown}
         if completion.reasoning:
             reply["reasoning_trace"] = completion.reasoning
         if completion.tool_calls:
-            reply |= {
-                "content": completion.text,
-                "tool_calls": _calls(completion.tool_calls),
-            }
+            reply |= {"content": completion.text, "tool_calls": _calls(completion.tool_calls)}
         yield reply
         turn += 1
 
@@ -313,11 +288,7 @@ def _tokens(exchanges: tuple[Exchange, ...]) -> JSON | None:
         return None
     sent = sum(completion.prompt_tokens or 0 for completion in completions)
     received = sum(completion.completion_tokens or 0 for completion in completions)
-    return {
-        "input_tokens": sent,
-        "output_tokens": received,
-        "total_tokens": sent + received,
-    }
+    return {"input_tokens": sent, "output_tokens": received, "total_tokens": sent + received}
 
 
 # Identifiers
@@ -340,10 +311,7 @@ def _evaluation_id(run: SavedRun) -> str:
 def _file_id(run: SavedRun) -> UUID:
     """Return the identifier that the schema's repository names files by; another export of the run
     has it too."""
-    return UUID(
-        bytes=sha256(f"{_evaluation_id(run)} {run.name}".encode()).digest()[:16],
-        version=4,
-    )
+    return UUID(bytes=sha256(f"{_evaluation_id(run)} {run.name}".encode()).digest()[:16], version=4)
 
 
 def _result_id(run: SavedRun, metric: str) -> str:

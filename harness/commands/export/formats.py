@@ -124,12 +124,7 @@ def _cell(value: Scalar) -> str:
 
 def _parquet(spool: Spool, target: BinaryIO) -> None:
     arrow, parquet = _pyarrow()
-    types = {
-        bool: arrow.bool_(),
-        int: arrow.int64(),
-        float: arrow.float64(),
-        str: arrow.string(),
-    }
+    types = {bool: arrow.bool_(), int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
     schema = arrow.schema(
         [(name, types.get(kind, arrow.null())) for name, kind in spool.columns.items()]
     )

@@ -38,11 +38,7 @@ STOP_REASONS = {
     "content_filter": "content_filter",
     "context_length": "model_length",
 }
-STOP_REASONS |= {
-    "tool_call": "tool_calls",
-    "tool_calls": "tool_calls",
-    "unclosed": "stop",
-}
+STOP_REASONS |= {"tool_call": "tool_calls", "tool_calls": "tool_calls", "unclosed": "stop"}
 """By finish reason; `unknown` for the others."""
 SUMMARY_FIELDS = (
     "id",
@@ -71,19 +67,11 @@ def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int
                 {"version": VERSION, "eval": _eval(run), "plan": _plan(run)},
             )
             for sample in _samples(run, plays):
-                _add(
-                    archive,
-                    f"samples/{sample['id']}_epoch_{sample['epoch']}.json",
-                    sample,
-                )
+                _add(archive, f"samples/{sample['id']}_epoch_{sample['epoch']}.json", sample)
                 summaries.append(_summary(sample))
                 usage.update(sample["model_usage"][_model(run)])
             _add(archive, "summaries.json", summaries)
-            _add(
-                archive,
-                "header.json",
-                _header(run, report, len(summaries), dict(usage)),
-            )
+            _add(archive, "header.json", _header(run, report, len(summaries), dict(usage)))
         file.seek(0)
         shutil.copyfileobj(file, target)
     return len(summaries)
@@ -137,12 +125,7 @@ def _eval(run: SavedRun) -> JSON:
 def _plan(run: SavedRun) -> JSON:
     return {
         "name": "plan",
-        "steps": [
-            {
-                "solver": "behavior-harness",
-                "params": run.manifest.identity["settings"],
-            }
-        ],
+        "steps": [{"solver": "behavior-harness", "params": run.manifest.identity["settings"]}],
     }
 
 
@@ -176,11 +159,7 @@ def _figures(report: Report) -> Iterator[JSON]:
                 "value": figure.value,
                 "metadata": {"ci95": figure.ci95, "users": figure.users},
             }
-            yield {
-                "name": name,
-                "scorer": report.benchmark,
-                "metrics": {"value": value},
-            }
+            yield {"name": name, "scorer": report.benchmark, "metrics": {"value": value}}
 
 
 # Samples
@@ -197,11 +176,7 @@ def _samples(run: SavedRun, plays: Plays) -> Iterator[JSON]:
 
 
 def _sample(
-    run: SavedRun,
-    record: JSON,
-    steps: Sequence[JSON],
-    values: JSON,
-    played: Transcript | None,
+    run: SavedRun, record: JSON, steps: Sequence[JSON], values: JSON, played: Transcript | None
 ) -> JSON:
     """Return the sample of a user; without `played`, messages and costs are empty."""
     exchanges: tuple[Exchange, ...] = ()
@@ -261,11 +236,7 @@ def _messages(steps: Sequence[JSON], groups: Sequence[Sequence[Exchange]]) -> It
 
 
 def _message(message: Message) -> JSON:
-    entry: JSON = {
-        "role": message.role,
-        "content": message.text,
-        "source": "input",
-    }
+    entry: JSON = {"role": message.role, "content": message.text, "source": "input"}
     if isinstance(message, ToolMessage):
         entry["tool_call_id"] = message.tool_call_id
     if isinstance(message, AssistantMessage):
@@ -296,11 +267,7 @@ def _reply(exchange: Exchange) -> JSON:
             {"type": "reasoning", "reasoning": completion.reasoning},
             {"type": "text", "text": text},
         ]
-    reply: JSON = {
-        "role": "assistant",
-        "content": content,
-        "source": "generate",
-    }
+    reply: JSON = {"role": "assistant", "content": content, "source": "generate"}
     if completion.model:
         reply["model"] = completion.model
     if completion.tool_calls:
@@ -331,11 +298,7 @@ def _usage(exchanges: Sequence[Exchange]) -> JSON:
     completions = [exchange.completion for exchange in exchanges]
     sent = sum(completion.prompt_tokens or 0 for completion in completions)
     received = sum(completion.completion_tokens or 0 for completion in completions)
-    usage = {
-        "input_tokens": sent,
-        "output_tokens": received,
-        "total_tokens": sent + received,
-    }
+    usage = {"input_tokens": sent, "output_tokens": received, "total_tokens": sent + received}
     for name, field in (
         ("input_tokens_cache_read", "cached_tokens"),
         ("reasoning_tokens", "reasoning_tokens"),

@@ -112,21 +112,13 @@ def entry(run: SavedRun) -> Entry:
     manifest = run.manifest
     if not report.is_file():
         raise BadInput(f"no report yet: `report --name {run.name}` makes it")
-    named = [
-        run.name,
-        run.files.subset,
-        manifest.times["created"],
-        manifest.identity,
-    ]
+    named = [run.name, run.files.subset, manifest.times["created"], manifest.identity]
     facts = {
         "state": manifest.state,
         "created": manifest.times["created"],
         "endpoint": manifest.provenance["endpoint"],
         "harness": manifest.provenance.get("harness"),
-        "tasks": {
-            "sha256": manifest.tasks["sha256"],
-            "users": manifest.tasks["users"],
-        },
+        "tasks": {"sha256": manifest.tasks["sha256"], "users": manifest.tasks["users"]},
         "selection": manifest.selection,
     }
     return Entry(
@@ -134,15 +126,7 @@ def entry(run: SavedRun) -> Entry:
         run=run.name,
         subset=run.files.subset,
         label=run.label,
-        config=dict(
-            _flat(
-                {
-                    "run": run.name,
-                    "subset": run.files.subset,
-                    **manifest.identity,
-                }
-            )
-        ),
+        config=dict(_flat({"run": run.name, "subset": run.files.subset, **manifest.identity})),
         facts=dict(_flat(facts)),
         summary=_summary(loaded(report)),
         files=tuple(_files(run)),
@@ -167,11 +151,7 @@ def _summary(report: Report) -> dict[str, float | None]:
     summary: dict[str, float | None] = {}
     for name, figure in report.values.items():
         low, high = figure.ci95 or (None, None)
-        summary |= {
-            name: figure.value,
-            f"{name}/ci95_low": low,
-            f"{name}/ci95_high": high,
-        }
+        summary |= {name: figure.value, f"{name}/ci95_low": low, f"{name}/ci95_high": high}
     coverage = report.coverage
     for name in coverage.__struct_fields__:
         summary[f"coverage/{name}"] = getattr(coverage, name)
@@ -205,11 +185,7 @@ def _files(run: SavedRun) -> Iterator[Path]:
             yield path
 
 
-WANDB_SETUP: JSON = {
-    "silent": True,
-    "disable_git": True,
-    "sagemaker_disable": True,
-}
+WANDB_SETUP: JSON = {"silent": True, "disable_git": True, "sagemaker_disable": True}
 """Without a key W&B would ask on a terminal, and wait. It would start git in the current folder,
 and on SageMaker take its settings from a file in there."""
 WANDB_SETTINGS: JSON = {
@@ -231,12 +207,7 @@ def _wandb(sent: Entry) -> str:
     settings = library.Settings(
         **WANDB_SETTINGS, reinit="create_new"
     )  # a notebook may have a run of its own
-    identity = {
-        "id": sent.id,
-        "name": sent.label,
-        "group": sent.run,
-        "job_type": sent.subset,
-    }
+    identity = {"id": sent.id, "name": sent.label, "group": sent.run, "job_type": sent.subset}
     with _finished(library.init(**identity, resume="allow", settings=settings)) as run:
         run.config.update({**sent.config, **sent.facts}, allow_val_change=True)
         run.summary.update(sent.summary)
@@ -270,9 +241,7 @@ def _mlflow(sent: Entry) -> str:
     # stdout is not ours to replace: other threads print there.
     os.environ[MLFLOW_SUPPRESS_ADDRESS] = "true"
     known_runs = library.search_runs(
-        filter_string=f"tags.`{TAG}` = '{sent.id}'",
-        output_format="list",
-        max_results=1,
+        filter_string=f"tags.`{TAG}` = '{sent.id}'", output_format="list", max_results=1
     )
     about: JSON = {"run_name": sent.label, "tags": {TAG: sent.id}}
     old_metrics: Mapping[str, float] = {}
@@ -327,7 +296,4 @@ def _allowed(values: Mapping[str, T]) -> dict[str, T]:
     return allowed
 
 
-SENDERS: dict[str, Callable[[Entry], str]] = {
-    "wandb": _wandb,
-    "mlflow": _mlflow,
-}
+SENDERS: dict[str, Callable[[Entry], str]] = {"wandb": _wandb, "mlflow": _mlflow}

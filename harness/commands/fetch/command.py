@@ -9,23 +9,14 @@ from pathlib import Path
 
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
-from harness.errors import (
-    BadInput,
-    EndpointStopped,
-    HarnessError,
-    MachineError,
-    to_install,
-)
+from harness.errors import BadInput, EndpointStopped, HarnessError, MachineError, to_install
 from harness.option import option
 from harness.options import options
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.TasksFolder, options.OneBenchmark):
-    examples = (
-        "harness fetch",
-        "harness fetch --revision main --tasks-dir /data/tasks",
-    )
+    examples = ("harness fetch", "harness fetch --revision main --tasks-dir /data/tasks")
     platform: Sequence[str] | None = options.platform_option(
         "one subset; may be repeated (default: all)"
     )
@@ -44,10 +35,7 @@ def execute(args: Options) -> int:
 
 
 def fetch(
-    cls: type[Benchmark],
-    subsets: Sequence[str],
-    folder: Path,
-    revision: str | None = None,
+    cls: type[Benchmark], subsets: Sequence[str], folder: Path, revision: str | None = None
 ) -> None:
     """Download what is missing of these subsets. Raise `BadInput` for a benchmark that declares no
     data set.

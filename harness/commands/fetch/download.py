@@ -23,12 +23,7 @@ from harness.store.fetched import Source, load
 from harness.ui.streams import show
 
 
-def fetch(
-    cls: type[Benchmark],
-    subsets: Sequence[str],
-    folder: Path,
-    revision: str | None,
-) -> None:
+def fetch(cls: type[Benchmark], subsets: Sequence[str], folder: Path, revision: str | None) -> None:
     """Get the files of some subsets into a tasks folder.
 
     Without a `revision` it is the commit that the folder has files of, or else the data set's main

@@ -55,10 +55,7 @@ def execute(args: Options) -> int:
     name = options.new_run_name(args.out or _name(folders), "")
     screen = console()
     subsets = sorted({files.subset for folder in folders for files in runs_in(folder)})
-    with (
-        merge.locked(folders, subsets) as parts_by_subset,
-        ExitStack() as stack,
-    ):
+    with merge.locked(folders, subsets) as parts_by_subset, ExitStack() as stack:
         merged = []
         with merge.placed(args.results_dir, name) as folder:
             for parts in parts_by_subset:
@@ -98,10 +95,7 @@ def _folders(name: str, results: Path) -> list[Path]:
     """Return the folders of parts that a name or path means. Raise `BadInput` if there is none."""
     candidates = [Path(name)]
     if os.sep not in name:
-        candidates = [
-            results / name,
-            *sorted(results.glob(f"{escape(name)}.part*of*")),
-        ]
+        candidates = [results / name, *sorted(results.glob(f"{escape(name)}.part*of*"))]
     folders = [folder for folder in candidates if any(runs_in(folder))]
     if not folders:
         raise BadInput(

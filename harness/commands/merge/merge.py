@@ -37,12 +37,7 @@ from harness.errors import BadInput, MachineError
 from harness.model import JSON
 from harness.options.extension import counts
 from harness.scoring.reports import Report
-from harness.store.atomic import (
-    check_folder,
-    make_folder,
-    replacing,
-    sync_folder,
-)
+from harness.store.atomic import check_folder, make_folder, replacing, sync_folder
 from harness.store.disk import DISK, Disk
 from harness.store.lock import RunLock
 from harness.store.log import encode_line, objects
@@ -155,16 +150,8 @@ def _fitting(parts: Sequence[LockedPart]) -> list[LockedPart]:
 def _common(manifest: Manifest) -> JSON:
     """Return what all parts of a run have in common."""
     tasks = {name: value for name, value in manifest.tasks.items() if name != "path"}
-    selection = {
-        **manifest.selection,
-        "part": None,
-        "parts": part_of(manifest.selection)[1],
-    }
-    return {
-        "identity": manifest.identity,
-        "tasks": tasks,
-        "selection": selection,
-    }
+    selection = {**manifest.selection, "part": None, "parts": part_of(manifest.selection)[1]}
+    return {"identity": manifest.identity, "tasks": tasks, "selection": selection}
 
 
 def notes(parts: Sequence[LockedPart]) -> Iterator[str]:
@@ -244,10 +231,7 @@ def merge(
         done = store.open_logs(index)
         for part, places in zip(parts, price_places, strict=True):
             for submission in pending(part.files):  # given up, and perhaps billed
-                line = {
-                    "requests": submission.requests,
-                    "sent": submission.sent,
-                }
+                line = {"requests": submission.requests, "sent": submission.sent}
                 line |= submission.rate.data
                 store.event("unanswered", **_at_price(line, places))
         expected = index.selected(manifest.selection) | done

@@ -37,15 +37,11 @@ class Options(options.Earlier):
     user: str | None = option(None, "key of a user (default: list the first ones)", position="USER")
     platform: Sequence[str] | None = options.platform_option("one subset; may be repeated")
     with_posts: bool = option(
-        False,
-        "show users' posts, and the prompts that quote them: private data, share with care",
+        False, "show users' posts, and the prompts that quote them: private data, share with care"
     )
     full: bool = option(False, "show every request, and each text whole, however long", own=True)
     limit: int = option(
-        LISTED,
-        f"users in the list (default: {LISTED})",
-        check=whole(1, 1_000_000),
-        own=True,
+        LISTED, f"users in the list (default: {LISTED})", check=whole(1, 1_000_000), own=True
     )
 
     @property

@@ -125,10 +125,7 @@ def _record(
 
 
 def _shown(
-    options: ShowOptions,
-    groups: Sequence[Sequence[Block]],
-    limit: int,
-    name: str,
+    options: ShowOptions, groups: Sequence[Sequence[Block]], limit: int, name: str
 ) -> Iterator[Block]:
     """Yield the blocks of the first groups, of all with --full, and how many are left out."""
     shown = groups if options.all_blocks else groups[:limit]
@@ -155,11 +152,7 @@ def _tasks(
         benchmark = run.as_it_was(options.tasks, play=False)
         path = run.tasks(options.tasks)
         index = index_file(
-            benchmark,
-            run.files.subset,
-            path,
-            options.results,
-            run.manifest.selection,
+            benchmark, run.files.subset, path, options.results, run.manifest.selection
         )
     except HarnessError as error:
         tell(f"{run.label}: without its tasks ({error})")

@@ -79,12 +79,7 @@ def without_tasks(run: SavedRun, beat: Beat) -> JSON:
     recorded, digest = check_records(files.results, beat, findings)
     findings += unlike_manifest(run, digest)
     users = {user for user, *_ in recorded}
-    return {
-        "users": None,
-        "records": len(users),
-        "findings": findings,
-        "notes": [LINES_ONLY],
-    }
+    return {"users": None, "records": len(users), "findings": findings, "notes": [LINES_ONLY]}
 
 
 def check_records(path: Path, beat: Beat, findings: list[str]) -> tuple[set[tuple[str, ...]], str]:

@@ -26,8 +26,7 @@ MAX_SHOWN_FINDINGS = 5
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.AsJson, options.Earlier, options.Which):
     without_tasks: bool = option(
-        False,
-        "check only that every line is as it was written, for a folder without its tasks",
+        False, "check only that every line is as it was written, for a folder without its tasks"
     )
 
 

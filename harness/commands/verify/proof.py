@@ -51,11 +51,7 @@ class Replayer:
     loop: asyncio.Runner
 
     def difference(
-        self,
-        task: Task,
-        data: JSON,
-        saved: Mapping[tuple[str, int], Completion],
-        repeat: int,
+        self, task: Task, data: JSON, saved: Mapping[tuple[str, int], Completion], repeat: int
     ) -> str | None:
         """Return how a record differs from what the responses give, None if it does not."""
         replies = replaying(self.sampling.of_repeat(repeat), saved)

@@ -47,12 +47,7 @@ def prove(run: SavedRun, results: Path, folder: Path | None, without_tasks: bool
             if tasks
             else checksums.without_tasks(current, beat)
         )
-    return {
-        "name": run.name,
-        "subset": run.files.subset,
-        "state": manifest.state,
-        **outcome,
-    }
+    return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **outcome}
 
 
 def imported(scores: Imported) -> JSON:
@@ -71,13 +66,7 @@ def imported(scores: Imported) -> JSON:
         recorded, _ = checksums.check_records(scores.files.results, beat, findings)
     scored = sum([task != "None" for _, task, _ in recorded])
     notes = [f"{checksums.LINES_ONLY}; `reeval` scores them again"]
-    return {
-        **about,
-        "state": "scored",
-        "records": scored,
-        "findings": findings,
-        "notes": notes,
-    }
+    return {**about, "state": "scored", "records": scored, "findings": findings, "notes": notes}
 
 
 def _check_run(run: SavedRun, tasks: Path, folder: Path | None, results: Path, beat: Beat) -> JSON:
@@ -167,20 +156,12 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _index(
-    benchmark: Benchmark,
-    subset: str,
-    tasks: Path,
-    results: Path,
-    selection: Selection,
+    benchmark: Benchmark, subset: str, tasks: Path, results: Path, selection: Selection
 ) -> TaskIndex:
     """Return the index of the tasks, kept under the results folder if that can be written."""
     with TemporaryDirectory() as elsewhere:
         # An index next to the results makes the next check faster.
         is_writable = all(map(_is_writable, (results.resolve(), *results.glob(".index"))))
         return index_file(
-            benchmark,
-            subset,
-            tasks,
-            results if is_writable else Path(elsewhere),
-            selection,
+            benchmark, subset, tasks, results if is_writable else Path(elsewhere), selection
         )

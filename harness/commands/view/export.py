@@ -18,11 +18,7 @@ from harness.commands.view.site import USERS, NotThere, Site
 from harness.errors import BadInput
 from harness.store import atomic
 
-PAGE = {
-    "": {"page"},
-    "run": {"name", "subset", "part"},
-    "users": {"name", "subset", "page"},
-}
+PAGE = {"": {"page"}, "run": {"name", "subset", "part"}, "users": {"name", "subset", "page"}}
 PAGE["user"] = {"name", "subset", "user", "part"}
 """The views that are written, and what their addresses are made of."""
 
@@ -68,10 +64,7 @@ class _Files:
             run = self._folder.run(about["name"], about["subset"])
             if run is None:
                 return False
-            numbers = [
-                *run.users.numbers_of(about["user"]),
-                0,
-            ]  # 0: a user that only failed
+            numbers = [*run.users.numbers_of(about["user"]), 0]  # 0: a user that only failed
             return numbers[0] < self._max_users
         return True
 
@@ -101,7 +94,4 @@ def pages(chosen: Chosen, max_users: int) -> Iterator[tuple[str, bytes]]:
     while to.left:
         name, view, about = to.left.popleft()
         with suppress(NotThere):
-            yield (
-                name,
-                site.page(view, {key: [value] for key, value in about.items()}),
-            )
+            yield name, site.page(view, {key: [value] for key, value in about.items()})

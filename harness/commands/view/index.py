@@ -138,10 +138,7 @@ class LineIndex:
         shown."""
         with opened(self.path) as file:
             for number in numbers:
-                yield (
-                    number,
-                    _object(file, self._starts[number]) if file else None,
-                )
+                yield number, _object(file, self._starts[number]) if file else None
 
 
 class SummaryCache:

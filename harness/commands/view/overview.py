@@ -61,10 +61,7 @@ def listed(run: ViewedRun) -> RunRow:
     state = run.state
     if run.problem and not (run.manifest or run.report):
         state = "unreadable"
-    cells = {
-        "state": Cell(state, faint=state == "complete"),
-        "model": Cell(run.model),
-    }
+    cells = {"state": Cell(state, faint=state == "complete"), "model": Cell(run.model)}
     row = RunRow(run.name, run.benchmark, run.subset, state, cells)
     if run.snapshot:
         cells |= _playing(run.snapshot, run.subset)
@@ -101,11 +98,7 @@ def _reported(row: RunRow, report: Report) -> RunRow:
     is_partial = not coverage.complete or coverage.scored_users < in_tasks
     cells = {
         **row.cells,
-        **_counted(
-            coverage.scored_users,
-            coverage.expected_users,
-            coverage.failed_users,
-        ),
+        **_counted(coverage.scored_users, coverage.expected_users, coverage.failed_users),
         "score": Cell(
             metric.text(figure.value),
             figure.value,
@@ -186,11 +179,7 @@ def ordered(rows: Sequence[RunRow], column: str, is_down: bool) -> list[RunRow]:
 
     def nested(row: RunRow) -> tuple[object, ...]:
         place = row.rank, row.name
-        return (
-            anchors.get((group(row), row.whole or ""), place),
-            bool(row.whole),
-            place,
-        )
+        return anchors.get((group(row), row.whole or ""), place), bool(row.whole), place
 
     rows = sorted(rows, key=nested)
     if column in HEADS:
@@ -221,12 +210,7 @@ def table(rows: Sequence[RunRow]) -> tuple[Table, dict[str, str]]:
     heads = {name: name for name in shown} | {"score": ", ".join(metrics) or "score"}
     cells = [[_first(row), *(row.cells.get(name, Cell("")) for name in shown[1:])] for row in rows]
     title = f"{rows[0].benchmark or 'unknown benchmark'} on {rows[0].subset}"
-    return Table(
-        tuple(heads.values()),
-        tuple(map(tuple, cells)),
-        title,
-        tuple(_notes(rows)),
-    ), heads
+    return Table(tuple(heads.values()), tuple(map(tuple, cells)), title, tuple(_notes(rows))), heads
 
 
 def _first(row: RunRow) -> Cell:

@@ -210,20 +210,12 @@ class _PageRequest(BaseHTTPRequestHandler):
         turn = nullcontext() if view == "compare" else self.server.turn
         with turn:
             try:
-                return (
-                    200,
-                    HTML,
-                    self.server.site.page(view, parse_qs(query, max_num_fields=50)),
-                )
+                return 200, HTML, self.server.site.page(view, parse_qs(query, max_num_fields=50))
             except (NotThere, ValueError) as error:
                 reason = str(error) if isinstance(error, NotThere) else ""
                 return 404, HTML, _message("There is no such page.", reason)
             except HarnessError as error:
-                return (
-                    500,
-                    HTML,
-                    _message("This page cannot be made.", str(error)),
-                )
+                return 500, HTML, _message("This page cannot be made.", str(error))
 
     def _answer(self, status: int, kind: str, body: bytes, *, entering: bool = False) -> None:
         access = self.server.access

@@ -48,14 +48,7 @@ Content = dict[str, Any]
 """What the template is given."""
 FIELDS = "run warning tiles snapshot now curves body rows chosen live near"
 NOTHING: Content = dict.fromkeys(FIELDS.split())
-NOTHING |= {
-    "page": 1,
-    "pages": 1,
-    "part": 1,
-    "parts": 1,
-    "others": (),
-    "about": {},
-}
+NOTHING |= {"page": 1, "pages": 1, "part": 1, "parts": 1, "others": (), "about": {}}
 Link = Callable[..., str]
 """Returns the address of a view, given its name and arguments; empty for one that there is not."""
 
@@ -86,12 +79,7 @@ class Site:
         if view not in self._views:
             raise NotThere(view)
         template = templates(__package__).get_template("view.html.j2")
-        content = {
-            **NOTHING,
-            "view": view,
-            "link": self._link,
-            "is_static": self._is_static,
-        }
+        content = {**NOTHING, "view": view, "link": self._link, "is_static": self._is_static}
         content |= {"words": words, "money": money_text}
         return template.render(content | self._views[view](query)).encode("utf-8", "replace")
 
@@ -190,17 +178,7 @@ class Site:
         run, about = self._selected(query)
         is_read = run.users.advance(math.inf if self._is_static else READ_SECONDS)
         run.failures.advance()
-        chosen = _values(
-            query,
-            "q",
-            "only",
-            "outcome",
-            "value",
-            "least",
-            "most",
-            "sort",
-            "order",
-        )
+        chosen = _values(query, "q", "only", "outcome", "value", "least", "most", "sort", "order")
         is_failed = chosen.get("only") == "failed"
         index = run.failures if is_failed else run.users
         columns = () if is_failed else run.cards.columns
@@ -475,8 +453,4 @@ def _content_part(query: Query, rows: Sequence[Row]) -> Content:
     """Return the requested part of rows of blocks, its number and that of all parts."""
     divisions = divided(rows)
     number = _page_number(query, "part", len(divisions))
-    return {
-        "rows": divisions[number - 1],
-        "part": number,
-        "parts": len(divisions),
-    }
+    return {"rows": divisions[number - 1], "part": number, "parts": len(divisions)}
