@@ -350,7 +350,7 @@ def list_runs(results: str | Path = RESULTS_FOLDER) -> list[LoadedRun]:
     return [LoadedRun(files.folder, files.subset) for files in runs(Path(results))]
 
 
-class _Call:
+class _CommandFromPython:
     """A command that Python calls: its options are checked when it is made, and it is executed
     once."""
 
@@ -419,7 +419,7 @@ class _Call:
         ]
 
 
-def _called(name: str, arguments: Mapping[str, Any]) -> _Call:
+def _called(name: str, arguments: Mapping[str, Any]) -> _CommandFromPython:
     """Return the call of a command, of the arguments of one of the functions above."""
     tell_warnings()
     keywords = {**arguments}
@@ -430,7 +430,7 @@ def _called(name: str, arguments: Mapping[str, Any]) -> _Call:
     if roles:
         keywords["roles"] = [f"{role}={model}" for role, model in roles.items()]
     parsed = called(name, keywords, arguments["extensions"], arguments.get("settings"))
-    return _Call(parsed, arguments.get("progress"))
+    return _CommandFromPython(parsed, arguments.get("progress"))
 
 
 def _apart_from_loops(work: Callable[[], T]) -> T:
