@@ -23,7 +23,7 @@ import orjson
 from numpy.typing import NDArray
 
 from bench.processes import HARNESS
-from harness.benchmarks.dailymobility.spread import Side, mixed, spread_of_both
+from harness.benchmarks.dailymobility.spread import SampleSide, mixed, spread_of_both
 
 SETS, POOL, SEED = 1000, 4000, 7
 OTHERS = 5
@@ -198,9 +198,9 @@ class Drawn(NamedTuple):
         """Return low and high of each figure (5 x 2), NaN without: over both sides (`whole`), or
         the run's."""
         p, q, values = self.truth.sum(axis=0), self.run.sum(axis=0), self.values
-        run = Side.from_counts([self.run], q, p, values)
+        run = SampleSide.from_counts([self.run], q, p, values)
         spread = (
-            spread_of_both(run, Side.from_counts([self.truth], p, q, values), mixed(p, q))
+            spread_of_both(run, SampleSide.from_counts([self.truth], p, q, values), mixed(p, q))
             if whole
             else run.spread
         )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from harness.benchmark import Benchmark, Metric, Scoring, Task
 from harness.benchmarks.dailymobility.protocols import figures
 from harness.benchmarks.dailymobility.scores import tallied
-from harness.benchmarks.dailymobility.spread import Side
+from harness.benchmarks.dailymobility.spread import SampleSide
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.scores import NAMES
 from harness.document import Table
@@ -198,7 +198,7 @@ def test_jackknife_of_divergences_leaves_out_residents_with_all_their_days(missi
         return figures(TRUTH.totals, tallied(some, TRUTH)[1].all_days[None])[0]
 
     whole, tally = value(days), tallied(days, TRUTH)[1]
-    found = Side.from_counts(
+    found = SampleSide.from_counts(
         tally._chunks(), tally.all_days.astype(np.int64), TRUTH.totals, whole, 10
     ).parts
     others = ([day for day in days if day["user_id"] != resident] for resident in range(10))

@@ -16,7 +16,7 @@ from harness.benchmarks.agents.resident import Resident, Row
 from harness.benchmarks.agents.runner import Runner, World
 from harness.benchmarks.agents.session import play
 from harness.benchmarks.agents.spatial import Line, Lines
-from harness.benchmarks.agents.watchdog import Limits
+from harness.benchmarks.agents.watchdog import SliceLimits
 from harness.benchmarks.dailymobility.agent import DailyMobilityAgent
 from harness.benchmarks.dailymobility.day import ROW_SECONDS, ROWS
 from harness.model import Ask, Completion, Request
@@ -77,7 +77,7 @@ def runner(
     **limits: float,
 ) -> Runner:
     path = file if isinstance(file, Path) else FILES / file
-    agent, bounds = load_agent(path), Limits(**limits)
+    agent, bounds = load_agent(path), SliceLimits(**limits)
     return Runner(
         agent,
         world(),

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from harness.benchmarks.agents.environment import Environment
 from harness.benchmarks.agents.errors import Written
-from harness.benchmarks.agents.interface import UPSTREAM, Harness, Incomplete
+from harness.benchmarks.agents.interface import UPSTREAM, Harness, PartialInterface
 from harness.benchmarks.agents.llm import LLM
 from harness.benchmarks.agents.memory import Memory
 from harness.benchmarks.agents.prompt import context_to_dot_dict
@@ -132,7 +132,7 @@ class BlockParams(Fields):
     block_memory: dict[str, Any] | None = None
 
 
-class AgentToolbox(Incomplete):
+class AgentToolbox(PartialInterface):
     """The model and the environment of an agent, and behind them the harness."""
 
     def __init__(self, harness: Harness, llm: LLM, environment: Environment) -> None:
@@ -141,14 +141,14 @@ class AgentToolbox(Incomplete):
         self.environment = environment
 
 
-class BlockDispatcher(Incomplete):
+class BlockDispatcher(PartialInterface):
     """What chooses among blocks by a call of a tool, which is not available."""
 
     def __init__(self, toolbox: AgentToolbox, agent_memory: Memory, *rest: object) -> None:
         self._harness: Harness = toolbox._harness
 
 
-class Tooled(Incomplete):
+class Tooled(PartialInterface):
     """Something with a toolbox, a memory, parameters and a context."""
 
     _harness: Harness

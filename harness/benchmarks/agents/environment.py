@@ -22,7 +22,7 @@ from harness.benchmarks.agents.interface import (
     LACKS,
     UPSTREAM,
     Harness,
-    Incomplete,
+    PartialInterface,
     Refuses,
 )
 from harness.benchmarks.agents.simulator import Mode, Stop
@@ -125,7 +125,7 @@ class Place(dict[str, Any]):
         return copied
 
 
-class MapData(Incomplete):
+class MapData(PartialInterface):
     """The map, one for all residents. `harness` fails the resident that uses a missing name."""
 
     def __init__(self, city: City, harness: Refuses) -> None:
@@ -299,7 +299,7 @@ def coordinates(center: Centre) -> tuple[float, float]:
     return float(x), float(y)
 
 
-class Environment(Incomplete):
+class Environment(PartialInterface):
     def __init__(
         self,
         harness: Harness,

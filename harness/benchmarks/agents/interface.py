@@ -42,7 +42,7 @@ class Harness(Refuses, Protocol):
         ...
 
 
-class Incomplete:
+class PartialInterface:
     """An object that lacks some of the names that upstream's has, and fails the resident where an
     agent uses one.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from harness.benchmarks.agents.interface import Harness, Incomplete
+from harness.benchmarks.agents.interface import Harness, PartialInterface
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.model import Completion, Message, Request
 
@@ -48,7 +48,7 @@ def no_reply(completion: Completion) -> str | None:
     return None
 
 
-class LLM(Incomplete):
+class LLM(PartialInterface):
     def __init__(self, harness: Harness) -> None:
         self._harness: Harness = harness
 

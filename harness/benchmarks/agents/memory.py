@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from harness.benchmarks.agents.interface import UPSTREAM, Harness, Incomplete
+from harness.benchmarks.agents.interface import UPSTREAM, Harness, PartialInterface
 from harness.benchmarks.agents.resident import Resident
 
 MAX_EVENTS = 1000
@@ -27,7 +27,7 @@ _WORD = re.compile(r"[\u3400-\u9fff]|\w+")
 """A Chinese character is a word: there are no spaces to go by."""
 
 
-class KVMemory(Incomplete):
+class KVMemory(PartialInterface):
     """Values by key. Reading returns a copy; writing keeps the value itself."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Event:
     t: int
 
 
-class StreamMemory(Incomplete):
+class StreamMemory(PartialInterface):
     """The last thousand events, oldest first.
 
     Upstream's searches find none of them: they ask for a mark that its `add` does not write.
@@ -207,7 +207,7 @@ class StreamMemory(Incomplete):
         return "\n".join(lines)
 
 
-class Memory(Incomplete):
+class Memory(PartialInterface):
     def __init__(
         self,
         harness: Harness,

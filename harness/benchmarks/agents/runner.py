@@ -14,7 +14,7 @@ from harness.benchmarks.agents.environment import MapData
 from harness.benchmarks.agents.errors import LONGEST, one_line, warnings_to
 from harness.benchmarks.agents.interface import Harness
 from harness.benchmarks.agents.loader import AgentFile
-from harness.benchmarks.agents.watchdog import Guard, Limits, Place
+from harness.benchmarks.agents.watchdog import Guard, Place, SliceLimits
 
 MAX_LOGGED_LINES = 10_000
 """Lines of agents in a run's log, for each process."""
@@ -52,13 +52,13 @@ class Runner:
         finds_memories: bool = False,
         warn: Callable[[str], None] | None = None,
         log: Callable[[str], None] | None = None,
-        limits: Limits | None = None,
+        limits: SliceLimits | None = None,
     ) -> None:
         self.agent = agent
         self.world = world
         self.seed = seed
         self.finds_memories = finds_memories
-        self.limits = limits or Limits()
+        self.limits = limits or SliceLimits()
         self.guard = Guard(self.limits, agent.place_of)
         self.map = MapData(world.city, self)
         self.playing: Harness | None = None

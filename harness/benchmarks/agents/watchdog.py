@@ -54,7 +54,7 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SliceLimits:
     """Seconds that an agent may hold up the event loop before it is noticed, and before it is
     broken off.
 
@@ -110,7 +110,7 @@ class Guard:
     alarm struck), and `broken` whether it was broken off for its length.
     """
 
-    def __init__(self, limits: Limits, place_of: Callable[[FrameType], Place | None]) -> None:
+    def __init__(self, limits: SliceLimits, place_of: Callable[[FrameType], Place | None]) -> None:
         """`place_of` finds the innermost place of an agent's file from a frame outwards."""
         self._first = min(limits.notice, limits.limit)
         self._rest = max(limits.limit - self._first, AGAIN_SECONDS)

@@ -46,7 +46,7 @@ from harness.benchmarks.dailymobility.spread import (
     FIGURES,
     MIN_USERS,
     MarkedInterval,
-    Side,
+    SampleSide,
     mixed,
     spread_of_both,
 )
@@ -186,8 +186,8 @@ class DayTally:
         if users < 2 or self.truth.residents < 2:
             return estimates
 
-        run = Side.from_counts(self._chunks(), totals, expected, values, users)
-        truth = Side.from_counts([self.truth.counts], expected, totals, values)
+        run = SampleSide.from_counts(self._chunks(), totals, expected, values, users)
+        truth = SampleSide.from_counts([self.truth.counts], expected, totals, values)
         spread = run.spread
         means = run.parts.mean(axis=0)
         intervals = spread.intervals(values, users)

@@ -71,7 +71,7 @@ MarkedInterval = tuple[float, float, bool]
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class SampleSide:
     """Residents of one side. `parts` are jackknife pseudo-values (residents x figures),
     `covariance` that of residents' shares (bins x bins), `pull` that of shares and parts (bins x
     figures), `bend` the second derivative of the divergence by each bin's share."""
@@ -89,7 +89,7 @@ class Side:
         other_totals: Counts,
         values: Array,
         users: int | None = None,
-    ) -> Side:
+    ) -> SampleSide:
         """Make it of residents' counts by bin, some at once, of both sides' totals, and of the
         figures. There must be 2 residents or more.
 
@@ -185,7 +185,7 @@ class Spread:
         return intervals
 
 
-def spread_of_both(run: Side, truth: Side, mixed: Array) -> Spread:
+def spread_of_both(run: SampleSide, truth: SampleSide, mixed: Array) -> Spread:
     """Return the spread over the residents of both sides. `mixed` is the derivative by both shares
     of each bin."""
     first = run.spread

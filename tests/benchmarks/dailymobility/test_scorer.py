@@ -30,7 +30,7 @@ from harness.benchmarks.dailymobility.protocols import (
     all_protocols,
 )
 from harness.benchmarks.dailymobility.scores import DivergenceEstimate
-from harness.benchmarks.dailymobility.spread import FINAL, Side, mixed, spread_of_both
+from harness.benchmarks.dailymobility.spread import FINAL, SampleSide, mixed, spread_of_both
 from harness.document import Block, Heading, Paragraph, Table
 from harness.model import JSON, Record, RunFacts
 from harness.reporting.report import blocks, headline
@@ -290,10 +290,12 @@ def test_intervals_have_the_spread_of_residents_that_are_left_out_with_curvature
     assert noise[0] > 0.05 * variance[0] and abs(third[0]) > 0
 
 
-def side_of(records: Sequence[Record]) -> Side:
+def side_of(records: Sequence[Record]) -> SampleSide:
     rows = rows_of(records).astype(np.int64)
     totals = rows.sum(axis=0)
-    return Side.from_counts([rows], totals, TRUTH.totals, bench_days.figures(TRUTH.totals, totals))
+    return SampleSide.from_counts(
+        [rows], totals, TRUTH.totals, bench_days.figures(TRUTH.totals, totals)
+    )
 
 
 def parts_of(records: Sequence[Record]) -> Array:
@@ -329,7 +331,10 @@ def test_spread_over_both_sides_is_the_same_whichever_is_the_run() -> None:
     a, b = (rows_of(some_days(users, users)).astype(np.int64) for users in (60, 90))
     p, q = a.sum(axis=0), b.sum(axis=0)
     values = bench_days.figures(p, q)
-    one, other = Side.from_counts([a], p, q, values), Side.from_counts([b], q, p, values)
+    one, other = (
+        SampleSide.from_counts([a], p, q, values),
+        SampleSide.from_counts([b], q, p, values),
+    )
     there, back = spread_of_both(one, other, mixed(p, q)), spread_of_both(other, one, mixed(q, p))
     for name in ("variance", "third", "noise", "curve", "untied"):
         assert getattr(there, name) == pytest.approx(getattr(back, name))
@@ -344,7 +349,7 @@ def test_curvature_over_both_sides_has_that_by_both_shares() -> None:
         np.repeat([1, 1, 48, 7], [51, 12, 7, 50]),
     )
     run = side_of(some_days(60))
-    truth = Side.from_counts(
+    truth = SampleSide.from_counts(
         [TRUTH.counts], TRUTH.totals, totals, bench_days.figures(TRUTH.totals, totals)
     )
     shares = TRUTH.totals / (100 * each) + totals / (60 * each)
