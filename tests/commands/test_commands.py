@@ -311,7 +311,7 @@ def test_failed_user_is_never_scored_and_resume_pays_only_for_it(
     out = tmp_path / "out"
     with serving(failing_for(victim["username"])) as server:
         assert run(tasks, out, "--api-url", server.url, "--concurrency", "2", model="m") == 1
-        assert "harness resume --name m" in capsys.readouterr().out
+        assert "only `resume` requests them again" in capsys.readouterr().out
         coverage = report(out, "m")["coverage"]
         assert (coverage["scored_users"], coverage["failed_users"], coverage["complete"]) == (
             11,
