@@ -581,7 +581,7 @@ def test_originals_are_part_of_what_is_known(
     data = orjson.loads(path.read_bytes())
     data["provenance"]["sources"]["more"] = "/etc/hostname"
     path.write_bytes(orjson.dumps(data))
-    assert trust.UNKNOWN in refused_all(harness, "reeval")
+    assert trust.NOT_RUN_BEFORE in refused_all(harness, "reeval")
 
 
 def test_two_files_of_one_kept_name_are_refused(

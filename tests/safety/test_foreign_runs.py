@@ -186,7 +186,7 @@ def test_code_that_came_with_a_folder_is_run_when_it_is_trusted(
     capsys.readouterr()
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert trust.UNKNOWN in line and "--trust" in line
+    assert trust.NOT_RUN_BEFORE in line and "--trust" in line
     assert not Path("ran").exists()
     assert main([*words, "--trust"]) in (0, 1)
     assert Path("ran").exists()
@@ -223,7 +223,7 @@ def test_other_code_or_the_same_with_other_settings_is_not_known(
         edit(change, str(manifest))
         capsys.readouterr()
         assert main(["reeval", "--reparse"]) == 2
-        assert trust.UNKNOWN in capsys.readouterr().err and not Path("ran").exists()
+        assert trust.NOT_RUN_BEFORE in capsys.readouterr().err and not Path("ran").exists()
 
 
 @pytest.mark.slow
@@ -237,7 +237,7 @@ def test_records_of_known_code_are_for_their_user_alone(
     for path in records:
         path.chmod(0o666)
     assert main(["reeval", "--reparse"]) == 2
-    assert trust.UNKNOWN in capsys.readouterr().err and not Path("ran").exists()
+    assert trust.NOT_RUN_BEFORE in capsys.readouterr().err and not Path("ran").exists()
 
 
 @pytest.mark.parametrize("place", ["/dev/null", "/proc"])
