@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from msgspec import Struct, field, structs
@@ -25,7 +26,7 @@ class _Block(Struct, frozen=True, tag_field="block", tag=True):
 
 def _check_finite(title: str, *values: Iterable[object]) -> None:
     """Raise `ValueError` for a number that no picture can show."""
-    for value in (value for series in values for value in series):
+    for value in chain.from_iterable(values):
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{title}: {value} is not a finite number")
 
@@ -64,9 +65,16 @@ def cell_text(cell: str | Cell) -> str:
     """Return a cell as plain text, with its asterisk, interval and note."""
     if isinstance(cell, str):
         return cell
-    note = f" ({cell.note})" if cell.note else ""
-    interval = f" {cell.interval}" if cell.interval else ""
-    return f"{cell.text}{'*' if cell.partial else ''}{note}{interval}"
+
+    text = cell.text
+    if cell.partial:
+        text += "*"
+    if cell.note:
+        text += f" ({cell.note})"
+    if cell.interval:
+        text += f" {cell.interval}"
+
+    return text
 
 
 class Table(_Block, frozen=True, omit_defaults=True):
@@ -89,15 +97,15 @@ class Table(_Block, frozen=True, omit_defaults=True):
 
 def without_empty_columns(table: Table) -> Table:
     """Return a table without the columns in which no row has anything; the first one stays."""
-    kept = [
-        column
-        for column in range(len(table.columns))
-        if not column or any(row[column] for row in table.rows)
-    ]
-    rows = tuple(tuple(row[column] for column in kept) for row in table.rows)
-    return structs.replace(
-        table, columns=tuple(table.columns[column] for column in kept), rows=rows
-    )
+    first, *others = zip(table.columns, *table.rows, strict=True)
+    shown = [first]
+    for column in others:
+        if any(column[1:]):
+            shown.append(column)
+
+    columns, *rows = zip(*shown, strict=True)
+
+    return structs.replace(table, columns=columns, rows=tuple(rows))
 
 
 class Verbatim(_Block, frozen=True):
@@ -158,14 +166,16 @@ class Chart(_Block, frozen=True, omit_defaults=True):
     reference: float | None = None
 
     def __post_init__(self) -> None:
-        wanted = len(self.x) - (self.kind == "histogram")
+        points = len(self.x) - (self.kind == "histogram")
         for series in self.series:
             bounds = [ends for ends in (series.low, series.high) if ends]
-            if any(len(values) != wanted for values in (series.values, *bounds)):
+            if any(len(values) != points for values in (series.values, *bounds)):
                 raise ValueError(
-                    f"Chart {self.title}: the series {series.name} has not {wanted} values"
+                    f"Chart {self.title}: the series {series.name} has not {points} values"
                 )
+
             _check_finite(self.title, series.values, *bounds)
+
         _check_finite(self.title, self.x, (self.reference,))
 
 

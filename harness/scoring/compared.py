@@ -45,10 +45,9 @@ class Figures:
         are secondary."""
         if self.primary in self.names:
             return (self.primary,)
-        return (
-            tuple(name for name in headline_of(self.benchmark) if name in self.names)
-            or self.names[:2]
-        )
+
+        headline = tuple(filter(self.names.__contains__, headline_of(self.benchmark)))
+        return headline or self.names[:2]
 
     def uses(self, columns: int) -> NDArray[np.bool_]:
         """Return which of the K sums each figure is made of (metrics x K): those that move it when
@@ -59,6 +58,7 @@ class Figures:
             base = rng.uniform(1.0, 9.0, size=(1, columns))
             moved = self.values(base + np.eye(columns)) - self.values(base)
             used |= (np.abs(np.nan_to_num(moved, nan=1.0)) > 0).T
+
         return used
 
     def raw(self, records: Sequence[Record]) -> Array:
@@ -73,9 +73,12 @@ class Figures:
         rows, _ = raw_rows(self.benchmark, records)
         if not self.benchmark.scoring.is_mean:
             return rows
+
         metrics = list(range(len(self.names)))
         ranking = self._ranking(rows.shape[1]) if records else metrics
-        return rows[:, metrics if metrics == ranking else [*metrics, *ranking]]
+        columns = metrics if metrics == ranking else [*metrics, *ranking]
+
+        return rows[:, columns]
 
     def contributions(self, rows: Array, starts: Sequence[int]) -> tuple[Array, Array]:
         """Return what users add to the figures that rank, and to the metrics as given; one array
@@ -83,12 +86,16 @@ class Figures:
 
         `rows` are those of their repeats, each user's from `starts` on.
         """
-        rows, count = over_repeats(rows, starts), len(self.names)
+        rows = over_repeats(rows, starts)
         if not self.benchmark.scoring.is_mean:
             return rows, rows
+
+        count = len(self.names)
         given = expanded(self.benchmark, rows[:, :count])
-        ranking = given if rows.shape[1] == count else expanded(self.benchmark, rows[:, count:])
-        return ranking, given
+        if rows.shape[1] == count:
+            return given, given
+
+        return expanded(self.benchmark, rows[:, count:]), given
 
     def outcomes(self, records: Sequence[Record]) -> list[Counter[str]]:
         read = self.benchmark.records.outcomes
@@ -100,6 +107,7 @@ class Figures:
         figures = figures_of(self.benchmark, totals)
         if self.benchmark.scoring.is_mean:  # rows have the columns of these
             return figures[:, : len(self.names)]
+
         return figures[:, self._ranking(figures.shape[1])]
 
     def given(self, totals: Array) -> Array:
@@ -110,6 +118,7 @@ class Figures:
         """Return the contributions of the same users without values that only one side defines."""
         if not self.benchmark.scoring.is_mean:
             return a, b
+
         defined = np.tile(np.hsplit(a, 2)[1] * np.hsplit(b, 2)[1], 2)
         return a * defined, b * defined
 
@@ -123,4 +132,5 @@ class Figures:
                 f"benchmark {self.benchmark.name}: a metric is ranked by {names[max(places)]}, for"
                 " which `values` or `figures` has no column"
             )
+
         return places

@@ -36,7 +36,8 @@ class Components:
         """Return the share of the variance of a user's mean that its answers make; None if all are
         alike."""
         answers = self.within / self.repeats
-        return answers / (self.between + answers) if self.between + answers > 0 else None
+        total = self.between + answers
+        return answers / total if total > 0 else None
 
 
 def components(values: Array, users: NDArray[np.int_]) -> Components | None:
@@ -52,10 +53,11 @@ def components(values: Array, users: NDArray[np.int_]) -> Components | None:
     total, number = len(values), len(answers)
     if number < 2 or total == number:
         return None
+
     means = np.bincount(user, values) / answers
     within = float(((values - means[user]) ** 2).sum()) / (total - number)
-    among = float((answers * (means - values.mean()) ** 2).sum()) / (number - 1)
+    between = float((answers * (means - values.mean()) ** 2).sum()) / (number - 1)
     typical = (total - float((answers**2).sum()) / total) / (number - 1)
-    return Components(
-        max(0.0, (among - within) / typical), within, number, number / float((1 / answers).sum())
-    )
+    repeats = number / float((1 / answers).sum())
+
+    return Components(max(0.0, (between - within) / typical), within, number, repeats)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -26,16 +27,16 @@ from harness.scoring.intervals import (
     moments,
     standard_error,
 )
-from harness.scoring.missing import Absent, Incomplete, sensitivity
+from harness.scoring.missing import Absent, IncompleteStratum, sensitivity
 from harness.scoring.reports import Report
-from harness.scoring.rows import having
+from harness.scoring.rows import counted_mask
 
 SEED = 20_250
 ALL = "all"
 """In place of a subset: the mean of the subsets' figures."""
 MOST_DIFFERENT = 5
 """Users shown that differ most, of each subset."""
-UNTIED = 20
+MIN_UNTIED = 20
 """Users that differ, below whom a verdict names the subset."""
 SIGNIFICANT = 0.05
 
@@ -51,7 +52,11 @@ Outcomes = tuple[tuple[str, int], ...]
 little memory."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(
+    frozen=True,
+    slots=True,
+    eq=False,
+)
 class Side:
     """One run on one subset. `tasks` is the content hash of each user's task, in the order of the
     rows of `contributions` (users x K) and of `given`, the contributions to the metrics as given,
@@ -80,12 +85,12 @@ class Side:
 
     def absent(self, other: Side) -> Absent:
         """Return the users of another run that this one was to play and has no score of."""
-        alone = [user for user in other.tasks if user not in self.tasks]
-        failed = [user for user in alone if self.failed.get(user) == other.tasks[user]]
-        remaining = len(alone) if self.expected is None else self.expected - len(self.tasks)
-        users = (
-            alone if remaining > len(failed) else failed
-        )  # the rest were not selected by the run's share
+        users = [user for user in other.tasks if user not in self.tasks]
+        failed = [user for user in users if self.failed.get(user) == other.tasks[user]]
+        missing = len(users) if self.expected is None else self.expected - len(self.tasks)
+        if missing <= len(failed):  # the run's share did not select the others
+            users = failed
+
         return Absent(other.contributions[other.places(users)], np.isin(users, failed))
 
 
@@ -139,7 +144,11 @@ class Difference(Struct, frozen=True, kw_only=True):
         return self.a_better + self.b_better
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(
+    frozen=True,
+    slots=True,
+    eq=False,
+)
 class Stratum:
     """Both runs on one subset: rows of `pair`, `parts` (NaN where undefined) and `same` are those
     of `users`.
@@ -158,36 +167,41 @@ class Stratum:
     moments: tuple[Moments, ...]
     same: paired.Mask
     variances: Array | None
-    incomplete: Incomplete
+    incomplete: IncompleteStratum
     figures: Figures
     report: Report | None
 
     @classmethod
-    def of(cls, a: Side, b: Side, figures: Figures, report: Report | None = None) -> Stratum:
+    def of(
+        cls,
+        a: Side,
+        b: Side,
+        figures: Figures,
+        report: Report | None = None,
+    ) -> Stratum:
         users = common(a, b)
-        rows_a, rows_b = a.places(users), b.places(users)
+        rows_a = a.places(users)
+        rows_b = b.places(users)
         pair = paired.Pair(*figures.on_both(a.contributions[rows_a], b.contributions[rows_b]))
         values = np.stack(pair.figures(figures.values))
         given = np.stack(paired.Pair(a.given[rows_a], b.given[rows_b]).figures(figures.given))
-        has = having(figures.benchmark, pair.a) | having(figures.benchmark, pair.b)
+        has = counted_mask(figures.benchmark, pair.a) | counted_mask(figures.benchmark, pair.b)
         parts = paired.effects(pair, figures.values, has)
-        described = tuple(map(moments, parts.T))
-        parts = np.where(
-            np.isinf(parts), np.nan, parts
-        )  # which side a user favours on whom all rests is unknown
+        moments_of_figures = tuple(map(moments, parts.T))
+        # Which side a user favours on whom everything depends is unknown.
+        parts = np.where(np.isinf(parts), np.nan, parts)
         sizes = np.maximum(1.0, np.nan_to_num(np.abs(values)).max(axis=0))
-        same = paired.alike(pair, figures.uses(pair.a.shape[1])) | (
-            np.abs(parts) < paired.ROUNDING * sizes
-        )
+        is_rounding = np.abs(parts) < paired.ROUNDING * sizes
+        same = paired.alike(pair, figures.uses(pair.a.shape[1])) | is_rounding
         # Swapping a user's sides leaves the squares of differences, so a test of means is
         # studentised as it is.
-        studentised = not figures.benchmark.scoring.is_mean
-        variances = (
-            paired.variance(pair, np.zeros((1, len(users))), figures.values)[0]
-            if studentised
-            else None
-        )
-        incomplete = Incomplete(pair, a.absent(b), b.absent(a))
+        variances = None
+        if not figures.benchmark.scoring.is_mean:
+            unswapped = np.zeros((1, len(users)))
+            variances = paired.variance(pair, unswapped, figures.values)[0]
+
+        incomplete = IncompleteStratum(pair, a.absent(b), b.absent(a))
+
         return cls(
             a.subset,
             users,
@@ -195,7 +209,7 @@ class Stratum:
             values,
             given,
             parts,
-            described,
+            moments_of_figures,
             same,
             variances,
             incomplete,
@@ -207,7 +221,11 @@ class Stratum:
         return np.array([places[self.subset, user] for user in self.users], dtype=np.intp)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(
+    frozen=True,
+    slots=True,
+    eq=False,
+)
 class Test:
     """One figure of two runs, over the strata that have it.
 
@@ -221,7 +239,7 @@ class Test:
     strata: Sequence[Stratum]
     observed: float
     swaps: Array
-    whole: bool
+    is_complete: bool
 
     @property
     def moments(self) -> list[Moments]:
@@ -231,9 +249,11 @@ class Test:
         """Return what each user of all pairs adds to the error of the difference."""
         errors = np.zeros(len(places))
         for stratum in self.strata:
-            part = stratum.parts[:, self.column]
-            has = ~np.isnan(part)
-            errors[stratum.columns(places)[has]] = (part[has] - part[has].mean()) / has.sum()
+            parts = stratum.parts[:, self.column]
+            has_part = ~np.isnan(parts)
+            deviations = parts[has_part] - parts[has_part].mean()
+            errors[stratum.columns(places)[has_part]] = deviations / has_part.sum()
+
         return errors
 
 
@@ -246,12 +266,15 @@ def compared(pairs: Sequence[Sequence[Stratum]], resamples: int) -> list[list[Di
     """
     places = _places(pairs)
     tests = [_tests(strata, places, resamples) for strata in pairs]
-    primary = [test for of_pair in tests for test in of_pair if not test.figure.exploratory]
+    primary = [test for test in chain.from_iterable(tests) if not test.figure.exploratory]
     concluded = iter(_concluded(primary, places, resamples))
-    return [
-        [test.figure if test.figure.exploratory else next(concluded) for test in of_pair]
-        for of_pair in tests
-    ]
+    figures = []
+    for tests_of_pair in tests:
+        figures.append(
+            [test.figure if test.figure.exploratory else next(concluded) for test in tests_of_pair]
+        )
+
+    return figures
 
 
 def worse_than_best(
@@ -263,10 +286,21 @@ def worse_than_best(
     """Return which of several runs are worse than the best by the verdict of `compare`, in the mean
     of one metric over strata. `pairs` has the strata of each run, with the best run as their side
     A."""
-    places, column = _places(pairs), figures.names.index(metric)
-    tests = [
-        _test(ALL, strata, strata, _swaps(strata, places, permutations), column) for strata in pairs
-    ]
+    places = _places(pairs)
+    column = figures.names.index(metric)
+    tests = []
+    for strata in pairs:
+        swaps = _swaps(strata, places, permutations)
+        tests.append(
+            _test(
+                ALL,
+                strata,
+                strata,
+                swaps,
+                column,
+            )
+        )
+
     return [outcome(figure, figures.metrics[metric]) == "a_better" for figure in _adjusted(tests)]
 
 
@@ -276,39 +310,63 @@ drawn together."""
 
 
 def _places(pairs: Iterable[Sequence[Stratum]]) -> Places:
-    users = (
-        (stratum.subset, user) for strata in pairs for stratum in strata for user in stratum.users
-    )
-    return {user: place for place, user in enumerate(dict.fromkeys(users))}
+    places: dict[tuple[str, str], int] = {}
+    for stratum in chain.from_iterable(pairs):
+        for user in stratum.users:
+            places.setdefault((stratum.subset, user), len(places))
+
+    return places
 
 
-def _swaps(strata: Sequence[Stratum], places: Places, permutations: int) -> paired.Swapped:
+def _swaps(
+    strata: Sequence[Stratum],
+    places: Places,
+    permutations: int,
+) -> paired.Swapped:
     """Return the differences of some strata with sides of users swapped, the same users for all
     pairs of runs."""
-    pairs, columns = (
-        [stratum.pair for stratum in strata],
-        [stratum.columns(places) for stratum in strata],
-    )
-    values, studentised = strata[0].figures.values, strata[0].variances is not None
-    rng = np.random.default_rng(SEED)
     return paired.swapped(
-        pairs, values, rng, permutations, columns, len(places), studentised=studentised
+        [stratum.pair for stratum in strata],
+        strata[0].figures.values,
+        np.random.default_rng(SEED),
+        permutations,
+        [stratum.columns(places) for stratum in strata],
+        len(places),
+        studentised=strata[0].variances is not None,
     )
 
 
-def _tests(strata: Sequence[Stratum], places: Places, permutations: int) -> list[Test]:
+def _tests(
+    strata: Sequence[Stratum],
+    places: Places,
+    permutations: int,
+) -> list[Test]:
     if not strata:
         return []
-    figures, swaps = strata[0].figures, _swaps(strata, places, permutations)
+
+    figures = strata[0].figures
+    swaps = _swaps(strata, places, permutations)
     groups = {stratum.subset: [stratum] for stratum in strata}
     if len(strata) > 1:
-        groups[ALL] = [*strata]
-    last = [*groups][-1]
-    return [
-        _test(subset, group, strata, swaps, column, primary=subset == last and name in figures.main)
-        for subset, group in groups.items()
-        for column, name in enumerate(figures.names)
-    ]
+        groups[ALL] = list(strata)
+
+    last_subset = list(groups)[-1]
+    tests = []
+    for subset, group in groups.items():
+        for column, name in enumerate(figures.names):
+            is_primary = subset == last_subset and name in figures.main
+            tests.append(
+                _test(
+                    subset,
+                    group,
+                    strata,
+                    swaps,
+                    column,
+                    primary=is_primary,
+                )
+            )
+
+    return tests
 
 
 def _test(
@@ -324,55 +382,72 @@ def _test(
     alone."""
     figures = group[0].figures
     metric = figures.benchmark.metrics[column]
-    there = [stratum for stratum in group if not np.isnan(stratum.values[:, column]).any()]
-    values, given = (
-        np.array([side[:, column] for side in sides]).reshape(-1, 2)
-        for sides in ([stratum.values for stratum in there], [stratum.given for stratum in there])
-    )
-    described = [stratum.moments[column] for stratum in there]
+    defined = [stratum for stratum in group if not np.isnan(stratum.values[:, column]).any()]
+    values = np.array([stratum.values[:, column] for stratum in defined]).reshape(-1, 2)
+    given = np.array([stratum.given[:, column] for stratum in defined]).reshape(-1, 2)
+    moments_of_strata = [stratum.moments[column] for stratum in defined]
     is_given = np.allclose(given, values, rtol=0, atol=paired.ROUNDING)
     observed, swapped = math.nan, np.empty(0)
     difference = _mean(values[:, 0] - values[:, 1])
     if difference is not None:
+        positions = list(map(strata.index, defined))
         observed, swapped = _scaled(
-            difference, values, there, [*map(strata.index, there)], swaps, column
+            difference,
+            values,
+            defined,
+            positions,
+            swaps,
+            column,
         )
-    better, equal, worse = _agreement(there, metric, column)
-    chance, chance_error = _chance(there, metric.name)
+
+    better, equal, worse = _agreement(defined, metric, column)
+    chance, chance_error = _chance(defined, metric.name)
+    few_untied = {}
+    for stratum in defined:
+        untied = stratum.moments[column].untied
+        if untied < MIN_UNTIED:
+            few_untied[stratum.subset] = untied
+
+    users = [stratum_moments.users for stratum_moments in moments_of_strata]
+    missing = None
+    if primary:
+        missing = sensitivity([stratum.incomplete for stratum in defined], figures, metric)
+
     figure = Difference(
         subset=subset,
-        undefined_on=[stratum.subset for stratum in group if stratum not in there],
+        undefined_on=[stratum.subset for stratum in group if stratum not in defined],
         a=_mean(values[:, 0]),
         b=_mean(values[:, 1]),
         difference=difference,
         a_better=better,
         equal=equal,
         b_better=worse,
-        subsets=len(there),
+        subsets=len(defined),
         metric=metric.name,
         lower_is_better=metric.lower_is_better,
         compared=metric.name if is_given else metric.ranked_by,
         given=None if is_given else dict(zip("ab", map(number, given.mean(axis=0)), strict=True)),
         exploratory=not primary,
-        users=sum(of.users for of in described),
-        few_untied={
-            stratum.subset: of.untied
-            for stratum, of in zip(there, described, strict=True)
-            if of.untied < UNTIED
-        },
-        ci95=interval(difference, described),
-        approximate=bool(there) and is_approximate(described),
-        p=paired.p_value(swapped, observed, swaps.whole),
-        standard_error=standard_error(described)
-        if there and min(of.users for of in described) > 1
-        else None,
-        missing=sensitivity([stratum.incomplete for stratum in there], figures, metric)
-        if primary
-        else None,
+        users=sum(users),
+        few_untied=few_untied,
+        ci95=interval(difference, moments_of_strata),
+        approximate=bool(defined) and is_approximate(moments_of_strata),
+        p=paired.p_value(swapped, observed, swaps.is_complete),
+        standard_error=standard_error(moments_of_strata) if min(users, default=0) > 1 else None,
+        missing=missing,
         chance=chance,
         chance_error=chance_error,
     )
-    return Test(figure, metric, column, there, observed, swapped, swaps.whole)
+
+    return Test(
+        figure,
+        metric,
+        column,
+        defined,
+        observed,
+        swapped,
+        swaps.is_complete,
+    )
 
 
 def _scaled(
@@ -389,14 +464,15 @@ def _scaled(
     swapped = swaps.differences[places, :, column].mean(axis=0) / size
     if swaps.variances is None:
         return difference / size, swapped
+
     scale = size * len(strata)
     variance = np.sum(
         [stratum.variances[column] for stratum in strata if stratum.variances is not None]
     )
     error = float(_root(variance)) / scale
-    return difference / size / error, swapped / (
-        _root(swaps.variances[places, :, column].sum(axis=0)) / scale
-    )
+    errors = _root(swaps.variances[places, :, column].sum(axis=0)) / scale
+
+    return difference / size / error, swapped / errors
 
 
 def _root(variances: Array | np.floating) -> Array:
@@ -406,12 +482,20 @@ def _root(variances: Array | np.floating) -> Array:
     return roots
 
 
-def _agreement(strata: Sequence[Stratum], metric: Metric, column: int) -> tuple[int, int, int]:
+def _agreement(
+    strata: Sequence[Stratum],
+    metric: Metric,
+    column: int,
+) -> tuple[int, int, int]:
     """Return on how many users A is better, equal, worse."""
-    part = np.concatenate([np.empty(0), *(stratum.parts[:, column] for stratum in strata)])
-    same = np.concatenate([np.empty(0, np.bool_), *(stratum.same[:, column] for stratum in strata)])
-    higher, lower = int((~same & (part > 0)).sum()), int((~same & (part < 0)).sum())
-    equal = int((same & ~np.isnan(part)).sum())
+    higher = equal = lower = 0
+    for stratum in strata:
+        parts = stratum.parts[:, column]
+        same = stratum.same[:, column]
+        higher += int((~same & (parts > 0)).sum())
+        equal += int((same & ~np.isnan(parts)).sum())
+        lower += int((~same & (parts < 0)).sum())
+
     return (lower, equal, higher) if metric.lower_is_better else (higher, equal, lower)
 
 
@@ -419,9 +503,16 @@ def _chance(strata: Sequence[Stratum], name: str) -> tuple[float | None, float |
     """Return the mean over strata of their chance levels and its standard error; None where one has
     no level."""
     reports = [stratum.report for stratum in strata]
-    level = _mean([report.chance.get(name, math.nan) if report else math.nan for report in reports])
-    errors = [report.chance_error.get(name, 0.0) if report else 0.0 for report in reports]
-    return level, None if level is None else math.hypot(*errors) / len(errors)
+    if not all(reports):
+        return None, None
+
+    level = _mean([report.chance.get(name, math.nan) for report in reports if report])
+    if level is None:
+        return None, None
+
+    errors = [report.chance_error.get(name, 0.0) for report in reports if report]
+
+    return level, math.hypot(*errors) / len(errors)
 
 
 def _adjusted(tests: Sequence[Test]) -> list[Difference]:
@@ -430,20 +521,26 @@ def _adjusted(tests: Sequence[Test]) -> list[Difference]:
     family = [test for test in tests if test.figure.p is not None]
     if not family:
         return [test.figure for test in tests]
-    swaps, observed = (
-        np.stack([test.swaps for test in family], axis=1),
-        np.array([test.observed for test in family]),
-    )
-    p_values = iter(paired.max_t(swaps, observed, family[0].whole))
-    return [
-        test.figure
-        if test.figure.p is None
-        else structs.replace(test.figure, p_adjusted=next(p_values), family=len(family))
-        for test in tests
-    ]
+
+    swaps = np.stack([test.swaps for test in family], axis=1)
+    observed = np.array([test.observed for test in family])
+    p_values = iter(paired.max_t(swaps, observed, family[0].is_complete))
+    figures = []
+    for test in tests:
+        figure = test.figure
+        if figure.p is not None:
+            figure = structs.replace(figure, p_adjusted=next(p_values), family=len(family))
+
+        figures.append(figure)
+
+    return figures
 
 
-def _concluded(tests: Sequence[Test], places: Places, draws: int) -> list[Difference]:
+def _concluded(
+    tests: Sequence[Test],
+    places: Places,
+    draws: int,
+) -> list[Difference]:
     """Return the primary figures, with what holds for all of them together, and what they come
     to."""
     errors = [test.errors(places) for test in tests if test.figure.ci95] or [np.zeros(len(places))]
@@ -459,6 +556,7 @@ def _concluded(tests: Sequence[Test], places: Places, draws: int) -> list[Differ
                 missing_users=change(figure),
             )
         )
+
     return concluded
 
 
@@ -477,13 +575,18 @@ class NonInferiority:
 
 
 def non_inferiority(
-    figure: Difference, strata: Sequence[Stratum], column: int, margin: float
+    figure: Difference,
+    strata: Sequence[Stratum],
+    column: int,
+    margin: float,
 ) -> NonInferiority:
     """Return the answer for a primary figure over some strata, in whose parts it has a column."""
-    defined = [
-        stratum.moments[column] for stratum in strata if stratum.subset not in figure.undefined_on
-    ]
-    bounds = interval(figure.difference, defined, level=0.9)
+    moments_of_strata = []
+    for stratum in strata:
+        if stratum.subset not in figure.undefined_on:
+            moments_of_strata.append(stratum.moments[column])
+
+    bounds = interval(figure.difference, moments_of_strata, level=0.9)
     answer: Literal["not_worse", "worse", "unknown"] = "unknown"
     if figure.outcome == "same" and figure.users >= FEWEST:
         answer = "not_worse"
@@ -493,6 +596,7 @@ def non_inferiority(
             answer = "not_worse"
         elif high < -margin:
             answer = "worse"
+
     return NonInferiority(figure.metric, margin, bounds, answer)
 
 
@@ -507,12 +611,16 @@ def outcome(figure: Difference, metric: Metric) -> Outcome:
         return "undefined"
     if figure.equal == figure.users and figure.users > 1:
         return "same"
+
     if figure.p_adjusted < SIGNIFICANT:
         if metric.unranked:
             return "differs"
+
         return "a_better" if (figure.difference > 0) != figure.lower_is_better else "b_better"
+
     if (figure.family or 1) * 2.0 ** (1 - figure.differing) >= SIGNIFICANT:
         return "too_few"
+
     return "no_difference"
 
 
@@ -521,6 +629,7 @@ def change(figure: Difference) -> Change | None:
     could change."""
     if figure.missing is None or figure.difference is None:
         return None
+
     sign = 1 if figure.difference > 0 else -1
     place = 0 if sign > 0 else 1
     bounds = figure.missing["bounds"]
@@ -528,7 +637,9 @@ def change(figure: Difference) -> Change | None:
         return "unknown"
     if sign * bounds[place] <= 0:
         return "could_reverse"
+
     end = figure.missing["bounds_ci95"][place]
+
     return "could_undo" if end is None or sign * end <= 0 else "cannot_change"
 
 
@@ -538,16 +649,14 @@ def most_different(strata: Sequence[Stratum]) -> list[JSON]:
     users: list[JSON] = []
     for stratum in strata:
         column = stratum.figures.names.index(stratum.figures.main[-1])
-        part = np.where(stratum.same[:, column], np.nan, stratum.parts[:, column])
-        users += [
-            {
-                "subset": stratum.subset,
-                "user_id": stratum.users[row],
-                "difference": float(part[row]),
-            }
-            for row in np.argsort(-np.abs(part), kind="stable")[:MOST_DIFFERENT].tolist()
-            if not math.isnan(part[row])
-        ]
+        parts = np.where(stratum.same[:, column], np.nan, stratum.parts[:, column])
+        largest = np.argsort(-np.abs(parts), kind="stable")[:MOST_DIFFERENT]
+        for row in largest.tolist():
+            difference = float(parts[row])
+            if not math.isnan(difference):
+                user = {"subset": stratum.subset, "user_id": stratum.users[row]}
+                users.append({**user, "difference": difference})
+
     return sorted(users, key=lambda user: -abs(user["difference"]))
 
 

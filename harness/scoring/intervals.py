@@ -26,9 +26,13 @@ from numpy.typing import NDArray
 from harness.scoring.bootstrap import LEVEL, Array
 from harness.scoring.libraries import special
 
-FEWEST, FEWEST_UNTIED, LEAST_FREEDOM = 40, 7, 6
-"""Users, users that differ from the most common part, and degrees of freedom: with fewer an
-interval is approximate."""
+# With fewer of these an interval is approximate.
+FEWEST = 40
+"""Users."""
+FEWEST_UNTIED = 7
+"""Users that differ from the most common part."""
+LEAST_FREEDOM = 6
+"""Degrees of freedom."""
 FEWEST_AT_ALL = 10
 """Users below whom there is no interval."""
 SHRINKAGE = 3
@@ -59,7 +63,11 @@ class Moments(NamedTuple):
     kurtosis: float
 
 
-def parts(rows: Array, figures: Figures, has: NDArray[np.bool_] | bool = True) -> Array:
+def parts(
+    rows: Array,
+    figures: Figures,
+    has: NDArray[np.bool_] | bool = True,
+) -> Array:
     """Return each user's part in each figure: users x M, NaN where the user has no such figure.
 
     `rows` is what each user adds: users x K. A part is n x the figure of all - (n - 1) x that of
@@ -68,14 +76,18 @@ def parts(rows: Array, figures: Figures, has: NDArray[np.bool_] | bool = True) -
     """
     total = rows.sum(axis=0, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        whole, without = figures(total), figures(total - rows)
-    having = np.broadcast_to(has, without.shape)
-    users = having.sum(axis=0)
-    without = np.where(np.isfinite(without) | ~np.isfinite(whole), without, -np.inf)
+        of_all = figures(total)
+        without = figures(total - rows)
+
+    is_counted = np.broadcast_to(has, without.shape)
+    users = is_counted.sum(axis=0)
+    without = np.where(np.isfinite(without) | ~np.isfinite(of_all), without, -np.inf)
     with np.errstate(invalid="ignore"):
-        pulls = np.where(users > 1, users * whole - (users - 1) * without, whole)
-    found: Array = np.where(having, pulls, np.nan)
-    return found
+        pulls = np.where(users > 1, users * of_all - (users - 1) * without, of_all)
+
+    counted_pulls: Array = np.where(is_counted, pulls, np.nan)
+
+    return counted_pulls
 
 
 def moments(part: Array) -> Moments:
@@ -84,16 +96,36 @@ def moments(part: Array) -> Moments:
     values = np.sort(part[~np.isnan(part)])  # sums are the same in every order of users
     users = len(values)
     if not users or np.isinf(values[-1]):
-        return Moments(users, 0, math.inf if users else 0.0, 0.0, 1.0)
+        return Moments(
+            users,
+            0,
+            math.inf if users else 0.0,
+            0.0,
+            1.0,
+        )
+
     tolerance = ROUNDING * max(1.0, float(np.abs(values).max()))
     ends = np.append(np.flatnonzero(np.diff(values) > tolerance), users - 1)
-    most = int(np.diff(ends, prepend=-1).max())
-    off = values - values.mean()
-    second, third, fourth = (float((off**power).sum()) for power in (2, 3, 4))
-    return moments_of_sums(users, users - most, second, third, fourth)
+    most_common = int(np.diff(ends, prepend=-1).max())
+    deviations = values - values.mean()
+    second, third, fourth = (float((deviations**power).sum()) for power in (2, 3, 4))
+
+    return moments_of_sums(
+        users,
+        users - most_common,
+        second,
+        third,
+        fourth,
+    )
 
 
-def moments_of_sums(users: int, untied: int, second: float, third: float, fourth: float) -> Moments:
+def moments_of_sums(
+    users: int,
+    untied: int,
+    second: float,
+    third: float,
+    fourth: float,
+) -> Moments:
     """Return the moments of parts from the sums of the second to fourth powers of their deviations
     from the mean."""
     return Moments(
@@ -117,38 +149,47 @@ def interval(
     It is cut to the bounds of the figure. None if the figure is undefined, there are too few users,
     or all are alike.
     """
-    if figure is None or math.isnan(figure) or not strata or min(of.users for of in strata) < 2:
+    if figure is None or math.isnan(figure) or not strata:
         return None
+
+    users = [stratum.users for stratum in strata]
+    if min(users) < 2 or sum(users) < FEWEST_AT_ALL:
+        return None
+
     error = standard_error(strata)
-    if (
-        sum(of.users for of in strata) < FEWEST_AT_ALL
-        or not ROUNDING * max(1.0, abs(figure)) <= error < math.inf
-    ):
+    if not ROUNDING * max(1.0, abs(figure)) <= error < math.inf:
         return None
-    untied, (freedom, skewness) = _untied(strata), _shape(strata)
+
+    freedom, skewness = _shape(strata)
     freedom = max(LEAST_FREEDOM, freedom)
-    reach = (
-        student(freedom) if level == LEVEL else float(special().stdtrit(freedom, (1 + level) / 2))
-    )
-    most = 3 * (
-        math.sqrt(reach**2 + 2 * (1 - STEEPEST) / 3) - reach
-    )  # the root's argument is then STEEPEST
-    believed = min(most, max(-most, skewness * float(untied / (untied + SHRINKAGE))))
-    ends = (
-        figure - error * _unskewed(reach, believed),
-        figure - error * _unskewed(-reach, believed),
-    )
+    if level == LEVEL:
+        reach = student(freedom)
+    else:
+        reach = float(special().stdtrit(freedom, (1 + level) / 2))
+
+    # With so much skewness the root's argument is STEEPEST.
+    max_skewness = 3 * (math.sqrt(reach**2 + 2 * (1 - STEEPEST) / 3) - reach)
+    untied = _untied(strata)
+    believed = skewness * float(untied / (untied + SHRINKAGE))
+    believed = min(max_skewness, max(-max_skewness, believed))
+    start = figure - error * _unskewed(reach, believed)
+    end = figure - error * _unskewed(-reach, believed)
     low, high = bounds or (None, None)
-    return ends[0] if low is None else max(low, ends[0]), ends[1] if high is None else min(
-        high, ends[1]
-    )
+    if low is not None:
+        start = max(low, start)
+    if high is not None:
+        end = min(high, end)
+
+    return start, end
 
 
 def is_approximate(strata: Sequence[Moments]) -> bool:
     """Return whether an interval of a mean over strata may not hold, by the simulations: of few
     users, few that differ, or few that decide. There must be a user, and a variance."""
-    if sum(of.users for of in strata) < FEWEST or _untied(strata) < FEWEST_UNTIED:
+    users = sum(stratum.users for stratum in strata)
+    if users < FEWEST or _untied(strata) < FEWEST_UNTIED:
         return True
+
     return _shape(strata)[0] < LEAST_FREEDOM
 
 
@@ -163,21 +204,26 @@ def student(freedom: float) -> float:
 
     Every report needs it, and scipy.special takes a tenth of a second to load. Newton's method
     starts at 0, and each step falls short, since the distribution function is concave there.
-    `whole` is that function less 1/2, divided by the density. Source: Abramowitz and Stegun 1964,
+    `series` is that function less 1/2, divided by the density. Source: Abramowitz and Stegun 1964,
     15.3.4 and 26.7.1.
     """
-    quantile, step, peak = 0.0, 1.0, _peak(freedom)
+    quantile = 0.0
+    step = 1.0
+    peak = _peak(freedom)
     while step > 1e-14 * quantile:
         square = quantile**2 / freedom
-        share, term, whole = square / (1 + square), quantile, quantile
+        share = square / (1 + square)
+        term = series = quantile
         for k in count(1):
             term *= share * (freedom + 2 * k - 1) / (2 * k + 1)
-            whole += term
-            if term <= 1e-17 * whole:
+            series += term
+            if term <= 1e-17 * series:
                 break
+
         density = peak * math.exp(-(freedom + 1) / 2 * math.log1p(square))
-        step = LEVEL / 2 / density - whole
+        step = LEVEL / 2 / density - series
         quantile += step
+
     return quantile
 
 
@@ -186,9 +232,11 @@ def _peak(freedom: float) -> float:
     half = freedom / 2
     if half < 150:  # a gamma function of 171 or more is no float
         return math.gamma(half + 0.5) / math.gamma(half) / math.sqrt(math.pi * freedom)
+
     series = (
         1 - 1 / (8 * half) + 1 / (128 * half**2) + 5 / (1024 * half**3) - 21 / (32768 * half**4)
     )
+
     return series / math.sqrt(2 * math.pi)
 
 
@@ -197,12 +245,13 @@ def _untied(strata: Sequence[Moments]) -> int | Fraction:
     few users, since that one decides, and all of them if the strata are of one size."""
     if len(strata) == 1:
         return strata[0].untied
-    rate = Fraction(sum(of.untied for of in strata), sum(of.users for of in strata))
-    return (
-        rate
-        * sum(Fraction(1, of.users) for of in strata) ** 2
-        / sum(Fraction(1, of.users**3) for of in strata)
-    )
+
+    users = [stratum.users for stratum in strata]
+    rate = Fraction(sum(stratum.untied for stratum in strata), sum(users))
+    first = sum(Fraction(1, number) for number in users)
+    third = sum(Fraction(1, number**3) for number in users)
+
+    return rate * first**2 / third
 
 
 def _shape(strata: Sequence[Moments]) -> tuple[float, float]:
@@ -215,22 +264,21 @@ def _shape(strata: Sequence[Moments]) -> tuple[float, float]:
     as many as by Satterthwaite's formula, since samples with long tails rarely show all of them.
     Where little is linked, the skewness is mostly chance.
     """
-    shares = [(of.variance / of.users, of) for of in strata]
-    variance, third = (
-        sum(share for share, _ in shares),
-        sum(of.third / of.users**2 for of in strata),
-    )
-    welch = variance**2 / sum(share**2 / (of.users - 1) for share, of in shares)
-    noise = sum(share**2 * (of.kurtosis - 1) / of.users for share, of in shares)
+    shares = [(stratum.variance / stratum.users, stratum) for stratum in strata]
+    variance = sum(share for share, _ in shares)
+    third = sum(stratum.third / stratum.users**2 for stratum in strata)
+    welch = variance**2 / sum(share**2 / (stratum.users - 1) for share, stratum in shares)
+    noise = sum(share**2 * (stratum.kurtosis - 1) / stratum.users for share, stratum in shares)
     linked = min(1.0, third**2 / (variance * noise)) if noise > 0 else 1.0
     free = 1.5 * noise * (1 - linked)
     freedom = welch if free * welch <= variance**2 else variance**2 / free
+
     return freedom, third / variance**1.5 * min(1.0, 2 * linked) ** 2
 
 
 def standard_error(strata: Sequence[Moments]) -> float:
     """Return that of the mean over strata."""
-    return math.sqrt(sum(of.variance / of.users for of in strata)) / len(strata)
+    return math.sqrt(sum(stratum.variance / stratum.users for stratum in strata)) / len(strata)
 
 
 def _unskewed(quantile: float, skewness: float) -> float:
@@ -241,6 +289,7 @@ def _unskewed(quantile: float, skewness: float) -> float:
     """
     if abs(skewness) < 1e-6:
         return quantile
+
     return 3 / skewness * (math.cbrt(1 + skewness * (quantile - skewness / 6)) - 1)
 
 

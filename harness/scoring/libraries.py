@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-ROOM = 128 << 20
+NEEDED_BYTES = 128 << 20
 """Bytes of address space. scipy took 75 MB, a first product 33 MB, with the one thread that
 `harness.__init__` sets."""
 
@@ -36,8 +36,8 @@ def special() -> ModuleType:
 def product(a: Array, b: NDArray[Any]) -> Array:
     """Return the matrix product. Raise `MemoryError`."""
     _prepare_products()
-    found: Array = a @ b
-    return found
+    result: Array = a @ b
+    return result
 
 
 @cache
@@ -49,6 +49,6 @@ def _prepare_products() -> None:
 
 def _look_for_room() -> None:
     try:
-        mmap.mmap(-1, ROOM).close()
+        mmap.mmap(-1, NEEDED_BYTES).close()
     except OSError:
-        raise MemoryError(f"{ROOM >> 20} MB for numpy and scipy") from None
+        raise MemoryError(f"{NEEDED_BYTES >> 20} MB for numpy and scipy") from None

@@ -18,10 +18,14 @@ from harness.scoring.bootstrap import Array
 from harness.scoring.compared import Figures
 from harness.scoring.intervals import Interval, interval, moments
 from harness.scoring.paired import Mask, Pair, effects
-from harness.scoring.rows import having
+from harness.scoring.rows import counted_mask
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(
+    frozen=True,
+    slots=True,
+    eq=False,
+)
 class Absent:
     """Users that one side was to play and has no score of: what the other adds for each (users x
     K), and which of them are failures."""
@@ -39,8 +43,12 @@ class Absent:
         return np.hstack([np.where(defined > 0, values, 0.0), defined])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Incomplete:
+@dataclass(
+    frozen=True,
+    slots=True,
+    eq=False,
+)
+class IncompleteStratum:
     """One stratum: the users of both sides, and those that side A or B lacks."""
 
     pair: Pair
@@ -55,64 +63,99 @@ class Incomplete:
         )
 
     @property
-    def only_failed(self) -> Incomplete:
-        return Incomplete(self.pair, self.a.only_failed, self.b.only_failed)
+    def only_failed(self) -> IncompleteStratum:
+        return IncompleteStratum(self.pair, self.a.only_failed, self.b.only_failed)
 
 
-def sensitivity(strata: Sequence[Incomplete], figures: Figures, metric: Metric) -> JSON | None:
+def sensitivity(
+    strata: Sequence[IncompleteStratum],
+    figures: Figures,
+    metric: Metric,
+) -> JSON | None:
     """Return what missing users could change in the mean difference over strata; None if no user is
     missing.
 
     Values are None where they are not known: the figure is no mean, or the metric has no bound on
     that side.
     """
-    column, is_mean = figures.names.index(metric.name), figures.benchmark.scoring.is_mean
+    column = figures.names.index(metric.name)
+    is_mean = figures.benchmark.scoring.is_mean
     users = _users(strata, column if is_mean else None)
     if not any(users.values()):
         return None
     if not is_mean:
         return {**users, "bounds": None, "bounds_ci95": None, "failed": None}
+
     low, high = (np.nan if bound is None else bound for bound in metric.bounds or (None, None))
-    ends = [_filled(strata, figures, column, *sides) for sides in ((low, high), (high, low))]
-    failures, failed = [stratum.only_failed for stratum in strata], None
-    if any((of_failed := _users(failures, column)).values()):
+    lowest, at_lowest = _filled(
+        strata,
+        figures,
+        column,
+        low,
+        high,
+    )
+    highest, at_highest = _filled(
+        strata,
+        figures,
+        column,
+        high,
+        low,
+    )
+    failed = None
+    failures = [stratum.only_failed for stratum in strata]
+    failed_users = _users(failures, column)
+    if any(failed_users.values()):
         worst = high if metric.lower_is_better else low
-        difference, span = _filled(failures, figures, column, worst, worst)
-        failed = {**of_failed, "difference": difference, "ci95": span}
+        difference, ends = _filled(
+            failures,
+            figures,
+            column,
+            worst,
+            worst,
+        )
+        failed = {**failed_users, "difference": difference, "ci95": ends}
+
     return {
         **users,
-        "bounds": [difference for difference, _ in ends],
-        "bounds_ci95": [span and span[place] for place, (_, span) in enumerate(ends)],
+        "bounds": [lowest, highest],
+        "bounds_ci95": [at_lowest and at_lowest[0], at_highest and at_highest[1]],
         "failed": failed,
     }
 
 
-def _users(strata: Sequence[Incomplete], column: int | None) -> dict[str, int]:
+def _users(strata: Sequence[IncompleteStratum], column: int | None) -> dict[str, int]:
     """Return how many users each side lacks, of those that have the metric of a column."""
-    known = {
-        "a": [stratum.a.known for stratum in strata],
-        "b": [stratum.b.known for stratum in strata],
-    }
-    if column is None:
-        return {side: sum(map(len, rows)) for side, rows in known.items()}
     return {
-        side: sum(int(of[:, of.shape[1] // 2 + column].sum()) for of in rows)
-        for side, rows in known.items()
+        "a": sum(_count(stratum.a.known, column) for stratum in strata),
+        "b": sum(_count(stratum.b.known, column) for stratum in strata),
     }
+
+
+def _count(rows: Array, column: int | None) -> int:
+    if column is None:
+        return len(rows)
+
+    # Values come first, then 1 or 0 for defined or undefined.
+    return int(rows[:, rows.shape[1] // 2 + column].sum())
 
 
 def _filled(
-    strata: Sequence[Incomplete], figures: Figures, column: int, *fill: float
+    strata: Sequence[IncompleteStratum],
+    figures: Figures,
+    column: int,
+    *fill: float,
 ) -> tuple[float | None, Interval | None]:
     """Return the mean difference over strata and its 95 % interval, with values (`fill`) of the
     users that A and B lack."""
     fills = [np.full(len(figures.names), value) for value in fill]
     pairs = [stratum.filled(*fills) for stratum in strata]
-    found = float(np.mean([pair.difference(figures.values)[column] for pair in pairs]))
-    if np.isnan(found):
+    difference = float(np.mean([pair.difference(figures.values)[column] for pair in pairs]))
+    if np.isnan(difference):
         return None, None
-    parts = [
-        effects(pair, figures.values, having(figures.benchmark, pair.a))[:, column]
-        for pair in pairs
-    ]
-    return found, interval(found, [moments(part) for part in parts])
+
+    strata_moments = []
+    for pair in pairs:
+        parts = effects(pair, figures.values, counted_mask(figures.benchmark, pair.a))
+        strata_moments.append(moments(parts[:, column]))
+
+    return difference, interval(difference, strata_moments)

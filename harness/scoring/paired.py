@@ -29,14 +29,18 @@ ROUNDING = 1e-12
 """Sums in another order differ by less, for figures of the size of 1; larger ones are scaled down
 to it."""
 
-GROUPS = 40
+JACKKNIFE_GROUPS = 40
 """Groups of users of the jackknife that studentises a test."""
 
 Mask = NDArray[np.bool_]
 Columns = NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(
+    frozen=True,
+    slots=True,
+    eq=False,
+)
 class Pair:
     """The contributions of the same users on both sides, users x K each, in the same order."""
 
@@ -45,9 +49,9 @@ class Pair:
 
     def figures(self, values: Figures) -> tuple[Array, Array]:
         """Return the figures of A and of B, NaN if there is no user."""
-        return values(self.a.sum(axis=0, keepdims=True))[0], values(
-            self.b.sum(axis=0, keepdims=True)
-        )[0]
+        total_a = self.a.sum(axis=0, keepdims=True)
+        total_b = self.b.sum(axis=0, keepdims=True)
+        return values(total_a)[0], values(total_b)[0]
 
     def difference(self, values: Figures) -> Array:
         """Return A minus B, by figure."""
@@ -58,13 +62,13 @@ class Pair:
 
 
 class Swapped(NamedTuple):
-    """Differences with the sides of users swapped: strata x permutations x M; `whole` if these are
-    all there are. `variances` are estimates of those differences' variances, for a test that is
-    studentised."""
+    """Differences with the sides of users swapped: strata x permutations x M; `is_complete` if
+    these are all there are. `variances` are estimates of those differences' variances, for a test
+    that is studentised."""
 
     differences: Array
     variances: Array | None
-    whole: bool
+    is_complete: bool
 
 
 def swapped(
@@ -85,45 +89,57 @@ def swapped(
     several comparisons: with the same generator and number, a user's sides are swapped in all of
     these together.
     """
-    whole = among < 63 and 2**among <= permutations
+    is_complete = among < 63 and 2**among <= permutations
     sides = [(pair.a.sum(axis=0), pair.b.sum(axis=0), pair.b - pair.a) for pair in pairs]
-    found, variances = [], []
-    for flips in _flips(among, None if whole else permutations, rng):
-        chosen = [np.take(flips, of, axis=1) for of in columns]
-        moved = [product(flip, move) for flip, (_, _, move) in zip(chosen, sides, strict=True)]
-        strata = zip(sides, moved, strict=True)
-        found.append(np.stack([values(a + move) - values(b - move) for (a, b, _), move in strata]))
+    differences, variances = [], []
+    for flips in _flips(among, None if is_complete else permutations, rng):
+        of_strata, variances_of_strata = [], []
+        for pair, (a, b, b_minus_a), users in zip(pairs, sides, columns, strict=True):
+            flips_of_users = np.take(flips, users, axis=1)
+            moved = product(flips_of_users, b_minus_a)
+            of_strata.append(values(a + moved) - values(b - moved))
+            if studentised:
+                variances_of_strata.append(variance(pair, flips_of_users, values))
+
+        differences.append(np.stack(of_strata))
         if studentised:
-            variances.append(
-                np.stack([variance(*of, values) for of in zip(pairs, chosen, strict=True)])
-            )
+            variances.append(np.stack(variances_of_strata))
+
     return Swapped(
-        np.concatenate(found, axis=1),
+        np.concatenate(differences, axis=1),
         np.concatenate(variances, axis=1) if studentised else None,
-        whole,
+        is_complete,
     )
 
 
-def variance(pair: Pair, flips: Array, values: Figures) -> Array:
+def variance(
+    pair: Pair,
+    flips: Array,
+    values: Figures,
+) -> Array:
     """Return the variance of the difference with users swapped as in each row of `flips`: rows x M.
 
-    It is that of the grouped jackknife, of at most `GROUPS` groups of users. Where a figure is
-    undefined without a group, that group adds nothing: a test is as valid with any estimate that is
-    made of the swapped data alone.
+    It is that of the grouped jackknife, of at most `JACKKNIFE_GROUPS` groups of users. Where a
+    figure is undefined without a group, that group adds nothing: a test is as valid with any
+    estimate that is made of the swapped data alone.
     """
-    groups = np.array_split(np.arange(len(pair.a)), min(GROUPS, len(pair.a)))
-    sums = [np.stack([side[users].sum(axis=0) for users in groups]) for side in (pair.a, pair.b)]
-    at_once = max(1, CELLS // max(1, sums[0].size))
-    found = []
+    groups = np.array_split(np.arange(len(pair.a)), min(JACKKNIFE_GROUPS, len(pair.a)))
+    sums_a = np.stack([pair.a[users].sum(axis=0) for users in groups])
+    sums_b = np.stack([pair.b[users].sum(axis=0) for users in groups])
+    at_once = max(1, CELLS // max(1, sums_a.size))
+    variances = []
     for rows in np.split(flips, range(at_once, len(flips), at_once)):
         moved = np.stack(
             [product(rows[:, users], (pair.b - pair.a)[users]) for users in groups], axis=1
         )
-        parts = [_group_parts(sums[0] + moved, values), _group_parts(sums[1] - moved, values)]
-        pulls = np.nan_to_num(parts[0] - parts[1])
-        off = pulls - pulls.mean(axis=1, keepdims=True)
-        found.append((off**2).sum(axis=1) * len(groups) / max(1, len(groups) - 1))
-    return np.concatenate(found)
+        parts_a = _group_parts(sums_a + moved, values)
+        parts_b = _group_parts(sums_b - moved, values)
+        pulls = np.nan_to_num(parts_a - parts_b)
+        deviations = pulls - pulls.mean(axis=1, keepdims=True)
+        squares = (deviations**2).sum(axis=1)
+        variances.append(squares * len(groups) / max(1, len(groups) - 1))
+
+    return np.concatenate(variances)
 
 
 def _group_parts(groups: Array, values: Figures) -> Array:
@@ -132,22 +148,32 @@ def _group_parts(groups: Array, values: Figures) -> Array:
     totals = groups.sum(axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         without = values((totals - groups).reshape(-1, groups.shape[2]))
-        found: Array = values(totals[:, 0])[:, None] - without.reshape(*groups.shape[:2], -1)
-    return found
+        losses: Array = values(totals[:, 0])[:, None] - without.reshape(*groups.shape[:2], -1)
+
+    return losses
 
 
-def _flips(users: int, permutations: int | None, rng: np.random.Generator) -> Iterator[Array]:
+def _flips(
+    users: int,
+    permutations: int | None,
+    rng: np.random.Generator,
+) -> Iterator[Array]:
     """Yield rows of 0 or 1 for each user, who is swapped if it is 1: so many random ones, or all
     there are if None."""
     if permutations is None:
         yield (np.arange(2**users)[:, None] >> np.arange(users) & 1).astype(np.float64)
         return
+
     for size in chunks(users, permutations):
         bits = np.frombuffer(rng.bytes(-(-size * users // 8)), dtype=np.uint8)
         yield np.unpackbits(bits, count=size * users).reshape(size, users).astype(np.float64)
 
 
-def p_value(differences: Array, observed: float, whole: bool) -> float | None:
+def p_value(
+    differences: Array,
+    observed: float,
+    is_complete: bool,
+) -> float | None:
     """Return how often swapped sides are at least as far apart as the real ones (two-sided), None
     if undefined.
 
@@ -156,14 +182,19 @@ def p_value(differences: Array, observed: float, whole: bool) -> float | None:
     """
     if math.isnan(observed) or not differences.size:
         return None
+
     far = int((~(np.abs(differences) < abs(observed) - ROUNDING)).sum())
-    return far / len(differences) if whole else (1 + far) / (1 + len(differences))
+    return far / len(differences) if is_complete else (1 + far) / (1 + len(differences))
 
 
 # Several figures at once
 
 
-def max_t(differences: Array, observed: Array, whole: bool) -> list[float]:
+def max_t(
+    differences: Array,
+    observed: Array,
+    is_complete: bool,
+) -> list[float]:
     """Return the p-values of a family of F figures, adjusted for all of them: Westfall and Young's
     step-down max-T.
 
@@ -178,13 +209,18 @@ def max_t(differences: Array, observed: Array, whole: bool) -> list[float]:
     order = np.argsort(real, kind="stable")  # the smallest first
     largest = np.maximum.accumulate(swaps[:, order], axis=1)
     counts = (largest >= real[order]).sum(axis=0)
-    p_values = counts / len(swaps) if whole else (1 + counts) / (1 + len(swaps))
-    found = np.empty(len(order))
-    found[order] = np.maximum.accumulate(p_values[::-1])[::-1]
-    return [float(p) for p in found]
+    p_values = counts / len(swaps) if is_complete else (1 + counts) / (1 + len(swaps))
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.maximum.accumulate(p_values[::-1])[::-1]
+
+    return list(map(float, adjusted))
 
 
-def simultaneous_level(parts: Array, rng: np.random.Generator, draws: int = RESAMPLES) -> float:
+def simultaneous_level(
+    parts: Array,
+    rng: np.random.Generator,
+    draws: int = RESAMPLES,
+) -> float:
     """Return the level of each interval at which those of F figures hold all at once in 95 of 100
     cases.
 
@@ -194,20 +230,29 @@ def simultaneous_level(parts: Array, rng: np.random.Generator, draws: int = RESA
     (Gaussian multiplier bootstrap).
     """
     errors = np.sqrt((parts**2).sum(axis=0))
-    of = parts[:, errors > 0] / errors[errors > 0]
-    if of.shape[1] < 2:
+    scaled = parts[:, errors > 0] / errors[errors > 0]
+    users, figures = scaled.shape
+    if figures < 2:
         return LEVEL
-    sums = (
-        np.abs(product(rng.standard_normal((size, len(of))), of)) for size in chunks(len(of), draws)
-    )
-    critical = np.quantile(np.concatenate([one.max(axis=1) for one in sums]), LEVEL)
+
+    largest = []
+    for size in chunks(users, draws):
+        sums = product(rng.standard_normal((size, users)), scaled)
+        largest.append(np.abs(sums).max(axis=1))
+
+    critical = np.quantile(np.concatenate(largest), LEVEL)
+
     return max(LEVEL, float(1 - 2 * special().ndtr(-critical)))
 
 
 # Users
 
 
-def effects(pair: Pair, values: Figures, has: Mask | bool = True) -> Array:
+def effects(
+    pair: Pair,
+    values: Figures,
+    has: Mask | bool = True,
+) -> Array:
     """Return each user's part in the difference: users x M, NaN if the user has no such figure
     (`has`: users x M).
 
@@ -228,4 +273,5 @@ def alike(pair: Pair, uses: Mask) -> Mask:
     least = ROUNDING * np.maximum(1.0, np.abs(pair.a))
     different = (np.abs(pair.a - pair.b) > least).astype(np.float64)
     same: Mask = product(different, uses.T.astype(np.float64)) == 0
+
     return same

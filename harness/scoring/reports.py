@@ -59,7 +59,12 @@ class Value(Struct, frozen=True):
     approximate: bool | UnsetType = UNSET
 
     @classmethod
-    def of(cls, value: float | None, ends: Ends | None, users: int) -> Value:
+    def of(
+        cls,
+        value: float | None,
+        ends: Ends | None,
+        users: int,
+    ) -> Value:
         """Return a value with its interval, marked where that is approximate."""
         is_approximate = ends is not None and any(ends[2:])
         return cls(value, ends and ends[:2], users, True if is_approximate else UNSET)
@@ -86,7 +91,14 @@ class Component(Struct, frozen=True):
         error = variances.error()
         removable = 1 - variances.error(math.inf) / error if error else None
         doubled = variances.error(2) / error if error else None
-        return cls(variances.between, variances.within, error, variances.share, removable, doubled)
+        return cls(
+            variances.between,
+            variances.within,
+            error,
+            variances.share,
+            removable,
+            doubled,
+        )
 
 
 class Repeats(Struct, frozen=True):
@@ -116,9 +128,10 @@ class Diagnostics(Struct, frozen=True):
             return 1.0
         if self.breaches is None or not self.answers:
             return None
-        return (
-            self.valid_answers - sum(self.breaches.get(kind, 0) for kind in metric.leaves_out)
-        ) / self.answers
+
+        left_out = sum(self.breaches.get(kind, 0) for kind in metric.leaves_out)
+
+        return (self.valid_answers - left_out) / self.answers
 
 
 class Unit(Struct, frozen=True):
@@ -231,17 +244,23 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
 
     def figure(self, name: str) -> Figure:
         """Return a figure by the name of its metric."""
-        metric, chance, error = self.units[name], self.chance.get(name), self.chance_error.get(name)
+        metric = self.units[name]
+
         return Figure(
-            metric, self.ranking(metric), self.values[name], chance, error, self.bias.get(name)
+            metric,
+            shown=self.ranking(metric),
+            published=self.values[name],
+            chance=self.chance.get(name),
+            chance_error=self.chance_error.get(name),
+            bias=self.bias.get(name),
         )
 
     def ranking(self, metric: Metric) -> Value:
         """Return the value that runs are ranked by in place of a metric, its own where that one is
         undefined."""
-        own = self.values[metric.name]
-        by = self.values.get(metric.ranked_by, own)
-        return own if by.value is None else by
+        value = self.values[metric.name]
+        ranking_value = self.values.get(metric.ranked_by, value)
+        return value if ranking_value.value is None else ranking_value
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -252,12 +271,15 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     def share(self) -> float:
         """Return the share of the users in the tasks file that the run was limited to, other than
         by parts."""
-        limit, users = (
-            self.run.get("limit"),
-            self.run.get("users_in_tasks", self.coverage.expected_users),
-        )
-        ratio: float = self.run.get("ratio", 1.0)
-        return ratio if limit is None else min(1.0, limit / max(1, users))
+        limit = self.run.get("limit")
+        if limit is None:
+            ratio: float = self.run.get("ratio", 1.0)
+            return ratio
+
+        users = self.run.get("users_in_tasks", self.coverage.expected_users)
+
+        share: float = min(1.0, limit / max(1, users))
+        return share
 
     @property
     def is_limited(self) -> bool:
@@ -274,7 +296,11 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
         return any("synthetic" in note for note in self.notes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(
+    frozen=True,
+    slots=True,
+    eq=False,
+)
 class Scored:
     """What `details` and `sections` are given, of one user or more.
 
@@ -321,10 +347,12 @@ def checked(blocks: Iterable[object]) -> tuple[Block, ...]:
 def _checked(block: object) -> Block:
     if not isinstance(block, Block):
         raise TypeError(f"expected a block of a report, got {type(block).__name__}")
+
     try:
         checked: Block = msgspec.convert(msgspec.to_builtins(block), Block)
     except msgspec.ValidationError as error:
         raise TypeError(f"{type(block).__name__}: {error}") from None
+
     return checked
 
 

@@ -23,7 +23,9 @@ from harness.scoring.bootstrap import Array
 
 
 def raw_rows(
-    benchmark: Benchmark, records: Sequence[Record], live: bool = False
+    benchmark: Benchmark,
+    records: Sequence[Record],
+    live: bool = False,
 ) -> tuple[Array, Any]:
     """Return a row for each record, and the benchmark's tally of them; `live`: the part that live
     figures need.
@@ -33,6 +35,7 @@ def raw_rows(
     scoring = benchmark.scoring
     if not records:
         return np.zeros((0, _columns(benchmark))), None
+
     through = () if benchmark.origin else ODD_SHAPE  # what ships is right, and the record is odd
     with guarded(benchmark, "statistics", *through):
         tallied = scoring.running if live else scoring.tallied
@@ -40,13 +43,16 @@ def raw_rows(
         if numbers is None:
             names = [metric.name for metric in benchmark.metrics]
             numbers = [[record.data["metrics"][name] for name in names] for record in records]
+
         rows = np.asarray(numbers, dtype=np.float64)
+
     is_odd = np.isinf(rows) if scoring.is_mean else ~np.isfinite(rows)
     if rows.ndim != 2 or len(rows) != len(records) or is_odd.any():
         raise BenchmarkError(
             f"benchmark {benchmark.name}, statistics: expected a row of finite numbers for each of "
             f"{len(records)} users, got the shape {rows.shape}"
         )
+
     return rows, tally
 
 
@@ -54,6 +60,7 @@ def _columns(benchmark: Benchmark) -> int:
     """Return the columns of rows, where the benchmark's own code need not work without users."""
     with suppress(Exception):
         return int(np.asarray(benchmark.scoring.tallied([])[0], dtype=np.float64).shape[1])
+
     return len(benchmark.metrics) * (1 if benchmark.scoring.is_mean else 2)
 
 
@@ -65,10 +72,12 @@ def over_repeats(rows: Array, starts: Sequence[int]) -> Array:
     """
     if len(starts) == len(rows):
         return rows
+
     defined = ~np.isnan(rows)
     counts = np.add.reduceat(defined.astype(np.float64), starts)
     sums = np.add.reduceat(np.where(defined, rows, 0.0), starts)
     means: Array = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+
     return means
 
 
@@ -76,6 +85,7 @@ def expanded(benchmark: Benchmark, rows: Array) -> Array:
     """Return rows as they are added up."""
     if not benchmark.scoring.is_mean:
         return rows
+
     defined = ~np.isnan(rows)
     return np.hstack([np.where(defined, rows, 0.0), defined])
 
@@ -84,10 +94,11 @@ def sums_of(benchmark: Benchmark, rows: Array) -> Array:
     """Return the sum of rows, as they are added up."""
     if not benchmark.scoring.is_mean:
         return np.asarray(rows.sum(axis=0))
+
     return np.hstack([np.nansum(rows, axis=0), (~np.isnan(rows)).sum(axis=0)])
 
 
-def having(benchmark: Benchmark, rows: Array) -> NDArray[np.bool_]:
+def counted_mask(benchmark: Benchmark, rows: Array) -> NDArray[np.bool_]:
     """Return which users count in which figure, from their rows as they are added up.
 
     In a mean these are the users with a value: users x figures. In other figures all count (users x
@@ -95,6 +106,7 @@ def having(benchmark: Benchmark, rows: Array) -> NDArray[np.bool_]:
     """
     if not benchmark.scoring.is_mean:
         return np.ones((len(rows), 1), dtype=np.bool_)
+
     defined: NDArray[np.bool_] = np.hsplit(rows, 2)[1] > 0
     return defined[:, : len(metrics_of(benchmark))]
 
@@ -107,21 +119,29 @@ def figures_of(benchmark: Benchmark, totals: Array) -> Array:
     """
     with np.errstate(invalid="ignore", divide="ignore"), guarded(benchmark, "figures"):
         figures = np.asarray(benchmark.scoring.figures(totals), dtype=np.float64)
+
     allowed = len(benchmark.metrics), len(metrics_of(benchmark))
     if benchmark.scoring.is_mean and figures.ndim == 2:
         figures = figures[:, : allowed[1]]  # what follows is for sections
+
     if figures.ndim != 2 or len(figures) != len(totals) or figures.shape[1] not in allowed:
         expected = len(totals), allowed[0]
         raise BenchmarkError(
             f"benchmark {benchmark.name}, figures: expected the shape {expected}, got"
             f" {figures.shape}"
         )
+
     figures[np.isinf(figures)] = np.nan
+
     return figures
 
 
 def influences(
-    benchmark: Benchmark, total: Array, answers: Array, repeats: NDArray[np.int_], users: int
+    benchmark: Benchmark,
+    total: Array,
+    answers: Array,
+    repeats: NDArray[np.int_],
+    users: int,
 ) -> Array:
     """Return what each answer adds to the mean over users of each figure: answers x figures.
 
@@ -132,7 +152,9 @@ def influences(
     """
     if benchmark.scoring.is_mean:
         return answers
+
     numbers = np.repeat(repeats, repeats)[:, None]
     without = figures_of(benchmark, total - answers / numbers)
     losses: Array = (figures_of(benchmark, total) - without) * numbers * users
+
     return losses

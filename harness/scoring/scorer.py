@@ -11,6 +11,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -27,9 +29,9 @@ from harness.scoring.components import components
 from harness.scoring.intervals import detectable, interval, moments, parts, with_mark
 from harness.scoring.reports import Report, Scored, Value
 from harness.scoring.rows import (
+    counted_mask,
     expanded,
     figures_of,
-    having,
     influences,
     over_repeats,
     raw_rows,
@@ -64,16 +66,20 @@ class Scorer:
         usage = Counter[str]()
         for record in users:
             usage.update(counted(record))
+
         with guarded(benchmark, "outcomes and repairs", *ODD_SHAPE):
             outcomes = _counted(benchmark.records.outcomes, users)
             repairs = _counted(benchmark.records.repairs, users)
+
         with guarded(benchmark, "breaches", *ODD_SHAPE):
             breaches = _counted(benchmark.scoring.breaches, users)
+
         repeats = np.diff([*starts, len(shard)])
         keeps_rows = len(shard) and benchmark.scoring.intervals is None
         has_repeats = len(starts) < len(shard)
         metrics = benchmark.metrics if benchmark.scoring.is_mean else ()
         values = answers[:, : len(metrics)]
+
         return Totals(
             users=len(starts),
             plays=len(shard),
@@ -95,9 +101,12 @@ class Scorer:
         """Return the scores of both; associative, and users are in the order of the arguments."""
         if not a.users or not b.users:
             return a if a.users else b
+
         with guarded(self.benchmark, "the sum of two tallies"):
             tally = None if a.tally is None or b.tally is None else a.tally + b.tally
+
         names = [field.name for field in fields(Totals) if field.name != "tally"]
+
         return Totals(tally=tally, **{name: getattr(a, name) + getattr(b, name) for name in names})
 
     def condense(self, totals: Totals) -> Totals:
@@ -105,10 +114,19 @@ class Scorer:
         for one."""
         if not totals.users:
             return totals
+
         with guarded(self.benchmark, "condense"):
             tally = None if totals.tally is None else self.benchmark.scoring.condense(totals.tally)
+
         rows, answers = (replace(blocks, limit=0) for blocks in (totals.rows, totals.answers))
-        return replace(totals, sums=(totals.total[0],), rows=rows, answers=answers, tally=tally)
+
+        return replace(
+            totals,
+            sums=(totals.total[0],),
+            rows=rows,
+            answers=answers,
+            tally=tally,
+        )
 
     def running(self, totals: Totals) -> Mapping[str, float | None]:
         """Return the figures that a live display shows, in their own units: those that rank, where
@@ -116,9 +134,12 @@ class Scorer:
         figures, benchmark = self._figures(totals), self.benchmark
         shown: dict[str, float | None] = {}
         for name in benchmark.scoring.live or headline_of(benchmark):
-            if metric := metrics_of(benchmark).get(name):
-                by = metric.ranked_by or name
-                shown[name if figures[name] == figures[by] else by] = figures[by]
+            metric = metrics_of(benchmark).get(name)
+            if metric:
+                ranking = metric.ranked_by or name
+                is_same = figures[name] == figures[ranking]
+                shown[name if is_same else ranking] = figures[ranking]
+
         return shown
 
     def _figures(self, totals: Totals) -> dict[str, float | None]:
@@ -127,14 +148,15 @@ class Scorer:
         figures: dict[str, float | None] = dict.fromkeys(metrics_of(benchmark))
         if not totals.users:  # of own `statistics` not even the number of columns is known
             return figures
+
         values = figures_of(benchmark, totals.total)[0].tolist()
-        figures |= {
-            name: None if math.isnan(value) else value
-            for name, value in zip(figures, values, strict=False)
-        }
+        for name, value in zip(list(figures), values, strict=False):
+            figures[name] = None if math.isnan(value) else value
+
         if totals.tally is not None:
             with guarded(benchmark, "further_figures"):
                 figures |= benchmark.scoring.further_figures(totals.tally)
+
         return figures
 
     def report(self, totals: Totals, run: RunFacts) -> tuple[Report, Mapping[str, bytes]]:
@@ -146,11 +168,16 @@ class Scorer:
         expected = run.expected_users if run.expected_plays is None else run.expected_plays
         is_complete = totals.plays == expected
         has_bounds = benchmark.scoring.is_mean and not is_complete
-        invalid = {
-            kind: number
-            for kind, number in sorted(totals.outcomes.items())
-            if number and kind != VALID
-        }
+        invalid = {}
+        for kind, number in sorted(totals.outcomes.items()):
+            if number and kind != VALID:
+                invalid[kind] = number
+
+        distribution = {}
+        for metric, counts in zip(benchmark.metrics, totals.spread, strict=False):
+            if _ends(metric):
+                distribution[metric.name] = counts.tolist()
+
         units = reports.BLOCKS if totals.rows.is_dropped else reports.USERS
         report = msgspec.convert(
             {
@@ -164,11 +191,7 @@ class Scorer:
                 "metrics": {name: value for name, value in values.items() if name in names},
                 "secondary": {name: value for name, value in values.items() if name not in names},
                 "bounds": self._bounds(totals, expected - totals.plays) if has_bounds else None,
-                "distribution": {
-                    metric.name: counts.tolist()
-                    for metric, counts in zip(benchmark.metrics, totals.spread, strict=False)
-                    if _ends(metric)
-                },
+                "distribution": distribution,
                 "detectable": self._detectable(values),
                 "diagnostics": reports.Diagnostics(
                     totals.outcomes.total(),
@@ -183,6 +206,7 @@ class Scorer:
             },
             Report,
         )
+
         return (report, {}) if scored is None else self._with_sections(report, scored)
 
     def _scored(self, totals: Totals) -> Scored:
@@ -191,7 +215,9 @@ class Scorer:
         if self.benchmark.scoring.intervals is None:
             if not totals.rows.is_dropped:
                 rows = expanded(self.benchmark, np.concatenate(totals.rows.arrays))
+
             units = np.stack(totals.sums) if rows is None else rows
+
         return Scored(
             self.subset,
             totals.users,
@@ -206,26 +232,24 @@ class Scorer:
         benchmark, metrics = self.benchmark, metrics_of(self.benchmark)
         if scored is None:
             return {name: Value(None, None, 0) for name in metrics}
+
         users = dict.fromkeys(metrics, totals.users)
         if benchmark.scoring.is_mean:
-            users |= zip(
-                metrics, np.hsplit(scored.totals, 2)[1].astype(np.int64).tolist(), strict=False
-            )
+            _, counts = np.hsplit(scored.totals, 2)
+            users |= zip(metrics, counts.astype(np.int64).tolist(), strict=False)
+
         if benchmark.scoring.intervals is not None:
             with guarded(benchmark, "intervals"):
                 ends = dict(benchmark.scoring.intervals(scored))
         else:
-            each = parts(
-                scored.units,
-                lambda sums: figures_of(benchmark, sums),
-                having(benchmark, scored.units),
-            )
+            has = counted_mask(benchmark, scored.units)
+            parts_of_units = parts(scored.units, partial(figures_of, benchmark), has)
             ends = {}
-            for metric, part in zip(metrics.values(), each.T, strict=False):
+            for metric, part in zip(metrics.values(), parts_of_units.T, strict=False):
                 strata = [moments(part)]
-                ends[metric.name] = with_mark(
-                    interval(scored.figures[metric.name], strata, metric.bounds), strata
-                )
+                bounds_95 = interval(scored.figures[metric.name], strata, metric.bounds)
+                ends[metric.name] = with_mark(bounds_95, strata)
+
         return {
             name: Value.of(scored.figures[name], ends.get(name), users[name]) for name in metrics
         }
@@ -234,6 +258,7 @@ class Scorer:
         """Return the lowest and highest mean of each metric over all plays, of which some are
         missing."""
         columns = zip(self.benchmark.metrics, *totals.played.tolist(), strict=True)
+
         return {
             metric.name: bounds(metric, total / count if count else 0.0, count, max(0, missing))
             for metric, total, count in columns
@@ -247,6 +272,7 @@ class Scorer:
             value = values[metrics[name].ranked_by or name] if name in metrics else Value(None)
             if value.ci95 and value.users and not value.approximate:
                 differences[name] = detectable(value.ci95, value.users)
+
         return differences
 
     def _repeats(self, totals: Totals, run: RunFacts) -> reports.Repeats:
@@ -259,11 +285,20 @@ class Scorer:
         section = reports.Repeats(run.repeats, run.expected_plays or 0, totals.plays)
         if not blocks:
             return section
-        each = [
-            influences(benchmark, totals.total, rows, repeats, totals.users)
-            for rows, repeats in blocks
-        ]
-        values = np.concatenate(each)
+
+        values_of_blocks = []
+        for rows, repeats in blocks:
+            values_of_blocks.append(
+                influences(
+                    benchmark,
+                    totals.total,
+                    rows,
+                    repeats,
+                    totals.users,
+                )
+            )
+
+        values = np.concatenate(values_of_blocks)
         repeats = np.concatenate([repeats for _, repeats in blocks])
         users = np.repeat(np.arange(len(repeats)), repeats)
         names = list(metrics_of(benchmark))
@@ -273,6 +308,7 @@ class Scorer:
             variances = components(values[:, place], users) if place < values.shape[1] else None
             if variances is not None:
                 section.components[name] = reports.Component.of(variances)
+
         return section
 
     def _with_sections(self, report: Report, scored: Scored) -> tuple[Report, Mapping[str, bytes]]:
@@ -285,20 +321,23 @@ class Scorer:
             levels = {
                 name: np.ravel(level).tolist() for name, level in scoring.chance(scored).items()
             }
-            if not all(
-                name in report.values and all(map(math.isfinite, level))
-                for name, level in levels.items()
-            ):
+            has_finite = all(map(math.isfinite, chain.from_iterable(levels.values())))
+            if not has_finite or not levels.keys() <= report.values.keys():
                 raise ValueError(
                     f"chance: expected finite numbers of declared metrics, got {in_brief(levels)}"
                 )
+
+            chance, chance_error = {}, {}
+            for name, level in levels.items():
+                chance[name] = float(level[0])
+                if len(level) > 1:
+                    chance_error[name] = float(level[1])
+
             report = msgspec.structs.replace(
                 report,
                 details=details,
-                chance={name: float(level[0]) for name, level in levels.items()},
-                chance_error={
-                    name: float(level[1]) for name, level in levels.items() if len(level) > 1
-                },
+                chance=chance,
+                chance_error=chance_error,
                 bias={name: float(value) for name, value in scoring.bias(scored).items()},
             )
             scored = replace(scored, report=report)
@@ -312,6 +351,7 @@ def _counted(names_of: Callable[[JSON], Iterable[str]], records: Sequence[JSON])
     counts = Counter(name for record in records for name in names_of(record))
     for name in counts:
         text(name)
+
     return counts
 
 
@@ -325,18 +365,23 @@ def _spread(metrics: Sequence[Metric], rows: Array) -> Counts:
     metrics x bins."""
     spread = np.zeros((len(metrics), BINS), dtype=np.int64)
     for place, metric in enumerate(metrics):
-        if ends := _ends(metric):
+        ends = _ends(metric)
+        if ends:
+            low, high = ends
             values = rows[:, place]
-            bins = (values[~np.isnan(values)] - ends[0]) / (ends[1] - ends[0]) * BINS
-            bins = np.round(
-                bins, 9
-            )  # a value on an edge is in the bin above it: 0.1 - 1 is not quite -0.9
+            bins = (values[~np.isnan(values)] - low) / (high - low) * BINS
+            # A value on an edge is in the bin above it: 0.1 - 1 is not quite -0.9.
+            bins = np.round(bins, 9)
             spread[place] = np.bincount(np.clip(bins, 0, BINS - 1).astype(np.int64), minlength=BINS)
+
     return spread
 
 
 def bounds(
-    metric: Metric, mean: float, count: float, missing: int
+    metric: Metric,
+    mean: float,
+    count: float,
+    missing: int,
 ) -> tuple[float | None, float | None]:
     """Return the lowest and highest mean once `missing` more values are there; None where the
     metric has no bound."""

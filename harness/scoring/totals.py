@@ -19,7 +19,11 @@ class Summed(Protocol):
     def __add__(self, other: Self, /) -> Self: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(
+    frozen=True,
+    slots=True,
+    eq=False,
+)
 class Blocks:
     """Rows of blocks of users, in order: `count` of them, dropped as soon as these are more than
     `limit`."""
@@ -42,7 +46,11 @@ class Blocks:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(
+    frozen=True,
+    slots=True,
+    eq=False,
+)
 class Totals:
     """Scores of `users` with so many `plays`: records, one for each repeat of a user.
 

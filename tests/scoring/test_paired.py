@@ -84,9 +84,9 @@ def test_exact_p_value_is_scipys_where_all_swaps_can_be_listed(seed: int) -> Non
         (a, b), mean_difference, permutation_type="samples", n_resamples=256
     )
     swaps = swapped_all([means(a, b)], MEANS, np.random.default_rng(0), 256)
-    assert swaps.whole and swaps.differences.shape == (1, 256, 1)
+    assert swaps.is_complete and swaps.differences.shape == (1, 256, 1)
     assert (
-        p_value(swaps.differences[0, :, 0], float(a.mean() - b.mean()), swaps.whole)
+        p_value(swaps.differences[0, :, 0], float(a.mean() - b.mean()), swaps.is_complete)
         == theirs.pvalue
     )
 
@@ -101,9 +101,9 @@ def test_random_swaps_come_close_to_all_of_them() -> None:
         for number in (65_536, 5_000)
     )
     p, estimate = (
-        p_value(found.differences[0, :, 0], observed, found.whole) for found in (exact, some)
+        p_value(found.differences[0, :, 0], observed, found.is_complete) for found in (exact, some)
     )
-    assert exact.whole and not some.whole
+    assert exact.is_complete and not some.is_complete
     assert p is not None and estimate == pytest.approx(p, abs=4 * math.sqrt(p / 5_000))
 
 
@@ -130,7 +130,7 @@ def test_max_t_of_one_figure_is_its_p_value_and_no_figure_gains_from_others() ->
     others nothing."""
     rng = np.random.default_rng(6)
     swaps, observed = rng.normal(size=(300, 2)), np.array([1.5, 2.5])
-    alone = [p_value(swaps[:, figure], observed[figure], whole=False) for figure in (0, 1)]
+    alone = [p_value(swaps[:, figure], observed[figure], is_complete=False) for figure in (0, 1)]
     assert [max_t(swaps[:, [figure]], observed[[figure]], False)[0] for figure in (0, 1)] == alone
     both = max_t(swaps, observed, False)
     assert all(p >= (one or 0) for p, one in zip(both, alone, strict=True))
@@ -333,7 +333,7 @@ def test_swaps_of_several_strata_are_drawn_apart_and_shown_apart() -> None:
     times each."""
     pairs = [means([1.0, 0.5], [0.0, 0.0]), means([0.25, 0.0], [0.0, 0.125])]
     swaps = swapped_all(pairs, MEANS, np.random.default_rng(0), 16)
-    assert swaps.whole
+    assert swaps.is_complete
     first = np.sort(swaps.differences[0, :, 0])
     np.testing.assert_allclose(first, np.repeat([-0.75, -0.25, 0.25, 0.75], 4))
     assert len({tuple(column) for column in swaps.differences[:, :, 0].T.round(9).tolist()}) == 16
@@ -345,7 +345,7 @@ def test_identical_sides_differ_nowhere() -> None:
     pair = means(values, values)
     swaps = swapped_all([pair], MEANS, np.random.default_rng(0), 100)
     assert interval(0.0, [moments(effects(pair, MEANS)[:, 0])]) is None
-    assert p_value(swaps.differences[0, :, 0], 0.0, swaps.whole) == 1.0
+    assert p_value(swaps.differences[0, :, 0], 0.0, swaps.is_complete) == 1.0
     assert alike(pair, np.array([[True, True]])).all()
 
 
@@ -353,7 +353,7 @@ def test_one_user_has_no_interval() -> None:
     """One user says nothing of how users differ; swapping it gives p = 1."""
     pair = means([1.0], [0.0])
     swaps = swapped_all([pair], MEANS, np.random.default_rng(0), RESAMPLES)
-    assert p_value(swaps.differences[0, :, 0], 1.0, swaps.whole) == 1.0
+    assert p_value(swaps.differences[0, :, 0], 1.0, swaps.is_complete) == 1.0
     assert effects(pair, MEANS)[0, 0] == 1.0
     assert interval(1.0, [moments(effects(pair, MEANS)[:, 0])]) is None
 
@@ -364,7 +364,7 @@ def test_a_figure_that_nobody_has_is_undefined_and_never_0() -> None:
     observed = float(pair.difference(MEANS)[0])
     assert math.isnan(observed)
     swaps = swapped_all([pair], MEANS, np.random.default_rng(0), 50)
-    assert p_value(swaps.differences[0, :, 0], observed, swaps.whole) is None
+    assert p_value(swaps.differences[0, :, 0], observed, swaps.is_complete) is None
     assert np.isnan(effects(pair, MEANS)).all()
 
 
@@ -409,7 +409,9 @@ def test_a_ratio_of_runs_that_err_differently_is_rejected_in_5_of_100() -> None:
             variance(pair, np.zeros((1, users)), ratio)[0, 0] ** 0.5,
         )
         under, errors = swaps.differences[0, :, 0], swaps.variances[0, :, 0] ** 0.5
-        rejected["plain"] += (p_value(under, real, swaps.whole) or 0) < 0.05
-        rejected["studentised"] += (p_value(under / errors, real / error, swaps.whole) or 0) < 0.05
+        rejected["plain"] += (p_value(under, real, swaps.is_complete) or 0) < 0.05
+        rejected["studentised"] += (
+            p_value(under / errors, real / error, swaps.is_complete) or 0
+        ) < 0.05
     assert rejected["plain"] > 45
     assert 6 <= rejected["studentised"] <= 26

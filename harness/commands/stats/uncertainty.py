@@ -33,7 +33,7 @@ from harness.scoring.bootstrap import Array
 from harness.scoring.differences import Side, Stratum, worse_than_best
 from harness.scoring.intervals import interval, is_approximate, moments, parts
 from harness.scoring.reports import Value
-from harness.scoring.rows import having
+from harness.scoring.rows import counted_mask
 from harness.scoring.scorer import ROWS_LIMIT
 from harness.store.files import RunFiles
 from harness.store.manifest import load
@@ -143,9 +143,9 @@ def _read(report: RunReport, results: Path) -> _RunRecords:
 
     benchmark = figures.benchmark
     ranking = [metric.ranked_by or metric.name for metric in benchmark.metrics]
-    as_given = parts(side.given, figures.given, having(benchmark, side.given))
+    as_given = parts(side.given, figures.given, counted_mask(benchmark, side.given))
     contributions = side.contributions
-    that_rank = parts(contributions, figures.values, having(benchmark, contributions))
+    that_rank = parts(contributions, figures.values, counted_mask(benchmark, contributions))
     by_name = dict(zip(ranking, that_rank.T, strict=True))
     by_name |= zip(figures.names, as_given.T, strict=True)
     # Of many runs, what is not needed is much memory.
