@@ -180,7 +180,7 @@ def test_request_that_does_not_fit_waits_for_what_others_give_back() -> None:
         stage = Provider({50: (20, 10), 90: (50, 20), 10: (5, 5)}, random.Random(1), 0.0)
         limiter = Limiter(Slots(FixedControl(4), virtual.now))
         caller = Caller(stage, limiter, Limits(0, 900.0), probe=b"?", clock=virtual.now)
-        caller.trying = metered(caller, made, caller.trying, print)
+        caller.make_attempt = metered(caller, made, caller.make_attempt, print)
         tries = [
             asyncio.create_task(caller.complete(bytes(size), 1, "u", nobody))
             for size in (50, 90, 10)
@@ -216,7 +216,7 @@ def test_probe_counts_by_its_own_usage_and_teaches_nothing() -> None:
 
         limiter = Limiter(Slots(FixedControl(4), virtual.now))
         caller = Caller(Failing(), limiter, Limits(8, 900.0), probe=bytes(1), clock=virtual.now)
-        caller.trying = metered(caller, made, caller.trying, print)
+        caller.make_attempt = metered(caller, made, caller.make_attempt, print)
         await caller.complete(bytes(50), 1, "u", nobody)
         assert (made.spent, made.budget.reserved, limiter.in_flight) == (
             Decimal(2 + 30),
@@ -383,7 +383,7 @@ def played(
         caller = Caller(
             provider, limiter, limits, probe=b"?", clock=virtual.now, sleep=asyncio.sleep, rng=rng
         )
-        caller.trying = metered(caller, ledger, caller.trying, print)
+        caller.make_attempt = metered(caller, ledger, caller.make_attempt, print)
         prepare(caller)
         await asyncio.gather(*[ask(caller, size) for size in sizes])
 

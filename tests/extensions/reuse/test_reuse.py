@@ -252,7 +252,7 @@ def test_reply_that_cannot_be_used_is_reused_as_often_as_it_came(case: Case) -> 
 def test_its_value_is_completed_with_names_of_runs() -> None:
     from harness.commands import completion
 
-    commands: Any = completion.whole()._subparsers
+    commands: Any = completion.full_parser()._subparsers
     [choices] = [action.choices for action in commands._group_actions]
     for name in ("run", "resume"):
         [action] = [one for one in choices[name]._actions if "--reuse" in one.option_strings]
