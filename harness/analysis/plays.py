@@ -131,20 +131,22 @@ async def transcript(
 
 
 def conversation(exchanges: Sequence[Exchange]) -> Iterator[list[Block]]:
-    """Yield each request with its reply. Messages that continue the conversation before are left
-    out."""
-    previous: tuple[Message, ...] = ()
+    """Yield each request with its reply. Messages that continue the conversation before, with the
+    same role, are left out."""
+    previous_of_roles: dict[str, tuple[Message, ...]] = {}
     for number, exchange in enumerate(exchanges, 1):
-        messages = exchange.request.messages
+        messages, role = exchange.request.messages, exchange.request.role
+        previous = previous_of_roles.get(role, ())
         same = 0
         while same < min(len(previous), len(messages)) and previous[same] == messages[same]:
             same += 1
-        blocks: list[Block] = [Heading(f"Request {number} of {len(exchanges)}")]
+        to_role = f", to the {role}" if role else ""
+        blocks: list[Block] = [Heading(f"Request {number} of {len(exchanges)}{to_role}")]
         if same:
             blocks.append(Paragraph(f"{plural(same, 'message')} as before."))
         blocks += [Quote(message.role, message.text) for message in messages[same:]]
         yield [*blocks, *quotes(exchange.completion, "reply")]
-        previous = *messages, exchange.completion.as_message()
+        previous_of_roles[role] = (*messages, exchange.completion.as_message())
 
 
 @contextmanager

@@ -359,3 +359,16 @@ def test_models_in_two_currencies_have_a_cost_each_and_no_sum(place: Place) -> N
     place.harness("status")
     place.harness("stats", "w", "--format", "csv")
     place.harness("report", "w")
+
+
+def test_show_says_to_whom_each_request_went(place: Place) -> None:
+    """Model and judge are two conversations."""
+    place.run("--limit", "1")
+    shown = place.harness("show", "w", place.records[0]["user_id"], "--tasks-dir", place.tasks)
+    assert "Request 1 of 2\n" in shown and "Request 2 of 2, to the judge" in shown
+
+
+def test_workers_refuse_roles_before_anything_is_sent(place: Place) -> None:
+    refused = place.harness.refused(*place.words("--engine", "ray"))
+    assert "plays no benchmark with roles (judge)" in refused
+    assert place.writers.bodies == place.judges.bodies == []
