@@ -47,7 +47,7 @@ def tuning_of(plans: Sequence[Plan]) -> defaults.Tuning:
 
 def with_roles(plans: Sequence[Plan]) -> list[Plan]:
     """Return the plans, each followed by those of its roles."""
-    return [plan for own in plans for plan in (own, *own.roles.values())]
+    return [plan for model_plan in plans for plan in (model_plan, *model_plan.roles.values())]
 
 
 def sockets(plans: Sequence[Plan]) -> tuple[int, int]:
@@ -55,22 +55,22 @@ def sockets(plans: Sequence[Plan]) -> tuple[int, int]:
     `admit_sockets`."""
     plans = with_roles(plans)
     grouped = [[plans[place] for place in places] for places in group(plans)]
-    most = [tuning_of(one).most for one in grouped]
-    servers = [len({host for plan in one for host in plan.hosts}) for one in grouped]
-    return sum(map(operator.mul, most, servers)), max(most)
+    largest = [tuning_of(sharing).most for sharing in grouped]
+    servers = [len({host for plan in sharing for host in plan.hosts}) for sharing in grouped]
+    return sum(map(operator.mul, largest, servers)), max(largest)
 
 
-def admit_sockets(connections: int, most: int) -> None:
+def admit_sockets(connections: int, largest: int) -> None:
     """Raise this process's limit of open files to what the connections need. Raise `MachineError`
     if it is too low.
 
-    `most` is the largest concurrency of an account.
+    `largest` is the largest concurrency of an account.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + defaults.OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
         if hard != resource.RLIM_INFINITY and hard < needed:
-            share = (hard - defaults.OTHER_FILES) * most // connections
+            share = (hard - defaults.OTHER_FILES) * largest // connections
             fewer = (
                 f"take --concurrency {share} (for auto: --auto-ceiling)"
                 if share > 0
@@ -155,20 +155,20 @@ async def open_runners(
 ) -> list[RunnerT]:
     """Return a runner of this class for each spec; open what they need, for as long as `held` is
     open. Raise `MachineError` if there can be too few connections."""
-    admit_sockets(*sockets([one.plan for one in runner_specs]))
+    admit_sockets(*sockets([spec.plan for spec in runner_specs]))
     clients, runners = Clients(), []
-    for one in runner_specs:
-        plan = one.plan
-        findings = EndpointFindings(one.runs, time.monotonic)
+    for spec in runner_specs:
+        plan = spec.plan
+        findings = EndpointFindings(spec.runs, time.monotonic)
         open_caller = partial(_open_caller, clients=clients, findings=findings, held=held)
-        caller, where = await open_caller(plan, one.account)
+        caller, where = await open_caller(plan, spec.account)
         roles = {}
         for role, role_plan in plan.roles.items():
-            roles[role], _ = await open_caller(role_plan, one.roles[role], role=role)
+            roles[role], _ = await open_caller(role_plan, spec.roles[role], role=role)
         runner_plan = RunnerPlan(
             plan.name,
             plan.selection["sample_seed"],
-            one.account.tuning.concurrency,
+            spec.account.tuning.concurrency,
             plan.tuning.durability == "power",
             plan.terms.allow_invalid or plan.found is None,
         )

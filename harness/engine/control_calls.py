@@ -76,8 +76,8 @@ def connected(files: RunFiles, seconds: float = SECONDS) -> Iterator[ControlConn
                 connection.connect(address)
         except (OSError, ValueError) as error:
             why = f" ({error.strerror})" if isinstance(error, PermissionError) else ""
-            words = f"is not being played on this machine by you{why}"
-            raise BadInput(f"{name} {words}: `harness status` shows the state of runs") from None
+            what = f"is not being played on this machine by you{why}"
+            raise BadInput(f"{name} {what}: `harness status` shows the state of runs") from None
         if peer(connection) != os.geteuid():
             raise BadInput(f"{name}: the process at {path} is another user's")
         with connection.makefile("rb") as answers:

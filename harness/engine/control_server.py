@@ -44,7 +44,7 @@ REQUEST_MOST = 1 << 12
 """Bytes of a request."""
 IDLE_SECONDS = 60.0
 """How long a connection may say nothing."""
-LIMITS = {
+SETTABLE = {
     one.name: one
     for one in options_of(options.PlayOptions)
     if one.name in ("concurrency", "rpm", "tpm")
@@ -98,15 +98,15 @@ class _Control:
 
     def _answer(self, runner: ModelRunner, line: bytes) -> JSON:
         try:
-            asked: Any = orjson.loads(line)
-            match asked["do"]:
+            request: Any = orjson.loads(line)
+            match request["do"]:
                 case "snapshots":
                     made: object = msgspec.to_builtins(self.snapshots)
                     return {"process": os.getpid(), "snapshots": made}
                 case "set":
                     return self._set(
                         runner,
-                        {name: asked[name] for name in LIMITS if asked.get(name) is not None},
+                        {name: request[name] for name in SETTABLE if request.get(name) is not None},
                     )
                 case "stop":
                     return _stop(runner)
@@ -116,9 +116,9 @@ class _Control:
             return {"refused": str(error)}
         return {"refused": "not understood"}
 
-    def _set(self, runner: ModelRunner, words: Mapping[str, str]) -> JSON:
+    def _set(self, runner: ModelRunner, texts: Mapping[str, str]) -> JSON:
         """Change limits; each is text, as `run` takes it."""
-        changes = {name: LIMITS[name].value(text) for name, text in words.items()}
+        changes = {name: SETTABLE[name].value(text) for name, text in texts.items()}
         changes = {name: None if value == AUTO else value for name, value in changes.items()}
         if runner.ending is not None or runner.over:
             return {"refused": "the run is ending"}
@@ -128,7 +128,9 @@ class _Control:
             return {"refused": "its requests go in batches, which have no such limits"}
         self._runners = _change_limits(self._runners, runner, changes)
         mine = runner.caller.limiter.slots
-        sharing = [one.progress.name for one in self._runners if one.caller.limiter.slots is mine]
+        sharing = [
+            other.progress.name for other in self._runners if other.caller.limiter.slots is mine
+        ]
         return {
             "limit": mine.limit,
             "runs": sharing,
@@ -148,10 +150,14 @@ def _change_limits(
     `MachineError` for limits that parts or this machine cannot have; then nothing has changed.
     """
     slots = runner.caller.limiter.slots
-    sharing = [one for one in playing if one.caller.limiter.slots is slots]
+    sharing = [
+        user_of_slots for user_of_slots in playing if user_of_slots.caller.limiter.slots is slots
+    ]
     changed = {
-        one: replace(playing[one], tuning=replace(playing[one].tuning, **changes))
-        for one in sharing
+        user_of_slots: replace(
+            playing[user_of_slots], tuning=replace(playing[user_of_slots].tuning, **changes)
+        )
+        for user_of_slots in sharing
     }
     plans = {**playing, **changed}
     tuning = tuning_of(list(changed.values()))
@@ -160,8 +166,8 @@ def _change_limits(
         slots.control = control_of(tuning, slots.limit)
     if changes.keys() & {"rpm", "tpm"}:
         slots.rates = rates_of(tuning)
-    for one in sharing:
-        one.limits_changed(tuning.concurrency, changes)
+    for user_of_slots in sharing:
+        user_of_slots.limits_changed(tuning.concurrency, changes)
     slots.pump()
     slots.wake()
     return plans
@@ -171,10 +177,10 @@ async def _log_progress(runner: ModelRunner, control: _Control) -> None:
     """Log how far a runner's runs are, for curves, until it is over."""
     while not runner.over:
         await anyio.sleep(PROGRESS_SECONDS)
-        mine = next((one for one in control.snapshots if one.name == runner.progress.name), None)
+        mine = next((item for item in control.snapshots if item.name == runner.progress.name), None)
         if mine is None or runner.over:
             continue
-        subsets: dict[str, SubsetProgress] = {one.subset: one for one in mine.subsets}
+        subsets: dict[str, SubsetProgress] = {item.subset: item for item in mine.subsets}
         for run in runner.runs:
             if subset := subsets.get(run.store.files.subset):
                 run.store.event(
@@ -190,7 +196,7 @@ async def _log_progress(runner: ModelRunner, control: _Control) -> None:
                     else [round(seconds, 3) for seconds in mine.latency],
                     limit=mine.limit,
                     in_flight=mine.in_flight,
-                    cost={one.currency: str(one.amount) for one in mine.cost},
+                    cost={item.currency: str(item.amount) for item in mine.cost},
                 )
 
 
@@ -223,9 +229,9 @@ async def _listener(
         with short(path) as address:
             _remove_dead(path)
             listening.bind(address)
-        made = os.lstat(path)
+        bound = os.lstat(path)
         try:
-            if stat.S_IMODE(made.st_mode) != 0o600:
+            if stat.S_IMODE(bound.st_mode) != 0o600:
                 os.chmod(path, 0o600, follow_symlinks=False)  # noqa: PTH101, a method of Path is refused in a coroutine
             server = await asyncio.start_unix_server(checked, sock=listening, limit=REQUEST_MOST)
             try:
@@ -234,7 +240,7 @@ async def _listener(
                 server.close()
         finally:
             with suppress(OSError):
-                if os.path.samestat(os.lstat(path), made):
+                if os.path.samestat(os.lstat(path), bound):
                     os.unlink(path)  # noqa: PTH108, as above
 
 

@@ -37,13 +37,17 @@ def index_file(
         return tasks.outline(benchmark, line, where, subset)
 
     kind = f"{benchmark.name} {subset} {tasks.version(benchmark)}"
-    part, repeats = (slice_of(selection), selection.get("repeats", 1)) if selection else (WHOLE, 1)
+    tasks_slice, repeats = (
+        (slice_of(selection), selection.get("repeats", 1)) if selection else (WHOLE, 1)
+    )
     cache = results / defaults.INDEX_FOLDER
-    return open_index(path, kind, measured, cache, benchmark.task_files.key_field, part, repeats)
+    return open_index(
+        path, kind, measured, cache, benchmark.task_files.key_field, tasks_slice, repeats
+    )
 
 
 def write_report(
-    files: RunFiles, report: Report, more: Mapping[str, bytes], disk: Disk = DISK
+    files: RunFiles, report: Report, other_files: Mapping[str, bytes], disk: Disk = DISK
 ) -> None:
     """Write a report as JSON and as text, and the benchmark's files that belong to it.
 
@@ -59,8 +63,8 @@ def write_report(
         atomic.set_aside_any(files.pages, stamp(), disk)
     atomic.write(path, data, disk=disk)
     atomic.write(files.report("txt"), text.rendered(list(text_blocks(report))).encode(), disk=disk)
-    for name, made in more.items():
-        atomic.write(files.folder / name, made, disk=disk)
+    for name, content in other_files.items():
+        atomic.write(files.folder / name, content, disk=disk)
 
 
 def now() -> str:

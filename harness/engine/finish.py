@@ -57,7 +57,7 @@ class ReportScores:
     def report(self, facts: RunFacts, *others: ReportScores) -> tuple[Report, Mapping[str, bytes]]:
         """Return the report, of the users of `others` too, and the benchmark's files that belong to
         it by name."""
-        merged = reduce(self._scorer.merge, [other.flush() for other in others], self.flush())
+        merged = reduce(self._scorer.merge, [scores.flush() for scores in others], self.flush())
         return self._scorer.report(merged, facts)
 
     def _with_task(self, record: Record) -> Record:
@@ -138,8 +138,8 @@ def facts(run: Run, name: str) -> RunFacts:
 def _notes(run: Run) -> Iterator[str]:
     manifest, selection = run.manifest, run.manifest.selection
     task = run.task(0)
-    if words := remark(run.benchmark, task):
-        yield words
+    if sentence := remark(run.benchmark, task):
+        yield sentence
     yield from _about_roles(run)
     for change in manifest.provenance.get("allowed", ()):
         if not change.startswith("roles"):
@@ -161,8 +161,8 @@ def _notes(run: Run) -> Iterator[str]:
     for name in used:
         # Requests were sent differently from the settings: the endpoint takes them in no other way.
         if name in QUIRKS:
-            words = QUIRKS[name].sentence
-            yield f"{words[0].upper()}{words[1:]}."
+            sentence = QUIRKS[name].sentence
+            yield f"{sentence[0].upper()}{sentence[1:]}."
     for extension in extensions():
         yield from extension.notes(manifest)
 

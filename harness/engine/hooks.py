@@ -93,10 +93,10 @@ class Hooks:
 def extend(runner: ModelRunner, hooks: Sequence[Hooks]) -> None:
     """Let extensions take part in a runner, before its first user starts. The last one is
     outermost."""
-    for one in hooks:
-        runner.settle = one.wrap_settle(runner.settle)
-        runner.send = one.wrap_send(runner.send)
+    for extension in hooks:
+        runner.settle = extension.wrap_settle(runner.settle)
+        runner.send = extension.wrap_send(runner.send)
         for role, caller in runner.callers.items():
-            caller.make_attempt = one.wrap_attempt(runner, role, caller.make_attempt)
-        if task := one.runner_task(runner):
+            caller.make_attempt = extension.wrap_attempt(runner, role, caller.make_attempt)
+        if task := extension.runner_task(runner):
             runner.tasks.append(task)

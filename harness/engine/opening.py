@@ -68,17 +68,19 @@ NOT_REPORTED = {
 def open_indexes(plans: Sequence[Plan], held: ExitStack) -> dict[str, dict[str, TaskIndex]]:
     """Return the indexes of each plan's tasks, by its name and subset: every file is validated to
     its last line before anything else. Runs of several models share them."""
-    found: dict[tuple[object, ...], TaskIndex] = {}
-    opened: dict[str, dict[str, TaskIndex]] = {}
+    indexes: dict[tuple[object, ...], TaskIndex] = {}
+    by_plan: dict[str, dict[str, TaskIndex]] = {}
     for plan in plans:
-        version, opened[plan.name] = tasks.version(plan.benchmark), {}
+        version, by_plan[plan.name] = tasks.version(plan.benchmark), {}
         for subset, path in plan.tasks.items():
             key = plan.benchmark.name, version, subset, path, plan.repeats, slice_of(plan.selection)
-            if key not in found:
-                found[key] = index_file(plan.benchmark, subset, path, plan.results, plan.selection)
-                held.callback(found[key].close)
-            opened[plan.name][subset] = found[key]
-    return opened
+            if key not in indexes:
+                indexes[key] = index_file(
+                    plan.benchmark, subset, path, plan.results, plan.selection
+                )
+                held.callback(indexes[key].close)
+            by_plan[plan.name][subset] = indexes[key]
+    return by_plan
 
 
 def open_sessions(
@@ -153,11 +155,11 @@ def _manifest(
 ) -> Manifest:
     """Return the manifest of this session by itself, with the quirks that are known of its
     endpoint, and the counts of extensions."""
-    before: JSON = {**old.provenance} if old else {}
-    quirks = _known_quirks(plan, before)
+    earlier_provenance: JSON = {**old.provenance} if old else {}
+    quirks = _known_quirks(plan, earlier_provenance)
     provenance: JSON = {**plan.provenance(), "quirks": quirks, "quirks_used": quirks}
     for role, role_plan in plan.roles.items():
-        role_before = before.get("roles", {}).get(role, {})
+        role_before = earlier_provenance.get("roles", {}).get(role, {})
         provenance["roles"][role]["quirks"] = _known_quirks(role_plan, role_before)
     if source := fetched.load(plan.benchmark.folder).last(index.sha256):
         provenance["data_set"] = {"name": source.data_set, "commit": source.commit}
@@ -175,12 +177,12 @@ def _manifest(
     )
 
 
-def _known_quirks(plan: Plan, before: Mapping[str, Any]) -> list[str]:
-    """Return the quirks that are known of a plan's endpoint: `before` is what was recorded of it in
-    the session before."""
+def _known_quirks(plan: Plan, recorded: Mapping[str, Any]) -> list[str]:
+    """Return the quirks that are known of a plan's endpoint: `recorded` is what was recorded of it
+    in the session before."""
     known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
-    if before.get("endpoint") == plan.endpoint:
-        known |= QUIRKS.keys() & set(before.get("quirks", ()))
+    if recorded.get("endpoint") == plan.endpoint:
+        known |= QUIRKS.keys() & set(recorded.get("quirks", ()))
     return sorted(known - unwanted(plan.benchmark.asking.needs_schema))
 
 
@@ -194,9 +196,9 @@ def _open_run(
         _go_on(run, old, emit)
     trusted.remember_code(run.manifest, os.environ)
     _set_price(plan, run, old)
-    for one in hooks:
-        run.store.rate = one.adjust_price(plan, run.store.rate)
-        one.update_manifest(plan, run.manifest, old)
+    for extension in hooks:
+        run.store.rate = extension.adjust_price(plan, run.store.rate)
+        extension.update_manifest(plan, run.manifest, old)
     if run.is_new:
         run.save()  # before any results: results without a manifest are another program's
     _open_files(plan, run, old, emit)
@@ -234,9 +236,9 @@ def _check_earlier(plan: Plan, run: Run, old: Manifest | None) -> None:
 
 def _go_on(run: Run, old: Manifest, emit: Emit) -> None:
     """Take up the manifest of the session before, and report what differs."""
-    for name, (before, after) in run.manifest.go_on(old).items():
+    for name, (earlier, present) in run.manifest.go_on(old).items():
         if NOT_REPORTED.isdisjoint(name.split(".")):
-            emit(Changed(run.label, name, before, after))
+            emit(Changed(run.label, name, earlier, present))
 
 
 def _set_price(plan: Plan, run: Run, old: Manifest | None) -> None:
@@ -264,10 +266,10 @@ def _open_files(plan: Plan, run: Run, old: Manifest | None, emit: Emit) -> None:
         tasks_changed = old.tasks["sha256"] != index.sha256
         truth_changed = old.tasks.get("truth", "") != run.manifest.tasks["truth"]
         run.changed = tasks_changed or truth_changed or store.outside() > 0
-        before = old.price_at(old.provenance["endpoint"])
+        earlier_price = old.price_at(old.provenance["endpoint"])
         price = run.manifest.price_at(run.manifest.provenance["endpoint"])
-        if before and (price is None or before not in (price, price.when_deferred)):
-            prices = before, price
+        if earlier_price and (price is None or earlier_price not in (price, price.when_deferred)):
+            prices = earlier_price, price
         if not len(run.remaining):
             if plan.price and plan.price.source == PRICE_OPTION:
                 prices = None

@@ -78,23 +78,23 @@ def recorded(benchmark: Benchmark, task: Task, played: Played, repeats: int = 1)
     metrics = _measured(benchmark, task, answer)
     with guarded(benchmark, f"{about}, record"):
         repairs = tuple(dict.fromkeys(played.chat.repairs))
-        made = benchmark.records.record(task, answer, metrics, played.outcome, repairs)
+        record = benchmark.records.record(task, answer, metrics, played.outcome, repairs)
     if benchmark.origin:  # its record may be its own, which nobody has tried
-        made = _saved(benchmark, f"{about}, record: the record", made)
-    if repeats > 1 and "repeat" in made:
+        record = _saved(benchmark, f"{about}, record: the record", record)
+    if repeats > 1 and "repeat" in record:
         raise BenchmarkError(
             f"benchmark {benchmark.name}, record: a run with repeats needs the name repeat"
         )
-    return {**made, "usage": played.chat.usage_data}
+    return {**record, "usage": played.chat.usage_data}
 
 
 def rescored(benchmark: Benchmark, task: Task, data: JSON) -> JSON:
     """Return a saved record with its values measured again. Raise `BadInput` for one of another
     shape."""
     with guarded(benchmark, f"user {task.key}, rescore"):
-        own = benchmark.records.rescore(task, data)
-    if own is not None:
-        return own
+        record = benchmark.records.rescore(task, data)
+    if record is not None:
+        return record
     with read_of(task.key):
         answer = data["answer"] if text(data["outcome"]) == VALID else None
     return {**data, "metrics": _measured(benchmark, task, answer)}
@@ -112,8 +112,8 @@ def _saved(benchmark: Benchmark, what: str, value: object) -> Any:
         return orjson.loads(orjson.dumps(value))
     except TypeError as error:
         if str(error).endswith(": coroutine"):
-            words = "holds a coroutine: an `await` is missing, most likely before a call of `chat`"
-            raise BenchmarkError(f"benchmark {benchmark.name}, {what} {words}") from None
+            hint = "holds a coroutine: an `await` is missing, most likely before a call of `chat`"
+            raise BenchmarkError(f"benchmark {benchmark.name}, {what} {hint}") from None
         raise BenchmarkError(
             f"benchmark {benchmark.name}, {what} cannot be kept as JSON ({error})"
         ) from None

@@ -43,21 +43,21 @@ def play(
     gc.freeze()
     try:
         with Signals() as signals, ExitStack() as held, ExitStack() as shown:
-            opening: OpenRunners = partial(open_runners, ModelRunner)
-            for one in hooks:
-                opening = one.wrap_open_runners(opening, held, say)
+            open_plans: OpenRunners = partial(open_runners, ModelRunner)
+            for item in hooks:
+                open_plans = item.wrap_open_runners(open_plans, held, say)
             observe = shown.enter_context(display())
-            made = runner_specs([(one.plan, one.unfinished) for one in sessions])
-            playing = partial(
-                _play, sessions, hooks, made, opening, observe, shown if finishing else None
+            specs = runner_specs([(item.plan, item.unfinished) for item in sessions])
+            play_async = partial(
+                _play, sessions, hooks, specs, open_plans, observe, shown if finishing else None
             )
             if run_async:
-                return run_async(playing)
+                return run_async(play_async)
             signals.listen()
             uvloop = (
                 find_spec("uvloop") is not None
             )  # where it cannot be installed, asyncio's own loop serves
-            anyio.run(playing, signals, backend_options={"use_uvloop": uvloop})
+            anyio.run(play_async, signals, backend_options={"use_uvloop": uvloop})
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end runners
         for session in sessions:
             if session.code is None:
@@ -70,15 +70,15 @@ def play(
 async def _play(
     sessions: Sequence[PlanSession],
     hooks: Sequence[Hooks],
-    made: Sequence[RunnerSpec],
-    opening: OpenRunners,
+    specs: Sequence[RunnerSpec],
+    open_plans: OpenRunners,
     observe: Callable[[Snapshots], None],
     shown: ExitStack | None,
     signals: Signals,
 ) -> None:
     """Play sessions. If there is a display (`shown`), finish those that end before others."""
     async with AsyncExitStack() as held:
-        session_of = dict(zip(await opening(made, held), sessions, strict=True))
+        session_of = dict(zip(await open_plans(specs, held), sessions, strict=True))
 
         async def ended(runner: ModelRunner, schedule: JSON, signalled: Signalled) -> None:
             session_of[runner].schedule = schedule
@@ -93,9 +93,9 @@ async def _play(
         runners, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
         plans = {runner: session.plan for runner, session in session_of.items()}
         observe = await held.enter_async_context(control_server.serving(plans, observe))
-        playing = LocalEngine(
+        engine = LocalEngine(
             runners, seed=seed, clock=time.monotonic, observe=observe, ended=ended, signals=signals
         )
-        await playing.run()
+        await engine.run()
         for runner, session in session_of.items():
-            session.schedule = playing.schedule(runner)
+            session.schedule = engine.schedule(runner)

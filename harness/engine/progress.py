@@ -46,27 +46,28 @@ class RecentRates:
             if now - second <= RATE_SECONDS or counts[0] - steps <= RATE_STEPS:
                 break
             history.popleft()
-        start, before = history[0]
+        start, earlier_counts = history[0]
         if now <= start:
             return 0.0, 0.0, 0.0
-        steps_rate, into, out = [
-            (count - earlier) / (now - start) for count, earlier in zip(counts, before, strict=True)
+        steps_rate, prompts, completions = [
+            (count - earlier) / (now - start)
+            for count, earlier in zip(counts, earlier_counts, strict=True)
         ]
-        return steps_rate, into, out
+        return steps_rate, prompts, completions
 
 
 class Warnings:
     """The last few different warnings, each with its last time and how often it came while it was
     kept."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, size: int) -> None:
+        self._size = size
         self._kept: dict[str, tuple[float, int]] = {}
 
     def add(self, now: float, text: str) -> None:
         _, times = self._kept.pop(text, (now, 0))
         self._kept[text] = now, times + 1
-        if len(self._kept) > self._most:
+        if len(self._kept) > self._size:
             del self._kept[next(iter(self._kept))]
 
     def recent(self, now: float) -> tuple[Warned, ...]:
@@ -92,13 +93,13 @@ class EndpointFindings:
         """Show a finding until newer ones replace it."""
         self.shown.add(self.clock(), text)
 
-    def learned(self, name: str, words: str, role: str = "") -> None:
+    def learned(self, name: str, phrase: str, role: str = "") -> None:
         """Save a quirk of the endpoint of a role, by default of the model under test, in the
-        manifests; `words` of the endpoint revealed it."""
+        manifests; `phrase` of the endpoint revealed it."""
         for run in self.runs:
             run.learned([name], role)
             run.save()
-        self.note("learned", f"{name}: {words}")
+        self.note("learned", f"{name}: {phrase}")
 
     def replica(self, detail: str) -> None:
         """Note that a replica was set aside, or is back."""
@@ -193,8 +194,8 @@ class Progress:
             return
         if self._caller.traffic.requests and not self._warned:
             self._warned = True
-            self._findings.note("no_answer", words := self._no_answer(now - self._started))
-            logger.warning("%s: %s", self.name, words)
+            self._findings.note("no_answer", warning := self._no_answer(now - self._started))
+            logger.warning("%s: %s", self.name, warning)
 
     def _note_stragglers(self) -> None:
         """Log each straggler once, and show once what can be done about them."""
@@ -246,9 +247,10 @@ class Progress:
         self.tick(self.lag)
         seconds = self._clock() - self._started
         slots = self._slots / max(1e-9, self._slots_since - self._started)
-        work = sum([each._work for each in (self, *others)])
+        work = sum([progress._work for progress in (self, *others)])
         bound = max(
-            work / slots if slots else 0.0, *[each._longest_chain for each in (self, *others)]
+            work / slots if slots else 0.0,
+            *[progress._longest_chain for progress in (self, *others)],
         )
         return {
             "seconds": round(seconds, 3),
@@ -417,15 +419,17 @@ class Progress:
         `steps` remain."""
         if (grown := self._growth(steps)) is None:
             return ()
-        before, more = (
-            {one.currency: one.amount for one in self._cost_before},
+        earlier, growth = (
+            {cost.currency: cost.amount for cost in self._cost_before},
             Decimal(f"{grown - 1:.6f}"),
         )
         return tuple(
             Money(
-                one.amount + (one.amount - before.get(one.currency, 0)) * more, one.currency, True
+                cost.amount + (cost.amount - earlier.get(cost.currency, 0)) * growth,
+                cost.currency,
+                True,
             )
-            for one in self._cost()
+            for cost in self._cost()
         )
 
     def _at_risk(self) -> AtRisk:

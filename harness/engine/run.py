@@ -327,7 +327,7 @@ def counted_cost(manifest: Manifest, bill: Bill) -> Cost | None:
     if not billed:
         return None
     if bill.total.requests or manifest.cost is None:
-        own = bill.at_places(billed) if manifest.role_models else bill
-        return own.cost(manifest.prices, sampling_again(manifest).most_completion)
+        billed_bill = bill.at_places(billed) if manifest.role_models else bill
+        return billed_bill.cost(manifest.prices, sampling_again(manifest).most_completion)
     counted = msgspec.convert(manifest.cost, Cost)
     return counted.at(manifest.prices[0]) if len(manifest.prices) == 1 else counted

@@ -274,10 +274,10 @@ class ModelRunner:
         self.progress.requested = requested
         for run in self.runs:
             run.change_limits(changes)
-        words = [
+        texts = [
             f"{name} {'auto' if value is None else f'{value:g}'}" for name, value in changes.items()
         ]
-        self.findings.note("limits", f"limits were changed: {', '.join(words)}")
+        self.findings.note("limits", f"limits were changed: {', '.join(texts)}")
 
     async def _settle(self, user: User, pending: PendingRequest) -> Completion:
         """Return the reply to a request that goes by the caller."""
@@ -495,12 +495,12 @@ class User:
             return run.store.event(
                 fault.kind, **self.about, detail=fault.detail, try_number=number, **billed
             )
-        which = {"request": request} if fault.may_count else {}
+        counted = {"request": request} if fault.may_count else {}
         details = {
             "kind": fault.kind,
             "detail": fault.detail,
             "try_number": number,
-            **which,
+            **counted,
             **billed,
         }
         run.store.event("retry", **self.about, **details)

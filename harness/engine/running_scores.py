@@ -106,14 +106,16 @@ class RunningScores:
             self._whole = self._whole + total
             return
         complete, defined = [], ~np.isnan(rows)
-        for record, values, there in zip(shard, np.where(defined, rows, 0.0), defined, strict=True):
-            before = self._open.pop(record.key, None)
-            self.users += before is None
-            row = _Row(values, there.astype(np.float64), 1)
+        for record, values, is_defined in zip(
+            shard, np.where(defined, rows, 0.0), defined, strict=True
+        ):
+            earlier = self._open.pop(record.key, None)
+            self.users += earlier is None
+            row = _Row(values, is_defined.astype(np.float64), 1)
             row = (
                 row
-                if before is None
-                else _Row(before.sums + values, before.defined + there, before.plays + 1)
+                if earlier is None
+                else _Row(earlier.sums + values, earlier.defined + is_defined, earlier.plays + 1)
             )
             if row.plays == self._repeats:
                 complete.append(row)
@@ -123,12 +125,12 @@ class RunningScores:
 
     def _total(self, rows: Iterable[_Row]) -> Array:
         """Return what users add to the figures."""
-        found = list(rows)
-        if not found:
+        user_rows = list(rows)
+        if not user_rows:
             return np.zeros(1)
         sums, counts = (
-            np.stack([row.sums for row in found]),
-            np.stack([row.defined for row in found]),
+            np.stack([row.sums for row in user_rows]),
+            np.stack([row.defined for row in user_rows]),
         )
         means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
         total: Array = expanded(self._scorer.benchmark, means).sum(axis=0)

@@ -79,7 +79,7 @@ class Schedule:
         self._next_longest = self._skip_started(self._longest, self._next_longest)
         return self._longest[self._next_longest]
 
-    def _skip_started(self, order: memoryview, at: int) -> int:
-        while at < len(order) and self._started[order[at]]:
-            at += 1
-        return at
+    def _skip_started(self, order: memoryview, place: int) -> int:
+        while place < len(order) and self._started[order[place]]:
+            place += 1
+        return place

@@ -167,18 +167,20 @@ class PlanSession:
             " report"
         )
         with memory_for(f"score {run.label}", later):
-            report, more = finish(
+            report, other_files = finish(
                 run,
                 plan.name,
                 self.runner is not None and self.runner.ending is not None,
                 signalled,
             )
             if not nothing:
-                write_report(files, report, more)
+                write_report(files, report, other_files)
         if not nothing:
-            made = Reported(files, report, plan.selection["sample_seed"], plan.benchmark, run.index)
-            self.reported.append(made)
-            self._emit(ReportMade(run.label, made))
+            reported = Reported(
+                files, report, plan.selection["sample_seed"], plan.benchmark, run.index
+            )
+            self.reported.append(reported)
+            self._emit(ReportMade(run.label, reported))
         run.save()
 
     def _ended(self, ending: HarnessError | None) -> int:

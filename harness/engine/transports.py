@@ -53,15 +53,15 @@ async def open_transport(
         await held.enter_async_context(client)
         clients.setdefault((account, address), client)
         opened.append((address.shown, client))
-    several = None
+    replicas = None
     if len(opened) > 1:
-        several = Replicas(opened, time.monotonic, findings.replica)
+        replicas = Replicas(opened, time.monotonic, findings.replica)
     transport = Adapted(
-        several or opened[0][1],
+        replicas or opened[0][1],
         frozenset(name for run in findings.runs for name in run.quirks(role)),
         tuning.stream,
         partial(findings.learned, role=role),
         frozenset(plan.sampling.extra_body),
         plan.benchmark.asking.needs_schema,
     )
-    return transport, several.where if several else lambda user: opened[0][0]
+    return transport, replicas.where if replicas else lambda user: opened[0][0]
