@@ -13,7 +13,7 @@ import pytest
 from harness.benchmark import Benchmark, Metric
 from harness.scoring.bootstrap import Array
 from harness.scoring.compared import Figures
-from harness.scoring.missing import Absent, Incomplete, sensitivity
+from harness.scoring.missing import Absent, IncompleteStratum, sensitivity
 from harness.scoring.paired import Pair
 from harness.store.log import decode_line, encode_line
 from tests.commands.compare.test_compare import Told, call, edit, entry, nothing, results, told
@@ -41,13 +41,13 @@ def absent(*values: float, failed: int = 0) -> Absent:
 def test_bounds_are_the_means_with_the_worst_and_the_best_values_of_missing_users() -> None:
     """Two users that both have, one of B alone, two of A alone: written out, and over two platforms
     their mean."""
-    one = Incomplete(Pair(rows(0.5, 0.75), rows(0.25, 0.5)), absent(0.5), absent(0.25, 1.0))
+    one = IncompleteStratum(Pair(rows(0.5, 0.75), rows(0.25, 0.5)), absent(0.5), absent(0.25, 1.0))
     a, b = 0.5 + 0.75 + 0.25 + 1.0, 0.25 + 0.5 + 0.5
     low, high = (a + 0 - b - 2) / 5, (a + 1 - b - 0) / 5
     found = sensitivity([one], FIGURES, SHARE)
     assert found is not None and (found["a"], found["b"]) == (1, 2)
     assert found["bounds"] == pytest.approx([low, high])
-    other = Incomplete(Pair(rows(0.5), rows(0.5)), absent(), absent())
+    other = IncompleteStratum(Pair(rows(0.5), rows(0.5)), absent(), absent())
     both = sensitivity([one, other], FIGURES, SHARE)
     assert both is not None and both["bounds"] == pytest.approx([low / 2, high / 2])
 
@@ -55,7 +55,9 @@ def test_bounds_are_the_means_with_the_worst_and_the_best_values_of_missing_user
 def test_failures_take_the_worst_value_of_the_metric() -> None:
     """One of A's two missing users failed: 0 of a share, and unknown where the worst value has no
     bound."""
-    one = Incomplete(Pair(rows(0.5, 0.75), rows(0.25, 0.5)), absent(0.5, 0.25, failed=1), absent())
+    one = IncompleteStratum(
+        Pair(rows(0.5, 0.75), rows(0.25, 0.5)), absent(0.5, 0.25, failed=1), absent()
+    )
     found, unbounded = (sensitivity([one], FIGURES, metric) for metric in (SHARE, DELAY))
     assert found is not None and found["failed"]["a"] == 1
     assert found["failed"]["difference"] == pytest.approx((0.5 + 0.75 - 0.25 - 0.5 - 0.5) / 3)
