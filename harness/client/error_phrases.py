@@ -10,19 +10,21 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import orjson
 
 PHRASES: dict[str, Any] = tomllib.loads(
     Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
 )
-FINISH_REASONS: dict[str, str] = {
-    theirs: ours for ours, words in PHRASES["finish_reasons"].items() for theirs in words
-}
-BASE_RESP: dict[int, int] = {
-    code: int(status) for status, codes in PHRASES["base_resp"].items() for code in codes
-}
+FINISH_REASONS: dict[str, str] = {}
+"""OpenAI's finish reason by that of another endpoint, in lower case."""
+for _reason, _equivalents in PHRASES["finish_reasons"].items():
+    FINISH_REASONS.update(dict.fromkeys(_equivalents, _reason))
+BASE_RESP: dict[int, int] = {}
+"""HTTP status by MiniMax's own code."""
+for _status, _codes in PHRASES["base_resp"].items():
+    BASE_RESP.update(dict.fromkeys(_codes, int(_status)))
 
 TOO_MANY_REQUESTED = re.compile(r"max_(?:completion_)?tokens\W.{0,40}too large(?:: (\d{1,15})\b)?")
 """A --max-tokens that no model allows: wrong parameters, even where the sentence goes on about the
@@ -52,56 +54,71 @@ def error_text(error: object) -> str:
     if type(error) is not dict:
         return ""
     inner = error.get("error")
-    said = inner if type(inner) is dict and inner else error
-    return one_line(", ".join(dict.fromkeys([*_of_error(said), *_of_relay(said)])))
+    if inner and type(inner) is dict:
+        error = inner
+    messages = [*_usual_messages(error), *_relay_messages(error)]
+    return one_line(", ".join(dict.fromkeys(messages)))
 
 
-def _of_error(error: dict[str, Any]) -> Iterator[str]:
+def _usual_messages(error: dict[str, Any]) -> Iterator[str]:
     """Yield the words of an error's members, in OpenAI's form and those of validators."""
     for name in MEMBERS:
         value = error.get(name)
         if name == "message":
             yield from _quotas(error)
-        if name == "param" and not (type(value) is str and PARAMETER.fullmatch(value)):
+        if name == "param" and not _is_parameter(value):
             continue
-        if value and type(value) in (str, int):
+        if type(value) is dict:
+            value = value.get("detail")
+        if type(value) is list:
+            yield from _validation_errors(value)
+        elif value and type(error[name]) in (str, int):
             yield str(value)
-        elif type(value) in (list, dict):
-            yield from _validation_errors(value.get("detail") if type(value) is dict else value)
 
 
-def _of_relay(error: dict[str, Any]) -> Iterator[str]:
+def _is_parameter(value: object) -> TypeGuard[str]:
+    return type(value) is str and PARAMETER.fullmatch(value) is not None
+
+
+def _relay_messages(error: dict[str, Any]) -> Iterator[str]:
     """Yield the words of members that only some have."""
-    if type(base := error.get("base_resp")) is dict:  # MiniMax
+    base = error.get("base_resp")
+    if type(base) is dict:  # MiniMax
         yield f"{base.get('status_code')}, {base.get('status_msg')}"
-    if (
-        type(metadata := error.get("metadata")) is dict
-    ):  # OpenRouter: its moderation, or the provider's own error
-        if "flagged_input" in metadata:
-            yield "input was flagged"
+    metadata = error.get("metadata")
+    if type(metadata) is not dict:
+        return
+    # OpenRouter: its moderation, or the provider's own error
+    if "flagged_input" in metadata:
+        yield "input was flagged"
+    if type(metadata.get("raw")) is str:
+        message = ""
         with suppress(ValueError):
-            if type(raw := metadata.get("raw")) is str and (words := error_text(orjson.loads(raw))):
-                yield words
+            message = error_text(orjson.loads(metadata["raw"]))
+        if message:
+            yield message
 
 
 def retry_delay(data: object) -> str | None:
     """Return the seconds to wait, as text, that an error of Google's names
     (`google.rpc.RetryInfo`); None without."""
-    error = data.get("error") if type(data) is dict else None
-    named = (each.get("retryDelay") for each in _details(error))
-    return next((delay.removesuffix("s") for delay in named if type(delay) is str), None)
+    if type(data) is not dict:
+        return None
+    for detail in _details(data.get("error")):
+        delay = detail.get("retryDelay")
+        if type(delay) is str:
+            return delay.removesuffix("s")
+    return None
 
 
 def _quotas(error: dict[str, Any]) -> list[str]:
     """Return the quotas that an error of Google's names (`google.rpc.QuotaFailure`), of a day alone
-    if there are any.
-
-    Its message has the same words for a limit a minute, which passes by itself, and for one a day.
-    """
-    named = [
-        one.get("quotaId") for each in _details(error) for one in _objects(each.get("violations"))
-    ]
-    quotas = [quota for quota in named if type(quota) is str and PARAMETER.fullmatch(quota)]
+    if there are any."""
+    quotas: list[str] = []
+    for detail in _details(error):
+        named = (violation.get("quotaId") for violation in _objects(detail.get("violations")))
+        quotas.extend(filter(_is_parameter, named))
+    # The message is the same for a limit a minute, which passes by itself, and for one a day.
     return [quota for quota in quotas if "PerDay" in quota] or quotas
 
 
@@ -110,36 +127,36 @@ def _details(error: object) -> list[dict[str, Any]]:
 
 
 def _objects(value: object) -> list[dict[str, Any]]:
-    return [each for each in value if type(each) is dict] if type(value) is list else []
+    return [item for item in value if type(item) is dict] if type(value) is list else []
 
 
-def _validation_errors(errors: object) -> list[str]:
-    """Return the place and message of the first errors of a validator (FastAPI, pydantic), without
+def _validation_errors(errors: list[Any]) -> Iterator[str]:
+    """Yield the place and message of the first errors of a validator (FastAPI, pydantic), without
     the quoted input."""
-    found = []
-    for each in errors[:3] if type(errors) is list else ():
-        if type(each) is dict and type(each.get("loc")) is list and type(each.get("msg")) is str:
-            place = ".".join(
-                str(step)
-                for step in each["loc"]
-                if type(step) is int or PARAMETER.fullmatch(str(step))
-            )
-            found.append(f"{place}: {each['msg']}")
-    return found
+    for error in _objects(errors[:3]):
+        location = error.get("loc")
+        message = error.get("msg")
+        if type(location) is list and type(message) is str:
+            steps = [
+                str(step) for step in location if type(step) is int or _is_parameter(str(step))
+            ]
+            yield f"{'.'.join(steps)}: {message}"
+
+
+def _path(location: list[Any]) -> str:
+    """Return the steps to a parameter, joined by dots, without those that may quote a text."""
+    steps = [str(step) for step in location if type(step) is int or _is_parameter(str(step))]
+    return ".".join(steps)
 
 
 def one_line(text: str) -> str:
-    """Return foreign words as a message shows them: printable, on one line, and not too long.
-
-    A word that the end would cut in two is left out, since a part of an echoed key would not be
-    recognised as one.
-    """
+    """Return foreign words as a message shows them: printable, on one line, and not too long."""
     line = "".join(filter(str.isprintable, " ".join(text.split())))
-    return (
-        line
-        if len(line) <= LONGEST_MESSAGE
-        else re.sub(r"[!-~]+\Z", "", line[:LONGEST_MESSAGE]) + "…"
-    )
+    if len(line) <= LONGEST_MESSAGE:
+        return line
+    # A word that the end would cut in two is left out, since a part of an echoed key would not be
+    # recognised as one.
+    return re.sub(r"[!-~]+\Z", "", line[:LONGEST_MESSAGE]) + "…"
 
 
 def searchable(text: str) -> str:
@@ -148,32 +165,33 @@ def searchable(text: str) -> str:
     return ECHOED_INPUT.split(text, maxsplit=1)[0].lower()
 
 
-def without_quotes(words: str, request: str) -> str:
+def without_quotes(message: str, request: str) -> str:
     """Remove what an error quotes of the request: a quoted post about an empty account must not be
     taken for one."""
-    return QUOTED.sub(lambda quote: "" if quote[1] and quote[1] in request else quote[0], words)
+    return QUOTED.sub(lambda quote: "" if quote[1] and quote[1] in request else quote[0], message)
 
 
-def says(topic: str, low: str) -> bool:
-    """Return whether `searchable` words have a phrase of this list of error_phrases.toml."""
-    if (
-        topic == "unknown_model"
-        and "model" in low
-        and ("not found" in low or "does not exist" in low)
-    ):
+def says(topic: str, message: str) -> bool:
+    """Return whether a `searchable` message has a phrase of this list of error_phrases.toml."""
+    is_missing = "not found" in message or "does not exist" in message
+    if topic == "unknown_model" and is_missing and "model" in message:
         return True
-    found = any(phrase in low for phrase in PHRASES[topic])
-    return found and not (topic in CONTEXT and _asks_too_much(low))
-
-
-def _asks_too_much(low: str) -> bool:
-    """Return whether an absurd --max-tokens is the reason, and not the prompt's length."""
-    if not (requested := TOO_MANY_REQUESTED.search(low)):
+    if topic in CONTEXT and _asks_too_much(message):
         return False
+    return any(phrase in message for phrase in PHRASES[topic])
+
+
+def _asks_too_much(message: str) -> bool:
+    """Return whether an absurd --max-tokens is the reason, and not the prompt's length."""
+    requested = TOO_MANY_REQUESTED.search(message)
+    if requested is None:
+        return False
+    context = WHOLE_CONTEXT.search(message)
+    if context is None or not requested[1]:
+        return True
     # vLLM also says this where the prompt leaves less room than was requested, though the model has
     # more.
-    whole = WHOLE_CONTEXT.search(low)
-    return not (requested[1] and whole and int(requested[1]) < int(whole[1]))
+    return int(requested[1]) >= int(context[1])
 
 
 class Rule(NamedTuple):
@@ -188,19 +206,17 @@ class Rule(NamedTuple):
 RULES = [Rule(**row) for row in PHRASES["meanings"]["rows"]]
 
 
-def rule_of(status: int | None, low: str) -> Rule:
-    """Return the rule for an error with these `searchable` words; without a status of its own, by
-    the words alone."""
+def rule_of(status: int | None, message: str) -> Rule:
+    """Return the rule for an error with this `searchable` message; without a status of its own, by
+    the message alone."""
     for rule in RULES:
-        if status is None:
-            fits = bool(rule.topics or not rule.statuses)
+        if not rule.statuses:
+            fits = True
+        elif status is None:
+            fits = bool(rule.topics)
         else:
-            fits = (
-                not rule.statuses
-                or status in rule.statuses
-                or f"{status // 100}xx" in rule.statuses
-            )
-        if fits and all(says(topic, low) for topic in rule.topics):
+            fits = status in rule.statuses or f"{status // 100}xx" in rule.statuses
+        if fits and all(says(topic, message) for topic in rule.topics):
             return rule
     raise AssertionError("the last row fits every error")
 
@@ -208,7 +224,9 @@ def rule_of(status: int | None, low: str) -> Rule:
 def is_error(error: object) -> bool:
     """Return whether a member for errors has one: some endpoints always send it, empty, or with
     words of success."""
+    if type(error) is list:
+        return bool(error)
     if type(error) is not dict:
-        return bool(error) if type(error) is list else str(error).strip().lower() not in SUCCESS
-    said = [error[name] for name in MEMBERS if name in error] or error.values()
-    return any(bool(value) if type(value) in (dict, list) else is_error(value) for value in said)
+        return str(error).strip().lower() not in SUCCESS
+    values = [error[name] for name in MEMBERS if name in error] or error.values()
+    return any(bool(value) if type(value) is dict else is_error(value) for value in values)

@@ -14,6 +14,7 @@ import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ class Quirk:
 
 
 def _near(names: list[str], phrases: list[str]) -> str:
-    name, phrase = rf"(?<!\w)(?:{'|'.join(names)})(?!\w)", f"(?:{'|'.join(phrases)})"
+    name = rf"(?<!\w)(?:{'|'.join(names)})(?!\w)"
+    phrase = f"(?:{'|'.join(phrases)})"
     return f"{name}{NEAR}{phrase}|{phrase}{NEAR}{name}"
 
 
@@ -74,36 +76,35 @@ def _form(body: JSON) -> object:
 def _is_ours(form: object) -> bool:
     """Return whether a `response_format` is the schema that a benchmark gave (`request_body`)."""
     schema = form.get("json_schema") if isinstance(form, dict) else None
-    return (
-        isinstance(schema, dict)
-        and schema.get("name") == SCHEMA_NAME
-        and schema.get("strict") is True
-    )
+    if not isinstance(schema, dict):
+        return False
+    return schema.get("name") == SCHEMA_NAME and schema.get("strict") is True
 
 
-def _parts(schema: object) -> Iterator[JSON]:
-    """Yield every object in a schema."""
+def _subschemas(schema: object) -> Iterator[JSON]:
+    """Yield every object in a schema, itself included."""
     if isinstance(schema, dict):
         yield schema
-    for value in (
-        schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
-    ):
-        yield from _parts(value)
+        for value in schema.values():
+            yield from _subschemas(value)
+    elif isinstance(schema, list):
+        for item in schema:
+            yield from _subschemas(item)
 
 
 def _any_length(body: JSON) -> None:
     if _is_ours(body.get("response_format")):
-        for part in _parts(body["response_format"]):
-            if part.get("type") == "array":
-                part.pop("minItems", None)
-                part.pop("maxItems", None)
+        for schema in _subschemas(body["response_format"]):
+            if schema.get("type") == "array":
+                schema.pop("minItems", None)
+                schema.pop("maxItems", None)
 
 
 def _short_enums(body: JSON) -> None:
     if _is_ours(body.get("response_format")):
-        for part in _parts(body["response_format"]):
-            if isinstance(part.get("enum"), list) and len(part["enum"]) > LONGEST_ENUM:
-                del part["enum"]
+        for schema in _subschemas(body["response_format"]):
+            if isinstance(schema.get("enum"), list) and len(schema["enum"]) > LONGEST_ENUM:
+                del schema["enum"]
 
 
 def _not_our_schema(body: JSON) -> None:
@@ -123,9 +124,10 @@ def _as_schema(body: JSON) -> None:
 
 
 def _only_with_json_in_prompt(body: JSON) -> None:
-    if _form(body) == "json_object" and not any(
-        "json" in text_of(message).lower() for message in body["messages"]
-    ):
+    if _form(body) != "json_object":
+        return
+    prompt = "".join(map(text_of, body["messages"]))
+    if "json" not in prompt.lower():
         del body["response_format"]
 
 
@@ -141,24 +143,33 @@ def _streamed(body: JSON) -> None:
 
 def _system_first(body: JSON) -> None:
     """Put the text of the system messages in front of the first user message."""
-    system = [text_of(message) for message in body["messages"] if message["role"] == "system"]
-    others = [message for message in body["messages"] if message["role"] != "system"]
-    if not system:
+    system_texts: list[str] = []
+    others: list[JSON] = []
+    for message in body["messages"]:
+        if message["role"] == "system":
+            system_texts.append(text_of(message))
+        else:
+            others.append(message)
+    if not system_texts:
         return
     first = next((message for message in others if message["role"] == "user"), None)
     if first is None:
-        others.insert(0, first := {"role": "user", "content": ""})
-    if isinstance(first["content"], str):
-        first["content"] = "\n\n".join([*system, first["content"]]).rstrip()
+        first = {"role": "user", "content": ""}
+        others.insert(0, first)
+    content = first["content"]
+    if isinstance(content, str):
+        first["content"] = "\n\n".join([*system_texts, content]).rstrip()
     else:
-        first["content"] = [*({"type": "text", "text": text} for text in system), *first["content"]]
+        first["content"] = [{"type": "text", "text": text} for text in system_texts] + content
     body["messages"] = others
 
 
 def text_of(message: JSON) -> str:
     """Return the text of a message; for a content in parts, their JSON."""
     content = message.get("content") or ""
-    return content if isinstance(content, str) else orjson.dumps(content).decode()
+    if isinstance(content, str):
+        return content
+    return orjson.dumps(content).decode()
 
 
 CHANGES: dict[str, Callable[[JSON], object]] = {
@@ -182,14 +193,17 @@ def _quirk(name: str, rule: dict[str, Any]) -> Quirk:
     if "refusal" in rule:
         refusal = "|".join(rule["refusal"])
     else:
-        refusal = _near(
-            rule["names"], [phrase for group in rule["refused"] for phrase in _PHRASES[group]]
-        )
-    unless = "|".join(_PHRASES[rule["unless"]]) if "unless" in rule else None
-    change = CHANGES.get(name, lambda body: body.pop(rule["member"], None))
-    requires, undoes, needed = (rule.get(field, "") for field in ("requires", "undoes", "needed"))
+        phrases = chain.from_iterable(map(_PHRASES.__getitem__, rule["refused"]))
+        refusal = _near(rule["names"], list(phrases))
     return Quirk(
-        rule["member"], refusal, rule["sentence"], unless, requires, undoes, needed, change
+        member=rule["member"],
+        refusal=refusal,
+        sentence=rule["sentence"],
+        unless="|".join(_PHRASES[rule["unless"]]) if "unless" in rule else None,
+        requires=rule.get("requires", ""),
+        undoes=rule.get("undoes", ""),
+        needed=rule.get("needed", ""),
+        change=CHANGES.get(name, lambda body: body.pop(rule["member"], None)),
     )
 
 
@@ -211,7 +225,7 @@ own."""
 
 def checked(names: Iterable[str]) -> Quirks:
     """Return the quirks of these names. Raise `BadInput` for an unknown one."""
-    for name in names if not isinstance(names, str) else (names,):
+    for name in (names,) if isinstance(names, str) else names:
         if name not in QUIRKS:
             raise BadInput(
                 f"{name!r} is no known habit of an endpoint; those known are {', '.join(QUIRKS)}"
@@ -225,57 +239,58 @@ def unwanted(needs_schema: bool) -> Quirks:
     return NEEDED | WITHOUT_SCHEMA if needs_schema else NEEDED
 
 
-def adapt(body: bytes, quirks: Quirks, given: Collection[str] = ()) -> bytes:
+def adapt(body: bytes, quirks: Quirks, fixed: Collection[str] = ()) -> bytes:
     """Return a request as an endpoint with these quirks takes it; the same object if nothing
     changes.
 
-    `given` are the members that the user set by --extra-body, which stay as they are;
+    `fixed` are the members that the user set by --extra-body, which stay as they are;
     only `response_format` may be replaced by a weaker one.
     """
     if not quirks:
         return body
     request = orjson.loads(body)
     for name, quirk in QUIRKS.items():
-        if name in quirks and (quirk.member not in given or quirk.member == "response_format"):
+        may_change = quirk.member == "response_format" or quirk.member not in fixed
+        if name in quirks and may_change:
             quirk.change(request)
     adapted = orjson.dumps(request)
     return body if adapted == body else adapted
 
 
 def learn(
-    known: Quirks, kind: str, words: str, body: bytes, given: Collection[str] = ()
+    known: Quirks, kind: str, detail: str, body: bytes, fixed: Collection[str] = ()
 ) -> str | None:
     """Return the quirk that a refusal of an adapted `body` teaches; None if it names nothing that
     could be changed.
 
-    `body` is the request before it was adapted to what is `known`; `kind` and `words` are the
-    error's kind and detail.
+    `body` is the request before it was adapted to what is `known`; `kind` and `detail` are the
+    error's. `fixed` as for `adapt`.
     """
-    low = searchable(REQUEST.sub("", words))
-    if kind not in BAD_REQUEST_KINDS and not (kind in FAILED and PLAINLY_THE_FORMAT.search(low)):
+    message = searchable(REQUEST.sub("", detail))
+    if kind in FAILED:
+        if not PLAINLY_THE_FORMAT.search(message):
+            return None
+    elif kind not in BAD_REQUEST_KINDS:
         return None
-    sent = adapt(body, known, given)
+    sent = adapt(body, known, fixed)
     for name, quirk in QUIRKS.items():
         if quirk.undoes in known or (kind in FAILED and quirk.member != "response_format"):
             continue
-        if _names(low, quirk, body) and adapt(body, known | {name}, given) != sent:
+        if _names(message, quirk, body) and adapt(body, known | {name}, fixed) != sent:
             return name
     return None
 
 
-def _names(low: str, quirk: Quirk, body: bytes) -> bool:
+def _names(refusal: str, quirk: Quirk, body: bytes) -> bool:
     """Return whether a refusal names this quirk, and not only by quoting the request's own
     messages."""
-    found = re.search(quirk.refusal, low)
-    if (
-        found is None
-        or quirk.requires not in low
-        or (quirk.unless and re.search(quirk.unless, low))
-    ):
+    phrase = re.search(quirk.refusal, refusal)
+    if phrase is None or quirk.requires not in refusal:
         return False
-    return not any(
-        found[0] in text_of(message).lower() for message in orjson.loads(body)["messages"]
-    )
+    if quirk.unless and re.search(quirk.unless, refusal):
+        return False
+    messages = orjson.loads(body)["messages"]
+    return not any(phrase[0] in text_of(message).lower() for message in messages)
 
 
 class Adapted:
@@ -284,9 +299,8 @@ class Adapted:
 
     A quirk is adopted for every request, and `on_learned` gets it and the endpoint's words, once a
     request that it changed got through; if the same request is refused all the same, nothing is
-    adopted. Requests that are refused at the start learn concurrently: none waits for the reply to
-    another. `known` are quirks learned before. `stream` is `on`, `off`, or `auto` (for an endpoint
-    that answers in no other way). `given` as for `adapt`. `needs_schema`: the run ends where an
+    adopted. `known` are quirks learned before. `stream` is `on`, `off`, or `auto` (for an endpoint
+    that answers in no other way). `fixed` as for `adapt`. `needs_schema`: the run ends where an
     endpoint does not take the benchmark's JSON schema, as it does where one takes no tools or
     log-probabilities that a request asks for.
     """
@@ -296,23 +310,25 @@ class Adapted:
         transport: Transport,
         known: Iterable[str] = (),
         stream: str = "auto",
-        on_learned: Callable[[str, str], None] = lambda name, words: None,
-        given: Collection[str] = (),
+        on_learned: Callable[[str, str], None] = lambda name, detail: None,
+        fixed: Collection[str] = (),
         needs_schema: bool = False,
     ) -> None:
-        self._unwanted = {*unwanted(needs_schema), *(["stream"] if stream == "off" else [])}
+        self._unwanted = unwanted(needs_schema)
+        if stream == "off":
+            self._unwanted |= {"stream"}
         self.quirks = checked(known) - self._unwanted
         if stream == "on":
             self.quirks |= {"stream"}
         self.on_learned = on_learned
         self.transport = transport
-        self._given = frozenset(given)
+        self._fixed = frozenset(fixed)
 
     def over(self, transport: Transport) -> Adapted:
         """Return the same, with the quirks that are known now, over another transport, which does
         not stream."""
         needs_schema = self._unwanted >= WITHOUT_SCHEMA
-        return Adapted(transport, self.quirks, "off", self.on_learned, self._given, needs_schema)
+        return Adapted(transport, self.quirks, "off", self.on_learned, self._fixed, needs_schema)
 
     async def send(self, body: bytes, user: str = "") -> Received:
         """Try once, or as often as it takes to learn. Raise what the transport raises.
@@ -324,12 +340,15 @@ class Adapted:
         quirks = self.quirks
         while True:
             try:
-                received = await self.transport.send(adapt(body, quirks, self._given), user)
+                received = await self.transport.send(adapt(body, quirks, self._fixed), user)
             except (Rejected, TransportFault) as refusal:
-                if (name := self._taught(quirks, refusal, body)) is None:
+                name = self._taught(quirks, refusal, body)
+                if name is None:
                     raise
                 known = self.quirks | learned.keys()
-                if known == quirks:  # else other requests have learned in the meantime
+                # Requests that are refused at the start learn concurrently: none waits for the
+                # reply to another. One that has learned in the meantime may have been enough.
+                if known == quirks:
                     learned[name] = refusal.detail
                 quirks = known | learned.keys()
                 continue
@@ -339,30 +358,28 @@ class Adapted:
             return received
 
     def _taught(self, known: Quirks, refusal: Rejected | TransportFault, body: bytes) -> str | None:
-        name = learn(known, refusal.kind, refusal.detail, body, self._given)
-        if name in self._unwanted:
-            if name == "stream":
-                words = (
-                    f"the endpoint answers in streams only ({refusal.detail}): run with --stream"
-                    " auto"
-                )
-                raise EndpointStopped(words) from None
-            if needed := QUIRKS[name].needed:
-                member = QUIRKS[name].member
-                words = f"the endpoint takes no {member} ({refusal.detail}): {needed}"
-                raise ConfigurationRefused(words) from None
-            words = (
-                f"the endpoint does not take the JSON schema ({refusal.detail}): run with"
-                " --structured auto"
-            )
-            raise ConfigurationRefused(words) from None
-        return name
+        name = learn(known, refusal.kind, refusal.detail, body, self._fixed)
+        if name not in self._unwanted:
+            return name
+        if name == "stream":
+            raise EndpointStopped(
+                f"the endpoint answers in streams only ({refusal.detail}): run with --stream auto"
+            ) from None
+        quirk = QUIRKS[name]
+        if quirk.needed:
+            raise ConfigurationRefused(
+                f"the endpoint takes no {quirk.member} ({refusal.detail}): {quirk.needed}"
+            ) from None
+        raise ConfigurationRefused(
+            f"the endpoint does not take the JSON schema ({refusal.detail}): run with"
+            " --structured auto"
+        ) from None
 
     def _adopt(self, body: bytes, quirks: Quirks, learned: dict[str, str]) -> None:
         """Adopt those of the learned quirks that the request that got through needed."""
-        sent = adapt(body, quirks, self._given)
-        needed = [name for name in learned if adapt(body, quirks - {name}, self._given) != sent]
-        news = [name for name in needed if name not in self.quirks]
+        sent = adapt(body, quirks, self._fixed)
+        needed = [name for name in learned if adapt(body, quirks - {name}, self._fixed) != sent]
+        new = [name for name in needed if name not in self.quirks]
         self.quirks = self.quirks.union(needed)
-        for name in news:
+        for name in new:
             self.on_learned(name, learned[name])

@@ -123,10 +123,8 @@ class Replicas:
                 refuser = replica
             else:
                 self._answered(replica, start, place, probe)
-                if (
-                    received.completion.text
-                    or received.completion.finish_reason not in NEVER_ANSWERED
-                ):
+                completion = received.completion
+                if completion.text or completion.finish_reason not in NEVER_ANSWERED:
                     self._settled(replica, refuser, user, start)
                 elif refuser is None and left and self._has_other(replica):
                     refuser = replica
@@ -143,7 +141,7 @@ class Replicas:
         return self._current.get(user, "")
 
     def _has_other(self, replica: _Replica) -> bool:
-        return any(one is not replica for one in self._serving)
+        return any(other is not replica for other in self._serving)
 
     def _settled(
         self, replica: _Replica, refuser: _Replica | None, user: str, start: float
@@ -163,35 +161,43 @@ class Replicas:
 
     def _choose(self, user: str, now: float, refuser: _Replica | None) -> _Replica:
         if refuser is not None:
-            return self._least(
-                [one for one in self._serving if one is not refuser] or self._serving, now
-            )
-        if len(self._serving) < len(self._replicas) and (probed := self._probe(now)):
-            return probed
-        least = self._least(self._serving, now)
-        home = self._recent.get(user) or self._earlier.get(user) or least
-        kept = home is least or (home.due == SERVES and not home.full(now) and _keeps(home, least))
-        return home if kept else least
+            others = [replica for replica in self._serving if replica is not refuser]
+            return self._least_loaded(others or self._serving, now)
+        if len(self._serving) < len(self._replicas):
+            probed = self._probe(now)
+            if probed:
+                return probed
+        idlest = self._least_loaded(self._serving, now)
+        home = self._recent.get(user) or self._earlier.get(user) or idlest
+        if home is idlest or home.due != SERVES or home.full(now):
+            return idlest
+        return home if _keeps(home, idlest) else idlest
 
-    def _least(self, among: list[_Replica], now: float) -> _Replica:
+    def _least_loaded(self, among: list[_Replica], now: float) -> _Replica:
         """Return the least loaded that is not full, of equals the fastest; if all are full, the
         least beyond."""
-        found, fewest = None, NEVER
+        best = None
+        fewest = NEVER
         for replica in among:
             number = replica.in_flight
             if number > fewest or (number >= replica.room and replica.full(now)):
                 continue
-            if found is None or number < fewest or replica.seconds < found.seconds:
-                found, fewest = replica, number
-        return found or min(among, key=lambda replica: replica.in_flight - replica.room)
+            if best is None or number < fewest or replica.seconds < best.seconds:
+                best = replica
+                fewest = number
+        return best or min(among, key=lambda replica: replica.in_flight - replica.room)
 
     def _probe(self, now: float) -> _Replica | None:
         """Return a replica that is set aside and gets this request: if none serves, that with the
         first probe due."""
-        aside = [one for one in self._replicas if one.due != SERVES]
+        aside = [replica for replica in self._replicas if replica.due != SERVES]
         if self._serving:
-            aside = [one for one in aside if one.due <= now and not one.probes]
-        return min(aside, key=lambda one: (one.due == NEVER, one.probes, one.due), default=None)
+            aside = [replica for replica in aside if replica.due <= now and not replica.probes]
+        return min(
+            aside,
+            key=lambda replica: (replica.due == NEVER, replica.probes, replica.due),
+            default=None,
+        )
 
     def _answered(self, replica: _Replica, start: float, place: int, probe: bool) -> None:
         """Note that a replica serves; `place` is how many it had in flight when this request was
@@ -206,35 +212,35 @@ class Replicas:
         """Draw the conclusions; return whether to raise the fault: not a refusal while another
         replica has room."""
         now = self._clock()
-        if others := [one for one in self._serving if one is not replica]:
-            self._remember(user, self._least(others, now))  # the next try is to go elsewhere
+        others = [other for other in self._serving if other is not replica]
+        if others:
+            self._remember(user, self._least_loaded(others, now))  # the next try goes elsewhere
         if fault.kind == TOO_MANY_REQUESTS:
             self._answered(replica, now, 0, probe)  # a server is there, at least
-            replica.room, replica.refused = replica.in_flight - 1, now
-        # whatever the kind: a replica that fails fast has few in flight, and would attract all
-        # requests
+            replica.room = replica.in_flight - 1
+            replica.refused = now
         else:
-            replica.faults += 1
-            first = replica.due == SERVES
-            if (
-                (fault.unreachable or fault.foreign or replica.faults >= IN_A_ROW)
-                if first
-                else now >= replica.due
-            ):
-                replica.wait = FIRST_PROBE if first else min(2 * replica.wait, LONGEST_PROBE)
-                why = (
-                    f"is set aside until it answers again ({fault.kind}: {fault.detail})"
-                    if first
-                    else ""
-                )
-                self._set(replica, now + replica.wait, why)
+            self._count_fault(replica, fault, now)
         fault.detail = replica.named(fault.detail)
         fault.args = (f"{fault.kind}: {fault.detail}",)
-        fault.unreachable = (
-            fault.unreachable and not self._serving
-        )  # before any success it would end the run
+        # Before any success either of them would end the run.
+        fault.unreachable = fault.unreachable and not self._serving
         fault.foreign = fault.foreign and not self._serving
-        return fault.kind != TOO_MANY_REQUESTS or all(one.full(now) for one in others)
+        return fault.kind != TOO_MANY_REQUESTS or all(other.full(now) for other in others)
+
+    def _count_fault(self, replica: _Replica, fault: TransportFault, now: float) -> None:
+        """Set a replica aside if its faults show that it does not serve, or for longer."""
+        # Whatever the kind: a replica that fails fast has few in flight, and would attract all
+        # requests.
+        replica.faults += 1
+        if replica.due == SERVES:
+            if fault.unreachable or fault.foreign or replica.faults >= IN_A_ROW:
+                replica.wait = FIRST_PROBE
+                why = f"is set aside until it answers again ({fault.kind}: {fault.detail})"
+                self._set(replica, now + replica.wait, why)
+        elif now >= replica.due:
+            replica.wait = min(2 * replica.wait, LONGEST_PROBE)
+            self._set(replica, now + replica.wait, "")
 
     def _stopped(
         self, replica: _Replica, error: EndpointStopped, probe: bool
@@ -246,21 +252,17 @@ class Replicas:
         if isinstance(error, Denied) and replica.seconds and not (probe and replica.due != NEVER):
             if replica.due == SERVES:
                 replica.wait = FIRST_PROBE
-                self._set(
-                    replica,
-                    self._clock() + replica.wait,
-                    f"is set aside until it answers again ({error})",
-                )
+                why = f"is set aside until it answers again ({error})"
+                self._set(replica, self._clock() + replica.wait, why)
         elif replica.due != NEVER:
             self._set(replica, NEVER, f"is set aside for good ({error})")
-        others = [one for one in self._replicas if one is not replica]
-        if all(one.due == NEVER for one in others):
+        if all(other.due == NEVER for other in self._replicas if other is not replica):
             return error
         return TransportFault("replica", replica.named(str(error)), billed=False)
 
     def _set(self, replica: _Replica, due: float, why: str) -> None:
         replica.due = due
-        self._serving = [one for one in self._replicas if one.due == SERVES]
+        self._serving = [other for other in self._replicas if other.due == SERVES]
         if why:
             self._on_change(f"{replica.name} {why}")
 
@@ -273,18 +275,16 @@ class Replicas:
             self._recent, self._earlier = {}, self._recent
 
 
-def _keeps(home: _Replica, least: _Replica) -> bool:
-    """Return whether the replica that served a user last gets the next step, too.
-
-    A replica with almost no work attracts the users that it serves clearly faster; an idle one also
-    those that it serves no slower, if theirs is busy with others; one with faults none. So a run's
-    end does not wait for its slowest replica.
-    """
-    if home.in_flight > least.in_flight + max(SLACK, least.in_flight // SLACK_PART):
+def _keeps(home: _Replica, idlest: _Replica) -> bool:
+    """Return whether the replica that served a user last gets the next step, too."""
+    if home.in_flight > idlest.in_flight + max(SLACK, idlest.in_flight // SLACK_PART):
         return False
-    if least.faults or least.in_flight > SLACK:
+    # A run's end is not to wait for its slowest replica. So a replica with almost no work attracts
+    # the users that it serves clearly faster; an idle one also those that it serves no slower, if
+    # theirs is busy with others; one with faults none.
+    if idlest.faults or idlest.in_flight > SLACK:
         return True
-    drawn = home.seconds > least.seconds * FASTER
-    return not drawn and (
-        least.in_flight > 0 or home.in_flight == 0 or home.seconds * FASTER <= least.seconds
-    )
+    if home.seconds > idlest.seconds * FASTER:
+        return False
+    is_clearly_faster = home.seconds * FASTER <= idlest.seconds
+    return idlest.in_flight > 0 or home.in_flight == 0 or is_clearly_faster

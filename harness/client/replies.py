@@ -45,13 +45,14 @@ OBJECT = re.compile(r'\{\s*["}]')
 FENCE_ALONE = re.compile(r"\s*(?:```\w*\s*)?")
 KEY_REFUSED = "the endpoint refuses the key"
 """The beginning of a message about the key itself, and not about the account or the country."""
+AZURE_HINT = "; Azure takes it as a header: --extra-header 'api-key: ...'"
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 CHARSETS = {"gbk": "gb18030", "gb2312": "gb18030", "gb18030": "gb18030", "big5": "big5"}
 """Python's codec for the charset of a content type; GB18030 is a superset of the others that are
 called GB."""
 CHARSET = re.compile(r"""charset\s*=\s*["']?([\w-]+)""", re.IGNORECASE | re.ASCII)
 JSON_TYPE = re.compile(r"\s*application/json\s*(?:;\s*charset=utf-8\s*)?", re.IGNORECASE)
-NO_WORDS = "no explanation"
+NO_EXPLANATION = "no explanation"
 HTML = re.compile(
     rb"\s*(?:<!--.{0,500}-->\s*)?<(?:!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL
 )
@@ -94,14 +95,14 @@ def completion(body: bytes, content_type: str = "", request: bytes = b"{}") -> C
             raise TransportFault(
                 "bad_json", "the reply is an HTML page: check the address", foreign=True
             )
-        if (first := decoded(body.partition(b"\n")[0])) is not None and (why := _other_api(first)):
-            raise TransportFault("bad_json", why, foreign=True)  # Ollama streams one object a line
-        named = (
-            ""
-            if JSON_TYPE.fullmatch(content_type)
-            else f" (its type is {one_line(content_type) or 'not named'})"
-        )
-        raise TransportFault("bad_json", f"the reply is not whole JSON{named}")
+        first_line = decoded(body.partition(b"\n")[0])  # Ollama streams one object a line
+        other_api = _other_api(first_line or {})
+        if other_api:
+            raise TransportFault("bad_json", other_api, foreign=True)
+        type_note = f" (its type is {one_line(content_type) or 'not named'})"
+        if JSON_TYPE.fullmatch(content_type):
+            type_note = ""
+        raise TransportFault("bad_json", f"the reply is not whole JSON{type_note}")
     return completion_of(data, request=request)
 
 
@@ -119,13 +120,13 @@ def completion_of(
     message = _message(choice)
     if message is None:
         raise TransportFault("no_choices", "the reply's choice has no message")
-    refusal, content, reason = (
-        message.get("refusal"),
-        message.get("content"),
-        choice.get("finish_reason"),
-    )
-    usage, model = data.get("usage"), data.get("model")
-    provider, fingerprint = data.get("provider"), data.get("system_fingerprint")
+    refusal = message.get("refusal")
+    content = message.get("content")
+    reason = choice.get("finish_reason")
+    model = data.get("model")
+    provider = data.get("provider")
+    fingerprint = data.get("system_fingerprint")
+    usage = data.get("usage")
     if type(usage) is not dict:
         usage = {}
     if reason != "stop":
@@ -136,8 +137,8 @@ def completion_of(
     if type(content) is str:
         text = content
     else:
-        text, within = _parts(content)
-        thoughts = thoughts or within
+        text, thoughts_in_content = _text_and_thoughts(content)
+        thoughts = thoughts or thoughts_in_content
     calls = _offered_calls(message, request)
     if not calls and (not text or text.isspace()):
         text, thoughts, reason = _without_text(message, text, thoughts, reason, usage)
@@ -167,8 +168,10 @@ def completion_of(
 def without_envelope(data: dict[str, Any]) -> dict[str, Any]:
     """Return a reply with the members of the one in it, if a relay has put that into an object of
     its own."""
-    inner = (value for value in data.values() if type(value) is dict)
-    return data | next((value for value in inner if type(value.get("choices")) is list), {})
+    for value in data.values():
+        if type(value) is dict and type(value.get("choices")) is list:
+            return data | value
+    return data
 
 
 def index_of(choice: dict[str, Any]) -> Any:
@@ -180,8 +183,9 @@ def index_of(choice: dict[str, Any]) -> Any:
 def _choice(choices: object) -> dict[str, Any] | None:
     """Return the choice of index 0, since only one was requested; another one that is an answer if
     that one is none."""
-    listed = choices if type(choices) is list else []
-    objects = [choice for choice in listed if type(choice) is dict]
+    if type(choices) is not list:
+        return None
+    objects = [choice for choice in choices if type(choice) is dict]
     if len(objects) < 2:
         return objects[0] if objects else None
     objects.sort(key=lambda choice: index_of(choice) != 0)
@@ -190,10 +194,12 @@ def _choice(choices: object) -> dict[str, Any] | None:
 
 def _is_answer(choice: dict[str, Any]) -> bool:
     message = _message(choice) or {}
-    is_cut_off = choice.get("finish_reason") in CUT_OFF
-    if choice.get("error") or message.get("refusal") or is_cut_off:
+    if choice.get("error") or message.get("refusal"):
         return True
-    return bool(_parts(message.get("content"))[0].strip() or _elsewhere(message))
+    if choice.get("finish_reason") in CUT_OFF:
+        return True
+    text, _ = _text_and_thoughts(message.get("content"))
+    return bool(text.strip() or _elsewhere(message))
 
 
 def _message(choice: dict[str, Any]) -> dict[str, Any] | None:
@@ -218,25 +224,27 @@ def _error(choice: dict[str, Any] | None, data: dict[str, Any]) -> Any:
 
 
 def _without_answer(data: dict[str, Any], error: object = None) -> Completion:
-    """Settle a reply that has an error object or no choice. Relays and MiniMax send errors with
-    status 200.
+    """Settle a reply that has an error object or no choice.
 
-    A code of three digits is its status; otherwise its words decide.
+    A code of three digits is its status; otherwise its message decides.
     """
+    # Relays and MiniMax send errors with status 200.
     base = data.get("base_resp")
     code = base.get("status_code") if type(base) is dict else None
     if error is None and type(code) is int and code:
         status: int | None = phrases.BASE_RESP.get(code, 500)
     else:
         status = _status(error) or _status(data)
-    words = error_text(data if error is None else error)
+    message = error_text(data if error is None else error)
     if error is None and status is None:
-        if why := _other_api(data):
-            raise TransportFault("no_choices", why, foreign=True)
-        if phrases.rule_of(None, phrases.searchable(words)).meaning == "transient":
-            shown = words or one_line(json.dumps(data, ensure_ascii=False))
+        other_api = _other_api(data)
+        if other_api:
+            raise TransportFault("no_choices", other_api, foreign=True)
+        if phrases.rule_of(None, phrases.searchable(message)).meaning == "transient":
+            shown = message or one_line(json.dumps(data, ensure_ascii=False))
             raise TransportFault("no_choices", f"the reply has no choices: {shown}")
-    return _settle(status, words, words, {}, datetime.now(UTC), delay=phrases.retry_delay(data))
+    delay = phrases.retry_delay(data)
+    return _settle(status, message, message, {}, datetime.now(UTC), delay=delay)
 
 
 def _status(error: object) -> int | None:
@@ -244,8 +252,13 @@ def _status(error: object) -> int | None:
     if type(error) is not dict:
         return None
     for name in ("code", "status_code", "status"):
-        code = str(error.get(name)) if type(error.get(name)) in (str, int) else ""
-        if len(code) == 3 and code.isdecimal() and (int(code) >= 500 or int(code) in CLIENT_ERRORS):
+        value = error.get(name)
+        if type(value) not in (str, int):
+            continue
+        code = str(value)
+        if len(code) != 3 or not code.isdecimal():
+            continue
+        if int(code) >= 500 or int(code) in CLIENT_ERRORS:
             return int(code)
     return None
 
@@ -270,17 +283,16 @@ def _without_text(
     usage: dict[str, Any],
 ) -> tuple[str, str | None, str | None]:
     """Return text, thoughts and finish reason of a reply with a blank text and no call of a tool
-    that was offered.
-
-    Hence a tool call is the answer of a model that answers by tool calls. vLLM and SGLang with a
-    reasoning parser put the answer of a model that does not think in the member for thoughts
-    (vllm-project/vllm issues), and all of a reply whose thoughts have no end: the only object
-    there, at its end, is the answer.
-    """
+    that was offered."""
     if reason == "length" and (thoughts or reasoning_tokens(usage)):
         return text, thoughts, ONLY_THINKING
-    if reason not in FINAL_REASONS and (answer := _elsewhere(message)):
+    # No tool was offered, so a call is how this model writes its answer.
+    answer = "" if reason in FINAL_REASONS else _elsewhere(message)
+    if answer:
         return answer, thoughts, reason if message.get("parsed") else TOOL_CALL
+    # vLLM and SGLang with a reasoning parser put the answer of a model that does not think in the
+    # member for thoughts, and all of a reply whose thoughts have no end. The only object there, at
+    # its end, is the answer (vllm-project/vllm issues).
     if reason in ("stop", None) and thoughts:
         return _within_thoughts(text, thoughts, reason)
     is_empty = not (thoughts or message.get("refusal") or message.get("tool_calls"))
@@ -315,9 +327,10 @@ def _listed_calls(message: dict[str, Any]) -> list[Any]:
 def _offered_calls(message: dict[str, Any], request: bytes) -> tuple[ToolCall, ...]:
     """Return the tool calls of a message if the body `request` offers tools: they are the answer
     then, with or without a text."""
-    if not (message.get("tool_calls") or message.get("function_call")):
+    has_call = message.get("tool_calls") or message.get("function_call")
+    if not has_call or not offers_tools(request):
         return ()
-    return tuple(tool_calls_of(_listed_calls(message))) if offers_tools(request) else ()
+    return tuple(tool_calls_of(_listed_calls(message)))
 
 
 def tool_calls_of(calls: Iterable[Any]) -> Iterator[ToolCall]:
@@ -326,7 +339,9 @@ def tool_calls_of(calls: Iterable[Any]) -> Iterator[ToolCall]:
         function = call.get("function") if type(call) is dict else None
         if type(function) is not dict:
             continue
-        call_id, name, extra = call.get("id"), function.get("name"), call.get("extra_content")
+        call_id = call.get("id")
+        name = function.get("name")
+        extra = call.get("extra_content")
         yield ToolCall(
             call_id if call_id and type(call_id) is str else f"call_{number}",
             name if type(name) is str else "",
@@ -364,11 +379,15 @@ def _within_thoughts(
 ) -> tuple[str, str | None, str | None]:
     bare = after_thinking(thoughts.strip()) or thoughts
     start = OBJECT.search(bare)
-    answer = bare[start.start() :].strip().removesuffix("```").rstrip() if start else ""
+    if start is None:
+        return text, thoughts, reason
+    answer = bare[start.start() :].strip().removesuffix("```").rstrip()
     if not is_json(answer):
         return text, thoughts, reason
-    before = thoughts.rpartition(answer)[0]
-    return (thoughts, None, reason) if FENCE_ALONE.fullmatch(before) else (answer, before, reason)
+    prefix = thoughts.rpartition(answer)[0]
+    if FENCE_ALONE.fullmatch(prefix):
+        return thoughts, None, reason
+    return answer, prefix, reason
 
 
 def _is_broken_off(text: str, reason: str | None) -> bool:
@@ -376,20 +395,23 @@ def _is_broken_off(text: str, reason: str | None) -> bool:
 
 
 def _is_unclosed(text: str) -> bool:
-    """Return whether a text stops within an object. A string that has no end, in a text that has
-    one, is a mark that the model forgot to escape."""
-    after = after_thinking(text.strip())
-    answer = text if after is None else after
+    """Return whether a text stops within an object."""
+    answer = after_thinking(text.strip())
+    if answer is None:
+        answer = text
     start = answer.find("{")
     if start < 0:
         return False
     with suppress(ValueError):
         orjson.loads(answer[start:])
         return False
+    ends_in_brace = answer.rstrip("` \t\r\n").endswith("}")
     depth = 0
     for mark in JSON_MARKS.findall(answer, start):
         if mark[0] == '"':
-            if (len(mark) == 1 or mark[-1] != '"') and answer.rstrip("` \t\r\n").endswith("}"):
+            has_no_end = len(mark) == 1 or mark[-1] != '"'
+            # In a text that ends properly, it is a mark that the model forgot to escape.
+            if has_no_end and ends_in_brace:
                 return False
         else:
             depth += 1 if mark in "{[" else -1
@@ -403,16 +425,13 @@ def _other_api(data: Mapping[str, Any]) -> str | None:
     known."""
     message = data.get("message")
     kind = data.get("type")
-    if (kind == "message" and type(data.get("content")) is list) or kind in (
-        "message_start",
-        "message_stop",
-    ):
+    is_message = kind == "message" and type(data.get("content")) is list
+    has_answer = type(message) is dict or type(data.get("response")) is str
+    if is_message or kind in ("message_start", "message_stop"):
         name = "Anthropic's Messages API"
     elif type(data.get("candidates")) is list or type(data.get("usageMetadata")) is dict:
         name = "Gemini's own API"
-    elif type(data.get("done")) is bool and (
-        type(message) is dict or type(data.get("response")) is str
-    ):
+    elif type(data.get("done")) is bool and has_answer:
         name = "Ollama's own API"
     elif data.get("object") == "response" and type(data.get("output")) is list:
         name = "OpenAI's Responses API"
@@ -427,22 +446,22 @@ def refused(
     """Return what a reply of another status to the body `request` settles; raise the error that it
     means otherwise."""
     data = decoded(body, headers.get("Content-Type", ""))
-    words = error_text(data) if data is not None else ""
+    message = error_text(data) if data is not None else ""
     if status == 403 and HTML.match(body):
         raise Denied(_blocked(status, headers, body))
-    shown = words or one_line(body.decode("utf-8", "replace"))
+    shown = message or one_line(body.decode("utf-8", "replace"))
     delay = phrases.retry_delay(data)
-    return _settle(status, words, shown, headers, now, request.decode("utf-8", "replace"), delay)
+    return _settle(status, message, shown, headers, now, request.decode("utf-8", "replace"), delay)
 
 
 def _blocked(status: int, headers: Mapping[str, str], body: bytes) -> str:
     """Return what a page in place of an API's error means: what stands in front of the endpoint
     refused the request."""
-    by_cloudflare = (
-        headers.get("Server", "").lower() == "cloudflare" or b"cloudflare" in body.lower()
-    )
+    sender = "a gateway"
+    if headers.get("Server", "").lower() == "cloudflare" or b"cloudflare" in body.lower():
+        sender = "Cloudflare"
     return (
-        f"{'Cloudflare' if by_cloudflare else 'a gateway'} in front of the endpoint answers with"
+        f"{sender} in front of the endpoint answers with"
         f" status {status} and an HTML page, which says nothing about the key: it may block this"
         " client or this machine's address; try from another network, or ask the provider to allow"
         " yours"
@@ -451,20 +470,21 @@ def _blocked(status: int, headers: Mapping[str, str], body: bytes) -> str:
 
 def _settle(
     status: int | None,
-    words: str,
+    message: str,
     shown: str,
     headers: Mapping[str, str],
     now: datetime,
     request: str = "",
     delay: str | None = None,
 ) -> Completion:
-    """Judge an error by its status, if it has one, and the endpoint's own `words`; `shown` is for
-    messages alone."""
-    low = phrases.searchable(phrases.without_quotes(words, request))
-    meaning, _, _, billed = phrases.rule_of(status, low)
+    """Judge an error by its status, if it has one, and the endpoint's own `message`; `shown` is
+    what our messages quote."""
+    searched = phrases.searchable(phrases.without_quotes(message, request))
+    meaning, _, _, billed = phrases.rule_of(status, searched)
     if meaning in SETTLED:
         return Completion("", meaning)
-    status, shown = status or 502, shown or NO_WORDS
+    status = status or 502
+    shown = shown or NO_EXPLANATION
     kind = f"http_{status}"
     match meaning:
         case "used_up" | "payment":
@@ -472,7 +492,7 @@ def _settle(
                 f"the endpoint says that the account's quota or balance is used up ({shown}): top"
                 " it up, then go on"
             )
-            raise (Denied if meaning == "payment" else UsedUp)(why)
+            raise (UsedUp if meaning == "used_up" else Denied)(why)
         case "unknown_model":
             raise UnknownModel(f"the endpoint does not know this model ({shown}): check --model")
         case "region":
@@ -482,15 +502,8 @@ def _settle(
             )
             raise Denied(why)
         case "key":
-            header = (
-                "; Azure takes it as a header: --extra-header 'api-key: ...'"
-                if says("azure_key", low)
-                else ""
-            )
-            raise Denied(
-                f"{KEY_REFUSED} with status {status} ({shown}): check the key and what it may"
-                f" use{header}"
-            )
+            hint = "check the key and what it may use" + AZURE_HINT * says("azure_key", searched)
+            raise Denied(f"{KEY_REFUSED} with status {status} ({shown}): {hint}")
         case "moved":
             target = one_line(headers.get("Location", "another address"))
             raise EndpointStopped(
@@ -498,7 +511,7 @@ def _settle(
             )
         case "rate_limit" | "too_large" | "transient":
             status = {"rate_limit": 429, "too_large": 413}.get(meaning, status)
-            wait = requested_wait(status, headers, now, low, delay)
+            wait = requested_wait(status, headers, now, searched, delay)
             raise TransportFault(f"http_{status}", shown, retry_after=wait, billed=billed)
         case "refused_member":
             raise Rejected("http_400", shown)
@@ -508,38 +521,32 @@ def _settle(
 
 
 def decoded(body: bytes, content_type: str = "") -> dict[str, Any] | None:
-    """Return the JSON object of a body; None if it is no object, or not whole. Gemini sends errors
-    as a list of one.
-
-    A body that is whole, and hence billed, is read although orjson refuses it: a bare NaN, a byte
-    order mark, half a surrogate pair, line ends in strings, and bytes that are not UTF-8 do no
-    harm.
-    """
+    """Return the JSON object of a body; None if it is no object, or not whole."""
     try:
         data = orjson.loads(body)
     except ValueError:
+        # A body that is whole is billed, so it is read although orjson refuses it: a bare NaN, a
+        # byte order mark, half a surrogate pair, line ends in strings, and bytes that are not UTF-8
+        # do no harm.
         try:
-            data = json.loads(
-                _text(body, content_type), strict=False, object_pairs_hook=without_half_pairs
-            )
+            text = _text(body, content_type)
+            data = json.loads(text, strict=False, object_pairs_hook=without_half_pairs)
         except (ValueError, RecursionError):
             return None
-    if type(data) is list and len(data) == 1:
+    if type(data) is list and len(data) == 1:  # Gemini's errors
         (data,) = data
     return data if type(data) is dict else None
 
 
 def _text(body: bytes, content_type: str) -> str:
     """Decode a body: UTF-8, UTF-16 or UTF-32 by its first bytes, else by the charset of its type.
-    Raise `ValueError`.
-
-    The type does not count if the body is UTF-8 all the same: JSON has no other encoding (RFC 8259,
-    section 8.1), and servers write any charset. Some bytes that are not UTF-8 do no harm, but a
-    text of another charset would be gibberish from end to end that looks like an answer.
-    """
+    Raise `ValueError`."""
     codec = json.detect_encoding(body)
     if not codec.startswith("utf-8"):
         return body.decode(codec)
+    # The type does not count if the body is UTF-8 all the same: JSON has no other encoding (RFC
+    # 8259, section 8.1), and servers write any charset. Some bytes that are not UTF-8 do no harm,
+    # but a text of another charset would be gibberish that looks like an answer.
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -560,24 +567,28 @@ def without_half_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _parts(content: Any) -> tuple[str, str | None]:
-    """Return text and thoughts of a content: a text, a part, or a list of both; nothing for any
-    other content.
-
-    Mistral's thoughts are a part of type `thinking` that holds parts of type text itself.
-    """
+def _text_and_thoughts(content: Any) -> tuple[str, str | None]:
+    """Return text and thoughts of a content: a text, a content part, or a list of both; nothing
+    for any other content."""
     if type(content) is str:
         return content, None
     if type(content) is dict and not content.keys() <= PART_MEMBERS:
         return _as_text(content), None
-    texts, thoughts = "", ""
-    for part in content if type(content) is list else [content]:
-        kind = part.get("type") if type(part) is dict else None
+    text = ""
+    thoughts = ""
+    for item in content if type(content) is list else [content]:
+        if type(item) is not dict:
+            text += _as_text(item)
+            continue
+        kind = item.get("type")
+        inner = item.get("text")
         if kind in ("thinking", "reasoning"):
-            thoughts += _parts(part.get(kind) or part.get("text"))[0]
-        elif type(part) is dict and (kind or part.keys() <= PART_MEMBERS):
-            inner = part.get("text")
-            texts += _as_text(inner.get("value")) if type(inner) is dict else _parts(inner)[0]
+            # Mistral's thoughts hold parts of type text themselves.
+            thoughts += _text_and_thoughts(item.get(kind) or inner)[0]
+        elif not kind and not item.keys() <= PART_MEMBERS:
+            text += _as_text(item)
+        elif type(inner) is dict:
+            text += _as_text(inner.get("value"))
         else:
-            texts += _as_text(part)
-    return texts, thoughts or None
+            text += _text_and_thoughts(inner)[0]
+    return text, thoughts or None

@@ -43,8 +43,14 @@ class Sampling:
     @property
     def most_completion(self) -> int | None:
         """Return the tokens of a completion that requests allow, None without a limit."""
-        own = (self.extra_body.get(name) for name in ("max_completion_tokens", "max_tokens"))
-        return next((limit for limit in (*own, self.max_tokens) if type(limit) is int), None)
+        for limit in (
+            self.extra_body.get("max_completion_tokens"),
+            self.extra_body.get("max_tokens"),
+            self.max_tokens,
+        ):
+            if type(limit) is int:
+                return limit
+        return None
 
     def of_repeat(self, repeat: int) -> Sampling:
         """Return the parameters of a user's repeat, from 1: the first has the run's seed or none,
@@ -59,17 +65,14 @@ class Sampling:
     def probe(self) -> bytes:
         """Return the smallest request, for one token; as the others where a user's own members of
         the body decide."""
-        own = {
-            name: value
-            for name, value in self.extra_body.items()
-            if name not in ("max_completion_tokens", "n")
-        }
         body = {
             "model": self.model,
             "messages": [{"role": "user", "content": "1"}],
-            **own,
-            "max_tokens": 1,
+            **self.extra_body,
         }
+        body.pop("max_completion_tokens", None)
+        body.pop("n", None)
+        body["max_tokens"] = 1
         return orjson.dumps(body)
 
     def encode(self, request: Request) -> bytes:

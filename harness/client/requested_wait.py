@@ -15,17 +15,16 @@ from email.utils import parsedate_to_datetime
 LONGEST_WAIT = 3600.0
 """Seconds; a longer wait is cut to this, since nobody waits a day for one request."""
 QUOTAS = (
-    *[
-        (f"x-ratelimit-remaining{of}", f"x-ratelimit-reset{of}")
-        for of in ("", "-requests", "-tokens")
-    ],
-    *[
-        (f"anthropic-ratelimit-{of}-remaining", f"anthropic-ratelimit-{of}-reset")
-        for of in ("requests", "tokens", "input-tokens", "output-tokens")
-    ],
+    ("x-ratelimit-remaining", "x-ratelimit-reset"),
+    ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
+    ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
+    ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
+    ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
+    ("anthropic-ratelimit-input-tokens-remaining", "anthropic-ratelimit-input-tokens-reset"),
+    ("anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset"),
 )
 """The headers with what is left of a quota, and with its reset."""
-UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "": 1.0}
+UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "millisecond": 0.001, "": 1.0}
 DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|h|m|s|)")
 DURATION = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ms|h|m|s))+|\d{1,9}(?:\.\d{1,9})?")
 EPOCH = re.compile(r"\d{10}(?:\d{3})?(?:\.\d{1,9})?")
@@ -44,10 +43,10 @@ def requested_wait(
     status: int,
     headers: Mapping[str, str],
     now: datetime,
-    words: str = "",
+    message: str = "",
     delay: str | None = None,
 ) -> float | None:
-    """Return the seconds to wait after an error with these `words`, in lower case; None if it asks
+    """Return the seconds to wait after an error with this `message`, in lower case; None if it asks
     for none.
 
     `delay` are seconds as text, of an error of Google's. The first of these that makes sense
@@ -59,11 +58,13 @@ def requested_wait(
         retry_after(headers.get("retry-after-ms"), now, 0.001),
         retry_after(headers.get("Retry-After"), now),
         retry_after(delay, now),
-        _in_words(words),
+        _in_message(message),
     ):
         if seconds is not None:
             return seconds
-    return exhausted(headers, now, "0") or None if status == 429 else None
+    if status != 429:
+        return None
+    return exhausted(headers, now, "0") or None
 
 
 def retry_after(value: str | None, now: datetime, unit: float = 1.0) -> float | None:
@@ -74,18 +75,19 @@ def retry_after(value: str | None, now: datetime, unit: float = 1.0) -> float | 
     try:
         seconds = unit * float(value)
     except ValueError:
-        if (at := _date(value)) is None:
+        moment = _date(value)
+        if moment is None:
             return None
-        seconds = (at - now).total_seconds()
+        seconds = (moment - now).total_seconds()
     return _bounded(seconds) if math.isfinite(seconds) else None
 
 
 def _date(value: str) -> datetime | None:
     try:
-        at = parsedate_to_datetime(value)
+        moment = parsedate_to_datetime(value)
     except (ValueError, OverflowError):
         return None
-    return at.replace(tzinfo=at.tzinfo or UTC)
+    return moment.replace(tzinfo=moment.tzinfo or UTC)
 
 
 def _sent_at(headers: Mapping[str, str]) -> datetime | None:
@@ -98,9 +100,8 @@ def exhausted(headers: Mapping[str, str], now: datetime, unstated: str = "") -> 
 
     `unstated` is what is left of a quota of which only the reset is known.
     """
-    if (
-        "ratelimit" not in "".join(headers).lower()
-    ):  # every reply is looked at, and a look at each name takes longer
+    # Every reply is looked at, and a look at each name takes longer.
+    if "ratelimit" not in "".join(headers).lower():
         return None
     now = _sent_at(headers) or now
     waits = [
@@ -116,29 +117,26 @@ def _until(reset: str, now: datetime) -> float:
     (ISO, since 1970)."""
     reset = reset.strip()
     if DURATION.fullmatch(reset):
-        return _bounded(
-            sum(float(number) * UNITS[unit] for number, unit in DURATION_PART.findall(reset))
-        )
+        return _total(DURATION_PART.findall(reset))
     if EPOCH.fullmatch(reset):
-        return _bounded(
-            float(reset) * (0.001 if len(reset.partition(".")[0]) == 13 else 1.0) - now.timestamp()
-        )
+        is_in_milliseconds = len(reset.partition(".")[0]) == 13
+        seconds = float(reset) * (0.001 if is_in_milliseconds else 1.0)
+        return _bounded(seconds - now.timestamp())
     try:
-        at = datetime.fromisoformat(reset)
+        moment = datetime.fromisoformat(reset)
     except ValueError:
         return 0.0
-    return _bounded((at.replace(tzinfo=at.tzinfo or UTC) - now).total_seconds())
+    return _bounded((moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds())
 
 
-def _in_words(words: str) -> float | None:
-    if not (found := IN_WORDS.search(words)):
-        return None
-    parts = WORDS_PART.findall(found[1])
-    return _bounded(
-        sum(
-            float(number) * UNITS["ms" if unit == "millisecond" else unit] for number, unit in parts
-        )
-    )
+def _in_message(message: str) -> float | None:
+    duration = IN_WORDS.search(message)
+    return _total(WORDS_PART.findall(duration[1])) if duration else None
+
+
+def _total(duration: list[tuple[str, str]]) -> float:
+    """Return the bounded seconds of numbers and their units."""
+    return _bounded(sum(float(number) * UNITS[unit] for number, unit in duration))
 
 
 def _bounded(seconds: float) -> float:

@@ -25,7 +25,7 @@ import orjson
 from harness.benchmarks.parsing import is_json
 from harness.client.error_phrases import MESSAGES, is_error
 from harness.client.replies import (
-    NO_WORDS,
+    NO_EXPLANATION,
     arguments_of,
     decoded,
     index_of,
@@ -42,12 +42,12 @@ TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 """Members of a message that come in pieces."""
 END_REASONS = frozenset({"stop", "length", "content_filter", "tool_calls", "function_call"})
 """Finish reasons of the protocol. Relays send others, such as "null", before the end."""
-MOST_CHOICES, MOST_MEMBERS = 128, 1000
+MAX_CHOICES, MAX_MEMBERS = 128, 1000
 """That are kept of a stream: one choice is requested, and what has other members is no
 completion."""
 MAX_CALLS = 1000
 """Tool calls of a streamed reply. Each takes memory that the bytes of the stream do not bound."""
-LEAST_REPEATS = 3
+MIN_REPEATS = 3
 """Deltas of which each repeats all before, so that the last one may be the whole text."""
 
 Event = tuple[bytes, bytes]
@@ -83,19 +83,19 @@ class Events:
     def end(self) -> list[Event]:
         """Return what the end of the body completes: servers omit the last blank line, or even the
         line's end."""
-        rest = b"".join(self._pieces)
+        last_line = b"".join(self._pieces)
         self._pieces = []
-        return self._events([rest, b""] if rest else [b""])
+        return self._events([last_line, b""] if last_line else [b""])
 
     def _events(self, lines: list[bytes]) -> list[Event]:
         if not self._begun:
             self._begun = True
             lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
-        found: list[Event] = []
+        events: list[Event] = []
         for line in lines:
             if not line:
                 if self._data:
-                    found.append((self._name, b"\n".join(self._data)))
+                    events.append((self._name, b"\n".join(self._data)))
                     self._data = []
                 self._name = b""
             elif line.startswith(b"data:"):
@@ -104,8 +104,9 @@ class Events:
                 self._name = line[6:].strip()
             elif line.startswith(b"error:"):
                 self._name = b"error"
+                # llama.cpp's own field for an error
                 self._data.append(line[6:])
-        return found
+        return events
 
 
 class _Call:
@@ -122,14 +123,18 @@ class _Call:
         self.id = self.id or piece.get("id")
         self.name = self.name or _name_of(piece)
         self.extra_content = self.extra_content or piece.get("extra_content")
-        if arguments := arguments_of(piece):
+        arguments = arguments_of(piece)
+        if arguments:
             self.arguments.append(arguments)
 
     def is_over(self, piece: dict[str, Any]) -> bool:
-        """Return whether a piece with the same index begins another call, as of Gemini, which gives
-        all of them the index 0. An id alone is no sign: vLLM sent another one in each piece."""
-        differs = bool(self.id and piece.get("id")) and self.id != piece["id"]
-        return differs and bool(self.name and _name_of(piece))
+        """Return whether a piece with the same index begins another call."""
+        # Gemini gives every call the index 0, so a new id with a new name is a new call. An id
+        # alone is no sign: vLLM sent another id in each piece.
+        piece_id = piece.get("id")
+        if not self.id or not piece_id or self.id == piece_id:
+            return False
+        return bool(self.name and _name_of(piece))
 
     def whole(self) -> dict[str, Any]:
         function = {"name": self.name, "arguments": "".join(self.arguments)}
@@ -152,10 +157,12 @@ class _Choice:
     def add(self, delta: dict[str, Any]) -> bool:
         """Add a delta; return whether it has any text, thought or piece of a tool call."""
         speaks = False
-        if calls := delta.get("tool_calls"):
+        calls = delta.get("tool_calls")
+        if calls:
             speaks |= self._add_calls(calls)
-        if call := delta.get("function_call"):
-            speaks |= self._add_calls([{"function": call}])
+        older_call = delta.get("function_call")
+        if older_call:
+            speaks |= self._add_calls([{"function": older_call}])
         for name in TEXTS:
             piece = delta.get(name)
             if piece and type(piece) in (str, list, dict):
@@ -169,10 +176,13 @@ class _Choice:
 
     def _add_calls(self, calls: object) -> bool:
         """Add pieces of tool calls, each by the index of its call; return whether there are any."""
-        pieces = [call for call in calls if type(call) is dict] if type(calls) is list else []
+        if type(calls) is not list:
+            return False
+        pieces = [call for call in calls if type(call) is dict]
         for place, piece in enumerate(pieces):
-            index = piece.get("index", place)
-            index = index if type(index) is int else place
+            index = piece.get("index")
+            if type(index) is not int:
+                index = place
             call = self._call_by_index.get(index)
             if call is None or call.is_over(piece):
                 call = self._call_by_index[index] = _Call()
@@ -195,7 +205,8 @@ class _Choice:
         message = self.message
         if message is None:
             message = {name: _joined(pieces) for name, pieces in self.pieces.items()}
-            if calls := [call.whole() for call in self.calls if call.name or call.arguments]:
+            calls = [call.whole() for call in self.calls if call.name or call.arguments]
+            if calls:
                 message["tool_calls"] = calls
         choice = {"index": self.index, "message": message, "finish_reason": self.finish_reason}
         if self.logprobs:
@@ -217,7 +228,7 @@ class StreamedReply:
         self._size = 0
         self._events = Events()
         self._choices: dict[int | str, _Choice] = {}
-        self._rest: dict[str, Any] = {}
+        self._other_members: dict[str, Any] = {}
         self._error: object = None
         self._named: dict[str, Any] = {"model": None}
         self._usage: dict[str, Any] | None = None
@@ -228,11 +239,9 @@ class StreamedReply:
     @property
     def finished(self) -> bool:
         """Whether a finish_reason has come: the answer is whole then, whatever becomes of the rest
-        of the stream.
-
-        The end of the stream is weaker evidence: relays end every stream alike, also one that broke
-        off behind them.
-        """
+        of the stream."""
+        # The end of the stream is weaker evidence: relays end every stream alike, also one that
+        # broke off behind them.
         first = self._choices.get(0) or next(iter(self._choices.values()), None)
         return first is not None and first.finish_reason in END_REASONS
 
@@ -240,11 +249,11 @@ class StreamedReply:
         self._size += len(block)
         if self._size > self._largest:
             raise TransportFault("too_large", f"the reply is longer than {self._largest >> 20} MB")
-        if not self._begun and (text := block.lstrip(JSON_BLANKS)):
-            self._begun = True
-            self._plain = (
-                [] if text.startswith(b"{") else None
-            )  # a whole reply under the type of a stream
+        if not self._begun:
+            text = block.lstrip(JSON_BLANKS)
+            self._begun = bool(text)
+            if text.startswith(b"{"):
+                self._plain = []  # a whole reply under the type of a stream
         if self._plain is not None:
             self._plain.append(block)
             return
@@ -258,7 +267,8 @@ class StreamedReply:
         `ended` is whether the body came to its proper end. Raise `TransportFault` if it broke off.
         """
         if self._plain is not None:
-            if (data := decoded(b"".join(self._plain))) is None:
+            data = decoded(b"".join(self._plain))
+            if data is None:
                 raise TransportFault("bad_json", "the reply is not whole JSON")
             return data
         broke_off = TransportFault("truncated", "the stream broke off")
@@ -271,20 +281,21 @@ class StreamedReply:
                     raise broke_off from None
         if self._error is not None:
             return self._writable({"error": self._error})
-        if not (self.done or self.finished or (ended if self._choices else self._rest)):
+        has_end = ended if self._choices else bool(self._other_members)
+        if not (self.done or self.finished or has_end):
             raise broke_off
-        found = {**self._rest, **self._named, "usage": self._usage}
+        reply = {**self._other_members, **self._named, "usage": self._usage}
         if self._choices:
-            found["choices"] = [choice.whole() for choice in self._choices.values()]
-        return self._writable(found)
+            reply["choices"] = [choice.whole() for choice in self._choices.values()]
+        return self._writable(reply)
 
-    def _writable(self, found: dict[str, Any]) -> dict[str, Any]:
+    def _writable(self, reply: dict[str, Any]) -> dict[str, Any]:
         """Join the halves of surrogate pairs that chunks had cut apart; replace a half alone, which
         no file holds."""
         if not self._has_halves:
-            return found
-        whole: dict[str, Any] = json.loads(json.dumps(found), object_pairs_hook=without_half_pairs)
-        return whole
+            return reply
+        joined: dict[str, Any] = json.loads(json.dumps(reply), object_pairs_hook=without_half_pairs)
+        return joined
 
     def _take(self, name: bytes, data: bytes) -> None:
         if self.done or not data or data.isspace():
@@ -301,10 +312,7 @@ class StreamedReply:
 
     def _take_odd(self, name: bytes, data: bytes) -> None:
         """Take the end, a comment, several events without a blank line, an error in plain words, or
-        JSON that orjson refuses.
-
-        A bare NaN, half a surrogate pair, and bytes that are not UTF-8 do no harm.
-        """
+        JSON that orjson refuses."""
         if data.strip() == DONE:
             self.done = True
         elif data.lstrip().startswith(b":") and b"\n" not in data:
@@ -315,6 +323,7 @@ class StreamedReply:
             for line in data.split(b"\n"):
                 self._take(name, line)
         else:
+            # A bare NaN, half a surrogate pair, and bytes that are not UTF-8 do no harm.
             self._has_halves = True
             try:
                 chunk = json.loads(data.decode("utf-8", "replace"), strict=False)
@@ -327,19 +336,22 @@ class StreamedReply:
 
     def _fail(self, error: object) -> None:
         self.done = True
-        if not self.finished:
-            self._error = (
-                (error.get("error") or error) if type(error) is dict else error
-            ) or NO_WORDS
+        if self.finished:
+            return
+        if type(error) is dict:
+            error = error.get("error") or error
+        self._error = error or NO_EXPLANATION
 
     def _merge(self, chunk: dict[str, Any]) -> None:
         if not chunk.get("choices"):
             chunk = without_envelope(chunk)
-        if (error := chunk.get("error")) and is_error(error):
+        error = chunk.get("error")
+        if error and is_error(error):
             self._fail(chunk)
             return
         self._note_answerer(chunk)
-        usage, choices = chunk.get("usage"), chunk.get("choices")
+        usage = chunk.get("usage")
+        choices = chunk.get("choices")
         if type(usage) is dict:
             self._usage = usage
         if type(choices) is list:
@@ -348,9 +360,8 @@ class StreamedReply:
                     self._merge_choice(choice)
         elif chunk.get("object") == "error" or _is_error(chunk):
             self._fail(chunk)
-        else:
-            if len(self._rest) < MOST_MEMBERS:
-                self._rest |= chunk
+        elif len(self._other_members) < MAX_MEMBERS:
+            self._other_members |= chunk
 
     def _note_answerer(self, chunk: dict[str, Any]) -> None:
         for name in ANSWERER:
@@ -359,10 +370,11 @@ class StreamedReply:
 
     def _new_choice(self, key: int | str, index: object) -> _Choice | None:
         """Return a choice without pieces, None if the stream has too many."""
-        if len(self._choices) >= MOST_CHOICES:
+        if len(self._choices) >= MAX_CHOICES:
             return None
-        made = self._choices[key] = _Choice(index)
-        return made
+        choice = _Choice(index)
+        self._choices[key] = choice
+        return choice
 
     def _merge_choice(self, choice: dict[str, Any]) -> None:
         index = index_of(choice)
@@ -371,25 +383,33 @@ class StreamedReply:
         if merged is None:
             return
         delta = choice.get("delta")
+        message = choice.get("message")
         if type(delta) is dict:
             self.speaks |= merged.add(delta)
-        elif type(message := choice.get("message")) is dict:
+        elif type(message) is dict:
             merged.message = message
             merged.logprobs = {}  # those of the whole message follow
             self.speaks = True
-        elif type(text := choice.get("text")) is str:
-            self.speaks |= merged.add({"content": text})
-        if type(logprobs := choice.get("logprobs")) is dict:
+        elif type(choice.get("text")) is str:
+            self.speaks |= merged.add({"content": choice["text"]})
+        logprobs = choice.get("logprobs")
+        if type(logprobs) is dict:
             merged.add_logprobs(logprobs)
-        if (error := choice.get("error")) and is_error(error):
+        error = choice.get("error")
+        if error and is_error(error):
             self._fail(choice)
-        elif reason := choice.get("finish_reason"):
-            if type(reason) is str and (
-                merged.finish_reason not in END_REASONS or reason in END_REASONS
-            ):
-                merged.finish_reason = reason
-            if type(usage := choice.get("usage")) is dict:
-                self._usage = usage
+        elif choice.get("finish_reason"):
+            self._finish(merged, choice)
+
+    def _finish(self, merged: _Choice, choice: dict[str, Any]) -> None:
+        """Take the finish reason of a choice, and the usage that some servers put next to it."""
+        reason = choice["finish_reason"]
+        # A relay's own reason, such as "null", does not replace one of the protocol.
+        replaces = reason in END_REASONS or merged.finish_reason not in END_REASONS
+        if type(reason) is str and replaces:
+            merged.finish_reason = reason
+        if type(choice.get("usage")) is dict:
+            self._usage = choice["usage"]
 
 
 def _name_of(call: dict[str, Any]) -> object:
@@ -399,8 +419,8 @@ def _name_of(call: dict[str, Any]) -> object:
 
 def _is_error(chunk: dict[str, Any]) -> bool:
     """Return whether a chunk without choices is an error that has no member of its own."""
-    words = [chunk[name] for name in MESSAGES if type(chunk.get(name)) is str]
-    return any(words) and is_error(chunk)
+    messages = [chunk[name] for name in MESSAGES if type(chunk.get(name)) is str]
+    return any(messages) and is_error(chunk)
 
 
 def looks_streamed(body: bytes) -> bool:
@@ -418,16 +438,18 @@ def whole_stream(body: bytes, largest: int, ended: bool) -> dict[str, Any]:
 
 
 def _joined(pieces: list[Any]) -> Any:
-    """Return a text, or a list of parts if one of the pieces was a part.
-
-    Pieces of which each repeats all before are one text, if that is JSON and their sum is none.
-    """
-    if not all(type(piece) is str for piece in pieces):
-        return [
-            {"type": "text", "text": piece} if type(piece) is str else piece for piece in pieces
-        ]
+    """Return a text, or a list of parts if one of the pieces was a part."""
+    if any(type(piece) is not str for piece in pieces):
+        content = []
+        for piece in pieces:
+            content.append({"type": "text", "text": piece} if type(piece) is str else piece)
+        return content
     text = "".join(pieces)
-    if len(pieces) < LEAST_REPEATS:
+    if len(pieces) < MIN_REPEATS:
         return text
+    # Some servers repeat in each delta all that came before: the last one is the text, if that is
+    # JSON and the sum of all is none.
     repeats = all(later.startswith(earlier) for earlier, later in pairwise(pieces))
-    return pieces[-1] if repeats and is_json(pieces[-1]) and not is_json(text) else text
+    if repeats and is_json(pieces[-1]) and not is_json(text):
+        return pieces[-1]
+    return text

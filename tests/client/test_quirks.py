@@ -275,13 +275,13 @@ def test_a_schema_that_is_refused_gives_way_to_any_object_and_then_to_none(messa
     """So does one that the user gave, and nothing else that the user gave."""
     own, given = request(response_format=SCHEMA), ["response_format"]
     error = refusal(400, openai(message, code="x"))
-    assert learn(frozenset(), error.kind, error.detail, own, given=given) == "json_object"
+    assert learn(frozenset(), error.kind, error.detail, own, fixed=given) == "json_object"
     assert (
-        learn(frozenset({"json_object"}), error.kind, error.detail, own, given=given)
+        learn(frozenset({"json_object"}), error.kind, error.detail, own, fixed=given)
         == "no_response_format"
     )
     assert (
-        learn(frozenset({"no_response_format"}), error.kind, error.detail, own, given=given) is None
+        learn(frozenset({"no_response_format"}), error.kind, error.detail, own, fixed=given) is None
     )
 
 
@@ -398,7 +398,7 @@ def test_a_member_that_the_user_gave_is_never_learned_away(member: str) -> None:
     )
     own = request(**{member: 1})
     assert learn(frozenset(), error.kind, error.detail, own) is not None
-    assert learn(frozenset(), error.kind, error.detail, own, given=[member]) is None
+    assert learn(frozenset(), error.kind, error.detail, own, fixed=[member]) is None
 
 
 # A sender that learns
@@ -549,7 +549,7 @@ def test_a_failure_that_plainly_names_the_format_is_sent_otherwise() -> None:
         "http_500", "response_format type must be one of 'text' or 'json_object'"
     )
     endpoint = Endpoint((form("json_schema"), failure))
-    sender = Adapted(endpoint, given=["response_format"])
+    sender = Adapted(endpoint, fixed=["response_format"])
     run(sender.send(request(response_format=SCHEMA)))
     assert sender.quirks == {"json_object"}
 

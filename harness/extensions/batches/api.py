@@ -115,7 +115,9 @@ class BatchApi:
         """Return the provider's words for a batch that failed."""
         found = batch.errors.get("data") if isinstance(batch.errors, dict) else None
         words = [error_text({"error": error}) for error in found or () if isinstance(error, dict)]
-        return self._client.hide("; ".join(dict.fromkeys(filter(None, words))) or replies.NO_WORDS)
+        return self._client.hide(
+            "; ".join(dict.fromkeys(filter(None, words))) or replies.NO_EXPLANATION
+        )
 
     def is_too_much(self, words: str) -> bool:
         """Return whether an account may not have as much enqueued, by the provider's words for a
@@ -130,7 +132,7 @@ class BatchApi:
             return self._settled(response, body)
         code = error.get("code") if isinstance(error, dict) else None
         kind = code if isinstance(code, str) and code.isidentifier() else "batch_error"
-        words = self._client.hide(error_text({"error": error}) or replies.NO_WORDS)
+        words = self._client.hide(error_text({"error": error}) or replies.NO_EXPLANATION)
         raise TransportFault(self._client.hide(kind), words, unreachable=kind in UNANSWERED)
 
     def _settled(self, response: JSON, body: bytes) -> Received:
