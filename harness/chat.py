@@ -82,7 +82,7 @@ def unnoticed(completion: Completion, error: InvalidReply | None) -> None:
     """Ignore how a reply was read."""
 
 
-NOTES = {language: Note(**words) for language, words in _LANGUAGES.items()}
+NOTES = {language: Note(**text) for language, text in _LANGUAGES.items()}
 
 
 class Chat:
@@ -164,16 +164,16 @@ class Chat:
         required, and `additionalProperties` is false. An endpoint may ignore it. Raise
         `InvalidReply` if the reply is still unusable after all retries.
         """
-        made: T = await self._read(prompt, _object, read, json=True, schema=schema, role=role)
-        return made
+        answer: T = await self._read(prompt, _object, read, json=True, schema=schema, role=role)
+        return answer
 
     async def text(
         self, prompt: Prompt, read: Callable[[str], T] | None = None, *, role: str = ""
     ) -> T:
         """Return the text of the reply, or the result of `read(text)`. Raise the same errors as
         `json`."""
-        made: T = await self._read(prompt, answer_text, read, json=False, role=role)
-        return made
+        answer: T = await self._read(prompt, answer_text, read, json=False, role=role)
+        return answer
 
     async def _read(
         self,
@@ -187,12 +187,12 @@ class Chat:
     ) -> Any:
         def reader(completion: Completion) -> tuple[Any, list[str]]:
             repairs: list[str] = []
-            found = extract(completion, repairs)
-            return (found if read is None else read(found)), repairs
+            value = extract(completion, repairs)
+            return (value if read is None else read(value)), repairs
 
-        made, repairs = await self.read(prompt, reader, json=json, schema=schema, role=role)
+        answer, repairs = await self.read(prompt, reader, json=json, schema=schema, role=role)
         self.repairs += repairs
-        return made
+        return answer
 
     async def read(
         self,
@@ -209,12 +209,12 @@ class Chat:
         shape in `read` (`LookupError`, `TypeError`, ...) becomes `InvalidReply("wrong_shape")`.
         Raise the last `InvalidReply` after all retries, or at once if it is final.
         """
-        before = self.usage.requests
+        count_before = self.usage.requests
         try:
             request = self._request(_messages(prompt), json, schema, role)
             return await self._read_in_tries(request, read, json=json)
         finally:
-            self.reads.append(self.usage.requests - before)
+            self.reads.append(self.usage.requests - count_before)
 
     async def _read_in_tries(
         self, request: Request, read: Callable[[Completion], T], *, json: bool
@@ -223,7 +223,7 @@ class Chat:
         for number in count(2):
             completion = await self.ask(request)
             try:
-                made = read(completion)
+                answer = read(completion)
             except InvalidReply as invalid:
                 error = invalid
             except ODD_SHAPE as odd:
@@ -232,7 +232,7 @@ class Chat:
                 self.odd.append(f"{described(odd)}{place(odd)}")
             else:
                 self._judged(completion, None)
-                return made
+                return answer
             error.role = request.role
             self._judged(completion, error)
             if error.final or number > retries + 1:
@@ -276,7 +276,9 @@ def _object(completion: Completion, repairs: list[str]) -> JSON:
 def _messages(prompt: Prompt) -> tuple[Message, ...]:
     if isinstance(prompt, str):
         return (Message("user", prompt),)
-    made = [one if isinstance(one, Message) else message_of(one) for one in prompt]
-    if not made:
+    messages = [
+        message if isinstance(message, Message) else message_of(message) for message in prompt
+    ]
+    if not messages:
         raise ValueError("a prompt has at least one message")
-    return tuple(made)
+    return tuple(messages)

@@ -109,9 +109,9 @@ class ExitCode(int):
 
     @classmethod
     def of(cls, error: HarnessError) -> ExitCode:
-        made = cls(error.exit_code)
-        made.error = error
-        return made
+        code = cls(error.exit_code)
+        code.error = error
+        return code
 
 
 class BadInput(HarnessError):
@@ -304,7 +304,7 @@ linker."""
 
 def lacks_memory(error: BaseException) -> bool:
     """Return whether an error means that this process has no memory left."""
-    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
+    return isinstance(error, MemoryError) or any(text in str(error) for text in NO_MEMORY)
 
 
 @contextmanager

@@ -154,9 +154,8 @@ class LocalEngine:
     async def _runner(self, runner: ModelRunner) -> None:
         await runner.run()
         self._stop_others(runner)
-        for run in (
-            runner.runs
-        ):  # before the run's files are rewritten, which moves the records that it still reads
+        # Before the run's files are rewritten, which moves the records that the scores still read.
+        for run in runner.runs:
             await runner.guarded(run.scores.advance)
             while run.scores.is_behind and not runner.ending:
                 await runner.guarded(run.scores.advance)

@@ -31,10 +31,8 @@ async def play(
     """Play one user; `judged` is as for `Chat`. Raise what `ask` raised, also where the benchmark
     caught it, `RoleFailed`, and `BenchmarkError`."""
     asking, note = benchmark.asking, benchmark.imports.same_note
-    chat, answer = (
-        Chat(ask, asking, benchmark.about.language, repeat, judged=judged, same_note=note),
-        None,
-    )
+    chat = Chat(ask, asking, benchmark.about.language, repeat, judged=judged, same_note=note)
+    answer = None
     try:
         with guarded(benchmark, f"user {task.key}, play", InvalidReply):
             answer, outcome = await benchmark.play(task.given, chat), VALID

@@ -54,9 +54,8 @@ def play(
             if run_async:
                 return run_async(play_async)
             signals.listen()
-            uvloop = (
-                find_spec("uvloop") is not None
-            )  # where it cannot be installed, asyncio's own loop serves
+            # Where uvloop cannot be installed, asyncio's own loop serves.
+            uvloop = find_spec("uvloop") is not None
             anyio.run(play_async, signals, backend_options={"use_uvloop": uvloop})
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end runners
         for session in sessions:

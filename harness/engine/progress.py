@@ -434,11 +434,10 @@ class Progress:
 
     def _at_risk(self) -> AtRisk:
         unsynced = [run.store.unsynced() for run in self._runs]
-        users, seconds = (
+        return AtRisk(
             sum(users for users, _ in unsynced),
             max(seconds for _, seconds in unsynced),
         )
-        return AtRisk(users, seconds)
 
 
 def time_to_go(

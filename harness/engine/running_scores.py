@@ -128,10 +128,8 @@ class RunningScores:
         user_rows = list(rows)
         if not user_rows:
             return np.zeros(1)
-        sums, counts = (
-            np.stack([row.sums for row in user_rows]),
-            np.stack([row.defined for row in user_rows]),
-        )
+        sums = np.stack([row.sums for row in user_rows])
+        counts = np.stack([row.defined for row in user_rows])
         means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
         total: Array = expanded(self._scorer.benchmark, means).sum(axis=0)
         return total

@@ -35,10 +35,10 @@ def choice_letter(text: str, letters: str = "ABCD") -> str:
         rf"(?:\*\*|\\boxed\{{|\(){letter}(?:\*\*|\}}|\))",
     )
     for pattern in patterns:
-        found: set[str] = set(re.findall(pattern, plain))
-        if len(found) == 1:
-            return found.pop()
-        if found:
+        matches: set[str] = set(re.findall(pattern, plain))
+        if len(matches) == 1:
+            return matches.pop()
+        if matches:
             break
     raise InvalidReply("no_choice", f"expected one letter of {', '.join(letters)}")
 
@@ -52,10 +52,10 @@ def exact_match(answer: str, truths: str | Collection[str]) -> float:
 def number_in(text: str) -> float:
     """Return the last number of a text, which is where models give their result. Raise
     `InvalidReply` without one."""
-    found = NUMBER.findall(unicodedata.normalize("NFKC", text))
-    if not found:
+    numbers = NUMBER.findall(unicodedata.normalize("NFKC", text))
+    if not numbers:
         raise InvalidReply("no_number", "expected a number")
-    number = float(found[-1].replace(",", ""))
+    number = float(numbers[-1].replace(",", ""))
     if not math.isfinite(number):
         raise InvalidReply("no_number", "expected a number of usual size")
     return number

@@ -73,7 +73,7 @@ class Rubric:
     ) -> dict[str, int]:
         """Return the judge's grade of an answer by each criterion. Raise `InvalidReply` if the
         judge gives none after all retries; the user has then failed."""
-        criteria = "\n".join(f"- {name}: {words}" for name, words in self.criteria.items())
+        criteria = "\n".join(f"- {name}: {text}" for name, text in self.criteria.items())
         prompt = RUBRIC_PROMPT.format(
             low=self.low,
             high=self.high,

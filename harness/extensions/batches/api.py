@@ -113,16 +113,18 @@ class BatchApi:
 
     def why(self, batch: ProviderBatch) -> str:
         """Return the provider's words for a batch that failed."""
-        found = batch.errors.get("data") if isinstance(batch.errors, dict) else None
-        words = [error_text({"error": error}) for error in found or () if isinstance(error, dict)]
+        details = batch.errors.get("data") if isinstance(batch.errors, dict) else None
+        phrases = [
+            error_text({"error": error}) for error in details or () if isinstance(error, dict)
+        ]
         return self._client.hide(
-            "; ".join(dict.fromkeys(filter(None, words))) or replies.NO_EXPLANATION
+            "; ".join(dict.fromkeys(filter(None, phrases))) or replies.NO_EXPLANATION
         )
 
-    def is_too_much(self, words: str) -> bool:
+    def is_too_much(self, reason: str) -> bool:
         """Return whether an account may not have as much enqueued, by the provider's words for a
         refusal."""
-        return any(phrase in searchable(words) for phrase in TOO_MUCH)
+        return any(phrase in searchable(reason) for phrase in TOO_MUCH)
 
     def judged(self, line: JSON, body: bytes) -> Received:
         """Return what a line of the results settles; `body` is its request. Raise as
@@ -132,8 +134,8 @@ class BatchApi:
             return self._settled(response, body)
         code = error.get("code") if isinstance(error, dict) else None
         kind = code if isinstance(code, str) and code.isidentifier() else "batch_error"
-        words = self._client.hide(error_text({"error": error}) or replies.NO_EXPLANATION)
-        raise TransportFault(self._client.hide(kind), words, unreachable=kind in UNANSWERED)
+        reason = self._client.hide(error_text({"error": error}) or replies.NO_EXPLANATION)
+        raise TransportFault(self._client.hide(kind), reason, unreachable=kind in UNANSWERED)
 
     def _settled(self, response: JSON, body: bytes) -> Received:
         """Return what a reply settles, with its status and its own `body`, to the request
@@ -192,25 +194,25 @@ class BatchApi:
 
     async def _listed(self, path: str, query: str = "") -> AsyncIterator[JSON]:
         """Yield what an account has, page by page."""
-        after, seen = "", set[str]()
+        cursor, seen = "", set[str]()
         while True:
-            page = await self.call(path, f"{query}limit={PAGE}{after}")
-            listed = [one for one in page.get("data") or () if isinstance(one, dict)]
-            for one in listed:
-                yield one
+            page = await self.call(path, f"{query}limit={PAGE}{cursor}")
+            listed = [item for item in page.get("data") or () if isinstance(item, dict)]
+            for item in listed:
+                yield item
             if not (page.get("has_more") and listed) or (last := _id(listed[-1])) in seen:
                 return
             seen.add(last)
-            after = f"&after={quote(last, safe='')}"
+            cursor = f"&after={quote(last, safe='')}"
 
 
 def _object(response: aiohttp.ClientResponse, content: bytes) -> JSON:
     if not 200 <= response.status < 300:
         replies.refused(response.status, response.headers, content, datetime.now(UTC))
         raise Rejected(f"http_{response.status}", one_line(content.decode("utf-8", "replace")))
-    if (made := replies.decoded(content)) is None:
+    if (reply := replies.decoded(content)) is None:
         raise TransportFault("bad_json", "the reply is not whole JSON")
-    return made
+    return reply
 
 
 def _write(into: BinaryIO, block: bytes) -> None:
@@ -220,16 +222,16 @@ def _write(into: BinaryIO, block: bytes) -> None:
         raise MachineError(f"cannot keep what is downloaded: {error.strerror}") from error
 
 
-def _id(made: JSON) -> str:
-    found = made.get("id")
-    if not (isinstance(found, str) and found):
+def _id(reply: JSON) -> str:
+    identifier = reply.get("id")
+    if not (isinstance(identifier, str) and identifier):
         raise TransportFault("bad_json", "the reply has no id")
-    return found
+    return identifier
 
 
-def _batch(made: JSON) -> ProviderBatch:
-    _id(made)
+def _batch(reply: JSON) -> ProviderBatch:
+    _id(reply)
     try:
-        return msgspec.convert(made, ProviderBatch)
+        return msgspec.convert(reply, ProviderBatch)
     except msgspec.ValidationError as error:
         raise TransportFault("bad_json", f"the reply describes no batch: {error}") from None

@@ -83,7 +83,7 @@ class Size(NamedTuple):
     size: int
 
 
-MOST = Size(MOST_REQUESTS, MOST_BYTES)
+MAX_FILE = Size(MOST_REQUESTS, MOST_BYTES)
 T = TypeVar("T")
 _Key = tuple[Run, RequestKey]
 
@@ -97,7 +97,7 @@ class _Request:
     """
 
     user: User
-    of: PendingRequest
+    pending: PendingRequest
     size: int
     tries: int = 0
     reserved: Reserved | None = None
@@ -107,7 +107,7 @@ class _Request:
 
     @property
     def place(self) -> RequestKey:
-        return self.user.key, self.user.repeat, self.of.digest, self.of.nth
+        return self.user.key, self.user.repeat, self.pending.digest, self.pending.nth
 
     @property
     def key(self) -> _Key:
@@ -126,7 +126,7 @@ class Waves:
     """The batches of one runner. Its caller has the counts, and the slot in which calls go out, one
     at a time.
 
-    `adapted` has the endpoint's quirks. `clock` is in seconds, monotonic; `most` is what an input
+    `adapted` has the endpoint's quirks. `clock` is in seconds, monotonic; `limits` is what an input
     file may have.
     """
 
@@ -139,7 +139,7 @@ class Waves:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         rng: random.Random | None = None,
-        most: Size = MOST,
+        limits: Size = MAX_FILE,
     ) -> None:
         self._runner = runner
         self._api = api
@@ -149,22 +149,24 @@ class Waves:
         self._clock = clock
         self._sleep = sleep
         self._rng = rng or random.Random()
-        self._of_file = most
+        self._of_file = limits
         self._room: int | None = None
         """How many requests the provider takes at once, once it has refused more."""
         self._journals = {
             run: BatchJournal(run.store.own_log(run.store.files.batches), run.store.now)
             for run in runner.runs
         }
-        self._asked: dict[str, _Request] = {}
+        self._by_number: dict[str, _Request] = {}
         self._requests: dict[_Key, _Request] = {}
         self._new: dict[_Key, _Request] = {}
-        self._sent = {(run, place) for run, one in self._outstanding for place in one.places}
+        self._sent = {
+            (run, place) for run, submission in self._outstanding for place in submission.places
+        }
         self._users: Counter[User] = Counter()
         self._watched: dict[str, _Watched] = {}
         self._settled: dict[str, tuple[Run, Submission, str]] = {}
-        for _, one in self._outstanding:
-            caller.allowance.resume(one.reserved)
+        for _, submission in self._outstanding:
+            caller.allowance.resume(submission.reserved)
         self._has_api = self._answered = False
         self._failed_in_row = 0
         self._not_before = clock()
@@ -173,7 +175,9 @@ class Waves:
     def _outstanding(self) -> list[tuple[Run, Submission]]:
         """Return the batches that the provider may have."""
         return [
-            (run, one) for run, journal in self._journals.items() for one in journal.outstanding
+            (run, submission)
+            for run, journal in self._journals.items()
+            for submission in journal.outstanding
         ]
 
     # Users
@@ -182,172 +186,184 @@ class Waves:
         """Return whether every user has started, and each that has not ended waits for a batch."""
         return not self._runner.schedule and len(self._users) >= self._runner.in_play
 
-    async def settle(self, user: User, of: PendingRequest) -> Completion:
+    async def settle(self, user: User, pending: PendingRequest) -> Completion:
         """Return the reply to a user's request, once it is saved. Raise `GaveUp`, `Rejected` or
         `EndpointStopped`."""
-        asked = _Request(user, of, len(of.body))
-        number = str(id(asked))
-        self._asked[number] = self._requests[asked.key] = asked
+        request = _Request(user, pending, len(pending.body))
+        number = str(id(request))
+        self._by_number[number] = self._requests[request.key] = request
         try:
             while True:
-                asked.tries += 1
+                request.tries += 1
                 try:
-                    return (await self._adapted.send(of.body, number)).completion
+                    return (await self._adapted.send(pending.body, number)).completion
                 except TransportFault as fault:
-                    user.warn(of, fault, asked.tries)
-                    if asked.tries > self._caller.limits.max_retries:
+                    user.warn(pending, fault, request.tries)
+                    if request.tries > self._caller.limits.max_retries:
                         detail = f"{fault.kind}: {fault.detail}"
-                        raise GaveUp("persistent_error", detail, asked.tries) from fault
+                        raise GaveUp("persistent_error", detail, request.tries) from fault
                     self._caller.traffic.retries += 1
         finally:
-            del self._asked[number], self._requests[asked.key]
+            del self._by_number[number], self._requests[request.key]
 
     async def send(self, body: bytes, user: str = "") -> Received:
         """Wait for the reply to a body of the request with this number (a `Transport`, below the
         quirks)."""
-        asked = self._asked[user]
-        asked.body, asked.since = body, self._clock()
-        asked.future = future = asyncio.get_running_loop().create_future()
-        self._users[asked.user] += 1
-        if asked.key not in self._sent:
-            self._new[asked.key] = asked
+        request = self._by_number[user]
+        request.body, request.since = body, self._clock()
+        request.future = future = asyncio.get_running_loop().create_future()
+        self._users[request.user] += 1
+        if request.key not in self._sent:
+            self._new[request.key] = request
         self._caller.limiter.slots.wake()
         try:
             received: Received = await future
             return received
         finally:
-            if asked.future is future:  # cancelled
-                self._released(asked)
+            if request.future is future:  # cancelled
+                self._released(request)
 
-    def _released(self, asked: _Request) -> None:
-        asked.future = None
-        self._new.pop(asked.key, None)
-        self._users[asked.user] -= 1
-        if not self._users[asked.user]:
-            del self._users[asked.user]
+    def _released(self, request: _Request) -> None:
+        request.future = None
+        self._new.pop(request.key, None)
+        self._users[request.user] -= 1
+        if not self._users[request.user]:
+            del self._users[request.user]
 
     # Waves
 
     async def serve(self) -> None:
         """Submit waves and settle them, until cancelled."""
-        for run, one in self._outstanding:
-            await self._find(run, one)
+        for run, submission in self._outstanding:
+            await self._find(run, submission)
         while True:
             if self._all_wait() and self._new and self._clock() >= self._not_before:
                 await self._submit()
-            for run, one in self._outstanding:
+            for run, submission in self._outstanding:
                 if self._all_wait():
-                    await self._look(run, one)
+                    await self._look(run, submission)
             await self._caller.limiter.slots.changed()
 
     def flushed(self) -> None:
         """Note the end of batches whose replies were being saved when the last user ended; all are
         saved by now."""
-        for run, one, status in list(self._settled.values()):
-            self._end(run, one, status)
+        for run, submission, status in list(self._settled.values()):
+            self._end(run, submission, status)
 
     @property
     def load(self) -> Load:
         """Return how far the last wave is, and what is at the provider."""
         number = max(journal.waves for journal in self._journals.values())
-        wave = Wave.of_batches(number, [one for _, one in self._outstanding])
+        wave = Wave.of_batches(number, [submission for _, submission in self._outstanding])
         return (
             f"wave {wave.number}",
             f"{plural(wave.batches, 'batch', 'batches')} in progress",
             f"{wave.completed:,}/{wave.requests:,} requests completed by the provider",
         )
 
-    async def _find(self, run: Run, one: Submission) -> None:
+    async def _find(self, run: Run, submission: Submission) -> None:
         """Find out what became of a batch that an earlier process began to submit, and finish
         that."""
-        if one.file is None:
-            file = await self._call(partial(self._api.find_file, one.name))
+        if submission.file is None:
+            file = await self._call(partial(self._api.find_file, submission.name))
             if file is None:
-                self._end(run, one, "lost")
+                self._end(run, submission, "lost")
                 return
-            self._journals[run].uploaded(one, file)
-        if one.batch is None:
-            await self._create(run, one)
+            self._journals[run].uploaded(submission, file)
+        if submission.batch is None:
+            await self._create(run, submission)
         else:
-            self._watch(one)
+            self._watch(submission)
 
     async def _submit(self) -> None:
-        waves = groupby(self._fitting(self._next()), lambda asked: asked.user.run)
+        waves = groupby(self._with_budget(self._next_wave()), lambda request: request.user.run)
         for run, wave in [(run, list(wave)) for run, wave in waves]:
             self._journals[run].waves += 1
-            for part, content in self._files(wave):
-                await self._submit_file(run, part, content)
+            for file_requests, content in self._files(wave):
+                await self._submit_file(run, file_requests, content)
 
-    def _next(self) -> list[_Request]:
+    def _next_wave(self) -> list[_Request]:
         """Return what no batch has, by run; one file of it, once no batch is left, if the provider
         has no more room."""
         wave = sorted(
-            self._new.values(), key=lambda asked: self._findings.runs.index(asked.user.run)
+            self._new.values(), key=lambda request: self._findings.runs.index(request.user.run)
         )
         if self._room is None:
             return wave
         if self._outstanding:
             return []
-        part, _ = next(self._files([asked for asked in wave if asked.user.run is wave[0].user.run]))
-        return part
+        file_requests, _ = next(
+            self._files([request for request in wave if request.user.run is wave[0].user.run])
+        )
+        return file_requests
 
-    def _fitting(self, wave: Sequence[_Request]) -> list[_Request]:
+    def _with_budget(self, wave: Sequence[_Request]) -> list[_Request]:
         """Return the requests that there is room for, which is reserved; others wait for what
         batches give back."""
-        reserved = self._caller.allowance.reserve([asked.size for asked in wave])
-        for asked, amount in zip(wave, reserved, strict=False):
-            asked.reserved = amount
+        reserved = self._caller.allowance.reserve([request.size for request in wave])
+        for request, amount in zip(wave, reserved, strict=False):
+            request.reserved = amount
         return list(wave[: len(reserved)])
 
     def _files(self, wave: Sequence[_Request]) -> Iterator[tuple[list[_Request], bytes]]:
         """Yield the requests of each input file, and its content."""
-        part, lines, size, most = list[_Request](), list[bytes](), 0, self._of_file
-        requests = min(most.requests, self._room or most.requests)
-        for asked in wave:
-            line = _line(len(part), asked.body)
-            if part and (len(part) == requests or size + len(line) > most.size):
-                yield part, b"".join(lines)
-                part, lines, size, line = [], [], 0, _line(0, asked.body)
-            part.append(asked)
+        file_requests, lines, size, limits = list[_Request](), list[bytes](), 0, self._of_file
+        requests = min(limits.requests, self._room or limits.requests)
+        for request in wave:
+            line = _line(len(file_requests), request.body)
+            if file_requests and (len(file_requests) == requests or size + len(line) > limits.size):
+                yield file_requests, b"".join(lines)
+                file_requests, lines, size, line = [], [], 0, _line(0, request.body)
+            file_requests.append(request)
             lines.append(line)
             size += len(line)
-        yield part, b"".join(lines)
+        yield file_requests, b"".join(lines)
 
-    async def _submit_file(self, run: Run, part: Sequence[_Request], content: bytes) -> None:
+    async def _submit_file(
+        self, run: Run, file_requests: Sequence[_Request], content: bytes
+    ) -> None:
         journal = self._journals[run]
-        places, sha256 = [asked.place for asked in part], hashlib.sha256(content).hexdigest()
-        sent = sum([asked.size for asked in part])
-        one = Submission(
+        places, sha256 = (
+            [request.place for request in file_requests],
+            hashlib.sha256(content).hexdigest(),
+        )
+        sent = sum([request.size for request in file_requests])
+        submission = Submission(
             f"harness-{uuid4().hex}",
             journal.waves,
             places,
             sent=sent,
             rate=run.store.rate,
-            reserved=_whole(part),
+            reserved=_reserved_together(file_requests),
         )
-        journal.intend(one, sha256)
-        for asked in part:
-            self._new.pop(asked.key, None)
-            self._sent.add(asked.key)
-        journal.uploaded(one, await self._step(run, one, partial(self._uploaded, one, content)))
-        await self._create(run, one)
+        journal.intend(submission, sha256)
+        for request in file_requests:
+            self._new.pop(request.key, None)
+            self._sent.add(request.key)
+        journal.uploaded(
+            submission,
+            await self._step(run, submission, partial(self._uploaded, submission, content)),
+        )
+        await self._create(run, submission)
 
-    async def _step(self, run: Run, one: Submission, act: Callable[[], Awaitable[T]]) -> T:
+    async def _step(self, run: Run, submission: Submission, act: Callable[[], Awaitable[T]]) -> T:
         """Do a step of a submission; one that the endpoint refuses leaves nothing at the provider
         that could run."""
         try:
             return await self._call(act)
         except EndpointStopped:
-            if not one.doubtful:
-                self._end(run, one, "refused")
+            if not submission.doubtful:
+                self._end(run, submission, "refused")
             raise
 
-    async def _uploaded(self, one: Submission, content: bytes) -> str:
+    async def _uploaded(self, submission: Submission, content: bytes) -> str:
         """Return the id of the uploaded input file; upload it if the provider does not have it."""
-        if one.doubtful and (found := await self._api.find_file(one.name)):
-            return found
+        if submission.doubtful and (existing := await self._api.find_file(submission.name)):
+            return existing
         try:
-            return await self._accepted_or_not(one, self._api.upload(one.name, content))
+            return await self._accepted_or_not(
+                submission, self._api.upload(submission.name, content)
+            )
         except (Rejected, TransportFault) as error:
             if error.kind not in NO_BATCH_API or self._has_api:
                 raise
@@ -357,56 +373,60 @@ class Waves:
                 f"{endpoint} has no Batch API ({status} for /files): use --no-batch"
             ) from None
 
-    async def _accepted_or_not(self, one: Submission, act: Awaitable[T]) -> T:
+    async def _accepted_or_not(self, submission: Submission, act: Awaitable[T]) -> T:
         """Do a step that submits something; a fault after which it may be at the provider makes it
         doubtful."""
-        one.doubtful = True
+        submission.doubtful = True
         try:
             return await act
         except TransportFault as fault:
-            one.doubtful = not fault.unreachable and fault.kind not in NO_BATCH_API
+            submission.doubtful = not fault.unreachable and fault.kind not in NO_BATCH_API
             raise
         except (Rejected, EndpointStopped):
-            one.doubtful = False
+            submission.doubtful = False
             raise
 
-    async def _create(self, run: Run, one: Submission) -> None:
+    async def _create(self, run: Run, submission: Submission) -> None:
         """Create the batch of an uploaded file and watch it, or note that it is too much."""
         try:
-            batch = await self._step(run, one, partial(self._created, one))
+            batch = await self._step(run, submission, partial(self._created, submission))
         except _TooMuch as error:
-            self._take_less(self._end(run, one, "refused"), str(error))
+            self._take_less(self._end(run, submission, "refused"), str(error))
             return
-        self._journals[run].created(one, batch.id)
-        self._watch(one)
+        self._journals[run].created(submission, batch.id)
+        self._watch(submission)
 
-    async def _created(self, one: Submission) -> ProviderBatch:
+    async def _created(self, submission: Submission) -> ProviderBatch:
         """Return the batch of an uploaded file; create it if the provider does not have it."""
-        assert one.file is not None
-        if one.doubtful and (found := await self._api.find_batch(one.file, one.label)):
-            return found
+        assert submission.file is not None
+        if submission.doubtful and (
+            existing := await self._api.find_batch(submission.file, submission.label)
+        ):
+            return existing
         try:
-            return await self._accepted_or_not(one, self._api.create(one.file, one.label))
+            return await self._accepted_or_not(
+                submission, self._api.create(submission.file, submission.label)
+            )
         except (Rejected, TransportFault) as error:
             if self._api.is_too_much(error.detail):
                 raise _TooMuch(error.detail) from None
             raise
 
-    def _watch(self, one: Submission) -> None:
+    def _watch(self, submission: Submission) -> None:
         self._has_api = True
         now = self._clock()
-        self._watched[one.label] = _Watched(now, now)
+        self._watched[submission.label] = _Watched(now, now)
 
-    async def _look(self, run: Run, one: Submission) -> None:
+    async def _look(self, run: Run, submission: Submission) -> None:
         """Look at a batch if that is due, and settle it if it has ended."""
-        watched = self._watched[one.label]
+        watched = self._watched[submission.label]
         if self._clock() < watched.due:
             return
-        assert one.batch is not None
-        batch = await self._call(partial(self._get, one.batch))
-        self._journals[run].counted(one, batch.completed)
+        assert submission.batch is not None
+        batch = await self._call(partial(self._get, submission.batch))
+        self._journals[run].counted(submission, batch.completed)
         if batch.status in ENDED:
-            await self._collect(run, one, batch)
+            await self._collect(run, submission, batch)
         now = self._clock()
         watched.due = now + min(LONGEST_POLL, max(FIRST_POLL, POLL_SHARE * (now - watched.since)))
 
@@ -422,26 +442,26 @@ class Waves:
                 ) from None
             raise
 
-    async def _collect(self, run: Run, one: Submission, batch: ProviderBatch) -> None:
+    async def _collect(self, run: Run, submission: Submission, batch: ProviderBatch) -> None:
         """Save and settle what a batch answered; what it did not answer goes again with the next
         wave."""
         try:
             with tempfile.TemporaryFile(dir=run.store.files.folder) as file:
                 await self._call(partial(self._downloaded, batch, file))
                 with anyio.CancelScope(shield=True):
-                    await self._settle_lines(run, one, file)
+                    await self._settle_lines(run, submission, file)
         except OSError as error:
             raise MachineError(
                 f"cannot keep the results of a batch in {run.store.files.folder}: {error}"
             ) from error
-        self._settled[one.label] = run, one, batch.status
+        self._settled[submission.label] = run, submission, batch.status
         await self._runner.commit.saved()
         why = (
             self._api.why(batch)
             if batch.status == "failed"
             else "the batch ended without an answer"
         )
-        unanswered = self._end(run, one, batch.status)
+        unanswered = self._end(run, submission, batch.status)
         if batch.status != "completed" or unanswered:
             self._findings.note(
                 "batch", f"batch {batch.id} {batch.status}: {len(unanswered)} requests go again"
@@ -449,11 +469,11 @@ class Waves:
         if (
             batch.status == "failed"
         ):  # as a whole, which is no try of its requests: they wait for the next
-            return self._failed(batch, unanswered, why)
+            return self._batch_failed(batch, unanswered, why)
         self._failed_in_row = 0
-        for asked in unanswered:
+        for request in unanswered:
             kind = f"batch_{batch.status}"
-            self._answer(asked, TransportFault(kind, why, unreachable=kind in UNANSWERED))
+            self._answer(request, TransportFault(kind, why, unreachable=kind in UNANSWERED))
         return None
 
     async def _downloaded(self, batch: ProviderBatch, file: BinaryIO) -> None:
@@ -464,60 +484,61 @@ class Waves:
         for results in filter(None, (batch.output_file_id, batch.error_file_id)):
             await self._api.download(results, file)
         file.seek(0)
-        if not _is_whole(file, batch.completed):
+        if not _is_complete(file, batch.completed):
             raise TransportFault("truncated", "a file of results broke off")
         file.seek(0)
 
-    async def _settle_lines(self, run: Run, one: Submission, file: BinaryIO) -> None:
+    async def _settle_lines(self, run: Run, submission: Submission, file: BinaryIO) -> None:
         for number, line in enumerate(file):
             data = decoded(line) or {}
-            asked = self._asked_by(run, one, data)
-            if asked is not None:
-                self._settle(one, asked, data)
+            request = self._request_of_line(run, submission, data)
+            if request is not None:
+                self._settle(submission, request, data)
             if number % LINES_AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()
 
-    def _asked_by(self, run: Run, one: Submission, line: JSON) -> _Request | None:
+    def _request_of_line(self, run: Run, submission: Submission, line: JSON) -> _Request | None:
         """Return the request that a line of results is for, None if nobody waits for it any
         more."""
         try:
-            place = one.places[int(line["custom_id"])]
+            place = submission.places[int(line["custom_id"])]
         except (ValueError, LookupError, TypeError):
             return None
         return self._waiting((run, place))
 
     def _waiting(self, key: _Key) -> _Request | None:
         """Return the request with this key, None if nobody waits for it any more."""
-        asked = self._requests.get(key)
-        return asked if asked and asked.future else None
+        request = self._requests.get(key)
+        return request if request and request.future else None
 
-    def _settle(self, one: Submission, asked: _Request, data: JSON) -> None:
+    def _settle(self, submission: Submission, request: _Request, data: JSON) -> None:
         """Save the reply in a line of results and hand it to its user, or else its error."""
-        caller, seconds = self._caller, self._clock() - asked.since
+        caller, seconds = self._caller, self._clock() - request.since
         caller.traffic.requests += 1
         answer: Received | HarnessError
         try:
-            answer = self._api.judged(data, asked.body)
+            answer = self._api.judged(data, request.body)
         except HarnessError as error:
             answer = error
-        caller.allowance.took(one.label, asked.reserved, asked.size, answer)
+        caller.allowance.took(submission.label, request.reserved, request.size, answer)
         if isinstance(answer, Received):
             completion = answer.completion
-            asked.user.keep(
-                asked.of, Reply(completion, seconds, asked.tries, answer.endpoint, sent=asked.size)
+            request.user.keep(
+                request.pending,
+                Reply(completion, seconds, request.tries, answer.endpoint, sent=request.size),
             )
             caller.latency.add(seconds)
             caller.traffic.successes += 1
             caller.traffic.prompt_tokens += completion.prompt_tokens or 0
             caller.traffic.completion_tokens += completion.completion_tokens or 0
-        self._answer(asked, answer)
+        self._answer(request, answer)
 
-    def _answer(self, asked: _Request, answer: Received | HarnessError) -> None:
-        future = asked.future
+    def _answer(self, request: _Request, answer: Received | HarnessError) -> None:
+        future = request.future
         assert future is not None
         # Whoever asks again is not part of this batch any more.
-        self._sent.discard(asked.key)
-        self._released(asked)
+        self._sent.discard(request.key)
+        self._released(request)
         if future.done():
             return  # its user was cancelled just now
         if isinstance(answer, HarnessError):
@@ -525,20 +546,20 @@ class Waves:
         else:
             future.set_result(answer)
 
-    def _end(self, run: Run, one: Submission, status: str) -> list[_Request]:
+    def _end(self, run: Run, submission: Submission, status: str) -> list[_Request]:
         """Note that a batch has ended; return the requests that still wait for it, which go with
         the next wave."""
-        keys = [(run, place) for place in one.places if (run, place) in self._sent]
-        self._caller.allowance.end(one.label, one.reserved)
-        self._journals[run].end(one, status)
-        self._watched.pop(one.label, None)
-        self._settled.pop(one.label, None)
+        keys = [(run, place) for place in submission.places if (run, place) in self._sent]
+        self._caller.allowance.end(submission.label, submission.reserved)
+        self._journals[run].end(submission, status)
+        self._watched.pop(submission.label, None)
+        self._settled.pop(submission.label, None)
         self._sent.difference_update(keys)
-        left = list(filter(None, map(self._waiting, keys)))
-        self._new |= {asked.key: asked for asked in left}
-        return left
+        waiting = list(filter(None, map(self._waiting, keys)))
+        self._new |= {request.key: request for request in waiting}
+        return waiting
 
-    def _failed(self, batch: ProviderBatch, unanswered: Sequence[_Request], why: str) -> None:
+    def _batch_failed(self, batch: ProviderBatch, unanswered: Sequence[_Request], why: str) -> None:
         """Draw the conclusions from a batch that failed as a whole. Raise `EndpointStopped` if it
         was the first one, or the last of many."""
         if self._api.is_too_much(why):
@@ -595,7 +616,7 @@ class Waves:
             if not limiter.at_once(0.0):
                 await limiter.acquire(1)
             try:
-                made = await act()
+                reply = await act()
             except TransportFault as error:
                 fault = error
             except Rejected as error:
@@ -605,7 +626,7 @@ class Waves:
             else:
                 self._answered = True
                 self._caller.answered()
-                return made
+                return reply
             finally:
                 limiter.release(0.0, None)
             failures += 1
@@ -624,11 +645,11 @@ class Waves:
         return max(PATIENCE_WITH_AN_ADDRESS, limits.wait)
 
 
-def _whole(part: Sequence[_Request]) -> Reserved | None:
+def _reserved_together(requests: Sequence[_Request]) -> Reserved | None:
     """Return what is reserved for requests together, which was reserved at once."""
-    reserved = list(filter(None, [asked.reserved for asked in part]))
+    reserved = list(filter(None, [request.reserved for request in requests]))
     return (
-        reserved[0]._replace(amount=sum([one.amount for one in reserved], Decimal(0)))
+        reserved[0]._replace(amount=sum([amount.amount for amount in reserved], Decimal(0)))
         if reserved
         else None
     )
@@ -643,9 +664,9 @@ def _line(number: int, body: bytes) -> bytes:
     )
 
 
-def _is_whole(file: BinaryIO, least: int) -> bool:
+def _is_complete(file: BinaryIO, expected: int) -> bool:
     """Return whether a file of results has so many lines, and a last one that is not torn."""
     lines, last = 0, b"{}"
     for lines, line in enumerate(filter(bytes.strip, file), 1):  # noqa: B007
         last = line
-    return lines >= least and decoded(last) is not None
+    return lines >= expected and decoded(last) is not None

@@ -49,15 +49,15 @@ class Cap(NamedTuple):
     def parse(cls, text: str) -> Cap:
         """Read `5usd`, `30 CNY/day`, `2Mtok` or `5 USD each`. Raise `ValueError` for anything else,
         and for nothing."""
-        if (found := CAP.fullmatch(text.strip())) is None or not (amount := Decimal(found[1])):
+        if (match := CAP.fullmatch(text.strip())) is None or not (amount := Decimal(match[1])):
             raise ValueError(
                 "expected an amount above 0 with a currency or tokens, such as 5usd, 30cny/day or"
                 " 2Mtok"
             )
-        unit, daily, each = found[2], bool(found[3]), bool(found[4])
+        unit, daily, for_each_run = match[2], bool(match[3]), bool(match[4])
         if len(unit) == 3 and unit != "tok":
-            return cls(amount, unit.upper(), each, daily)
-        return cls(amount * SIZES.get(unit[0], 1), TOKENS, each, daily)
+            return cls(amount, unit.upper(), for_each_run, daily)
+        return cls(amount * SIZES.get(unit[0], 1), TOKENS, for_each_run, daily)
 
     def __str__(self) -> str:
         return (

@@ -56,16 +56,16 @@ class Budgets(Hooks):
 
     def check(self, plans: Sequence[Plan]) -> None:
         for plan in plans:
-            if (words := self._words_of(plan)) is not None:
-                self._words[plan.name] = words
-                if cap := cap_of(plan, words):
+            if (cap_text := self._words_of(plan)) is not None:
+                self._words[plan.name] = cap_text
+                if cap := cap_of(plan, cap_text):
                     self._caps[plan.name] = cap
 
     def _words_of(self, plan: Plan) -> Any:
         """Return a plan's budget: that of its entry of a queue, of the command, or of the run that
         is resumed."""
-        if (own := plan.terms.queued.get(TUNING)) is not None:
-            return str(Cap.parse(own)._replace(each=True))
+        if (queued_text := plan.terms.queued.get(TUNING)) is not None:
+            return str(Cap.parse(queued_text)._replace(each=True))
         if self._asked is not None or self._of_queue:
             return self._asked
         return words_in(plan.terms.earlier) if plan.terms.earlier else None
@@ -93,10 +93,10 @@ class Budgets(Hooks):
         if (ledger := self._ledgers.get(plan.results)) is None:
             ledger = self._ledgers[plan.results] = Ledger(plan.results, time.time)
             self._held.callback(ledger.close)
-        part = plan.selection.get("part", "")
-        budget = SharedBudget(cap, ledger, part, plan.name if cap.each else None)
+        run_part = plan.selection.get("part", "")
+        budget = SharedBudget(cap, ledger, run_part, plan.name if cap.each else None)
         if not cap.each:
-            budget = self._shared.setdefault((cap, part), budget)
+            budget = self._shared.setdefault((cap, run_part), budget)
         budget.carry(plan.name, sum([_spent(run, cap) for run in runs], Decimal(0)))
         return budget
 
@@ -136,14 +136,14 @@ def _meter(budget: SharedBudget, plan: Plan, role: str, runs: Sequence[Run]) -> 
     )
 
 
-def cap_of(plan: Plan, words: object) -> Cap | None:
+def cap_of(plan: Plan, cap_text: object) -> Cap | None:
     """Return a plan's share of a budget, None if it costs nothing. Raise `BadInput` if its price
     does not fit."""
     try:
-        whole = Cap.parse(str(words))
+        full_cap = Cap.parse(str(cap_text))
     except ValueError as error:
         raise BadInput(f"{plan.name}: --budget: {error}") from None
-    cap = whole._replace(amount=whole.amount / part_of(plan.selection)[1])
+    cap = full_cap._replace(amount=full_cap.amount / part_of(plan.selection)[1])
     if cap.unit == TOKENS:
         return cap
     billed = [asked for asked in (plan, *plan.roles.values()) if asked.found is not None]
@@ -164,15 +164,21 @@ def cap_of(plan: Plan, words: object) -> Cap | None:
 def _spent(run: Run, cap: Cap) -> Decimal:
     """Return what a run's replies took at most, in the unit of a cap, and what is reserved for
     those to come."""
-    held = [one.reserved for one in pending(run.store.files) if one.reserved]
-    reserved = sum([one.amount for one in held if one.unit == cap.unit], Decimal(0))
+    held = [
+        reservation.reserved for reservation in pending(run.store.files) if reservation.reserved
+    ]
+    reserved = sum(
+        [reservation.amount for reservation in held if reservation.unit == cap.unit], Decimal(0)
+    )
     bill = run.store.tally.bill.copy()
     bill.forgive()
     cost = bill.cost(run.manifest.prices, run.sampling.most_completion)
     if cap.unit == TOKENS:
         return reserved + sum(cost.bounds[1])
-    parts = (cost,) if isinstance(cost.shares, UnsetType) else cost.shares
-    amounts = [part.money.most for part in parts if part.money and part.money.currency == cap.unit]
+    shares = (cost,) if isinstance(cost.shares, UnsetType) else cost.shares
+    amounts = [
+        share.money.most for share in shares if share.money and share.money.currency == cap.unit
+    ]
     return reserved + sum(amounts, Decimal(0))
 
 
@@ -211,12 +217,12 @@ def metered(caller: Caller, meter: Meter, make_attempt: MakeAttempt, note: Say) 
     caller.allowance = meter
     turn = asyncio.Lock()
 
-    async def within(one: Attempt) -> Reply:
-        size = len(one.body)
+    async def within(attempt: Attempt) -> Reply:
+        size = len(attempt.body)
         with ExitStack() as looking:
-            one = one._replace(parts=(*one.parts, _Paid(meter, size, looking)))
+            attempt = attempt._replace(parts=(*attempt.parts, _Paid(meter, size, looking)))
             try:
-                return await make_attempt(one)
+                return await make_attempt(attempt)
             except _NoRoom:
                 meter.waiting += 1
                 looking.callback(meter.found)
@@ -227,7 +233,7 @@ def metered(caller: Caller, meter: Meter, make_attempt: MakeAttempt, note: Say) 
             while True:
                 await meter.room(size)
                 try:
-                    return await make_attempt(one)
+                    return await make_attempt(attempt)
                 except _NoRoom:
                     continue
 

@@ -111,14 +111,14 @@ class Ledger:
         self, budget: str, run: str, day: str, amount: Decimal, reserved: Decimal = NOTHING
     ) -> None:
         """Append an amount, and how much of it is reserved; the lock is held."""
-        more = {"reserved": plain(reserved)} if reserved else {}
+        reserved_field = {"reserved": plain(reserved)} if reserved else {}
         line = encode_line(
             {
                 "budget": budget,
                 "run": run,
                 "day": day,
                 "amount": plain(amount),
-                **more,
+                **reserved_field,
                 "format": FORMAT,
             }
         )
@@ -164,7 +164,7 @@ class Ledger:
         if (
             amount.is_finite()
             and reserved.is_finite()
-            and all(isinstance(part, str) for part in key)
+            and all(isinstance(name, str) for name in key)
         ):
             budget, run, day = map(str, key)
             amount_before, reserved_before = self._sums.get((budget, run, day), (NOTHING, NOTHING))

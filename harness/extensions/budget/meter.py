@@ -29,8 +29,8 @@ from harness.model import Load, UnclearTokens
 from harness.ui.words import count
 
 SAFE_START = SAFE_COMPLETION
-"""Tokens that a completion may take, until `ENOUGH` replies show what they take."""
-ENOUGH, REPLIES = 20, 512
+"""Tokens that a completion may take, until `MIN_REPLIES` replies show what they take."""
+MIN_REPLIES, REPLIES = 20, 512
 """Replies before estimates rely on them, and the number of last ones that completions are judged
 by."""
 LOOK_SECONDS = 0.5
@@ -43,17 +43,19 @@ class SharedBudget:
     """One cap, which may be that of several runs: each has a `Meter` on it, and its amounts in the
     ledger.
 
-    `part` is what the cap is a share of, such as 1/2, and `run` the one whose own it is, None for
-    one that is shared. `reserved` is by this process.
+    `run_part` is what the cap is a share of, such as 1/2, and `run` the one whose own it is, None
+    for one that is shared. `reserved` is by this process.
     """
 
-    def __init__(self, cap: Cap, ledger: Ledger, part: str = "", run: str | None = None) -> None:
+    def __init__(
+        self, cap: Cap, ledger: Ledger, run_part: str = "", run: str | None = None
+    ) -> None:
         self.cap = cap
         self.reserved = NOTHING
         self.is_used_up = False
         """Whether a run has ended since this budget is reached, today and on later days."""
         self._ledger = ledger
-        self._name = " ".join(filter(None, [cap.unit, part, "each" if cap.each else ""]))
+        self._name = " ".join(filter(None, [cap.unit, run_part, "each" if cap.each else ""]))
         self._run = run
         self._played: set[str] = set()
         """Runs that this process plays."""
@@ -146,7 +148,7 @@ class SharedBudget:
     def reached(self, amount: Decimal, run: str = "") -> BudgetReached:
         """Return the error for a request of a run that may take an amount, and never fits."""
         cap = self.cap
-        whole, next_one = (
+        cap_text, next_one = (
             f"{cap.shown(cap.amount)}{' a day' if cap.daily else ''}",
             cap.shown(amount),
         )
@@ -162,7 +164,7 @@ class SharedBudget:
                 f"is reached ({cap.shown(self.spent)} spent{self._of_others(run)}, the next request"
                 f" may take {next_one}): resume {later}with a larger --budget"
             )
-        error = BudgetReached(f"the budget of {whole} {why}")
+        error = BudgetReached(f"the budget of {cap_text} {why}")
         error.amount = amount
         return error
 
@@ -180,9 +182,9 @@ def _total(entries: Iterable[DaySum]) -> Decimal:
 
 
 class Meter(Allowance):
-    """One run's requests on a budget. `price` is None for a budget in tokens, `most` the tokens of
-    a completion that requests themselves allow, None without a limit. `run` is its name in the
-    ledger.
+    """One run's requests on a budget. `price` is None for a budget in tokens, `max_completion` the
+    tokens of a completion that requests themselves allow, None without a limit. `run` is its name
+    in the ledger.
 
     `spent` is what its requests took in this session, `lost` the part of it that failed tries may
     have cost.
@@ -191,14 +193,14 @@ class Meter(Allowance):
     held_by = "budget"
 
     def __init__(
-        self, budget: SharedBudget, price: Price | None, most: int | None, run: str = ""
+        self, budget: SharedBudget, price: Price | None, max_completion: int | None, run: str = ""
     ) -> None:
         self.budget = budget
         self.run = run
         self.spent = self.lost = NOTHING
         self.waiting = 0
         self._price = price
-        self._most = most
+        self._max_completion = max_completion
         self._taken: dict[str, Decimal] = {}
         """What the answered requests of each group took, by its label."""
         self._replies = 0
@@ -210,10 +212,10 @@ class Meter(Allowance):
     def load(self) -> Load:
         cap = self.budget.cap
         amounts = self.budget.spent, cap.amount
-        spent, whole = (
+        spent, cap_amount = (
             map(count, map(float, amounts)) if cap.unit == TOKENS else map(rounded, amounts)
         )
-        return (f"budget {spent} of {whole} {cap.unit}",)
+        return (f"budget {spent} of {cap_amount} {cap.unit}",)
 
     @property
     def waits_for(self) -> str:
@@ -221,21 +223,21 @@ class Meter(Allowance):
         budget, (_, elsewhere) = self.budget, self.budget.totals()
         if budget.reserved or not elsewhere:
             return ""
-        whole, reserved = map(budget.cap.shown, (budget.cap.amount, elsewhere))
-        return f"waiting: other commands have reserved {reserved} of the budget of {whole}"
+        cap_amount, reserved = map(budget.cap.shown, (budget.cap.amount, elsewhere))
+        return f"waiting: other commands have reserved {reserved} of the budget of {cap_amount}"
 
     def reserve(self, sizes: Sequence[int]) -> list[Reserved]:
         if not sizes:
             return []
-        budget, amounts, whole = self.budget, list[Decimal](), NOTHING
+        budget, amounts, total = self.budget, list[Decimal](), NOTHING
         room = budget.room(self.estimate(sizes[0]), self.run)
         for size in sizes:
-            if whole + (amount := self.estimate(size)) > room:
+            if total + (amount := self.estimate(size)) > room:
                 break
-            whole += amount
+            total += amount
             amounts.append(amount)
         if (
-            not amounts or (day := budget.take(whole, self.run)) is None
+            not amounts or (day := budget.take(total, self.run)) is None
         ):  # another process may have been faster
             return []
         return [Reserved(amount, budget.cap.unit, day) for amount in amounts]
@@ -292,18 +294,18 @@ class Meter(Allowance):
         """Return what a request of so many bytes may cost.
 
         Its prompt: a token a byte, which no tokenizer exceeds, later the most tokens a byte of any
-        prompt so far. Its completion: `most`, else 8,192 tokens or the longest so far, later the
-        99th percentile of the last ones.
+        prompt so far. Its completion: `max_completion`, else 8,192 tokens or the longest so far,
+        later the 99th percentile of the last ones.
         """
-        prompt = ceil(size * self._ratio) if self._replies >= ENOUGH and self._ratio else size
+        prompt = ceil(size * self._ratio) if self._replies >= MIN_REPLIES and self._ratio else size
         return self._amount(prompt, self._completion)
 
     @property
     def _completion(self) -> int:
         lengths = self._completions
-        if self._most is not None:
-            return self._most
-        if len(lengths) < ENOUGH:
+        if self._max_completion is not None:
+            return self._max_completion
+        if len(lengths) < MIN_REPLIES:
             return max([SAFE_START, *lengths])
         return sorted(lengths)[ceil(0.99 * len(lengths)) - 1]
 
@@ -335,11 +337,15 @@ class Meter(Allowance):
     def _billed(self, received: Received, size: int) -> Decimal:
         """Return what a reply cost; what its usage does not say as much as it may be."""
         completion = received.completion
-        prompt, answer, most = completion.prompt_tokens, completion.completion_tokens, self._most
+        prompt, answer, max_completion = (
+            completion.prompt_tokens,
+            completion.completion_tokens,
+            self._max_completion,
+        )
         if completion.lacks_usage:
             prompt = size if prompt is None else prompt
-            unknown = ceiling(most, max(self._completions, default=0)) + (
-                completion.size if most is None else 0
+            unknown = ceiling(max_completion, max(self._completions, default=0)) + (
+                completion.size if max_completion is None else 0
             )
             answer = unknown + (completion.reasoning_tokens or 0) if answer is None else answer
         prompt, answer = prompt or 0, answer or 0

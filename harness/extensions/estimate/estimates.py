@@ -25,7 +25,7 @@ from harness.store import log
 from harness.store.tally import RunTally
 from harness.ui.words import count, duration
 
-FEWEST, MOST = 10, 30
+MIN_USERS, MAX_USERS = 10, 30
 """Users of a subset who are played first: a tenth of them, between these."""
 DRAWS, BEYOND = 1000, 0.025
 """Draws, and the share of them beyond each bound: with so few users some 90 % of intervals then
@@ -58,7 +58,9 @@ def choose(run: Run) -> NDArray[np.int64]:
         np.random.default_rng(run.manifest.selection["sample_seed"]),
     )
     order = expected[np.lexsort((rng.random(len(expected)), run.index.steps[expected]))]
-    strata = np.array_split(order, min(len(order), max(FEWEST, min(MOST, len(order) // 10))))
+    strata = np.array_split(
+        order, min(len(order), max(MIN_USERS, min(MAX_USERS, len(order) // 10)))
+    )
     return np.sort(
         np.array(
             [rng.choice(stratum) for stratum in strata if not run.done[stratum].any()], np.int64
@@ -72,15 +74,17 @@ def estimate(session: PlanSession) -> CostEstimate | None:
     busy, seconds, rng = 0.0, [0.0], np.random.default_rng(0)
     for run in session.unfinished:
         bills, of_reply = _bills(run)
-        users, most = len(bills), run.sampling.most_completion
+        users, max_completion = len(bills), run.sampling.most_completion
         remaining = run.steps_left().astype(np.float64)
-        paid += _figures(run.store.tally.bill.cost(run.manifest.prices, most))
+        paid += _figures(run.store.tally.bill.cost(run.manifest.prices, max_completion))
         if not len(remaining):
             continue
         if users < 2:
             return None
         steps = run.index.steps[list(bills)].astype(np.float64)
-        taken = np.array([_figures(bill.cost(run.prices_now, most)) for bill in bills.values()])
+        taken = np.array(
+            [_figures(bill.cost(run.prices_now, max_completion)) for bill in bills.values()]
+        )
         resampled = rng.multinomial(users, np.full(users, 1 / users), DRAWS) / users
         drawn = rng.multinomial(len(remaining), resampled)
         bounds += remaining.sum() * np.tensordot(drawn, taken, 1) / (drawn @ steps)[:, None, None]
@@ -122,34 +126,38 @@ def _bills(run: Run) -> tuple[dict[int, Bill], float]:
 def _figures(cost: Cost) -> Array:
     """Return requests, tokens of prompts and completions, and the amount: the fewest, those
     counted, and the most."""
-    fewest, most = cost.bounds
+    fewest, largest = cost.bounds
     requests, money = cost.requests + (cost.requests_without_reply or 0), cost.money
     amounts = map(float, (money.least, money.amount, money.most) if money else (0, 0, 0))
-    rows = zip((fewest, cost.tokens, most), amounts, strict=True)
+    rows = zip((fewest, cost.tokens, largest), amounts, strict=True)
     return np.array([(requests, *tokens, amount) for tokens, amount in rows])
 
 
-def lines(name: str, whole: CostEstimate) -> Iterator[str]:
+def lines(name: str, estimate: CostEstimate) -> Iterator[str]:
     """Yield an estimate in words."""
-    requests, prompt, completion, amount = zip(whole.value, whole.low, whole.high, strict=True)
+    requests, prompt, completion, amount = zip(
+        estimate.value, estimate.low, estimate.high, strict=True
+    )
     yield f"{name}: the whole run will take about (90 % intervals):"
     yield "  requests {:.0f} ({:.0f} to {:.0f})".format(*requests)
     yield "  tokens {} ({} to {}) in, {} ({} to {}) out".format(*map(count, (*prompt, *completion)))
-    if whole.currency:
-        yield "  cost {} ({} to {}) {}".format(*map(_money, amount), whole.currency)
-    yield f"  time at least {duration(whole.seconds)} more, if replies stay as fast"
+    if estimate.currency:
+        yield "  cost {} ({} to {}) {}".format(*map(_money, amount), estimate.currency)
+    yield f"  time at least {duration(estimate.seconds)} more, if replies stay as fast"
 
 
 def in_short(estimates: Iterable[CostEstimate]) -> str:
     """Return what all plans will take from now on: their cost in each currency, or their tokens."""
     sums = Counter[str]()
-    for whole in estimates:
-        sums[whole.currency] += whole.left[3] if whole.currency else whole.left[1] + whole.left[2]
-    parts = [
+    for estimate in estimates:
+        sums[estimate.currency] += (
+            estimate.left[3] if estimate.currency else estimate.left[1] + estimate.left[2]
+        )
+    amounts = [
         f"{_money(amount)} {unit}" if unit else f"{count(amount)} tokens"
         for unit, amount in sums.items()
     ]
-    return f"about {' + '.join(parts)} more"
+    return f"about {' + '.join(amounts)} more"
 
 
 def _money(amount: float) -> str:

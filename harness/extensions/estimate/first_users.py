@@ -69,9 +69,9 @@ class FirstUsers(Hooks):
     def _agreed(self, estimates: Mapping[str, CostEstimate | None], say: Say) -> bool:
         """Show the estimates; return whether runs continue, by `--yes` or by the user's answer on a
         terminal."""
-        known = {name: whole for name, whole in estimates.items() if whole}
-        for name, whole in known.items():
-            for line in lines(name, whole):
+        known = {name: plan_estimate for name, plan_estimate in estimates.items() if plan_estimate}
+        for name, plan_estimate in known.items():
+            for line in lines(name, plan_estimate):
                 say(line)
         if len(known) < len(estimates):
             say("no estimate: too few of the first users ended")

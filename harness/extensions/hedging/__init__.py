@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TUNING, HEDGED = "hedge", "hedged"
 """In a manifest's tuning: the multiple of the 99th percentile, and how many requests were sent a
 second time, which have a notice of that kind."""
-MOST = 1000
+MAX_MULTIPLE = 1000
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Hedge:
         "send a request again after N times the 99th percentile, such as 3; may pay twice (default:"
         " 0, never)",
         check=number(
-            lambda value: value == 0 or 1 <= value <= MOST, "a number from 1 to 1000, or 0"
+            lambda value: value == 0 or 1 <= value <= MAX_MULTIPLE, "a number from 1 to 1000, or 0"
         ),
     )
 
@@ -38,8 +38,10 @@ class Hedge:
 def multiple_of(manifest: Manifest) -> float:
     """Return after how many times the 99th percentile a run sends a second try, 0 for never."""
     tuning: JSON = {**manifest.tuning}
-    found = tuning.get(TUNING)
-    return float(found) if isinstance(found, int | float) and 1 <= found <= MOST else 0.0
+    multiple = tuning.get(TUNING)
+    if isinstance(multiple, int | float) and 1 <= multiple <= MAX_MULTIPLE:
+        return float(multiple)
+    return 0.0
 
 
 class _Hedging(Extension[Hedge]):

@@ -85,10 +85,10 @@ def hedged(caller: Caller, multiple: float, make_attempt: MakeAttempt) -> MakeAt
             return LOOK_SECONDS
         return start + max(LEAST_SECONDS, multiple * tail) - clock()
 
-    async def twice(one: Attempt) -> Reply:
+    async def twice(attempt: Attempt) -> Reply:
         race = _Race()
-        one = one._replace(parts=(*one.parts, race))
-        first, second = _started(make_attempt, one), FailedTries()
+        attempt = attempt._replace(parts=(*attempt.parts, race))
+        first, second = _started(make_attempt, attempt), FailedTries()
         first.add_done_callback(lambda _: race.sent.set())  # it may end without having been sent
         tries = {first}
         try:
@@ -99,24 +99,24 @@ def hedged(caller: Caller, multiple: float, make_attempt: MakeAttempt) -> MakeAt
             if not done:
                 caller.traffic.notices[HEDGED] += 1
                 detail = f"no reply within {clock() - start:.0f} s"
-                one.warn(RequestEvent(HEDGED, detail), one.number)
-                hedge = one._replace(user="", number=one.number + 1, tries=second)
+                attempt.warn(RequestEvent(HEDGED, detail), attempt.number)
+                hedge = attempt._replace(user="", number=attempt.number + 1, tries=second)
                 tries.add(_started(make_attempt, hedge))
             return await _first(tries)
         finally:
-            for each in tries:
-                each.cancel()
+            for task in tries:
+                task.cancel()
             await asyncio.gather(*tries, return_exceptions=True)
-            one.tries.billable += (
+            attempt.tries.billable += (
                 second.billable
             )  # two faults count as one failed try, and may be billed twice
 
     return twice
 
 
-def _started(make_attempt: MakeAttempt, one: Attempt) -> asyncio.Task[Reply]:
+def _started(make_attempt: MakeAttempt, attempt: Attempt) -> asyncio.Task[Reply]:
     async def tried() -> Reply:
-        return await make_attempt(one)
+        return await make_attempt(attempt)
 
     return asyncio.create_task(tried())
 
@@ -127,13 +127,13 @@ async def _first(tries: set[asyncio.Task[Reply]]) -> Reply:
     left = set(tries)
     while True:
         done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-        ended = [one for one in done if not one.cancelled()]
+        ended = [task for task in done if not task.cancelled()]
         ended.sort(
-            key=lambda one: (one.exception() is not None, _faulty(one))
+            key=lambda task: (task.exception() is not None, _faulty(task))
         )  # a reply before any error
         if ended and not (left and _faulty(ended[0])):
             return ended[0].result()
 
 
-def _faulty(one: asyncio.Task[Reply]) -> bool:
-    return isinstance(one.exception(), TransportFault)
+def _faulty(task: asyncio.Task[Reply]) -> bool:
+    return isinstance(task.exception(), TransportFault)

@@ -53,8 +53,8 @@ class Ray:
 
 def of_workers(args: Ray) -> list[str]:
     """Return the options of workers that a command has."""
-    given = {"--ray-address": args.ray_address, "--workers": args.workers}
-    return [flag for flag, value in given.items() if value is not None]
+    values = {"--ray-address": args.ray_address, "--workers": args.workers}
+    return [flag for flag, value in values.items() if value is not None]
 
 
 class _Ray(Extension[Ray]):

@@ -32,9 +32,8 @@ from typing import Any
 
 import orjson
 
-os.environ.setdefault(
-    "RAY_USAGE_STATS_ENABLED", "0"
-)  # read when Ray is imported: nothing is reported to anyone
+# Read when Ray is imported: nothing is reported to anyone.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import ray
 from ray._private import ray_constants, worker
 from ray.exceptions import ActorDiedError, RayError
@@ -67,9 +66,9 @@ class Actor:
     ) -> BadInput | str:
         """Get ready to play; return the error, or the name of this process."""
         here = f"{os.getpid()} on {socket.gethostname()}"
-        if version != (own := code_version()):
+        if version != (own_version := code_version()):
             return BadInput(
-                f"{here} has another version of the harness ({own}, expected {version})"
+                f"{here} has another version of the harness ({own_version}, expected {version})"
             )
         self._state = TemporaryDirectory(prefix="worker-")
         os.environ["XDG_STATE_HOME"] = self._state.name  # nothing stays on this machine
@@ -167,20 +166,18 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
     _check(address)
     with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
-        own: dict[str, Any] = {
+        local_options: dict[str, Any] = {
             "address": "local",
             "num_cpus": workers or os.cpu_count(),
             "object_store_memory": STORE_BYTES,
             "include_dashboard": False,
             "_temp_dir": str(folder / "ray"),  # Ray makes it writable by everybody
-            "_system_config": {
-                "prestart_worker_first_driver": False
-            },  # of processes that no actor would take
+            # No processes that no actor would take.
+            "_system_config": {"prestart_worker_first_driver": False},
         }
         with _authenticated(None if address else folder / "token"):
-            _init(
-                address, ({"address": address} if address else own) | _working_dir(folder / "empty")
-            )
+            options = {"address": address} if address else local_options
+            _init(address, options | _working_dir(folder / "empty"))
             try:
                 yield workers or max(1, int(ray.available_resources().get("CPU", 1)))
             finally:
@@ -194,7 +191,7 @@ def _authenticated(new: Path | None) -> Iterator[None]:
     Ray takes mode and token from the environment, and keeps them for the whole process. By itself
     it would leave one in the home folder, which later clusters demand.
     """
-    before = {name: os.environ[name] for name in TOKEN_VARIABLES if name in os.environ}
+    saved_variables = {name: os.environ[name] for name in TOKEN_VARIABLES if name in os.environ}
     try:
         if new:
             private = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -207,7 +204,7 @@ def _authenticated(new: Path | None) -> Iterator[None]:
     finally:
         for name in TOKEN_VARIABLES:
             os.environ.pop(name, None)
-        os.environ |= before
+        os.environ |= saved_variables
         _read_token_again()
 
 
@@ -283,7 +280,7 @@ def _for_processes_of_ray() -> Iterator[None]:
         if _is_secret(name) or name == "PYTHONPATH"
     }
     if places := [
-        one for one in hidden.get("PYTHONPATH", "").split(os.pathsep) if Path(one).is_absolute()
+        path for path in hidden.get("PYTHONPATH", "").split(os.pathsep) if Path(path).is_absolute()
     ]:
         os.environ["PYTHONPATH"] = os.pathsep.join(places)
     try:
@@ -314,10 +311,10 @@ def _answers(address: str) -> bool:
 def code_version() -> str:
     """Return the version of the harness, with a hash of its code."""
     root = Path(__file__).parents[2]
-    found = sha256()
+    digest = sha256()
     for path in sorted(root.rglob("*.py")):
-        found.update(path.read_bytes())
-    return f"{__version__} {found.hexdigest()[:12]}"
+        digest.update(path.read_bytes())
+    return f"{__version__} {digest.hexdigest()[:12]}"
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

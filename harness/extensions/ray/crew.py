@@ -230,14 +230,18 @@ class Crew:
         """Return the limits of a runner's account as they are now."""
         return reduce(
             Tuning.combined,
-            [other.tuning for other in self._runners if other.slots is runner.slots],
+            [
+                other_runner.tuning
+                for other_runner in self._runners
+                if other_runner.slots is runner.slots
+            ],
         )
 
     def _order(self, seat: _Seat, runner: PartsRunner) -> TurnOrder:
         sharing, limits = self._sharing(runner), self._limits(runner)
         number, shares = sharing.index(seat) + 1, min(len(sharing), limits.most)
         tuning = limits.shared(min(number, shares), shares)
-        used = sum([other.in_use for other in sharing if other is not seat])
+        used = sum([other_seat.in_use for other_seat in sharing if other_seat is not seat])
         seat.allowed = max(0, min(tuning.most if number <= shares else 0, limits.most - used))
         rates = {
             name: rate * seat.allowed / limits.most
@@ -314,9 +318,9 @@ class Crew:
         if self._open_runners:
             self._serving.start_soon(self._hire)
 
-    def _note(self, words: str) -> None:
+    def _note(self, text: str) -> None:
         for runner in self._open_runners:
-            runner.note("worker", words)
+            runner.note("worker", text)
 
     def _stop(self, error: HarnessError) -> None:
         for runner in self._open_runners:

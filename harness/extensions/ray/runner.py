@@ -115,8 +115,8 @@ class PartsRunner(ModelRunner):
         """Return parts of the users who are left, dealt round, each with what earlier sessions have
         saved."""
         steps_left = [_steps_by_user(run) for run in self.runs]
-        all_left, most = int(sum(map(np.count_nonzero, steps_left))), self.tuning.most
-        fitting = max(min(workers, most), all_left * workers // (USERS_A_SLOT * most))
+        all_left, slots = int(sum(map(np.count_nonzero, steps_left))), self.tuning.most
+        fitting = max(min(workers, slots), all_left * workers // (USERS_A_SLOT * slots))
         count = max(min(PARTS_A_WORKER * workers, fitting), all_left // USERS_MOST)
         parts = []
         for run, steps in zip(self.runs, steps_left, strict=True):
@@ -187,8 +187,8 @@ class PartsRunner(ModelRunner):
                     run.scores.add(Record(str(data["user_id"]), data))
             if log == "responses":
                 seconds += [reply["seconds"] for reply in objects if "reused" not in reply]
-        for each in seconds:
-            self.caller.latency.add(each)
+        for reply_seconds in seconds:
+            self.caller.latency.add(reply_seconds)
             self.progress.replied()
             self.replied_at = anyio.current_time()
         self.caller.traffic.successes += len(seconds)
@@ -204,8 +204,8 @@ class PartsRunner(ModelRunner):
     def end_part(self, run: Run, ended: PartEnd) -> None:
         """Note in the manifests what an engine has learned of the endpoint, and counted of its
         run."""
-        for each in self.runs:
-            each.learned(ended.quirks)
+        for run_of_plan in self.runs:
+            run_of_plan.learned(ended.quirks)
         run.count(ended.counts)
         run.diverged += ended.diverged
         run.warnings += [warning for warning in ended.warnings if warning not in run.warnings]

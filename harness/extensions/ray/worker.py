@@ -151,20 +151,20 @@ class PartEngine(Hooks):
         plan, manifest = self._resumed_plan(), self._part.manifest
         reused = self._plan.reused and str(self._folder / REUSED / self._plan.reused)
         reuse = {
-            one.name: one.options(reuse=reused)
-            for one in extensions()
-            if reused and one.name == "reuse"
+            extension.name: extension.options(reuse=reused)
+            for extension in extensions()
+            if reused and extension.name == "reuse"
         }
         command = ResumeOptions(parts=reuse)
         hooks = [*hooks_of(command, [manifest]), self]
-        for one in hooks:
-            one.check([plan])
-        for one in hooks:
-            one.prepare([plan], self._held, print)
+        for extension in hooks:
+            extension.check([plan])
+        for extension in hooks:
+            extension.prepare([plan], self._held, print)
         sessions: Sequence[Any]
         sessions, _ = open_sessions([plan], self._held, lambda event: None, hooks)
-        for one in hooks:
-            sessions = one.before_play(sessions, lambda alone: None, print)
+        for extension in hooks:
+            sessions = extension.before_play(sessions, lambda alone: None, print)
         if sessions[0].unfinished:
             play(sessions, hooks, print, lambda: nullcontext(_unseen), False, self._begin)
 
@@ -195,9 +195,8 @@ class PartEngine(Hooks):
             selection=manifest.selection,
             terms=RunPolicy(allow_invalid=self._plan.allow_invalid, earlier=manifest),
         )
-        admit_sockets(
-            *sockets([plan])
-        )  # for all of the account's requests, which may become this worker's
+        # For all of the account's requests, which may become this worker's.
+        admit_sockets(*sockets([plan]))
         return replace(plan, tuning=self._order.tuning)
 
     def runner_task(self, runner: ModelRunner) -> None:
@@ -208,20 +207,19 @@ class PartEngine(Hooks):
 
     def _obey(self, runner: ModelRunner, order: TurnOrder) -> None:
         """Have the limits of an order, and stop if it says so."""
-        slots, tuning, before = runner.caller.limiter.slots, order.tuning, self._order.tuning
-        share = (
-            order.slots,
-            replace(tuning, start=1, wait=0.0),
-        )  # what is found or awaited is this engine's own
+        slots = runner.caller.limiter.slots
+        tuning = order.tuning
+        earlier_limits = self._order.tuning
+        # What is found or awaited is this engine's own.
+        share = order.slots, replace(tuning, start=1, wait=0.0)
         if share != self._share:
             self._share = share
-            limits = (
-                {"ceiling": order.slots}
-                if tuning.concurrency is None
-                else {"concurrency": order.slots}
-            )
-            slots.control = control_of(replace(tuning, **limits), slots.limit or tuning.start)  # type: ignore[arg-type]
-        if (tuning.rpm, tuning.tpm) != (before.rpm, before.tpm):
+            if tuning.concurrency is None:
+                limits = replace(tuning, ceiling=order.slots)
+            else:
+                limits = replace(tuning, concurrency=order.slots)
+            slots.control = control_of(limits, slots.limit or tuning.start)
+        if (tuning.rpm, tuning.tpm) != (earlier_limits.rpm, earlier_limits.tpm):
             slots.rates = rates_of(tuning)
         if order.loan is not None:
             runner.caller.allowance.limit(order.loan)

@@ -32,13 +32,13 @@ class SavedReplies:
         rows = (
             (_hash(data), line.offset) for line, data in log.objects(path) if completion_of(data)
         )
-        found = np.fromiter(chain.from_iterable(rows), np.uint64).reshape(-1, 2)
-        found = found[np.argsort(found[:, 0], kind="stable")]
+        table = np.fromiter(chain.from_iterable(rows), np.uint64).reshape(-1, 2)
+        table = table[np.argsort(table[:, 0], kind="stable")]
         self._hashes, self._offsets = (
-            np.ascontiguousarray(found[:, 0]),
-            np.ascontiguousarray(found[:, 1]),
+            np.ascontiguousarray(table[:, 0]),
+            np.ascontiguousarray(table[:, 1]),
         )
-        self._file: BufferedReader | None = self._opened() if len(found) else None
+        self._file: BufferedReader | None = self._opened() if len(table) else None
 
     def close(self) -> None:
         if self._file is not None:
@@ -54,9 +54,9 @@ class SavedReplies:
         for offset in self._offsets[first:end]:
             data = self._line(int(offset))
             if (data.get("request"), data.get("nth")) == (request, nth) and (
-                made := self._reply(data)
+                saved_reply := self._reply(data)
             ):
-                return made
+                return saved_reply
         return None
 
     def _opened(self) -> BufferedReader:

@@ -22,7 +22,7 @@ from harness.errors import Rejected, TransportFault
 from harness.extensions.batches import Batch as BatchOptions
 from harness.extensions.batches.api import MOST_REQUESTS, BatchApi, ProviderBatch, RequestCounts
 from harness.extensions.batches.batches import Batches
-from harness.extensions.batches.waves import MOST, Waves
+from harness.extensions.batches.waves import MAX_FILE, Waves
 from harness.model import JSON
 from harness.options.options import ResumeOptions
 from harness.store.disk import Disk
@@ -192,7 +192,7 @@ class InMemory(Batches):
 
     def __init__(self, provider: Provider, most: int) -> None:
         super().__init__(BatchOptions(batch=True), ResumeOptions())
-        self._provider, self._most = provider, MOST._replace(requests=most)
+        self._provider, self._most = provider, MAX_FILE._replace(requests=most)
 
     def _made(self, runner: ModelRunner) -> Waves:
         adapted = Adapted(self._provider, on_learned=runner.findings.learned)  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ class InMemory(Batches):
             clock=hurried,
             sleep=no_wait,
             rng=chance,
-            most=self._most,
+            limits=self._most,
         )
 
 

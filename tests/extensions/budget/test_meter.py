@@ -25,7 +25,7 @@ from harness.errors import GaveUp, Rejected, TransportFault
 from harness.extensions.budget import BudgetReached, Cap
 from harness.extensions.budget.budgets import metered
 from harness.extensions.budget.ledger import Ledger
-from harness.extensions.budget.meter import ENOUGH, SAFE_START, Meter, SharedBudget
+from harness.extensions.budget.meter import MIN_REPLIES, SAFE_START, Meter, SharedBudget
 from harness.model import Completion
 from tests.support import examples, virtual
 
@@ -113,10 +113,10 @@ def test_estimates_follow_the_replies_once_there_are_enough() -> None:
     """The largest ratio of tokens to bytes so far, and the 99th percentile of the last
     completions."""
     made = meter()
-    for length in range(ENOUGH):
+    for length in range(MIN_REPLIES):
         made.settle(NOTHING_RESERVED, 1000, received(300, 100 + length), None)
     made.settle(NOTHING_RESERVED, 1000, received(400, 50), None)
-    assert made.estimate(2000) == PRICE.amount(800, 100 + ENOUGH - 1)
+    assert made.estimate(2000) == PRICE.amount(800, 100 + MIN_REPLIES - 1)
 
 
 def test_single_long_reply_of_many_is_no_measure_of_the_rest() -> None:
