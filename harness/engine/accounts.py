@@ -32,11 +32,13 @@ def group(plans: Sequence[Plan]) -> list[list[int]]:
     gets twice its limit."""
     groups: list[list[int]] = []
     for place, plan in enumerate(plans):
-        sharing = [one for one in groups if any(plan.shares_with(plans[other]) for other in one)]
-        groups = [
-            *(one for one in groups if one not in sharing),
-            [*(other for one in sharing for other in one), place],
-        ]
+        alone, sharing = [], [place]
+        for members in groups:
+            if any(plan.shares_with(plans[member]) for member in members):
+                sharing = [*sharing[:-1], *members, place]
+            else:
+                alone.append(members)
+        groups = [*alone, sharing]
     return groups
 
 
@@ -71,14 +73,12 @@ def admit_sockets(connections: int, largest: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < needed:
         if hard != resource.RLIM_INFINITY and hard < needed:
             share = (hard - defaults.OTHER_FILES) * largest // connections
-            fewer = (
-                f"take --concurrency {share} (for auto: --auto-ceiling)"
-                if share > 0
-                else "no --concurrency fits"
-            )
+            fewer = "no --concurrency fits:"
+            if share > 0:
+                fewer = f"take --concurrency {share} (for auto: --auto-ceiling), or"
             raise MachineError(
                 f"{connections} requests at once need {needed} open files, and this machine allows"
-                f" {hard} a process: {fewer}{', or' if share > 0 else ':'} raise the hard limit"
+                f" {hard} a process: {fewer} raise the hard limit"
                 f" (`ulimit -n {needed}` in a new shell, or as an administrator)"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

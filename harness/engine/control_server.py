@@ -45,9 +45,9 @@ REQUEST_MOST = 1 << 12
 IDLE_SECONDS = 60.0
 """How long a connection may say nothing."""
 SETTABLE = {
-    one.name: one
-    for one in options_of(options.PlayOptions)
-    if one.name in ("concurrency", "rpm", "tpm")
+    limit.name: limit
+    for limit in options_of(options.PlayOptions)
+    if limit.name in ("concurrency", "rpm", "tpm")
 }
 """What can be set: the options of `run`, by name."""
 STOPPED = 130
@@ -101,13 +101,10 @@ class _Control:
             request: Any = orjson.loads(line)
             match request["do"]:
                 case "snapshots":
-                    made: object = msgspec.to_builtins(self.snapshots)
-                    return {"process": os.getpid(), "snapshots": made}
+                    snapshots: object = msgspec.to_builtins(self.snapshots)
+                    return {"process": os.getpid(), "snapshots": snapshots}
                 case "set":
-                    return self._set(
-                        runner,
-                        {name: request[name] for name in SETTABLE if request.get(name) is not None},
-                    )
+                    return self._set(runner, request)
                 case "stop":
                     return _stop(runner)
         except (ValueError, KeyError, TypeError) as error:
@@ -116,10 +113,13 @@ class _Control:
             return {"refused": str(error)}
         return {"refused": "not understood"}
 
-    def _set(self, runner: ModelRunner, texts: Mapping[str, str]) -> JSON:
-        """Change limits; each is text, as `run` takes it."""
-        changes = {name: SETTABLE[name].value(text) for name, text in texts.items()}
-        changes = {name: None if value == AUTO else value for name, value in changes.items()}
+    def _set(self, runner: ModelRunner, request: JSON) -> JSON:
+        """Change the limits that a request names; each is text, as `run` takes it."""
+        changes: JSON = {}
+        for name, limit in SETTABLE.items():
+            if request.get(name) is not None:
+                value = limit.value(request[name])
+                changes[name] = None if value == AUTO else value
         if runner.ending is not None or runner.over:
             return {"refused": "the run is ending"}
         if not changes:
@@ -150,15 +150,10 @@ def _change_limits(
     `MachineError` for limits that parts or this machine cannot have; then nothing has changed.
     """
     slots = runner.caller.limiter.slots
-    sharing = [
-        user_of_slots for user_of_slots in playing if user_of_slots.caller.limiter.slots is slots
-    ]
-    changed = {
-        user_of_slots: replace(
-            playing[user_of_slots], tuning=replace(playing[user_of_slots].tuning, **changes)
-        )
-        for user_of_slots in sharing
-    }
+    changed = {}
+    for other, plan in playing.items():
+        if other.caller.limiter.slots is slots:
+            changed[other] = replace(plan, tuning=replace(plan.tuning, **changes))
     plans = {**playing, **changed}
     tuning = tuning_of(list(changed.values()))
     admit_sockets(*sockets(list(plans.values())))
@@ -166,8 +161,8 @@ def _change_limits(
         slots.control = control_of(tuning, slots.limit)
     if changes.keys() & {"rpm", "tpm"}:
         slots.rates = rates_of(tuning)
-    for user_of_slots in sharing:
-        user_of_slots.limits_changed(tuning.concurrency, changes)
+    for other in changed:
+        other.limits_changed(tuning.concurrency, changes)
     slots.pump()
     slots.wake()
     return plans

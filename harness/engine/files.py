@@ -37,9 +37,9 @@ def index_file(
         return tasks.outline(benchmark, line, where, subset)
 
     kind = f"{benchmark.name} {subset} {tasks.version(benchmark)}"
-    tasks_slice, repeats = (
-        (slice_of(selection), selection.get("repeats", 1)) if selection else (WHOLE, 1)
-    )
+    tasks_slice, repeats = WHOLE, 1
+    if selection:
+        tasks_slice, repeats = slice_of(selection), selection.get("repeats", 1)
     cache = results / defaults.INDEX_FOLDER
     return open_index(
         path, kind, measured, cache, benchmark.task_files.key_field, tasks_slice, repeats

@@ -65,7 +65,8 @@ class ReportScores:
         with_task = benchmark.scoring.with_task
         if with_task is None or position is None or not self._drawn[position]:
             return record
-        if (known := self._facts.get(record.key)) is None:
+        known = self._facts.get(record.key)
+        if known is None:
             known = self._task_facts(position)
         with guarded(benchmark, f"user {record.key}, with_task", *ODD_SHAPE), read_of(record.key):
             return Record(record.key, with_task(record.data, known))
@@ -75,7 +76,8 @@ class ReportScores:
         benchmark = self._scorer.benchmark
         task = self._index.task(benchmark, position, self._scorer.subset)
         with guarded(benchmark, f"user {task.key}, facts"):
-            return task if (known := benchmark.scoring.facts(task)) is None else known
+            known = benchmark.scoring.facts(task)
+            return task if known is None else known
 
     def flush(self) -> Totals:
         """Score the last users, and return the scores of all. Raise `BadInput` for a malformed
@@ -83,9 +85,9 @@ class ReportScores:
         if self._shard or self._merged is None:
             shard, self._shard = self._shard, []
             scores = self._scorer.score(shard)
-            self._merged = (
-                scores if self._merged is None else self._scorer.merge(self._merged, scores)
-            )
+            if self._merged is not None:
+                scores = self._scorer.merge(self._merged, scores)
+            self._merged = scores
         return self._merged
 
 

@@ -146,9 +146,9 @@ class Progress:
         self._started = self._clock()
         self._warned = False
         self._rates = RecentRates(self._started, self._counts())
-        self.reply_times: list[float] | None = (
-            None if all(run.first is None for run in self._runs) else []
-        )
+        self.reply_times: list[float] | None = None
+        if any(run.first is not None for run in self._runs):
+            self.reply_times = []
         self._work = 0.0
         self._longest_chain = 0.0
         self._slots = 0.0
@@ -194,7 +194,8 @@ class Progress:
             return
         if self._caller.traffic.requests and not self._warned:
             self._warned = True
-            self._findings.note("no_answer", warning := self._no_answer(now - self._started))
+            warning = self._no_answer(now - self._started)
+            self._findings.note("no_answer", warning)
             logger.warning("%s: %s", self.name, warning)
 
     def _note_stragglers(self) -> None:
@@ -229,11 +230,9 @@ class Progress:
         and what to try."""
         seen = ", ".join([f"{kind} {number}" for kind, number in self.faults.most_common()])
         url = self._runs[0].manifest.provenance["endpoint"]
-        advice = (
-            "if it is still loading, stop and resume with --wait 600"
-            if seen
-            else "--stream on shows if it writes"
-        )
+        advice = "--stream on shows if it writes"
+        if seen:
+            advice = "if it is still loading, stop and resume with --wait 600"
         silent = f"{self._caller.limiter.in_flight} requests in flight, no reply"
         return f"no answer in {seconds:.0f} s ({seen or silent}): try `curl {url}/models`; {advice}"
 
@@ -356,21 +355,17 @@ class Progress:
             outage=self._caller.health.down,
         )
         oldest = None if stragglers else self._caller.oldest
-        if (
-            eta is not None
-            and oldest is not None
-            and (left := self._caller.latency.left(oldest)) > eta
-        ):
-            eta, chain_bound = left, False
+        if eta is not None and oldest is not None:
+            seconds_left = self._caller.latency.left(oldest)
+            if seconds_left > eta:
+                eta, chain_bound = seconds_left, False
         if together and step_seconds is not None:
-            eta, chain_bound = longest * step_seconds, True  # a step of one is a step of all
-        bound = (
-            self._timeout - stragglers[0][2] + longest * (step_seconds or 0.0)
-            if stragglers
-            else 0.0
-        )
-        if eta is not None and bound > eta:
-            return bound, True, False
+            # A step of one user is a step of all.
+            eta, chain_bound = longest * step_seconds, True
+        if eta is not None and stragglers:
+            bound = self._timeout - stragglers[0][2] + longest * (step_seconds or 0.0)
+            if bound > eta:
+                return bound, True, False
         return eta, False, chain_bound
 
     def _counts(self) -> Counts:
@@ -383,33 +378,30 @@ class Progress:
     @property
     def _replies_per_step(self) -> float | None:
         """Replies that users took per step expected of them; None until enough have ended."""
-        return (
-            self._ended_replies / self._ended_steps
-            if self._ended_replies >= REPLIES_TO_PROJECT
-            else None
-        )
+        if self._ended_replies < REPLIES_TO_PROJECT:
+            return None
+        return self._ended_replies / self._ended_steps
 
     def _growth(self, steps: int) -> float | None:
         """Return by what this session's replies grow until its end, if all its users take as many a
         step as those who have ended; `steps` remain."""
         if any(run.first is not None for run in self._runs):
             return None  # others follow the first users of an estimate
-        if (per_step := self._replies_per_step) is None or not self._caller.traffic.successes:
+        per_step = self._replies_per_step
+        replies = self._caller.traffic.successes
+        if per_step is None or not replies:
             return None
-        return max(
-            1.0,
-            per_step
-            * (self._steps_done() - self._steps_before + steps)
-            / self._caller.traffic.successes,
-        )
+        all_steps = self._steps_done() - self._steps_before + steps
+        return max(1.0, per_step * all_steps / replies)
 
     def _projected_tokens(self, steps: int) -> tuple[int, int] | None:
         """Return this session's tokens at its end, if a reply takes as many as so far; `steps`
         remain."""
-        traffic, grown = self._caller.traffic, self._growth(steps)
-        if grown is None or not traffic.prompt_tokens:
+        traffic = self._caller.traffic
+        factor = self._growth(steps)
+        if factor is None or not traffic.prompt_tokens:
             return None
-        return round(traffic.prompt_tokens * grown), round(traffic.completion_tokens * grown)
+        return round(traffic.prompt_tokens * factor), round(traffic.completion_tokens * factor)
 
     def _cost(self) -> tuple[Money, ...]:
         return together(cost.money for run in self._runs if (cost := run.cost))
@@ -417,12 +409,11 @@ class Progress:
     def _projected_cost(self, steps: int) -> tuple[Money, ...]:
         """Return the cost at the end, if a reply costs as much as those of this session so far;
         `steps` remain."""
-        if (grown := self._growth(steps)) is None:
+        factor = self._growth(steps)
+        if factor is None:
             return ()
-        earlier, growth = (
-            {cost.currency: cost.amount for cost in self._cost_before},
-            Decimal(f"{grown - 1:.6f}"),
-        )
+        growth = Decimal(f"{factor - 1:.6f}")
+        earlier = {cost.currency: cost.amount for cost in self._cost_before}
         return tuple(
             Money(
                 cost.amount + (cost.amount - earlier.get(cost.currency, 0)) * growth,

@@ -111,12 +111,10 @@ class RunningScores:
         ):
             earlier = self._open.pop(record.key, None)
             self.users += earlier is None
-            row = _Row(values, is_defined.astype(np.float64), 1)
-            row = (
-                row
-                if earlier is None
-                else _Row(earlier.sums + values, earlier.defined + is_defined, earlier.plays + 1)
-            )
+            if earlier is None:
+                row = _Row(values, is_defined.astype(np.float64), 1)
+            else:
+                row = _Row(earlier.sums + values, earlier.defined + is_defined, earlier.plays + 1)
             if row.plays == self._repeats:
                 complete.append(row)
             else:

@@ -29,9 +29,9 @@ class Schedule:
         # Read one at a time, memoryviews are several times as fast as arrays.
         self._steps = steps.data
         order = np.random.default_rng(seed).permutation(len(steps))
-        self._random = (
-            order if repeats is None else order[np.argsort(repeats[order], kind="stable")]
-        ).data
+        if repeats is not None:
+            order = order[np.argsort(repeats[order], kind="stable")]
+        self._random = order.data
         self._longest = np.argsort(-steps, kind="stable").data
         self._started = bytearray(len(steps))
         self._next_random = self._next_longest = 0

@@ -53,35 +53,35 @@ class PlanSession:
     def finish(self, signalled: Signalled = lambda: None) -> None:
         """Finish each run and report what remains. A signal leaves runs with users left as they
         are, without a report; once `signalled` returns one, no record is read."""
-        ending, code = self.runner.ending if self.runner else None, COMPLETE_EXIT
+        ending = self.runner.ending if self.runner else None
+        code = COMPLETE_EXIT
         if isinstance(ending, RunStopped) and not self.remaining:
             ending = None  # the grace period was enough for all users
         received = any(run.store.received for run in self.runs)
         if ending is not None and ending.exit_code not in BROKEN and not received and self._is_free:
             self.code = self._drop(ending)
             return
-        nothing = isinstance(ending, EndpointStopped) and not received
+        no_replies = isinstance(ending, EndpointStopped) and not received
         for run in self.runs:
             if run not in self.unfinished and not run.changed and run.manifest.state == COMPLETE:
                 self._emit(Unchanged(run.label, run.store.files.report("txt")))
-            elif not isinstance(
-                ending, MachineError
-            ):  # a full disk has no room for a report; saved data is intact
-                run.played(self.schedule, self._learned_limit)
-                try:
-                    if isinstance(ending, RunStopped) and len(run.remaining):
-                        self._leave(run)
-                    else:
-                        self._finish(run, nothing, signalled)
-                except RunStopped as raised:
-                    ending = raised
+                continue
+            # A full disk has no room for a report; saved data is intact.
+            if isinstance(ending, MachineError):
+                continue
+            run.played(self.schedule, self._learned_limit)
+            try:
+                if isinstance(ending, RunStopped) and len(run.remaining):
                     self._leave(run)
-                except (
-                    BadInput,
-                    BenchmarkError,
-                ) as error:  # of this subset only; the others still get their reports
-                    self._emit(Failed(str(run.store.files.results), error))
-                    code = ExitCode.of(error)
+                else:
+                    self._finish(run, no_replies, signalled)
+            except RunStopped as raised:
+                ending = raised
+                self._leave(run)
+            # An error of this subset only; the others still get their reports.
+            except (BadInput, BenchmarkError) as error:
+                self._emit(Failed(str(run.store.files.results), error))
+                code = ExitCode.of(error)
         self.code = max(code, self._ended(ending))
 
     def undo(self) -> None:
@@ -154,9 +154,9 @@ class PlanSession:
             )
         )
 
-    def _finish(self, run: Run, nothing: bool, signalled: Signalled) -> None:
-        """Write the results, report and manifest of one run; no report if `nothing` was ever
-        received.
+    def _finish(self, run: Run, no_replies: bool, signalled: Signalled) -> None:
+        """Write the results, report and manifest of one run; no report if there are
+        `no_replies` at all.
 
         The manifest says last that a run is complete, once `ReportMade` is handled: after a death
         before that, the next command finishes the run again.
@@ -173,9 +173,9 @@ class PlanSession:
                 self.runner is not None and self.runner.ending is not None,
                 signalled,
             )
-            if not nothing:
+            if not no_replies:
                 write_report(files, report, other_files)
-        if not nothing:
+        if not no_replies:
             reported = Reported(
                 files, report, plan.selection["sample_seed"], plan.benchmark, run.index
             )
@@ -185,13 +185,15 @@ class PlanSession:
 
     def _ended(self, ending: HarnessError | None) -> int:
         """Emit what remains; return the exit code."""
-        runs, remaining = self.runs, self.remaining
-        batches = (
-            sum([len(outstanding(run.store.files)) for run in runs]) if ending is not None else 0
-        )
+        runs = self.runs
+        remaining = self.remaining
+        batches = 0
+        if ending is not None:
+            batches = sum([len(outstanding(run.store.files)) for run in runs])
         warnings = [warning for run in runs for warning in run.warnings]
-        if odd := models_warning(self.unfinished):
-            warnings.insert(0, f"{odd}; the report has their shares")
+        other_models = models_warning(self.unfinished)
+        if other_models:
+            warnings.insert(0, f"{other_models}; the report has their shares")
         self._emit(
             Ended(
                 plan=self.plan,
