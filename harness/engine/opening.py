@@ -34,7 +34,7 @@ from harness.store.manifest import (
     Tuning,
     slice_of,
 )
-from harness.store.run import lock_runs, take_up
+from harness.store.run import lock_runs, manifests_to_continue
 from harness.store.submissions import INSTEAD_OF_BATCHES, outstanding
 from harness.store.submissions import NAME as BATCHES
 from harness.store.tally import tally_of
@@ -132,7 +132,9 @@ def open_runs(
     their files."""
     identity = plan.identity()
     stores = lock_runs(plan.folder, plan.tasks, identity["files"], stamp(), held)
-    earlier = take_up(stores, plan.folder, identity, plan.terms.allowed, restart=plan.terms.restart)
+    earlier = manifests_to_continue(
+        stores, plan.folder, identity, plan.terms.allowed, restart=plan.terms.restart
+    )
     runs = []
     for subset, store in stores.items():
         index, old = indexes[subset], earlier.get(subset)

@@ -18,7 +18,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
-from itertools import chain, count
 from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
@@ -164,14 +163,14 @@ def sync_folder(folder: Path, disk: Disk = DISK) -> None:
 
 def keep_old(path: Path, stamp: str, disk: Disk) -> None:
     """Give a file that is about to be replaced a second name, so that its content stays."""
-    kept = _free_name(path, stamp)
+    second = _free_name(path, stamp)
     try:
-        disk.link(path, kept)
+        disk.link(path, second)
     except FileExistsError:  # another command has taken the name since
         return keep_old(path, stamp, disk)
     except OSError:  # a file system without hard links: a copy costs more, and does the same
         try:
-            with open_regular(path) as old, replacing(kept, disk=disk) as copy:
+            with open_regular(path) as old, replacing(second, disk=disk) as copy:
                 shutil.copyfileobj(old, copy, 1 << 20)
         except (OSError, MachineError) as error:
             raise MachineError(f"cannot keep {path}: {error}") from error
@@ -186,9 +185,11 @@ def drop_second_names(path: Path, disk: Disk) -> None:
     """
     try:
         state = path.lstat()
-        for kept in path.parent.glob(f"{escape(path.name)}.before-*") if state.st_nlink > 1 else ():
-            if os.path.samestat(kept.lstat(), state):
-                disk.unlink(kept)
+        if state.st_nlink == 1:
+            return
+        for second in path.parent.glob(f"{escape(path.name)}.before-*"):
+            if os.path.samestat(second.lstat(), state):
+                disk.unlink(second)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -198,17 +199,23 @@ def drop_second_names(path: Path, disk: Disk) -> None:
 def set_aside_any(paths: Iterable[Path], stamp: str, disk: Disk = DISK) -> None:
     """Give those of some files that exist another name; new ones are about to follow."""
     for path in filter(os.path.lexists, paths):
-        kept = _free_name(path, stamp)
+        set_aside = _free_name(path, stamp)
         try:
-            disk.replace(path, kept)
+            disk.replace(path, set_aside)
         except OSError as error:
-            raise MachineError(f"cannot rename {path} to {kept.name}: {error.strerror}") from error
+            raise MachineError(
+                f"cannot rename {path} to {set_aside.name}: {error.strerror}"
+            ) from error
         sync_folder(path.parent, disk)
 
 
 def _free_name(path: Path, stamp: str) -> Path:
     """Return `<file>.before-<stamp>`, numbered where that is taken: two commands may share a
     second."""
-    name = f"{path.name}.before-{stamp}"
-    names = chain((name,), (f"{name}-{number}" for number in count(2)))
-    return next(free for free in map(path.with_name, names) if not os.path.lexists(free))
+    first = path.with_name(f"{path.name}.before-{stamp}")
+    free = first
+    number = 1
+    while os.path.lexists(free):
+        number += 1
+        free = first.with_name(f"{first.name}-{number}")
+    return free

@@ -43,11 +43,11 @@ class Disk:
             if not stat.S_ISREG(state.st_mode):
                 raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
             if state.st_nlink > 1:
-                words = (
-                    "has a second name (a hard link), whose content would change with it: `cp -r`"
-                    " makes two files"
+                raise OSError(
+                    errno.EMLINK,
+                    f"{path.name} has a second name (a hard link), whose content would change with"
+                    " it: `cp -r` makes two files",
                 )
-                raise OSError(errno.EMLINK, f"{path.name} {words}")
         except OSError:
             os.close(fd)
             raise
@@ -96,11 +96,11 @@ class Disk:
 def _refused(path: Path, error: OSError) -> OSError:
     """Return an error of opening in words that name the cause."""
     if error.errno == errno.ELOOP:
-        words = (
+        return OSError(
+            errno.ELOOP,
             f"{path.name} is a symbolic link, and nothing is written through one: `cp -rL` makes a"
-            " folder of files"
+            " folder of files",
         )
-        return OSError(errno.ELOOP, words)
     if error.errno in (errno.ENXIO, errno.EISDIR):  # pipes, sockets, folders
         return OSError(error.errno, f"{path.name} is not a regular file")
     return error

@@ -33,10 +33,10 @@ class Fetched(Struct):
 
     def last(self, name: str) -> Source | None:
         """Return the last entry that has this data set or SHA-256."""
-        return next(
-            (one for one in reversed(self.files.values()) if name in (one.data_set, one.sha256)),
-            None,
-        )
+        for source in reversed(self.files.values()):
+            if name in (source.data_set, source.sha256):
+                return source
+        return None
 
     def save(self, folder: Path) -> None:
         write(folder / NAME, json.format(json.encode(self)) + b"\n", shared=True)

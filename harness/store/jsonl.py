@@ -28,11 +28,11 @@ class Unexpected(Exception):
         self.line = line
 
 
-def plain_lines(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]:
+def plain_lines(file: BinaryIO, hasher: Hash) -> Iterator[tuple[bytes, int, int]]:
     """Yield lines that are not blank, each with its offset and number, without white space at the
     ends.
 
-    Byte order marks before a line are left out: there is one where files were joined. `whole` gets
+    Byte order marks before a line are left out: there is one where files were joined. `hasher` gets
     every byte.
     """
     number = offset = 0
@@ -40,14 +40,15 @@ def plain_lines(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]
         number += 1
         if len(raw) > LINE_MOST:
             raise Unexpected(f"a line of at most {LINE_MOST >> 20} MB", number)
-        whole.update(raw)
+        hasher.update(raw)
         line = raw.removeprefix(BOM)
-        if text := line.strip():
+        text = line.strip()
+        if text:
             yield text, offset + len(raw) - len(line.lstrip()), number
         offset += len(raw)
 
 
-def elements(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]:
+def elements(file: BinaryIO, hasher: Hash) -> Iterator[tuple[bytes, int, int]]:
     """Yield the elements of a JSON array, each with its offset and the number of the line that it
     begins in.
 
@@ -57,22 +58,24 @@ def elements(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]:
         raise Unexpected(f"an array of at most {ARRAY_MOST >> 20} MB", 1)
     file.seek(0)
     content = file.read()
-    whole.update(content)
-    offset, line = len(content) - len(content.removeprefix(BOM)), 1
+    hasher.update(content)
+    offset = len(content) - len(content.removeprefix(BOM))
+    line = 1
     try:
-        found = msgspec.json.decode(memoryview(content)[offset:], type=list[msgspec.Raw])
+        items = msgspec.json.decode(memoryview(content)[offset:], type=list[msgspec.Raw])
     except RecursionError:
         raise Unexpected("a JSON array (nested too deep)", line) from None
     except msgspec.ValidationError:
         raise Unexpected("a JSON array", line) from None
     except msgspec.DecodeError as error:
-        words, _, byte = str(error).removeprefix("JSON is malformed: ").partition(" (byte ")
+        reason, _, byte = str(error).removeprefix("JSON is malformed: ").partition(" (byte ")
         end = offset + int(byte.rstrip(")")) if byte else len(content)
-        other = other_format(content)
-        got = f", got {other}" if other else f" ({words})"
-        raise Unexpected(f"a JSON array{got}", 1 + content.count(b"\n", 0, end)) from None
-    for element in map(bytes, found):
+        format_name = other_format(content)
+        note = f", got {format_name}" if format_name else f" ({reason})"
+        raise Unexpected(f"a JSON array{note}", 1 + content.count(b"\n", 0, end)) from None
+    for element in map(bytes, items):
         start = content.index(element, offset)  # nothing but a comma and white space is in between
         line += content.count(b"\n", offset, start)
         yield element, start, line
-        offset, line = start + len(element), line + element.count(b"\n")
+        offset = start + len(element)
+        line += element.count(b"\n")

@@ -196,10 +196,10 @@ def _take_out(path: Path, fd: int, torn: Mapping[int, int], disk: Disk) -> None:
     if offset + size >= os.fstat(fd).st_size:
         disk.truncate(fd, offset)  # the usual case: nothing but the last line of a killed writer
         return
-    with replacing(path, disk=disk) as whole:
+    with replacing(path, disk=disk) as repaired:
         for line in lines(path):
             if line.text and line.offset not in torn:
-                whole.write(line.text + b"\n")
+                repaired.write(line.text + b"\n")
 
 
 @contextmanager
@@ -220,9 +220,8 @@ class AppendLog:
         self.slowest = 0.0
         self._disk = disk
         self._stuck: OSError | None = None  # why nothing more can be appended
-        self._lost: OSError | None = (
-            None  # why a sync is not tried again: it may succeed without what this one lost
-        )
+        # Why a sync is not tried again: it may succeed without what this one lost.
+        self._lost: OSError | None = None
         try:
             self._fd = disk.open(path, APPEND)
             self.size = os.fstat(self._fd).st_size
@@ -251,8 +250,7 @@ class AppendLog:
                 f"cannot write {self.path}: {error.strerror}; everything saved is intact"
             ) from error
         if written != len(content):
-            # cut the part off, so that what is appended before the process ends does not run into
-            # it
+            # Else what is appended before the process ends would run into it.
             try:
                 self._disk.truncate(self._fd, self.size)
             except OSError as error:  # it would, and the next start would set both aside

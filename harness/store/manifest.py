@@ -174,23 +174,27 @@ class Selection(TypedDict):
 
 def share(selection: Selection, users: int) -> float:
     """Return the share that a selection is of so many users."""
+    ratio = selection["ratio"]
     limit = selection.get("limit")
-    return (selection["ratio"] if limit is None else min(1.0, limit / max(1, users))) / part_of(
-        selection
-    )[1]
+    if limit is not None:
+        ratio = min(1.0, limit / max(1, users))
+    _, count = part_of(selection)
+    return ratio / count
 
 
 def whole_of(name: str, part: str | None) -> str | None:
     """Return the name of the run that a run with this name is a part of; None if it is whole, or
     has a name of its own."""
-    ending = f".part{part.replace('/', 'of')}" if part else ""
-    return name.removesuffix(ending) if ending and name.endswith(ending) else None
+    if not part:
+        return None
+    ending = f".part{part.replace('/', 'of')}"
+    return name.removesuffix(ending) if name.endswith(ending) else None
 
 
 def part_of(selection: Selection) -> tuple[int, int]:
     """Return which part of how many a selection is, from 1; (1, 1) without parts."""
-    number, parts = selection.get("part", "1/1").split("/")
-    return int(number), int(parts)
+    number, count = selection.get("part", "1/1").split("/")
+    return int(number), int(count)
 
 
 WHOLE = 1, 1
@@ -277,15 +281,15 @@ class Manifest(msgspec.Struct, kw_only=True):
         provenance = self.provenance
         prices = [provenance.get("price"), *provenance.get("later_prices", ())]
         endpoints = provenance.get("price_endpoints") or [provenance["endpoint"]] * len(prices)
-        asked = provenance.get("price_roles") or [None] * len(prices)
-        return [
-            Priced(
-                msgspec.convert(price, Price | None),
-                endpoint,
-                *((role["role"], role["model"]) if role else ()),
-            )
-            for price, endpoint, role in zip(prices, endpoints, asked, strict=True)
-        ]
+        roles = provenance.get("price_roles") or [None] * len(prices)
+        priced: list[Priced] = []
+        for data, endpoint, role in zip(prices, endpoints, roles, strict=True):
+            price = msgspec.convert(data, Price | None)
+            if role:
+                priced.append(Priced(price, endpoint, role["role"], role["model"]))
+            else:
+                priced.append(Priced(price, endpoint))
+        return priced
 
     @property
     def prices(self) -> list[Price | None]:
@@ -295,14 +299,14 @@ class Manifest(msgspec.Struct, kw_only=True):
     def price_place(self, endpoint: str, role: str = "") -> int | None:
         """Return the place of a role's last price at an endpoint, or at replicas that include it;
         None if none was."""
-        addresses, model = set(endpoint.split()), self._role_model(role)
-        places = [
-            place
-            for place, priced in enumerate(self.priced)
-            if addresses <= set(priced.endpoint.split())
-            and (priced.role, priced.model) == (role, model)
-        ]
-        return places[-1] if places else None
+        addresses = set(endpoint.split())
+        model = self._role_model(role)
+        last: int | None = None
+        for place, priced in enumerate(self.priced):
+            is_there = addresses <= set(priced.endpoint.split())
+            if is_there and priced.role == role and priced.model == model:
+                last = place
+        return last
 
     def price_at(self, endpoint: str, role: str = "") -> Price | None:
         """Return a role's last price at an endpoint, None if none is known."""
@@ -325,15 +329,17 @@ class Manifest(msgspec.Struct, kw_only=True):
         Replies of before any price was known there have it, too. Raise `BadInput` for one in
         another currency.
         """
-        priced, endpoint = self.priced, self.endpoint_of(role)
+        priced = self.priced
+        endpoint = self.endpoint_of(role)
         place = self.price_place(endpoint, role)
         if place is not None and price in (None, priced[place].price):
             return place
-        if price and (other := other_currency(price, priced, role)):
+        currency = other_currency(price, priced, role) if price else None
+        if price and currency:
             model = self._role_model(role) or self.identity["model"]
             raise BadInput(
                 f"{model} is priced in {price.currency} now, and this run's replies are in"
-                f" {other}: a run has one currency; correct the providers file, or give all its"
+                f" {currency}: a run has one currency; correct the providers file, or give all its"
                 " replies the new price with `reeval --new-prices`"
             )
         if place is not None and priced[place].price is None:
@@ -355,10 +361,10 @@ class Manifest(msgspec.Struct, kw_only=True):
         if {entry.endpoint for entry in priced} != {provenance["endpoint"]}:
             provenance["price_endpoints"] = [entry.endpoint for entry in priced]
         if any(entry.role for entry in priced):
-            provenance["price_roles"] = [
-                {"role": entry.role, "model": entry.model} if entry.role else None
-                for entry in priced
-            ]
+            roles: list[PriceRole | None] = []
+            for entry in priced:
+                roles.append({"role": entry.role, "model": entry.model} if entry.role else None)
+            provenance["price_roles"] = roles
 
     @property
     def role_models(self) -> JSON | None:
@@ -389,17 +395,16 @@ class Manifest(msgspec.Struct, kw_only=True):
         accepted = changes(differences(old.identity, self.identity))
         self.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
         self.set_prices(old.priced)
-        self.provenance["quirks_used"] = sorted(
-            {*self.provenance["quirks_used"], *old.provenance.get("quirks_used", ())}
-        )
-        if primary := old.provenance.get("primary"):
-            self.provenance["primary"] = primary
+        quirks = {*self.provenance["quirks_used"], *old.provenance.get("quirks_used", ())}
+        self.provenance["quirks_used"] = sorted(quirks)
+        if old.provenance.get("primary"):
+            self.provenance["primary"] = old.provenance["primary"]
         if old.is_without_pages:
             self.provenance["html"] = False
         if "data_set" in old.provenance and self.tasks["sha256"] == old.tasks["sha256"]:
             self.provenance.setdefault("data_set", old.provenance["data_set"])
-        if learned := old.tuning.get("learned_limit"):
-            self.tuning["learned_limit"] = learned
+        if old.tuning.get("learned_limit"):
+            self.tuning["learned_limit"] = old.tuning["learned_limit"]
         for name in self.__struct_fields__:
             if name not in OF_SESSION:
                 setattr(self, name, getattr(old, name))
@@ -435,15 +440,19 @@ class _Schedule(msgspec.Struct):
     event_loop: Number | None = None
 
 
+# Two threads in which msgspec looks at a type for the first time end the interpreter.
 for _kind in (Manifest, _Sampling, _Schedule, Price, Cost, ReplyFacts):
-    msgspec.json.Decoder(
-        _kind
-    )  # two threads in which msgspec looks at a type for the first time end the interpreter
+    msgspec.json.Decoder(_kind)
 
 
 def manifests(folder: Path) -> dict[str, Manifest]:
     """Return the manifests of the runs of one name, by subset. Raise as `load` does."""
-    return {files.subset: found for files in runs_in(folder) if (found := load(files.manifest))}
+    by_subset: dict[str, Manifest] = {}
+    for files in runs_in(folder):
+        manifest = load(files.manifest)
+        if manifest is not None:
+            by_subset[files.subset] = manifest
+    return by_subset
 
 
 def load(path: Path) -> Manifest | None:
@@ -482,16 +491,14 @@ def _check_fields(data: JSON) -> None:
     roles = manifest.identity.get("roles", {})
     sections: list[tuple[str, Any, Any]] = [
         ("identity.sampling", manifest.identity["sampling"], _Sampling),
-        *[
-            (f"identity.roles.{role}.sampling", roles[role]["sampling"], _Sampling)
-            for role in roles
-        ],
         ("times.schedule", manifest.times.get("schedule"), _Schedule | None),
         ("provenance.price", provenance.get("price"), Price | None),
         ("provenance.later_prices", provenance.get("later_prices", []), list[Price | None]),
         ("cost", manifest.cost, Cost | None),
         ("replies", manifest.replies, ReplyFacts),
     ]
+    for role, identity in roles.items():
+        sections.append((f"identity.roles.{role}.sampling", identity["sampling"], _Sampling))
     for field, value, kind in sections:
         typed(value, kind, field)
     prices = 1 + len(provenance.get("later_prices", []))
@@ -502,11 +509,11 @@ def _check_fields(data: JSON) -> None:
     priced = manifest.priced
     if any(entry.price and other_currency(entry.price, priced, entry.role) for entry in priced):
         raise FieldError("provenance.later_prices", "prices in the currency of the first")
-    if manifest.identity.get("roles", {}).keys() != provenance.get("roles", {}).keys():
+    if roles.keys() != provenance.get("roles", {}).keys():
         raise FieldError("provenance.roles", "an endpoint for each role of identity.roles")
-    number, parts = part_of(manifest.selection)
-    if number > parts:
-        raise FieldError("selection.part", f"a part among {parts}", str(number))
+    number, count = part_of(manifest.selection)
+    if number > count:
+        raise FieldError("selection.part", f"a part among {count}", str(number))
     if not all(map(is_file_name, manifest.identity["files"])):
         raise FieldError(
             "identity.files", "an object of file names without separators, each with a hash"
@@ -516,61 +523,63 @@ def _check_fields(data: JSON) -> None:
 def is_file_name(name: str) -> bool:
     """Return whether a prompt or agent can be kept under a name in the run's folder, and nowhere
     else."""
-    return (
-        0 < len(name.encode()) <= NAME_BYTES
-        and not name.startswith(".")
-        and not {"/", "\\", "\0"} & set(name)
-    )
+    has_separator = not {"/", "\\", "\0"}.isdisjoint(name)
+    if name.startswith(".") or has_separator:
+        return False
+    return 0 < len(name.encode()) <= NAME_BYTES
 
 
 def differences(
     old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 ) -> dict[str, tuple[Any, Any]]:
     """Return fields that differ, by dotted name, with both values; a missing one is None."""
-    found: dict[str, tuple[Any, Any]] = {}
+    changed: dict[str, tuple[Any, Any]] = {}
     for name in dict.fromkeys((*old, *new)):
-        before, after = old.get(name), new.get(name)
-        if isinstance(before, dict) and isinstance(after, dict):
-            found |= differences(before, after, f"{prefix}{name}.")
-        elif before != after:
-            found[prefix + name] = (before, after)
-    return found
+        old_value = old.get(name)
+        new_value = new.get(name)
+        if isinstance(old_value, dict) and isinstance(new_value, dict):
+            changed |= differences(old_value, new_value, f"{prefix}{name}.")
+        elif old_value != new_value:
+            changed[prefix + name] = (old_value, new_value)
+    return changed
 
 
 def same_identity(
     old: Manifest | None, identity: Identity, allowed: frozenset[str], where: Path
 ) -> None:
     """Raise `BadInput`, field by field, where a run would go on as another configuration."""
-    found = differences(old.identity, identity) if old else {}
-    if "benchmark" in found:
+    if old is None:
+        return
+    changed = differences(old.identity, identity)
+    if "benchmark" in changed:
         raise BadInput(
-            f"{where} holds a run of the benchmark {old.identity['benchmark'] if old else ''}: give"
+            f"{where} holds a run of the benchmark {old.identity['benchmark']}: give"
             " this one another name with --name"
         )
-    found = {name: pair for name, pair in found.items() if not _is_allowed(name, allowed)}
-    if found:
-        more = len(found) - CHANGES_SHOWN
-        and_more = [f"{more} more"] if more > 0 else []
-        raise BadInput(
-            f"{where} holds a run of another configuration:"
-            f" {'; '.join([*changes(found)[:CHANGES_SHOWN], *and_more])}. Give this one another"
-            " name with --name. (Or accept what differs:"
-            f" {' '.join(f'--allow {name}' for name in found)}; or move the old run aside:"
-            " --restart.)"
-        )
+    refused = {name: pair for name, pair in changed.items() if not _is_allowed(name, allowed)}
+    if not refused:
+        return
+    sentences = changes(refused)
+    if len(sentences) > CHANGES_SHOWN:
+        sentences[CHANGES_SHOWN:] = [f"{len(sentences) - CHANGES_SHOWN} more"]
+    options = " ".join([f"--allow {name}" for name in refused])
+    raise BadInput(
+        f"{where} holds a run of another configuration: {'; '.join(sentences)}. Give this one"
+        f" another name with --name. (Or accept what differs: {options}; or move the old run"
+        " aside: --restart.)"
+    )
 
 
 def _is_allowed(name: str, allowed: frozenset[str]) -> bool:
     """Return whether a field, or an object that it is in, is among those allowed."""
-    parts = name.split(".")
-    return any(".".join(parts[:end]) in allowed for end in range(1, len(parts) + 1))
+    return name in allowed or any(name.startswith(f"{outer}.") for outer in allowed)
 
 
-def changes(found: Mapping[str, tuple[Any, Any]]) -> list[str]:
+def changes(differing: Mapping[str, tuple[Any, Any]]) -> list[str]:
     """Return `differences` as main clauses."""
     return [
         f"{name} was {value_text(old)}, is now {value_text(new)}"
-        for name, (old, new) in found.items()
+        for name, (old, new) in differing.items()
     ]
 
 

@@ -190,9 +190,8 @@ class RunStore:
                 raise MachineError(f"cannot read {path}: {error.strerror}") from error
             if os.path.lexists(path):
                 keep_old(path, self._stamp, self._disk)
-            write(
-                path, content, shared=True, disk=self._disk
-            )  # runs of other subsets keep the same file
+            # Shared, since runs of other subsets keep the same file.
+            write(path, content, shared=True, disk=self._disk)
 
     def open_logs(self, index: TaskIndex) -> NDArray[np.bool_]:
         """Repair and open the logs; return a mask of the tasks that are done in their current
@@ -229,17 +228,18 @@ class RunStore:
             return saved
         for line in self._lines(self.files.responses, self._saved[position]):
             data = log.decode_or_empty(line)
-            if completion := completion_of(data):
+            completion = completion_of(data)
+            if completion is not None:
                 saved[data["request"], data["nth"]] = completion
         return saved
 
     def saved_counts(self) -> dict[int, int]:
         """Return how many responses of the model under test are saved of each task that is not
         done."""
-        of_roles = self._saved_of_roles
-        return {
-            position: len(offsets) - of_roles[position] for position, offsets in self._saved.items()
-        }
+        counts: dict[int, int] = {}
+        for position, offsets in self._saved.items():
+            counts[position] = len(offsets) - self._saved_of_roles[position]
+        return counts
 
     def load_responses(self, index: TaskIndex) -> None:
         """Find the responses of done users too, to play them again."""
@@ -248,8 +248,10 @@ class RunStore:
     def failed(self, index: TaskIndex) -> NDArray[np.bool_]:
         """Return a mask of the tasks in the failures file that are unchanged."""
         failed = np.zeros(len(index), np.bool_)
-        positions = [index.current(data) for _, data in log.objects(self.files.failures)]
-        failed[[position for position in positions if position is not None]] = True
+        for _, data in log.objects(self.files.failures):
+            position = index.current(data)
+            if position is not None:
+                failed[position] = True
         return failed
 
     def failed_tries(self, index: TaskIndex) -> dict[tuple[str, str], tuple[int, int]]:
@@ -259,28 +261,23 @@ class RunStore:
         given_up: dict[int | None, float] = {}
         for _, data in log.objects(self.files.failures):
             given_up[index.position_of(data)] = _time(data) + EVENT_SECONDS
-        found: dict[tuple[str, str], tuple[int, int]] = {}
+        counts: dict[tuple[str, str], tuple[int, int]] = {}
+        done = self.done
         for _, data in log.objects(self.files.events):
             self.beat()
             request = data.get("request")
             if data.get("what") == "outage":
-                found = {key: (0, billable) for key, (_, billable) in found.items()}
-            if (
-                data.get("what") != "retry"
-                or type(request) is not str
-                or data.get("kind") in NO_FAILURE
-            ):
+                counts = {key: (0, billable) for key, (_, billable) in counts.items()}
+            if data.get("what") != "retry" or type(request) is not str:
                 continue
             position = index.position_of(data)
-            if (
-                position is not None
-                and not self.done[position]
-                and _time(data) > given_up.get(position, 0.0)
-            ):
+            if position is None or done[position] or data.get("kind") in NO_FAILURE:
+                continue
+            if _time(data) > given_up.get(position, 0.0):
                 key = name_of(str(data["user_id"]), index.repeat(position)), request
-                tries, billable = found.get(key, (0, 0))
-                found[key] = tries + 1, billable + ("sent" in data)
-        return found
+                tries, billable = counts.get(key, (0, 0))
+                counts[key] = tries + 1, billable + ("sent" in data)
+        return counts
 
     def save_response(
         self, position: int, key: str, request: str, nth: int, reply: Reply, repeat: int = 1
@@ -306,16 +303,18 @@ class RunStore:
             "failures": self._failures,
         }
         offset = opened.get(name, self._events).append_encoded(lines)
-        place, objects = offset, list[JSON]()
+        line_offset = offset
+        objects: list[JSON] = []
         for line in lines.splitlines(keepends=True):
             data = log.decode_line(line)
             objects.append(data)
             if name == "responses":
                 self.tally.add_reply(data)
-            if name == "results" and (position := self._current(data, index)) is not None:
-                self._results_at[position] = place
+            position = self._current(data, index) if name == "results" else None
+            if position is not None:
+                self._results_at[position] = line_offset
                 self._appended_users += 1
-            place += len(line)
+            line_offset += len(line)
         self._unsynced_line()
         return offset, objects
 
@@ -387,9 +386,8 @@ class RunStore:
 
     def slowest_write(self) -> float:
         """Return the seconds that the slowest append took since the last call."""
-        slowest = max(
-            [opened.slowest for opened in self._logs], default=0.0
-        )  # the logs of a run that is over are closed
+        # The logs of a run that is over are closed.
+        slowest = max([opened.slowest for opened in self._logs], default=0.0)
         for opened in self._logs:
             opened.slowest = 0.0
         return slowest
@@ -437,21 +435,22 @@ class RunStore:
         are left out, of users whose task has changed or gone, stay behind in a set-aside copy of
         the old file.
         """
-        whole = hashlib.sha256()
+        hasher = hashlib.sha256()
         if self.outside():
             keep_old(self.files.results, self._stamp, self._disk)
         rewritten = np.full_like(self._results_at, -1)
         with replacing(self.files.results, disk=self._disk) as file:
             for position, line in self.lines():
                 rewritten[position] = file.tell()
-                whole.update(line + b"\n")
+                hasher.update(line + b"\n")
                 file.write(line + b"\n")
                 add(line)
         old = self._results  # the log goes on in the file that has taken the old one's place
         self._results = self._logs[0] = log.AppendLog(self.files.results, self._disk)
-        self._results_at, self._records = rewritten, int((rewritten >= 0).sum())
+        self._results_at = rewritten
+        self._records = int((rewritten >= 0).sum())
         old.close()
-        return whole.hexdigest()
+        return hasher.hexdigest()
 
     def _lines(self, path: Path, offsets: Iterable[int]) -> Iterator[bytes]:
         """Yield the lines of a log at these places. Raise `MachineError` for one that was changed
@@ -467,14 +466,15 @@ class RunStore:
     def _find_done(self, index: TaskIndex) -> NDArray[np.int64]:
         """Return the offset of each task's record in the results file; -1 without a record of its
         current content."""
-        found = np.full(len(index), -1, np.int64)
+        offsets = np.full(len(index), -1, np.int64)
         self._records = 0
         for line, data in log.objects(self.files.results):
             self._records += 1
             self.beat()
-            if (position := self._current(data, index)) is not None:
-                found[position] = line.offset
-        return found
+            position = self._current(data, index)
+            if position is not None:
+                offsets[position] = line.offset
+        return offsets
 
     def _current(self, record: JSON, index: TaskIndex) -> int | None:
         """Return the position of a record of a current task that was made with the run's `roles`,
@@ -495,32 +495,32 @@ class RunStore:
 
 
 def lock_runs(
-    folder: Path, subsets: Iterable[str], kept: Collection[str], stamp: str, held: ExitStack
+    folder: Path, subsets: Iterable[str], file_names: Collection[str], stamp: str, held: ExitStack
 ) -> dict[str, RunStore]:
     """Return the stores of a folder's runs, locked for as long as `held`. A folder that was made
-    for them is removed at the end if it has no run. `kept` are the names of the files that the runs
-    keep. Raise `BadInput` for a name that cannot be kept."""
-    if odd := [name for name in kept if not manifest.is_file_name(name)]:
-        raise BadInput(
-            f"{value_text(odd[0])} cannot be kept under this name in the run's folder: give the"
-            " file another name"
-        )
-    is_first, stores = not folder.exists(), dict[str, RunStore]()
+    for them is removed at the end if it has no run. `file_names` are those of the files that the
+    runs keep. Raise `BadInput` for a name that cannot be kept."""
+    for name in file_names:
+        if not manifest.is_file_name(name):
+            raise BadInput(
+                f"{value_text(name)} cannot be kept under this name in the run's folder: give the"
+                " file another name"
+            )
+    is_first = not folder.exists()
+    stores: dict[str, RunStore] = {}
     for subset in subsets:
         files = RunFiles(folder, subset)
         stores[subset] = RunStore(files, time.time, stamp)
         held.callback(stores[subset].close)
     if is_first:
-        logs = [
-            path.name
-            for store in stores.values()
-            for path in (store.files.events, store.files.lock)
-        ]
-        held.callback(remove_folder, folder, {*logs, *kept})
+        removable = set(file_names)
+        for store in stores.values():
+            removable |= {store.files.events.name, store.files.lock.name}
+        held.callback(remove_folder, folder, removable)
     return stores
 
 
-def take_up(
+def manifests_to_continue(
     stores: Mapping[str, RunStore],
     folder: Path,
     identity: Identity,
@@ -532,27 +532,27 @@ def take_up(
     another configuration that has nothing to lose, so that a new run replaces it. With `restart`
     earlier runs are set aside. Raise `BadInput` if the folder holds a run of another configuration,
     of any subset, or results of another program."""
-    found: dict[str, Manifest | None] = {}
+    to_continue: dict[str, Manifest | None] = {}
     restarted = stores if restart else {}
     for subset, old in manifest.manifests(folder).items():
         if subset in restarted:
             continue
         if subset in stores and stores[subset].files.is_bare:
-            found[subset] = None if manifest.differences(old.identity, identity) else old
+            differs = manifest.differences(old.identity, identity)
+            to_continue[subset] = None if differs else old
         else:
             same_identity(old, identity, allowed, folder)
-            found[subset] = old
+            to_continue[subset] = old
     for store in restarted.values():
         store.set_aside_everything()
-    for results in [
-        store.files.results for subset, store in stores.items() if found.get(subset) is None
-    ]:
-        if results.exists() and results.stat().st_size:
+    for subset, store in stores.items():
+        results = store.files.results
+        if to_continue.get(subset) is None and results.exists() and results.stat().st_size:
             raise BadInput(
                 f"{results} has no manifest: another program wrote it (`reeval` scores it), "
                 "so give this run a --name of its own"
             )
-    return found
+    return to_continue
 
 
 def replace_results(
@@ -565,17 +565,17 @@ def replace_results(
 ) -> str:
     """Rewrite records and return the file's SHA-256. If its content changes, the old file, and the
     pages that it is `shown_by`, are set aside before the new content takes the place."""
-    whole = hashlib.sha256()
+    hasher = hashlib.sha256()
     with replacing(path, disk=disk) as file:
         for data in records:
             line = log.encode_line(data)
-            whole.update(line)
+            hasher.update(line)
             file.write(line)
         with open_regular(path) as old:
-            if hashlib.file_digest(old, "sha256").digest() != whole.digest():
+            if hashlib.file_digest(old, "sha256").digest() != hasher.digest():
                 keep_old(path, stamp, disk)
                 set_aside_any(shown_by, stamp, disk)
-    return whole.hexdigest()
+    return hasher.hexdigest()
 
 
 def numbered(repeat: int) -> JSON:
@@ -624,10 +624,8 @@ def response_line(key: str, request: str, nth: int, reply: Reply, repeat: int, r
         line["first_token"] = round(reply.first_token, 4)
     if reply.reused is not None:
         return line | {"reused": reply.reused}
-    return line | {
-        "sent": reply.sent,
-        **rate.data,
-    }  # all of them show the ratio for prompts without usage
+    # All of them show the ratio for prompts without usage.
+    return line | {"sent": reply.sent, **rate.data}
 
 
 def _time(data: JSON) -> float:

@@ -44,19 +44,18 @@ class Wave:
 
     @classmethod
     def of_batches(cls, number: int, batches: Sequence[Submission]) -> Wave:
-        requests, completed = (
-            sum([len(one.places) for one in batches]),
-            sum([one.completed for one in batches]),
-        )
+        requests = sum([len(submission.places) for submission in batches])
+        completed = sum([submission.completed for submission in batches])
         return cls(number, len(batches), requests, completed)
 
     @classmethod
     def of_run(cls, files: RunFiles, *, ended: bool) -> Wave | None:
         """Return how far a run was when its process last looked; None for one without batches."""
-        if not (known := submissions(files.batches)):
+        known = submissions(files.batches)
+        if not known:
             return None
-        left = [] if ended else [one for one in known if one.ended is None]
-        return cls.of_batches(max(one.wave for one in known), left)
+        number = max([submission.wave for submission in known])
+        return cls.of_batches(number, [] if ended else not_ended(known))
 
 
 @dataclass(slots=True)
@@ -115,44 +114,53 @@ msgspec.json.Decoder(_Line)  # as in `scoring/reports.py`: before two threads lo
 def submissions(path: Path) -> list[Submission]:
     """Return what a journal holds, in order; nothing of a file that does not exist. Raise
     `BadInput`."""
-    found: dict[str, Submission] = {}
+    by_label: dict[str, Submission] = {}
     for line, data in log.objects(path):
         try:
-            _apply(msgspec.convert(data, _Line), found)
+            _apply(msgspec.convert(data, _Line), by_label)
         except msgspec.ValidationError as error:
             raise BadInput(
                 f"{path}: the line at byte {line.offset} is not as runs write it: {error}"
             ) from None
-    return list(found.values())
+    return list(by_label.values())
+
+
+def not_ended(known: Sequence[Submission]) -> list[Submission]:
+    """Return those that the provider may still have."""
+    return [submission for submission in known if submission.ended is None]
 
 
 def outstanding(files: RunFiles) -> list[Submission]:
     """Return the batches of a run that the provider may still have."""
-    return [one for one in submissions(files.batches) if one.ended is None]
+    return not_ended(submissions(files.batches))
 
 
 def pending(files: RunFiles) -> list[Pending]:
     """Return the requests of a run that a provider may still answer, and bill."""
-    return [one.pending for one in outstanding(files)]
+    return [submission.pending for submission in outstanding(files)]
 
 
-def _apply(line: _Line, found: dict[str, Submission]) -> None:
+def _apply(line: _Line, by_label: dict[str, Submission]) -> None:
     if line.what == "intend":
-        rate, reserved = Rate(line.price, True), line.reserved
-        found[line.label] = Submission(
+        by_label[line.label] = Submission(
             line.label,
             line.wave,
             line.requests,
             doubtful=True,
             sent=line.sent,
-            rate=rate,
-            reserved=reserved,
+            rate=Rate(line.price, True),
+            reserved=line.reserved,
         )
-    elif (one := found.get(line.label)) is not None:
-        one.file, one.batch = line.file or one.file, line.batch or one.batch
-        one.completed = max(line.completed, one.completed)
-        if line.status:
-            one.ended, one.places = line.status, ()
+        return
+    submission = by_label.get(line.label)
+    if submission is None:
+        return
+    submission.file = line.file or submission.file
+    submission.batch = line.batch or submission.batch
+    submission.completed = max(line.completed, submission.completed)
+    if line.status:
+        submission.ended = line.status
+        submission.places = ()
 
 
 class BatchJournal:
@@ -160,46 +168,56 @@ class BatchJournal:
     number of the last. `outstanding` are the batches that have not ended."""
 
     def __init__(self, opened: log.AppendLog, clock: Callable[[], float]) -> None:
-        found = submissions(opened.path)
-        self.outstanding = [one for one in found if one.ended is None]
-        self.waves = max((one.wave for one in found), default=0)
+        known = submissions(opened.path)
+        self.outstanding = not_ended(known)
+        self.waves = max([submission.wave for submission in known], default=0)
         self._log = opened
         self._clock = clock
 
-    def intend(self, one: Submission, sha256: str) -> None:
+    def intend(self, submission: Submission, sha256: str) -> None:
         """Note that the input file of a batch, with this SHA-256, is about to be uploaded."""
-        more: JSON = {"sent": one.sent, **({"price": one.rate.price} if one.rate.price else {})}
-        if one.reserved is not None:
-            more["reserved"] = [plain(one.reserved.amount), one.reserved.unit, one.reserved.day]
-        self._append(one, "intend", wave=one.wave, sha256=sha256, requests=one.places, **more)
-        self.outstanding.append(one)
+        details: JSON = {
+            "wave": submission.wave,
+            "sha256": sha256,
+            "requests": submission.places,
+            "sent": submission.sent,
+        }
+        if submission.rate.price:
+            details["price"] = submission.rate.price
+        reserved = submission.reserved
+        if reserved is not None:
+            details["reserved"] = [plain(reserved.amount), reserved.unit, reserved.day]
+        self._append(submission, "intend", **details)
+        self.outstanding.append(submission)
 
-    def uploaded(self, one: Submission, file: str) -> None:
-        self._append(one, "uploaded", file=file)
-        one.file, one.doubtful = file, False
+    def uploaded(self, submission: Submission, file: str) -> None:
+        self._append(submission, "uploaded", file=file)
+        submission.file = file
+        submission.doubtful = False
 
-    def created(self, one: Submission, batch: str) -> None:
-        self._append(one, "created", batch=batch)
-        one.batch, one.doubtful = batch, False
+    def created(self, submission: Submission, batch: str) -> None:
+        self._append(submission, "created", batch=batch)
+        submission.batch = batch
+        submission.doubtful = False
 
-    def counted(self, one: Submission, completed: int) -> None:
+    def counted(self, submission: Submission, completed: int) -> None:
         """Note how many requests the provider has completed, for `status`."""
-        if completed != one.completed:
-            self._append(one, "counted", completed=completed)
-            one.completed = completed
+        if completed != submission.completed:
+            self._append(submission, "counted", completed=completed)
+            submission.completed = completed
 
-    def end(self, one: Submission, status: str) -> None:
+    def end(self, submission: Submission, status: str) -> None:
         """Note that all replies of a batch are saved, or that the provider never had it (`refused`,
         `lost`)."""
-        self._append(one, "ended", status=status)
-        one.ended = status
-        self.outstanding.remove(one)
+        self._append(submission, "ended", status=status)
+        submission.ended = status
+        self.outstanding.remove(submission)
 
-    def _append(self, one: Submission, what: str, **details: object) -> None:
+    def _append(self, submission: Submission, what: str, **details: object) -> None:
         line = {
             "time": round(self._clock(), 3),
             "what": what,
-            "label": one.label,
+            "label": submission.label,
             **details,
             "format": FORMAT,
         }

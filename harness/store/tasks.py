@@ -104,11 +104,9 @@ class TaskIndex:
     def users(self, mask: NDArray[np.bool_] | None = None) -> int:
         """Return the number of users, or of those with any of their repeats in a mask over the
         positions."""
-        return (
-            len(self) // self.repeats
-            if mask is None
-            else int(mask.reshape(-1, self.repeats).any(axis=1).sum())
-        )
+        if mask is None:
+            return len(self) // self.repeats
+        return int(mask.reshape(-1, self.repeats).any(axis=1).sum())
 
     def repeat(self, position: int) -> int:
         """Return which of its user's repeats a position is, from 1."""
@@ -119,48 +117,44 @@ class TaskIndex:
         if type(repeat) is not int or not 1 <= repeat <= self.repeats:
             return None
         wanted = np.uint64(key_hash(key))
-        at = int(np.searchsorted(self._sorted, wanted))
-        return (
-            int(self._order[at + repeat - 1])
-            if at < len(self._sorted) and self._sorted[at] == wanted
-            else None
-        )
+        rank = int(np.searchsorted(self._sorted, wanted))
+        if rank == len(self._sorted) or self._sorted[rank] != wanted:
+            return None
+        return int(self._order[rank + repeat - 1])
 
     def position_of(self, data: JSON) -> int | None:
-        """Return the position that a line of a run is about, whichever version of the task. Without
-        repeats `repeat` is a member like any other of a benchmark's record."""
-        return self.find(str(data.get("user_id")), data.get("repeat", 1) if self.repeats > 1 else 1)
+        """Return the position that a line of a run is about, whichever version of the task."""
+        # Without repeats `repeat` is a member like any other of a benchmark's record.
+        repeat = data.get("repeat", 1) if self.repeats > 1 else 1
+        return self.find(str(data.get("user_id")), repeat)
 
     def current(self, data: JSON) -> int | None:
         """Return the position of the task that a line is about, None if that is gone or has changed
         since."""
         position = self.position_of(data)
-        return (
-            position if position is not None and self.digest(position) == data.get("task") else None
-        )
+        if position is None or self.digest(position) != data.get("task"):
+            return None
+        return position
 
     def digest(self, position: int) -> str:
         return bytes(self.rows["digest"][position]).hex()
 
     def selected(self, selection: Selection) -> NDArray[np.bool_]:
         """Return a mask of the users that a run's manifest selects."""
-        if (part := slice_of(selection)) != WHOLE:
-            tasks = np.arange(len(self)) // self.repeats
-            return (
-                np.full(len(self), True)
-                if self.users() < self.users_in_file
-                else _in_slice(tasks, part)
-            )
-        return self.select(
-            selection["ratio"], selection["sample_seed"], selection.get("limit"), part_of(selection)
-        )
+        file_slice = slice_of(selection)
+        if file_slice == WHOLE:
+            ratio, seed = selection["ratio"], selection["sample_seed"]
+            return self.select(ratio, seed, selection.get("limit"), part_of(selection))
+        if self.users() < self.users_in_file:  # this is the index of that slice
+            return np.full(len(self), True)
+        mask: NDArray[np.bool_] = _in_slice(np.arange(len(self)) // self.repeats, file_slice)
+        return mask
 
     def read(self, position: int) -> bytes:
         """Return the line of a task. Raise `MachineError` if the file is no longer the one that was
         indexed."""
-        line = os.pread(
-            self._fd, int(self.rows["size"][position]), int(self.rows["offset"][position])
-        )
+        row = self.rows[position]
+        line = os.pread(self._fd, int(row["size"]), int(row["offset"]))
         if line_digest(line) != self.digest(position):
             with suppress(OSError):  # it would be found to be outdated anyway
                 self._cache.unlink()
@@ -183,15 +177,13 @@ class TaskIndex:
         """Return a mask of a share of the users, or of `limit` of them; for one seed, more include
         fewer. Of these, `part` (i, n) has every n-th in the seed's order from the i-th on, so that
         parts differ by one user at most."""
+        users = max(1, round(ratio * self.users())) if limit is None else limit
+        order = np.argsort(_mixed(self._keys, seed), kind="stable")
+        # A user's repeats have the same key, so they follow one another.
+        drawn = order.reshape(-1, self.repeats)[:users]
+        number, count = part
         chosen = np.zeros(len(self), dtype=np.bool_)
-        wanted = max(1, round(ratio * self.users())) if limit is None else limit
-        count = (
-            min(self.users(), wanted) * self.repeats
-        )  # those of a user have one key, and so follow one another
-        order = np.argsort(_mixed(self._keys, seed), kind="stable")[:count].reshape(
-            -1, self.repeats
-        )
-        chosen[order[part[0] - 1 :: part[1]]] = True
+        chosen[drawn[number - 1 :: count]] = True
         return chosen
 
 
@@ -235,26 +227,27 @@ def open_index(
 def _in_slice(task: int | NDArray[np.int64], part: tuple[int, int]) -> Any:
     """Return whether a task, by its number in the file from 0, is in the slice of a part: every
     n-th is."""
-    number, parts = part
-    return task % parts == number - 1
+    number, count = part
+    return task % count == number - 1
 
 
 def _build(
     path: Path, content: Path, measured: Measured, key_field: str, part: tuple[int, int]
 ) -> Indexed:
-    whole, packed, name, users = sha256(), bytearray(), str(path), 0
+    hasher = sha256()
+    packed = bytearray()
+    name = str(path)
+    users = 0
+    lines_of = elements if content.suffix == ".json" else plain_lines
     try:
         with content.open("rb") as file:
-            for line, start, number in (elements if content.suffix == ".json" else plain_lines)(
-                file, whole
-            ):
+            for line, start, number in lines_of(file, hasher):
                 users += 1
                 if not _in_slice(users - 1, part):
                     continue
-                key, length = measured(line, Where(name, number))
-                packed += PACKED.pack(
-                    start, len(line), number, key_hash(key), sha256(line).digest()[:16], length
-                )
+                key, steps = measured(line, Where(name, number))
+                digest = sha256(line).digest()[:16]
+                packed += PACKED.pack(start, len(line), number, key_hash(key), digest, steps)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except Unexpected as error:
@@ -267,11 +260,11 @@ def _build(
     order = np.argsort(rows["key"], kind="stable")
     same = np.flatnonzero(np.diff(rows["key"][order]) == 0)
     if len(same):
-        first, second = sorted(int(rows["number"][order[at]]) for at in (same[0], same[0] + 1))
+        first, second = sorted(rows["number"][order[same[0] : same[0] + 2]].tolist())
         raise BadInput(
             f"{Where(str(path), second)}: field {key_field}: duplicate user, first in line {first}"
         )
-    return rows, whole.hexdigest(), users
+    return rows, hasher.hexdigest(), users
 
 
 def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
