@@ -183,9 +183,8 @@ class BatchApi:
                     return {}
                 content = await whole_body(response, LARGEST_REPLY, math.inf, ())
         except client.errors as error:
-            error.__traceback__ = (
-                None  # aiohttp's reader keeps its error, whose frames would keep the reader
-            )
+            # aiohttp's reader keeps its error, whose frames would keep the reader.
+            error.__traceback__ = None
             raise client.scrubbed(client.mapped(error)) from None
         try:
             return _object(response, content)
@@ -200,7 +199,10 @@ class BatchApi:
             listed = [item for item in page.get("data") or () if isinstance(item, dict)]
             for item in listed:
                 yield item
-            if not (page.get("has_more") and listed) or (last := _id(listed[-1])) in seen:
+            if not (page.get("has_more") and listed):
+                return
+            last = _id(listed[-1])
+            if last in seen:
                 return
             seen.add(last)
             cursor = f"&after={quote(last, safe='')}"
@@ -210,7 +212,8 @@ def _object(response: aiohttp.ClientResponse, content: bytes) -> JSON:
     if not 200 <= response.status < 300:
         replies.refused(response.status, response.headers, content, datetime.now(UTC))
         raise Rejected(f"http_{response.status}", one_line(content.decode("utf-8", "replace")))
-    if (reply := replies.decoded(content)) is None:
+    reply = replies.decoded(content)
+    if reply is None:
         raise TransportFault("bad_json", "the reply is not whole JSON")
     return reply
 

@@ -456,19 +456,16 @@ class Waves:
             ) from error
         self._settled[submission.label] = run, submission, batch.status
         await self._runner.commit.saved()
-        why = (
-            self._api.why(batch)
-            if batch.status == "failed"
-            else "the batch ended without an answer"
-        )
+        why = "the batch ended without an answer"
+        if batch.status == "failed":
+            why = self._api.why(batch)
         unanswered = self._end(run, submission, batch.status)
         if batch.status != "completed" or unanswered:
             self._findings.note(
                 "batch", f"batch {batch.id} {batch.status}: {len(unanswered)} requests go again"
             )
-        if (
-            batch.status == "failed"
-        ):  # as a whole, which is no try of its requests: they wait for the next
+        # As a whole, which is no try of its requests: they wait for the next batch.
+        if batch.status == "failed":
             return self._batch_failed(batch, unanswered, why)
         self._failed_in_row = 0
         for request in unanswered:

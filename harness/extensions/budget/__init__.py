@@ -49,21 +49,27 @@ class Cap(NamedTuple):
     def parse(cls, text: str) -> Cap:
         """Read `5usd`, `30 CNY/day`, `2Mtok` or `5 USD each`. Raise `ValueError` for anything else,
         and for nothing."""
-        if (match := CAP.fullmatch(text.strip())) is None or not (amount := Decimal(match[1])):
+        match = CAP.fullmatch(text.strip())
+        amount = Decimal(match[1] if match else 0)
+        if match is None or not amount:
             raise ValueError(
                 "expected an amount above 0 with a currency or tokens, such as 5usd, 30cny/day or"
                 " 2Mtok"
             )
-        unit, daily, for_each_run = match[2], bool(match[3]), bool(match[4])
+        unit = match[2]
+        daily = bool(match[3])
+        for_each_run = bool(match[4])
         if len(unit) == 3 and unit != "tok":
             return cls(amount, unit.upper(), for_each_run, daily)
         return cls(amount * SIZES.get(unit[0], 1), TOKENS, for_each_run, daily)
 
     def __str__(self) -> str:
-        return (
-            f"{plain(self.amount)}"
-            f" {self.unit}{'/day' if self.daily else ''}{' each' if self.each else ''}"
-        )
+        text = f"{plain(self.amount)} {self.unit}"
+        if self.daily:
+            text += "/day"
+        if self.each:
+            text += " each"
+        return text
 
     def shown(self, amount: Decimal) -> str:
         """Return an amount in this unit, for people."""

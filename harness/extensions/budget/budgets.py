@@ -41,7 +41,7 @@ class Budgets(Hooks):
         self._asked = options.budget
         self._of_queue = command.option("queue") is not None
         self._held = ExitStack()
-        self._words: dict[str, Any] = {}
+        self._cap_texts: dict[str, Any] = {}
         self._caps: dict[str, Cap] = {}
         """Budgets by the names of plans: in their words, and what they allow of what may cost
         something."""
@@ -56,23 +56,27 @@ class Budgets(Hooks):
 
     def check(self, plans: Sequence[Plan]) -> None:
         for plan in plans:
-            if (cap_text := self._words_of(plan)) is not None:
-                self._words[plan.name] = cap_text
-                if cap := cap_of(plan, cap_text):
-                    self._caps[plan.name] = cap
+            cap_text = self._cap_text_of(plan)
+            if cap_text is None:
+                continue
+            self._cap_texts[plan.name] = cap_text
+            cap = cap_of(plan, cap_text)
+            if cap:
+                self._caps[plan.name] = cap
 
-    def _words_of(self, plan: Plan) -> Any:
+    def _cap_text_of(self, plan: Plan) -> Any:
         """Return a plan's budget: that of its entry of a queue, of the command, or of the run that
         is resumed."""
-        if (queued_text := plan.terms.queued.get(TUNING)) is not None:
+        queued_text = plan.terms.queued.get(TUNING)
+        if queued_text is not None:
             return str(Cap.parse(queued_text)._replace(each=True))
         if self._asked is not None or self._of_queue:
             return self._asked
         return words_in(plan.terms.earlier) if plan.terms.earlier else None
 
     def update_manifest(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
-        if plan.name in self._words:
-            cast(JSON, manifest.tuning)[TUNING] = self._words[plan.name]
+        if plan.name in self._cap_texts:
+            cast(JSON, manifest.tuning)[TUNING] = self._cap_texts[plan.name]
 
     def before_play(
         self, sessions: Sequence[PlanSession], play: PlayAlone, say: Say
@@ -90,7 +94,8 @@ class Budgets(Hooks):
     def _budget(self, plan: Plan, runs: Sequence[Run], cap: Cap) -> SharedBudget:
         """Return the budget of a plan. What the runs' replies took that the ledger of the results
         folder does not have is added to it."""
-        if (ledger := self._ledgers.get(plan.results)) is None:
+        ledger = self._ledgers.get(plan.results)
+        if ledger is None:
             ledger = self._ledgers[plan.results] = Ledger(plan.results, time.time)
             self._held.callback(ledger.close)
         run_part = plan.selection.get("part", "")
@@ -114,7 +119,7 @@ class Budgets(Hooks):
         meters = [meter for meter in self._meters.values() if meter.run == plan.name]
         if not any(meter.budget.is_used_up for meter in meters):
             return ()
-        cap = Cap.parse(str(self._words[plan.name]))
+        cap = Cap.parse(str(self._cap_texts[plan.name]))
         return ["--budget", str(cap._replace(amount=2 * cap.amount))]
 
     def wrap_attempt(self, runner: ModelRunner, role: str, attempt: MakeAttempt) -> MakeAttempt:
@@ -154,9 +159,10 @@ def cap_of(plan: Plan, cap_text: object) -> Cap | None:
                 f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for"
                 f" {model}: give {HOW_TO_PRICE}, or a budget in tokens"
             )
-        if (currency := asked.price.currency) != cap.unit:
+        if asked.price.currency != cap.unit:
             raise BadInput(
-                f"{plan.name}: {model} is priced in {currency}, the budget is in {cap.unit}"
+                f"{plan.name}: {model} is priced in {asked.price.currency}, the budget is in"
+                f" {cap.unit}"
             )
     return cap if billed else None  # a baseline costs nothing
 

@@ -67,9 +67,8 @@ class Ledger:
             self._fd = disk.open(self._path, KEEP)
         except OSError as error:
             raise MachineError(f"cannot open {self._path}: {error.strerror}") from error
-        next(
-            valid_lines(self._path), None
-        )  # of a file that is damaged as a whole no amount is read
+        # Of a file that is damaged as a whole no amount is read.
+        next(valid_lines(self._path), None)
         with self.locked():
             pass
 
@@ -155,10 +154,8 @@ class Ledger:
         data = decode_or_empty(line) if has_valid_crc(line) else {}
         key = data.get("budget"), data.get("run"), data.get("day")
         try:
-            amount, reserved = (
-                Decimal(str(data.get("amount"))),
-                Decimal(str(data.get("reserved", 0))),
-            )
+            amount = Decimal(str(data.get("amount")))
+            reserved = Decimal(str(data.get("reserved", 0)))
         except InvalidOperation:
             return
         if (

@@ -89,7 +89,8 @@ class SharedBudget:
             for entry in entries:
                 if entry.reserved > 0:
                     self._ledger.append(self._name, run, entry.day, NOTHING, -entry.reserved)
-            if (missing := amount - _total(entries)) > 0:
+            missing = amount - _total(entries)
+            if missing > 0:
                 self._ledger.append(self._name, run, "", missing)
 
     @property
@@ -97,9 +98,8 @@ class SharedBudget:
         """Return what replies took, and what failed tries and those of dead processes may have
         taken."""
         total, elsewhere = self.totals()
-        return max(
-            NOTHING, total - elsewhere - self.reserved
-        )  # what is reserved may be of the day before
+        # What is reserved may be of the day before.
+        return max(NOTHING, total - elsewhere - self.reserved)
 
     def take(self, amount: Decimal, run: str = "", *, anyway: bool = False) -> str | None:
         """Reserve an amount if it fits, or `anyway`; return the day to which it belongs, None if it
@@ -232,18 +232,19 @@ class Meter(Allowance):
         budget, amounts, total = self.budget, list[Decimal](), NOTHING
         room = budget.room(self.estimate(sizes[0]), self.run)
         for size in sizes:
-            if total + (amount := self.estimate(size)) > room:
+            amount = self.estimate(size)
+            if total + amount > room:
                 break
             total += amount
             amounts.append(amount)
-        if (
-            not amounts or (day := budget.take(total, self.run)) is None
-        ):  # another process may have been faster
+        day = budget.take(total, self.run) if amounts else None
+        if day is None:  # another process may have been faster
             return []
         return [Reserved(amount, budget.cap.unit, day) for amount in amounts]
 
     def resume(self, reserved: Reserved | None) -> None:
-        if reserved and (amount := self._own(reserved)):
+        amount = self._own(reserved)
+        if reserved and amount:
             self.budget.resume(amount, reserved.day, self.run)
 
     def took(
@@ -283,7 +284,10 @@ class Meter(Allowance):
     async def room(self, size: int) -> None:
         """Wait until a request of so many bytes fits. Raise `BudgetReached` if it never will."""
         budget = self.budget
-        while budget.room(amount := self.estimate(size), self.run) < amount:
+        while True:
+            amount = self.estimate(size)
+            if budget.room(amount, self.run) >= amount:
+                return
             await budget.changed()
 
     def found(self) -> None:
@@ -324,9 +328,8 @@ class Meter(Allowance):
         taken = NOTHING
         if received is not None:
             taken = self._billed(received, size)
-            if (
-                fault is None
-            ):  # else it is a probe's, far smaller than the request in whose place it went
+            # With a fault it is a probe's, far smaller than the request in whose place it went.
+            if fault is None:
                 self._learn(received, size)
         elif fault is not None and fault.billed:
             taken = amount
@@ -350,7 +353,8 @@ class Meter(Allowance):
             answer = unknown + (completion.reasoning_tokens or 0) if answer is None else answer
         prompt, answer = prompt or 0, answer or 0
         cached = min(completion.cached_tokens or 0, completion.prompt_tokens or 0)
-        if (unclear := completion.unclear) is None:
+        unclear = completion.unclear
+        if unclear is None:
             return self._amount(prompt, answer, cached)
         prompt += unclear.prompt
         as_prompt = self._amount(prompt + unclear.either, answer, cached)

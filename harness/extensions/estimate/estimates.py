@@ -53,10 +53,8 @@ class CostEstimate:
 def choose(run: Run) -> NDArray[np.int64]:
     """Return the positions of the users of a run to play first: one of each stratum of chain
     lengths of which nobody is done."""
-    expected, rng = (
-        np.flatnonzero(run.expected),
-        np.random.default_rng(run.manifest.selection["sample_seed"]),
-    )
+    expected = np.flatnonzero(run.expected)
+    rng = np.random.default_rng(run.manifest.selection["sample_seed"])
     order = expected[np.lexsort((rng.random(len(expected)), run.index.steps[expected]))]
     strata = np.array_split(
         order, min(len(order), max(MIN_USERS, min(MAX_USERS, len(order) // 10)))

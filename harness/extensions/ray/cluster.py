@@ -66,7 +66,8 @@ class Actor:
     ) -> BadInput | str:
         """Get ready to play; return the error, or the name of this process."""
         here = f"{os.getpid()} on {socket.gethostname()}"
-        if version != (own_version := code_version()):
+        own_version = code_version()
+        if version != own_version:
             return BadInput(
                 f"{here} has another version of the harness ({own_version}, expected {version})"
             )

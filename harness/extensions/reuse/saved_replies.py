@@ -34,10 +34,8 @@ class SavedReplies:
         )
         table = np.fromiter(chain.from_iterable(rows), np.uint64).reshape(-1, 2)
         table = table[np.argsort(table[:, 0], kind="stable")]
-        self._hashes, self._offsets = (
-            np.ascontiguousarray(table[:, 0]),
-            np.ascontiguousarray(table[:, 1]),
-        )
+        self._hashes = np.ascontiguousarray(table[:, 0])
+        self._offsets = np.ascontiguousarray(table[:, 1])
         self._file: BufferedReader | None = self._opened() if len(table) else None
 
     def close(self) -> None:
@@ -53,9 +51,10 @@ class SavedReplies:
         )
         for offset in self._offsets[first:end]:
             data = self._line(int(offset))
-            if (data.get("request"), data.get("nth")) == (request, nth) and (
-                saved_reply := self._reply(data)
-            ):
+            if (data.get("request"), data.get("nth")) != (request, nth):
+                continue
+            saved_reply = self._reply(data)
+            if saved_reply:
                 return saved_reply
         return None
 
@@ -75,16 +74,13 @@ class SavedReplies:
 
     def _reply(self, data: JSON) -> Reply | None:
         completion = completion_of(data)
+        if not completion:
+            return None
         try:
-            return (
-                msgspec.structs.replace(
-                    msgspec.convert(data, Reply), completion=completion, reused=self.name
-                )
-                if completion
-                else None
-            )
+            reply = msgspec.convert(data, Reply)
         except msgspec.ValidationError:
             return None
+        return msgspec.structs.replace(reply, completion=completion, reused=self.name)
 
 
 def _hash(data: JSON) -> int:
