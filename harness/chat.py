@@ -117,6 +117,7 @@ class Chat:
         self.repairs: list[str] = []
         self.odd: list[str] = []
         self.failed: BaseException | None = None
+        self.unjudged: Completion | None = None
         self._ask = ask
         self._asking = asking
         self._note = NOTES[language]
@@ -141,6 +142,7 @@ class Chat:
             completion = await self._ask(request)
             # counts of a changed saved reply may be no numbers
             self.usage = self.usage.plus(completion)
+            self.unjudged = None if request.role else completion
             if role := request.role:
                 used = self.usage_of_roles.get(role, Usage())
                 self.usage_of_roles[role] = used.plus(completion)
@@ -231,9 +233,11 @@ class Chat:
                 error.__cause__ = odd
                 self.odd.append(f"{described(odd)}{place(odd)}")
             else:
+                self.unjudged = None
                 self._judged(completion, None)
                 return answer
             error.role = request.role
+            self.unjudged = None
             self._judged(completion, error)
             if error.final or number > retries + 1:
                 raise error

@@ -16,7 +16,7 @@ from harness.benchmark import VALID, Benchmark, metrics_of
 from harness.benchmarks.records import ODD_SHAPE, read_of
 from harness.benchmarks.user_code import guarded
 from harness.errors import BadInput
-from harness.model import JSON, Record
+from harness.model import JSON, Record, role_of
 from harness.scoring.rows import raw_rows
 from harness.store import log
 from harness.store.run import completion_of
@@ -65,6 +65,8 @@ def responses(run: SavedRun) -> Iterator[JSON]:
         completion = completion_of(line)
         if completion:
             row |= {**completion.data, "response_model": completion.model}
+        if run.manifest.role_models:
+            row["role"] = role_of(str(line.get("request")))
         yield row
 
 

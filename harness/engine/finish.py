@@ -13,7 +13,7 @@ from harness.benchmark import Benchmark, remark
 from harness.benchmarks.records import ODD_SHAPE, begins_user, read_of
 from harness.benchmarks.user_code import guarded
 from harness.client.quirks import QUIRKS, WITHOUT_SCHEMA
-from harness.cost import money_text
+from harness.cost import Cost, money_text
 from harness.defaults import SHARD_USERS
 from harness.engine.local import Signalled
 from harness.engine.run import Run, drawn
@@ -25,6 +25,7 @@ from harness.scoring.totals import Totals
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
 from harness.store.run import record_of
 from harness.store.tasks import TaskIndex
+from harness.ui.words import plural
 
 SELECTED = tuple(Selection.__annotations__)
 
@@ -187,12 +188,17 @@ def _played_by(run: Run, role: str, task: str) -> str:
         for name, value in run.sampling.roles[role].identity.items()
         if value not in (None, {})
     ]
-    cost = run.cost_of(role)
-    costs = f": {cost.requests} requests"
-    if cost.money:
-        costs += f", {money_text([cost.money])}"
+    costs, model = run.costs_of(role), run.sampling.roles[role].model
     about = ", ".join([f"at {manifest.endpoint_of(role)}", *parameters])
-    return f"Role {role} ({task}): {run.sampling.roles[role].model} {about}{costs}."
+    sentence = f"Role {role} ({task}): {model} {about}: {_replies_and_cost(costs.pop(model))}."
+    for earlier, cost in costs.items():
+        sentence += f" Before it {earlier} had this role: {_replies_and_cost(cost)}."
+    return sentence
+
+
+def _replies_and_cost(cost: Cost) -> str:
+    replies = plural(cost.requests, "reply", "replies")
+    return f"{replies}, {money_text([cost.money])}" if cost.money else replies
 
 
 def described(manifest: Manifest) -> JSON:

@@ -39,6 +39,8 @@ async def play(
     except InvalidReply as error:
         if error.role:
             raise RoleFailed(f"{error.role}_unusable", str(error)) from error
+        if chat.unjudged:  # by `chat.ask`, which leaves the reading to the benchmark
+            judged(chat.unjudged, error)
         outcome = _kind(benchmark, task, error)
     except BenchmarkError:
         if chat.failed is None:

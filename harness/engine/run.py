@@ -120,14 +120,20 @@ class Run:
         nothing."""
         return counted_cost(self.manifest, self.store.tally.bill)
 
-    def cost_of(self, role: str) -> Cost:
-        """Return what the saved replies of a role cost, or those of the model under test, of every
-        session."""
-        priced = self.manifest.priced
-        places = {place for place, entry in enumerate(priced) if entry.role == role}
-        sampling = self.sampling.roles[role] if role else self.sampling
-        bill = self.store.tally.bill.at_places(places)
-        return bill.cost(self.manifest.prices, sampling.most_completion)
+    def costs_of(self, role: str) -> dict[str, Cost]:
+        """Return what the saved replies of a role cost, of every session, by the model that had
+        it."""
+        priced, most = self.manifest.priced, self.sampling.roles[role].most_completion
+        costs = {}
+        for model in dict.fromkeys(entry.model for entry in priced if entry.role == role):
+            places = {
+                place
+                for place, entry in enumerate(priced)
+                if (entry.role, entry.model) == (role, model)
+            }
+            bill = self.store.tally.bill.at_places(places)
+            costs[model] = bill.cost(self.manifest.prices, most)
+        return costs
 
     @cached_property
     def billed_roles(self) -> frozenset[str]:

@@ -404,7 +404,7 @@ class ModelRunner:
             if rejected >= REJECTIONS_TO_STOP:
                 why = f"the endpoint has refused three users in a row ({error})"
                 self.stop(ConfigurationRefused(why), GRACE_SECONDS)
-        elif isinstance(error, BenchmarkError):
+        elif isinstance(error, (BenchmarkError, RoleFailed)):
             self._broken += 1
             if self._broken >= REJECTIONS_TO_STOP and not self._completed:
                 self.stop(error, GRACE_SECONDS)

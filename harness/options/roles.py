@@ -19,7 +19,7 @@ from harness.errors import BadInput, which_is_known
 from harness.options import address, models, options, prices, providers
 from harness.options.options import PlayOptions
 from harness.options.plan import EndpointChoice, Plan
-from harness.options.providers import Book
+from harness.options.providers import Book, Provider
 from harness.store.manifest import EndpointProvenance, Manifest
 
 SETTINGS: Mapping[str, Callable[[str], Any]] = {
@@ -95,6 +95,7 @@ def with_roles(plan: Plan, args: PlayOptions, book: Book, chosen: Sequence[RoleM
     for choice in chosen:
         name, model = providers.split_model(choice.model, book)
         provider = models.provider_named(name, book, args)
+        _check_provider(choice, provider, book)
         role_args = _for_role(args) if provider else replace(args, provider=None)
         is_baseline = model.startswith(defaults.BASELINE_PREFIX) and not provider
         endpoint = None if is_baseline else address.find(role_args, os.environ, provider)
@@ -111,6 +112,16 @@ def with_roles(plan: Plan, args: PlayOptions, book: Book, chosen: Sequence[RoleM
         price = choice.price or prices.price_of(endpoint, model, book)
         plans[choice.role] = _role_plan(plan, role_args, sampling, endpoint, price)
     return _joined(plan, plans)
+
+
+def _check_provider(choice: RoleModel, provider: Provider | None, book: Book) -> None:
+    """Raise `BadInput` for a provider that is not known. The whole as the name of a model at the
+    general endpoint would be paid for there, perhaps by the model under test; what follows the
+    colon may be a tag (`llama:7b`)."""
+    model = choice.model.partition(":")[2]
+    unknown = None if provider else providers.unknown_provider(choice.model, book)
+    if unknown and not providers.TAG.fullmatch(model):
+        raise BadInput(f"role {choice.role}: {unknown}")
 
 
 def with_earlier_roles(plan: Plan, args: PlayOptions, book: Book, manifest: Manifest) -> Plan:

@@ -372,3 +372,42 @@ def test_workers_refuse_roles_before_anything_is_sent(place: Place) -> None:
     refused = place.harness.refused(*place.words("--engine", "ray"))
     assert "plays no benchmark with roles (judge)" in refused
     assert place.writers.bodies == place.judges.bodies == []
+
+
+def test_provider_of_a_role_that_is_not_known_is_refused(place: Place) -> None:
+    """It is not paid for as the whole name of a model at the server of the model under test."""
+    words = place.words("--api-url", place.writers.url, judge="jugdes:j")
+    words[words.index("writers:w")] = "w"
+    assert "role judge: jugdes is no provider" in place.harness.refused(*words)
+    assert place.writers.bodies == []
+
+
+def test_report_counts_the_replies_of_each_judge(place: Place) -> None:
+    """Those of a judge before are not those of the judge of now; a check has nothing to add."""
+    place.run()
+    place.run("--allow", "roles.judge", judge="judges:k")
+    text = " ".join((place.folder / "eval_report_short.txt").read_text().split())
+    assert "k at " in text and "12 replies" in text and "Before it j had this role: 12 repl" in text
+    place.harness("verify", "w", "--tasks-dir", place.tasks)
+    assert "by their counts alone" not in place.harness.out + place.harness.err
+    out = place.harness.results / "rows.jsonl"
+    place.harness("export", "w", "--rows", "responses", "--out", out)
+    roles = [orjson.loads(row)["role"] for row in out.read_bytes().splitlines()]
+    assert sorted(set(roles)) == ["", "judge"]
+
+
+def test_runs_with_two_judges_are_not_ranked_together(place: Place) -> None:
+    """Each names its judge."""
+    place.run()
+    words = place.words(judge="judges:k")
+    words[words.index("--name") + 1] = "other"
+    place.harness(*words)
+    shown = place.harness("stats")
+    assert "judge j" in shown and "judge k" in shown
+
+
+def test_judge_that_nobody_can_read_stops_the_run(place: Place) -> None:
+    """Three users in a row without a judgement, and none with one: no other answer is paid for."""
+    place.judges.script = lambda body: reply(body, "I would rather not.")
+    place.run("--concurrency", "1", code=1)
+    assert len(place.writers.bodies) < USERS

@@ -125,7 +125,8 @@ def cost_notes(standings: Sequence[Standing]) -> list[str]:
         lines.append(BOUNDED)
 
     for report, cost in costs:
-        lines += [f"Price of {report.report.model}: {price.described}." for price in cost.prices]
+        priced = " and ".join([report.report.model, *report.role_models.values()])
+        lines += [f"Price of {priced}: {price.described}." for price in cost.prices]
 
     unpriced = dict.fromkeys(report.run for report, cost in costs if not cost.price)
     if unpriced:

@@ -156,7 +156,13 @@ class RunReport:
 
         tasks = self.run_settings.tasks_sha256 or ""
 
-        return report.prompt, report.prompt_version, tasks, *self.file_hashes
+        roles = [f"{role} {model}" for role, model in self.role_models.items()]
+        return report.prompt, report.prompt_version, tasks, *self.file_hashes, *roles
+
+    @property
+    def role_models(self) -> dict[str, str]:
+        """Return the model of each role, such as a judge."""
+        return {role: asked["model"] for role, asked in self.report.run.get("roles", {}).items()}
 
     @property
     def prompt(self) -> str:
@@ -166,7 +172,8 @@ class RunReport:
         if self.file_hashes and text not in KNOWN_PROMPTS:
             text = f"{text} ({'+'.join(map(short_hash, self.file_hashes))})"
 
-        return text if self.report.prompt.startswith("agent ") else f"{text} prompt"
+        text = text if self.report.prompt.startswith("agent ") else f"{text} prompt"
+        return ", ".join([text, *(f"{role} {model}" for role, model in self.role_models.items())])
 
     @property
     def settings(self) -> tuple[str, ...]:

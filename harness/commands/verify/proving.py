@@ -118,7 +118,9 @@ def _changed_since(run: SavedRun, benchmark: Benchmark) -> str | None:
         return "its prompt has changed"
     if run.manifest.provenance.get("parser_version") != benchmark.about.parser_version:
         return "the parser has changed"
-    if run.manifest.provenance.get("allowed"):
+    allowed = run.manifest.provenance.get("allowed", ())
+    # With other models in its roles every record was made again.
+    if not all(change.startswith("roles.") for change in allowed):
         return "it was resumed with other settings"
     return None
 
