@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from harness.benchmarks.files import open_regular
-from harness.model import JSON, Completion
+from harness.model import JSON, Completion, role_of
 from harness.store.log import Line, decode_line, has_valid_crc, line_at, lines
 from harness.store.tasks import key_hash
 
@@ -64,6 +64,8 @@ class Replies:
             user_positions.append(-1 if position is None else position)
             line_offsets.append(line.offset)
             key = [str(data.get(name)) for name in ("user_id", "repeat", "request", "nth")]
+            if role_of(str(data.get("request"))):
+                key.append(str(line.offset))  # a role is asked again after an unusable reply
             key_hashes.append(key_hash(" ".join(key)))
         positions = np.frombuffer(user_positions, np.int64)
         order = np.argsort(positions, kind="stable")

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from harness.commands import run
 from harness.errors import MachineError
 from harness.options.options import RunOptions
 from harness.store.atomic import make_folder
+from harness.store.manifest import manifests
 from harness.ui.streams import show
 
 FLAG = "--detach"
+START_SECONDS, LOOK_SECONDS = 20.0, 0.05
+"""How long the command waits at most for its run to begin, or to end at once; between two looks."""
 
 
 def start(args: RunOptions, arguments: Sequence[str]) -> int:
@@ -24,17 +29,25 @@ def start(args: RunOptions, arguments: Sequence[str]) -> int:
     make_folder(args.results_dir)
     log = args.results_dir / f"{names[0]}.log"
     process = _start([word for word in arguments if word != FLAG], log)
-    show(f"{', '.join(names)}: started as process {process}; its output is in {log}")
+    deadline = time.monotonic() + START_SECONDS
+    has_begun = partial(manifests, args.results_dir / names[0])
+    while process.poll() is None and not has_begun() and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+    if process.returncode:
+        code = process.returncode
+        show(f"{', '.join(names)}: ended at once, with code {code}; its output is in {log}")
+        return code
+    process.returncode = 0  # it goes on without this process, which does not wait for it
+    show(f"{', '.join(names)}: started as process {process.pid}; its output is in {log}")
     show(f"see it with `harness watch`, end it with `harness stop {names[0]}`")
     return 0
 
 
-def _start(arguments: Sequence[str], log: Path) -> int:
-    """Start this program in a session of its own, whose output is added to a file; return its
-    process number."""
+def _start(arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start this program in a session of its own, whose output is added to a file."""
     try:
         with log.open("ab") as output:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-P", "-m", "harness", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -43,5 +56,3 @@ def _start(arguments: Sequence[str], log: Path) -> int:
             )
     except OSError as error:
         raise MachineError(f"cannot start the run apart, with {log}: {error.strerror}") from error
-    process.returncode = 0  # it goes on without this process, which does not wait for it
-    return process.pid

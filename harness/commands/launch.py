@@ -101,7 +101,7 @@ def _close(
         for command in resume_commands(resumable, hooks):
             console.print(f"resume with: {command}", **PLAIN)
     played = [session for session in sessions if session.schedule]
-    unpriced = without_price([session.plan for session in played])
+    unpriced = without_price([session.plan for session in played if not session.is_priced])
     if unpriced:
         say(unpriced)
     for session in played:

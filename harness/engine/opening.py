@@ -56,6 +56,7 @@ NOT_REPORTED = {
     "price",
     "later_prices",
     "price_endpoints",
+    "price_roles",
     "primary",
     "data_set",
     "html",

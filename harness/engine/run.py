@@ -114,6 +114,12 @@ class Run:
         it."""
         return self.store.failed_tries(self.index)
 
+    @cached_property
+    def role_failures(self) -> frozenset[int]:
+        """Return the positions of users who failed in an earlier session for a role's unusable
+        reply."""
+        return self.store.failed_by_role(self.index)
+
     @property
     def cost(self) -> Cost | None:
         """Return what all saved replies cost, of every session; None for a baseline, which costs

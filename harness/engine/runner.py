@@ -42,7 +42,7 @@ from harness.errors import (
     RoleFailed,
     TransportFault,
 )
-from harness.model import JSON, Completion, Failure, Load, Reply, Snapshot
+from harness.model import JSON, Completion, Failure, Load, Reply, Snapshot, role_of
 from harness.store.run import about, name_of
 
 REJECTIONS_TO_STOP = 3
@@ -334,6 +334,9 @@ class ModelRunner:
         benchmark, task = run.benchmark, run.task(position)
         user.key = task.key
         saved = run.store.responses_of(position)
+        if position in run.role_failures:
+            # Played from its saved replies, the role would fail again: it is asked anew.
+            saved = {key: saved[key] for key in saved if not role_of(key[0])}
         judged = partial(self.judge, user.name)
         conversation = Conversation(
             run.sampling_at(position), saved, task.steps, user.settle, judged

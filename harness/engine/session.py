@@ -211,6 +211,11 @@ class PlanSession:
         return FAILURES_EXIT if remaining else COMPLETE_EXIT
 
     @property
+    def is_priced(self) -> bool:
+        """Return whether the price of all requests that may be billed is known."""
+        return all(run.price_of(role) for run in self.runs for role in run.billed_roles)
+
+    @property
     def is_resumable(self) -> bool:
         """Return whether a run of it can go on."""
         return any(run.manifest.state != COMPLETE for run in self.runs)

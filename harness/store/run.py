@@ -254,6 +254,12 @@ class RunStore:
                 failed[position] = True
         return failed
 
+    def failed_by_role(self, index: TaskIndex) -> frozenset[int]:
+        """Return the positions of the users in the failures file who failed for a role."""
+        failures = [data for _, data in log.objects(self.files.failures)]
+        positions = [index.current(data) for data in failures if data.get("boundary") == "role"]
+        return frozenset(position for position in positions if position is not None)
+
     def failed_tries(self, index: TaskIndex) -> dict[tuple[str, str], tuple[int, int]]:
         """Return how often each request failed, by the play's name and the request's digest: the
         tries that may count, which are those since the last outage, and those that may be billed.

@@ -41,3 +41,24 @@ def test_watch_ends_where_no_run_begins(
     monkeypatch.setattr(watch, "WAIT_SECONDS", 0.0)
     assert main(["watch", "--results-dir", str(tmp_path)]) == 2
     assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_run_that_ends_at_once_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tasks file that cannot be read is found by the run itself: the command says where it
+    stands, and has its exit code."""
+    (tmp_path / "weibo_inference_tasks.jsonl").write_text("{broken\n")
+    words = [
+        "run",
+        "--subset",
+        "weibo",
+        "--model",
+        "baseline/recency",
+        "--tasks-dir",
+        str(tmp_path),
+    ]
+    results = tmp_path / "results"
+    assert main([*words, "--detach", "--results-dir", str(results)]) == 2
+    assert "recency: ended at once, with code 2" in capsys.readouterr().out
+    assert "line 1" in (results / "recency.log").read_text()

@@ -411,3 +411,18 @@ def test_judge_that_nobody_can_read_stops_the_run(place: Place) -> None:
     place.judges.script = lambda body: reply(body, "I would rather not.")
     place.run("--concurrency", "1", code=1)
     assert len(place.writers.bodies) < USERS
+
+
+def test_judge_that_was_repaired_is_asked_again(place: Place) -> None:
+    """`resume` sends nothing to the model, and gives the users a score; each reply is billed."""
+    good = place.judges.script
+    place.judges.script = lambda body: reply(body, "I would rather not.")
+    place.run("--limit", "2", "--parse-retries", "0", code=1)
+    sent, refused = len(place.writers.bodies), len(place.judges.bodies)
+    place.judges.script = good
+    place.harness("resume", "w", "--providers", str(place.providers))
+    assert len(place.writers.bodies) == sent
+    assert len(place.judges.bodies) == refused + 2
+    assert len(place.records) == 2
+    place.harness("verify", "w", "--tasks-dir", place.tasks)
+    place.harness("reeval", "w", "--reparse", "--tasks-dir", place.tasks)
