@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
 
@@ -198,6 +199,8 @@ def with_mark(ends: Interval | None, strata: Sequence[Moments]) -> tuple[float, 
     return ends and (*ends, is_approximate(strata))
 
 
+# The metrics of a report have mostly the same number of users, and live scores ask repeatedly.
+@lru_cache(maxsize=1024)
 def student(freedom: float) -> float:
     """Return the quantile of Student's distribution for a 95 % interval, to 12 digits; `freedom` is
     from 1.

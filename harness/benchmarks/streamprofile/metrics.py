@@ -93,14 +93,16 @@ def ceiling(truth: TruthSets, pool: AbstractSet[str], asked: int) -> Values:
     max_kept = min(single, len(kept_tags) - in_both)
     recalls: list[tuple[float | None, float | None]] = []
     for new_count in range(single - max_kept, max_new + 1):
-        novelty = _share(shared + new_count, truth.new_tags)
-        stability = _share(shared + single - new_count, truth.kept_tags)
+        new_hits = shared + new_count
+        kept_hits = shared + single - new_count
+        novelty = new_hits / len(truth.new_tags) if truth.new_tags else None
+        stability = kept_hits / len(truth.kept_tags) if truth.kept_tags else None
         recalls.append((novelty, stability))
 
     novelty, stability = max(recalls, key=_split_rank)
     return {
         "Precision": hits / asked,
-        "Recall": _share(hits, truth.all_tags),
+        "Recall": hits / len(truth.all_tags),
         "Recall_Novelty": novelty,
         "Recall_Stability": stability,
     }
@@ -127,22 +129,19 @@ def _measure(truth: Truth, predicted: AbstractSet[str]) -> Values:
     sets = truth.sets
     values: Values = {
         # An empty prediction is wrong, not undefined: otherwise silence would raise the mean.
-        "Precision": _share(len(predicted & sets.all_tags), predicted) or 0.0,
-        "Recall": _recall(predicted, sets.all_tags),
-        "Recall_Novelty": _recall(predicted, sets.new_tags),
-        "Recall_Stability": _recall(predicted, sets.kept_tags),
+        "Precision": _overlap(predicted, sets.all_tags) or 0.0,
+        "Recall": _overlap(sets.all_tags, predicted),
+        "Recall_Novelty": _overlap(sets.new_tags, predicted),
+        "Recall_Stability": _overlap(sets.kept_tags, predicted),
     }
     for name in ERRORS:
-        values[name] = _recall(predicted, truth.distractors.get(name, frozenset()))
+        values[name] = _overlap(truth.distractors.get(name), predicted)
 
     return values
 
 
-def _recall(predicted: AbstractSet[str], tags: AbstractSet[str]) -> float | None:
-    return _share(len(predicted & tags), tags)
-
-
-def _share(count: int, tags: AbstractSet[str]) -> float | None:
+def _overlap(tags: AbstractSet[str] | None, others: AbstractSet[str]) -> float | None:
+    """Return the share of `tags` that `others` holds; None where there are no tags."""
     if not tags:
         return None
-    return count / len(tags)
+    return len(tags & others) / len(tags)
