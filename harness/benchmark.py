@@ -153,14 +153,16 @@ class Metric:
     def data(self) -> JSON:
         """Return the metric as reports save it, so that readers of a report do not need the
         benchmark."""
-        found: JSON = {
+        data: JSON = {
             "better": self.better,
             "unit": self.unit,
             "bounds": list(self.bounds or (None, None)),
         }
         texts = {name: getattr(self, name) for name in ("definition", "ranked_by", "unranked")}
-        found |= {name: text for name, text in texts.items() if text}
-        return found | ({"leaves_out": list(self.leaves_out)} if self.leaves_out else {})
+        data |= {name: text for name, text in texts.items() if text}
+        if self.leaves_out:
+            data["leaves_out"] = list(self.leaves_out)
+        return data
 
 
 @dataclass(frozen=True, slots=True)

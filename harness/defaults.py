@@ -67,7 +67,7 @@ are frozen, too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class RunTuning:
     """Options that may change between a run and its resume. Times in seconds.
 
     `concurrency` None is automatic: from `start`, between `floor` and `ceiling`. `rpm` and `tpm`
@@ -94,7 +94,7 @@ class Tuning:
         """Return how many requests can be in flight at once."""
         return self.ceiling if self.concurrency is None else self.concurrency
 
-    def shared(self, number: int, parts: int) -> Tuning:
+    def shared(self, number: int, parts: int) -> RunTuning:
         """Return the tuning of one of so many parts, from 1, whose limits add up to these. Raise
         `BadInput` if a part would have no request."""
         if self.most < parts:
@@ -103,24 +103,25 @@ class Tuning:
                 f"{self.most} requests in flight leave none to some of {parts} parts: {option} is"
                 " the whole"
             )
-        least: dict[str, Any] = {}
-        for limit in ("concurrency", "start", "floor", "ceiling"):
-            if (whole := getattr(self, limit)) is not None:
-                least[limit] = max(1, whole // parts + (number <= whole % parts))
-        rates = {
-            name: whole / parts
-            for name in ("rpm", "tpm")
-            if (whole := getattr(self, name)) is not None
-        }
-        return replace(self, **least, **rates)
+        shares: dict[str, Any] = {}
+        for name in ("concurrency", "start", "floor", "ceiling"):
+            limit = getattr(self, name)
+            if limit is not None:
+                # The first parts take what cannot be divided.
+                shares[name] = max(1, limit // parts + (number <= limit % parts))
+        for name in ("rpm", "tpm"):
+            rate = getattr(self, name)
+            if rate is not None:
+                shares[name] = rate / parts
+        return replace(self, **shares)
 
-    def combined(self, other: Tuning) -> Tuning:
+    def combined(self, other: RunTuning) -> RunTuning:
         """Return this tuning with the lower one of each limit of an account that two runs share."""
-        least: dict[str, Any] = {}
-        for limit in ("concurrency", "start", "floor", "ceiling", "rpm", "tpm"):
-            both = getattr(self, limit), getattr(other, limit)
-            least[limit] = min((number for number in both if number is not None), default=None)
-        return replace(self, **least)
+        lower: dict[str, Any] = {}
+        for name in ("concurrency", "start", "floor", "ceiling", "rpm", "tpm"):
+            limits = getattr(self, name), getattr(other, name)
+            lower[name] = min((limit for limit in limits if limit is not None), default=None)
+        return replace(self, **lower)
 
 
 def ships(path: str) -> bool:

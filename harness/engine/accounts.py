@@ -42,9 +42,9 @@ def group(plans: Sequence[Plan]) -> list[list[int]]:
     return groups
 
 
-def tuning_of(plans: Sequence[Plan]) -> defaults.Tuning:
+def tuning_of(plans: Sequence[Plan]) -> defaults.RunTuning:
     """Return the lower limits where plans on one account differ."""
-    return functools.reduce(defaults.Tuning.combined, [plan.limits for plan in plans])
+    return functools.reduce(defaults.RunTuning.combined, [plan.limits for plan in plans])
 
 
 def with_roles(plans: Sequence[Plan]) -> list[Plan]:
@@ -90,7 +90,7 @@ class _Account:
 
     number: int
     slots: Slots
-    tuning: defaults.Tuning
+    tuning: defaults.RunTuning
 
     @classmethod
     def of(cls, number: int, plans: Sequence[Plan]) -> _Account:
@@ -102,14 +102,14 @@ class _Account:
         )
 
 
-def control_of(tuning: defaults.Tuning, start: int) -> AdaptiveControl:
+def control_of(tuning: defaults.RunTuning, start: int) -> AdaptiveControl:
     """Return the control of an account; an automatic one begins at `start`."""
     if tuning.concurrency is None:
         return AdaptiveControl(start, tuning.floor, tuning.ceiling)
     return FixedControl(tuning.concurrency)
 
 
-def rates_of(tuning: defaults.Tuning) -> Rates | None:
+def rates_of(tuning: defaults.RunTuning) -> Rates | None:
     return Rates(tuning.rpm, tuning.tpm, time.monotonic()) if tuning.rpm or tuning.tpm else None
 
 

@@ -144,9 +144,9 @@ def _change_limits(
     """Change limits of the account that a runner uses, while all these runners play; return their
     plans as they are now.
 
-    `changes` are members of `Tuning`: `concurrency`, `rpm` and `tpm`, of a whole run. Of plans that
-    share the account the lower limits count, as at the start. What is changed is logged with each
-    run, and kept in its manifest, so that `resume` goes on with it. Raise `BadInput` or
+    `changes` are members of `RunTuning`: `concurrency`, `rpm` and `tpm`, of a whole run. Of plans
+    that share the account the lower limits count, as at the start. What is changed is logged with
+    each run, and kept in its manifest, so that `resume` goes on with it. Raise `BadInput` or
     `MachineError` for limits that parts or this machine cannot have; then nothing has changed.
     """
     slots = runner.caller.limiter.slots

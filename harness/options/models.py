@@ -222,7 +222,7 @@ def provider_named(name: str | None, book: Book, args: PlayOptions) -> Provider 
 
 
 def pace_of(provider: Provider) -> JSON:
-    """Return the pace in the providers file, by the names of `Tuning`."""
+    """Return the pace in the providers file, by the names of `RunTuning`."""
     pace = dict[str, Any]()
     for name in ("rpm", "tpm", "timeout", "stream", "concurrency"):
         value = getattr(provider, name)

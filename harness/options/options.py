@@ -128,7 +128,7 @@ class Fallback:
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """The endpoint in a file that `--config` names: its address and key, how the manifest says that
-    they were named, its model, and the pace, by the names of `Tuning`. `source` is the file, for
+    they were named, its model, and the pace, by the names of `RunTuning`. `source` is the file, for
     messages."""
 
     url: str
@@ -341,9 +341,9 @@ of_request = partial(option, group=REQUEST)
 
 @command_options
 class PlayOptions(ResultsFolder, Pages):
-    """Commands that play: endpoint, tuning, display. Those of `Tuning` have its names; None is what
-    the provider, an earlier process or the default says. `progress` gets snapshots instead of the
-    display, and `run_async` awaits the play in a loop that runs already. `endpoint` is that of
+    """Commands that play: endpoint, tuning, display. Those of `RunTuning` have its names; None is
+    what the provider, an earlier process or the default says. `progress` gets snapshots instead of
+    the display, and `run_async` awaits the play in a loop that runs already. `endpoint` is that of
     `config`."""
 
     progress: Callable[[Snapshots], None] | None = None
@@ -641,12 +641,12 @@ def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
     return [name for name in cls.subsets if name in wanted]
 
 
-def tuning(options: PlayOptions, earlier: JSON) -> defaults.Tuning:
+def tuning(options: PlayOptions, earlier: JSON) -> defaults.RunTuning:
     """Return the tuning of a command: from its options, else from an earlier process of the run,
     else defaults."""
     earlier = {**earlier, "start": earlier.get("learned_limit") or earlier.get("start")}
     values: JSON = {}
-    for tuned in fields(defaults.Tuning):
+    for tuned in fields(defaults.RunTuning):
         values[tuned.name] = tuned.default
         for value in (getattr(options, tuned.name), earlier.get(tuned.name)):
             if value is not None:
@@ -662,7 +662,7 @@ def tuning(options: PlayOptions, earlier: JSON) -> defaults.Tuning:
             f"{options.source('floor')}: {values['floor']} is above the upper limit"
             f" {values['ceiling']} ({options.source('ceiling')})"
         )
-    return defaults.Tuning(**values)
+    return defaults.RunTuning(**values)
 
 
 def _concurrency_of_environment() -> int | str:

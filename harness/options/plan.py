@@ -142,7 +142,7 @@ class Plan:
     tasks: Mapping[str, Path]
     results: Path
     way: EndpointChoice
-    tuning: defaults.Tuning
+    tuning: defaults.RunTuning
     selection: Selection = field(
         default_factory=lambda: Selection(ratio=1.0, sample_seed=defaults.SAMPLE_SEED)
     )
@@ -175,7 +175,7 @@ class Plan:
         return self.selection.get("repeats", 1)
 
     @property
-    def limits(self) -> defaults.Tuning:
+    def limits(self) -> defaults.RunTuning:
         """Return the tuning with this part's share of the limits, if the plan is for a part. Raise
         `BadInput`."""
         return self.tuning.shared(*part_of(self.selection))

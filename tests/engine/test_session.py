@@ -167,8 +167,10 @@ def test_limit_of_this_very_process_is_raised() -> None:
 
 def test_plans_on_one_account_keep_the_lower_of_their_limits() -> None:
     """Whichever comes first; a limit that only one of them has holds for both."""
-    one = defaults.Tuning(concurrency=64, rpm=None, tpm=5e5, ceiling=100, start=8, floor=2)
-    other = defaults.Tuning(concurrency=None, rpm=600.0, tpm=9e5, ceiling=1024, start=16, floor=1)
+    one = defaults.RunTuning(concurrency=64, rpm=None, tpm=5e5, ceiling=100, start=8, floor=2)
+    other = defaults.RunTuning(
+        concurrency=None, rpm=600.0, tpm=9e5, ceiling=1024, start=16, floor=1
+    )
     for made in (one.combined(other), other.combined(one)):
         limits = (made.concurrency, made.rpm, made.tpm, made.ceiling, made.start, made.floor)
         assert limits == (64, 600.0, 5e5, 100, 8, 1)

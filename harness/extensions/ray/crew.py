@@ -23,7 +23,7 @@ import anyio
 import anyio.to_thread
 
 from harness.client.caller import Loan
-from harness.defaults import GRACE_SECONDS, Tuning
+from harness.defaults import GRACE_SECONDS, RunTuning
 from harness.errors import EndpointStopped, HarnessError, MachineError
 from harness.extensions.ray.messages import PartEnd, SentPart, TurnOrder, TurnReport
 from harness.extensions.ray.runner import PartsRunner, UserPart
@@ -155,7 +155,7 @@ class Crew:
                 if part := self._next(seat):
                     await self._play(seat, part)
                 else:
-                    await worker.turn(None, TurnOrder(0.0, Tuning(), 0))
+                    await worker.turn(None, TurnOrder(0.0, RunTuning(), 0))
                     await anyio.sleep(TURN_SECONDS / 4)
         except WorkerGone as gone:
             if seat.part and not gone.certain:  # it may be sending until then
@@ -226,10 +226,10 @@ class Crew:
             if seat.part and seat.part.runner.slots is runner.slots and not seat.silent
         ]
 
-    def _limits(self, runner: PartsRunner) -> Tuning:
+    def _limits(self, runner: PartsRunner) -> RunTuning:
         """Return the limits of a runner's account as they are now."""
         return reduce(
-            Tuning.combined,
+            RunTuning.combined,
             [
                 other_runner.tuning
                 for other_runner in self._runners

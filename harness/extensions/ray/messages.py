@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
-from harness.defaults import Tuning
+from harness.defaults import RunTuning
 from harness.errors import HarnessError
 from harness.model import Snapshot
 from harness.options.plan import EndpointChoice
@@ -19,13 +19,13 @@ TASKS, RESULTS, REUSED = "tasks", "results", "reused"
 
 
 class WorkerPlan(NamedTuple):
-    """A plan without its users. `way` has the key; `files` are what each of its parts needs, by
-    their path below the part's folder; `reused` is the name of a run among them whose replies are
-    used, None without one."""
+    """A plan without its users. `endpoint` has the key; `files` are what each of its parts needs,
+    by their path below the part's folder; `reused` is the name of a run among them whose replies
+    are used, None without one."""
 
     name: str
-    way: EndpointChoice
-    tuning: Tuning
+    endpoint: EndpointChoice
+    tuning: RunTuning
     allow_invalid: bool
     files: Mapping[str, bytes]
     reused: str | None = None
@@ -50,7 +50,7 @@ class TurnOrder(NamedTuple):
     stop, and wait so many seconds for requests in flight."""
 
     seconds: float
-    tuning: Tuning
+    tuning: RunTuning
     slots: int
     loan: Decimal | None = None
     grace: float | None = None

@@ -17,7 +17,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from harness.client.limiter import Slots
-from harness.defaults import Tuning
+from harness.defaults import RunTuning
 from harness.engine.run import Run
 from harness.engine.runner import ModelRunner
 from harness.errors import HarnessError
@@ -102,7 +102,7 @@ class PartsRunner(ModelRunner):
         return self.caller.limiter.slots
 
     @property
-    def tuning(self) -> Tuning:
+    def tuning(self) -> RunTuning:
         """Return the plan's limits as they are now."""
         set_later = {
             name: self.runs[0].manifest.tuning.get(name) for name in ("concurrency", "rpm", "tpm")

@@ -16,7 +16,7 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks import registry
 from harness.cli import main
 from harness.commands.merge import merge
-from harness.defaults import Tuning
+from harness.defaults import RunTuning
 from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
 from harness.model import Where
@@ -275,8 +275,8 @@ def test_shares_of_limits_add_up_to_the_whole(parts: int) -> None:
     """Requests at once exactly, rates but for rounding; a part that would have no request is
     refused."""
     for whole in (
-        Tuning(concurrency=37, rpm=600.0, tpm=1e6),
-        Tuning(concurrency=None, start=40, ceiling=1000),
+        RunTuning(concurrency=37, rpm=600.0, tpm=1e6),
+        RunTuning(concurrency=None, start=40, ceiling=1000),
     ):
         shares = [whole.shared(number, parts) for number in range(1, parts + 1)]
         for name in ("concurrency", "start", "ceiling", "rpm", "tpm"):

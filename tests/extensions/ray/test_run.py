@@ -449,11 +449,11 @@ def cut_off(cluster: Place) -> None:
     def change(number: int, worker: Near) -> None:
         if number == 0:
             plan = worker.player.plans[0]
-            [address] = plan.way.found.addresses if plan.way.found else ()
+            [address] = plan.endpoint.found.addresses if plan.endpoint.found else ()
             found = replace(
-                plan.way.found, addresses=(replace(address, url="http://127.0.0.1:9/v1"),)
+                plan.endpoint.found, addresses=(replace(address, url="http://127.0.0.1:9/v1"),)
             )  # type: ignore[type-var]
-            worker.player.plans = [plan._replace(way=replace(plan.way, found=found))]
+            worker.player.plans = [plan._replace(endpoint=replace(plan.endpoint, found=found))]
 
     cluster.change = change
 
