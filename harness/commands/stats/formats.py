@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from harness.benchmark import Metric
 from harness.commands.stats import costs
 from harness.commands.stats.run_reports import about_run
-from harness.commands.stats.standings import AVERAGE, Figure, Rank, Standing, StandingRow
+from harness.commands.stats.standings import AVERAGE, Rank, Standing, StandingFigure, StandingRow
 from harness.cost import plain as plain_amount
 from harness.model import JSON
 from harness.printable import in_cell
@@ -48,7 +48,7 @@ def _csv_line(
     standing: Standing,
     row: StandingRow,
     column: str,
-    figure: Figure,
+    figure: StandingFigure,
 ) -> JSON:
     metric = standing.metric
     data = _figure(standing, figure)
@@ -172,7 +172,7 @@ def _rank(rank: Rank | None) -> JSON:
     return {"rank": rank and rank.place, "separable": rank and rank.separable}
 
 
-def _figure(standing: Standing, figure: Figure) -> JSON:
+def _figure(standing: Standing, figure: StandingFigure) -> JSON:
     """Return a figure with how many users have it and how many should, of how many answers how many
     were invalid, and what ranks it."""
     report = figure.report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from harness.commands.stats.standings import Figure, Standing
+from harness.commands.stats.standings import Standing, StandingFigure
 from harness.document import CHANCE, Cell, Table
 from harness.reporting.report import level
 
@@ -82,7 +82,7 @@ def column_headings(columns: Sequence[str], ends: bool) -> list[str]:
 
 def cells(
     standing: Standing,
-    figure: Figure | None,
+    figure: StandingFigure | None,
     ends: bool = False,
     intervals: bool = False,
     faint: bool = False,

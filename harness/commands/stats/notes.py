@@ -10,8 +10,8 @@ from harness.commands.stats.run_reports import RunReport, grouped
 from harness.commands.stats.standings import (
     AVERAGE,
     MIN_FOLLOWING,
-    Figure,
     Standing,
+    StandingFigure,
     comparable_groups,
     metrics_without_skill,
 )
@@ -63,7 +63,7 @@ def notes(
     return list(dict.fromkeys(lines))
 
 
-def _partial(figures: Iterable[Figure]) -> Iterator[str]:
+def _partial(figures: Iterable[StandingFigure]) -> Iterator[str]:
     """Yield which runs are INCOMPLETE, and how many users the marked figures cover, the smallest
     share first."""
     partial = {}
@@ -149,7 +149,7 @@ def _rules(standings: Sequence[Standing]) -> Iterator[str]:
         yield f"Not ranked ({reason}): {bounded(runs)}."
 
 
-def _not_ranked_reason(figure: Figure) -> str:
+def _not_ranked_reason(figure: StandingFigure) -> str:
     """Return why the answers of a run do not rank it; empty if they do."""
     if not figure.ranking_value:
         return "no answer keeps the rules, or the report is old: run reeval"
@@ -163,7 +163,7 @@ def _not_ranked_reason(figure: Figure) -> str:
 
 def _following_share(
     standing: Standing,
-    figure: Figure,
+    figure: StandingFigure,
     report: RunReport,
 ) -> Iterator[tuple[float, str]]:
     """Yield the share of the answers that a figure is over, for sorting and as text, unless it is

@@ -48,7 +48,7 @@ class Rank(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class StandingFigure:
     """The value of a run in a metric, on a subset or on average.
 
     Only complete figures whose `comparison_key` is equal compare; None compares with nothing.
@@ -88,9 +88,9 @@ class StandingRow:
     """
 
     name: str
-    figures: Mapping[str, Figure | None]
+    figures: Mapping[str, StandingFigure | None]
     reports: tuple[RunReport, ...] = ()
-    mean: Figure | None = None
+    mean: StandingFigure | None = None
     subsets: tuple[str, ...] = ()
 
     @property
@@ -158,14 +158,14 @@ class Standing:
         return list(chain.from_iterable(row.reports for row in self.rows))
 
     @property
-    def figures(self) -> list[Figure]:
+    def figures(self) -> list[StandingFigure]:
         figures = chain.from_iterable(row.figures.values() for row in self.rows)
         return list(filter(None, figures))
 
-    def in_column(self, column: str) -> list[Figure]:
+    def in_column(self, column: str) -> list[StandingFigure]:
         return list(filter(None, (row.figures[column] for row in self.rows)))
 
-    def as_published(self, figure: Figure) -> str:
+    def as_published(self, figure: StandingFigure) -> str:
         """Return the metric's own value as text where another ranks; empty where both read the
         same."""
         published = self.metric.text(figure.value.value)
@@ -328,7 +328,7 @@ def _run_row(
     standing: Standing,
     reports: Sequence[RunReport],
 ) -> StandingRow:
-    figures: dict[str, Figure | None] = dict.fromkeys(standing.all_columns)
+    figures: dict[str, StandingFigure | None] = dict.fromkeys(standing.all_columns)
     for report in reports:
         figures[report.subset] = _figure(standing, report)
 
@@ -353,10 +353,10 @@ def _published_rows(standing: Standing, columns: Sequence[str]) -> Iterator[Stan
         return
 
     for model, values in standing.source.figures[standing.metric.name].items():
-        figures: dict[str, Figure | None] = {}
+        figures: dict[str, StandingFigure | None] = {}
         for column, value in values.items():
             if column in columns:
-                figures[column] = Figure(Value(value))
+                figures[column] = StandingFigure(Value(value))
 
         # Columns stay in the order in which they were printed.
         for column in standing.all_columns:
@@ -364,7 +364,7 @@ def _published_rows(standing: Standing, columns: Sequence[str]) -> Iterator[Stan
         yield StandingRow(model, figures)
 
 
-def _figure(standing: Standing, report: RunReport) -> Figure | None:
+def _figure(standing: Standing, report: RunReport) -> StandingFigure | None:
     name = standing.metric.name
     values = report.report.values
     value = values.get(name)
@@ -383,7 +383,7 @@ def _figure(standing: Standing, report: RunReport) -> Figure | None:
     if ranking_value and follows_rules and not standing.metric.unranked:
         ranked = ranking_value.value
 
-    return Figure(
+    return StandingFigure(
         value,
         report.complete,
         report.comparison_key,
@@ -439,7 +439,7 @@ def _chance(report: RunReport, name: str) -> tuple[float, float] | None:
     return report.report.chance[name], report.report.chance_error.get(name, 0.0)
 
 
-def _mean_figure(figures: Sequence[Figure]) -> Figure | None:
+def _mean_figure(figures: Sequence[StandingFigure]) -> StandingFigure | None:
     """Return the mean over subsets, which is complete if all of them are; of a single one its
     figure."""
     if len(figures) < 2:
@@ -448,7 +448,7 @@ def _mean_figure(figures: Sequence[Figure]) -> Figure | None:
     ranking_values = (figure.ranking_value or Value(None) for figure in figures)
     ranking_mean = _mean([value.value for value in ranking_values])
 
-    return Figure(
+    return StandingFigure(
         Value(_mean([figure.value.value for figure in figures])),
         all(figure.complete for figure in figures),
         _combined([figure.comparison_key for figure in figures], lambda keys: tuple(chain(*keys))),
@@ -534,7 +534,7 @@ class ComparableGroup(NamedTuple):
 
     column: str
     subsets: tuple[str, ...]
-    figures: dict[int, Figure]
+    figures: dict[int, StandingFigure]
 
 
 def comparable_groups(standing: Standing) -> list[ComparableGroup]:

@@ -22,9 +22,9 @@ from harness.commands.stats.run_reports import RunReport
 from harness.commands.stats.standings import (
     AVERAGE,
     ComparableGroup,
-    Figure,
     Rank,
     Standing,
+    StandingFigure,
     StandingRow,
     comparable_groups,
 )
@@ -160,7 +160,7 @@ def _rows(standing: Standing, records: _Records) -> tuple[StandingRow, ...]:
     ranks = _ranks(standing, records) if standing.metric.name in main else {}
     rows = []
     for number, row in enumerate(standing.rows):
-        figures: dict[str, Figure | None] = {}
+        figures: dict[str, StandingFigure | None] = {}
         for column, figure in row.figures.items():
             figures[column] = figure and replace(figure, rank=ranks.get((number, column)))
 
@@ -179,11 +179,11 @@ def _rows(standing: Standing, records: _Records) -> tuple[StandingRow, ...]:
 
 
 def _with_interval(
-    mean: Figure,
+    mean: StandingFigure,
     row: StandingRow,
     standing: Standing,
     records: _Records,
-) -> Figure:
+) -> StandingFigure:
     """Return a run's mean over subsets with its interval, if it is complete; a single subset has
     its own."""
     if not _has_complete_mean(row):

@@ -12,7 +12,7 @@ from msgspec import structs
 from harness.commands.stats import costs, leaderboard
 from harness.commands.stats.notes import notes
 from harness.commands.stats.run_reports import RunReport, about_run, grouped
-from harness.commands.stats.standings import Figure, Standing
+from harness.commands.stats.standings import Standing, StandingFigure
 from harness.document import Cell, Table
 from harness.model import Money
 from harness.printable import short_hash
@@ -101,7 +101,7 @@ def _sheet(
         figures = standing.rows[number].figures if number < len(standing.rows) else {}
         row = [*shown_cells, *(about[number] if number < len(about) else [""] * len(headings))]
         for figure in map(figures.get, published):
-            row += leaderboard.cells(standing, figure and Figure(figure.value), ends)
+            row += leaderboard.cells(standing, figure and StandingFigure(figure.value), ends)
 
         rows.append(tuple(row))
 

@@ -32,7 +32,7 @@ from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.cli import main
 from harness.commands.stats.notes import notes
 from harness.commands.stats.run_reports import RunReport, RunSettings, read
-from harness.commands.stats.standings import AVERAGE, Figure, Standing, standings
+from harness.commands.stats.standings import AVERAGE, Standing, StandingFigure, standings
 from harness.commands.stats.workbooks import workbooks
 from harness.document import Cell, Table
 from harness.reporting import markdown
@@ -161,7 +161,7 @@ def table(*reports: RunReport, with_published: bool = False) -> Standing:
     return standings(reports, published=with_published)[0]
 
 
-def shown(figure: Figure) -> float:
+def shown(figure: StandingFigure) -> float:
     """A figure of Recall as tables have it: in percent with two decimals."""
     metric = metrics_of(registry.find("streamprofile"))["Recall"]
     assert metric is not None
