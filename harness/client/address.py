@@ -44,34 +44,33 @@ class Address:
 def public_url(url: str) -> str:
     """Return the address without credentials, query and fragment."""
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        split = urlsplit(url)
+        host, port = split.hostname, split.port
     except ValueError:
         host = None
     if not host:
         return "(not an address)"
-    host = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path}".rstrip("/")
+    if ":" in host:  # an IPv6 address
+        host = f"[{host}]"
+    if port:
+        host = f"{host}:{port}"
+    return f"{split.scheme}://{host}{split.path}".rstrip("/")
 
 
 def check(address: Address) -> None:
     """Raise `BadInput` for an address or key that no request could be sent with."""
     try:
         address.url.encode()  # an argument that is not UTF-8 has halves of surrogate pairs
-        parts = urlsplit(address.url)
-        host, port = (parts.hostname or "").encode("idna"), parts.port
-        usable = (
-            parts.scheme in ("http", "https")
-            and host
-            and port != 0
-            and not re.search(r"\s", address.url)
-        )
+        split = urlsplit(address.url)
+        host = (split.hostname or "").encode("idna")
+        has_space = re.search(r"\s", address.url) is not None
+        usable = split.scheme in ("http", "https") and bool(host) and split.port != 0
     except ValueError:
         usable = False
-    if not usable:
+    if not usable or has_space:
         raise BadInput("the endpoint's address is not of the form http(s)://HOST[:PORT]/v1")
     try:
-        basic_token(parts)
+        basic_token(split)
     except ValueError:
         raise BadInput(
             f"{public_url(address.url)} has credentials in it that cannot be sent: "
@@ -83,7 +82,7 @@ def check(address: Address) -> None:
         raise BadInput(
             "the key has characters that no key has (spaces, line ends, or non-ASCII): set it again"
         )
-    if "@" in parts.netloc:
+    if "@" in split.netloc:
         raise BadInput(
             f"{public_url(address.url)} has credentials in it and comes with a key: only one of"
             " them can be sent"
@@ -93,14 +92,15 @@ def check(address: Address) -> None:
 def secrets(address: Address, proxy: str | None, public: str) -> set[str]:
     """Return what no message may show: key, headers, and the parts of address and proxy that
     `public_url` leaves out."""
-    found = {address.key or "", *address.headers.values()}
-    passwords = set()
-    for parts in map(urlsplit, (address.url, proxy or "")):
-        found.add(basic_token(parts))
-        for item in parts.query.split("&"):
-            found |= _spellings(item.partition("=")[2] or item)
-        passwords |= _spellings(parts.password or parts.username or "")
-    long = {secret for secret in found if len(secret) >= SHORTEST_SECRET}
+    values = {address.key or "", *address.headers.values()}
+    passwords: set[str] = set()
+    for url in (address.url, proxy or ""):
+        split = urlsplit(url)
+        values.add(basic_token(split))
+        for item in split.query.split("&"):
+            values |= _spellings(item.partition("=")[2] or item)
+        passwords |= _spellings(split.password or split.username or "")
+    long = {value for value in values if len(value) >= SHORTEST_SECRET}
     long |= {secret for secret in passwords if len(secret) >= SHORTEST_PASSWORD}
     return {secret for secret in long if secret == address.key or secret not in public}
 
@@ -110,10 +110,11 @@ def _spellings(value: str) -> set[str]:
     return {value, unquote(value), unquote_plus(value)}
 
 
-def basic_token(parts: SplitResult) -> str:
+def basic_token(url: SplitResult) -> str:
     """Return an address's credentials as a header has them, without padding. Raise `ValueError` if
     none can."""
-    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    user = unquote(url.username or "")
+    password = unquote(url.password or "")
     if ":" in user:
         raise ValueError("a colon would end the user's name")
     return b64encode(f"{user}:{password}".encode("latin-1")).decode().rstrip("=")

@@ -56,9 +56,8 @@ class Baselines:
     async def send(self, body: bytes, user: str = "") -> Received:
         """Answer a request. Raise `Rejected` where a baseline fails, and `ConfigurationRefused` if
         there is none."""
-        await asyncio.sleep(
-            0
-        )  # no request waits otherwise: signals and displays would wait for the whole run
+        # No request waits otherwise: signals and displays would wait for the whole run.
+        await asyncio.sleep(0)
         try:
             call = msgspec.json.decode(body, type=Call)
         except msgspec.ValidationError as error:
@@ -72,7 +71,7 @@ class Baselines:
         text, is_cut = ended(answer.text, call.stop or (), room if room and room > 0 else None)
         prompt = sum([len(message["content"] or "") for message in call.messages]) // 2
         reason = "length" if is_cut else answer.finish_reason or "stop"
-        message = {"content": text, "tool_calls": [each.wire for each in answer.tool_calls]}
+        message = {"content": text, "tool_calls": [call.wire for call in answer.tool_calls]}
         choice = {"message": message, "finish_reason": reason, "logprobs": answer.logprobs}
         counted = "".join([text, *map(str, answer.tool_calls)])
         reply = {
@@ -125,8 +124,11 @@ def completion_tokens(text: str, finish_reason: str) -> int:
 def ended(text: str, stop: str | Sequence[str], room: int | None) -> tuple[str, bool]:
     """Return a text up to the first of the `stop` texts and to `room` tokens, and whether it has
     more tokens."""
-    ends = [text.find(one) for one in ([stop] if isinstance(stop, str) else stop) if one]
-    text = text[: min([end for end in ends if end >= 0], default=len(text))]
+    end = len(text)
+    for marker in (stop,) if isinstance(stop, str) else stop:
+        if marker and marker in text:
+            end = min(end, text.index(marker))
+    text = text[:end]
     if room is not None and tokens(text) > room:
         return text[: 2 * room], True
     return text, False
@@ -154,16 +156,19 @@ def _fitting(value: Any, schema: Mapping[str, Any]) -> Any:
     """Return a value as a schema has it: what does not fit becomes the first value of its enum, or
     an empty one."""
     if "enum" in schema:
-        return next((one for one in schema["enum"] if str(one) == str(value)), schema["enum"][0])
+        for allowed in schema["enum"]:
+            if str(allowed) == str(value):
+                return allowed
+        return schema["enum"][0]
     kind = schema.get("type")
     empty = _EMPTY.get(kind, value) if isinstance(kind, str) else value
     if type(value) is not type(empty) and not (kind == "number" and type(value) is int):
         value = empty
     if kind == "object":
-        return {
-            name: _fitting(value.get(name), part)
-            for name, part in schema.get("properties", {}).items()
-        } or value
+        members = {}
+        for name, member in schema.get("properties", {}).items():
+            members[name] = _fitting(value.get(name), member)
+        return members or value
     if kind == "array":
         value = value[: schema.get("maxItems")]
         missing = schema.get("minItems", 0) - len(value)

@@ -37,11 +37,11 @@ DONE = b"data: [DONE]"
 
 
 class TooLarge(TransportFault):
-    """`rest` are the last bytes that were unpacked of a body that is longer than `largest`."""
+    """`last` are the last bytes that were unpacked of a body that is longer than `largest`."""
 
-    def __init__(self, largest: float, rest: bytes = b"") -> None:
+    def __init__(self, largest: float, last: bytes = b"") -> None:
         super().__init__("too_large", f"the reply is longer than {int(largest) >> 20} MB")
-        self.rest = rest
+        self.last = last
 
 
 class Unpacker:
@@ -132,9 +132,8 @@ class Body:
                     # anything else: a second signal did not end its run.
                     await asyncio.sleep(0)
                     return await response.content.readany()
-            except (
-                RuntimeError
-            ) as error:  # how aiohttp says that the connection was closed before it was read
+            except RuntimeError as error:
+                # How aiohttp says that the connection was closed before it was read.
                 raise aiohttp.ClientPayloadError(str(error)) from None
             except TimeoutError:
                 if not look.expired():
@@ -164,7 +163,7 @@ async def whole_body(
     except TooLarge as fault:
         if not is_error:
             raise
-        return b"".join([*blocks, fault.rest])[:MAX_ERROR_BODY]
+        return b"".join([*blocks, fault.last])[:MAX_ERROR_BODY]
     except errors:
         answer = whole_answer(b"".join(blocks)) if 200 <= response.status < 300 else None
         if answer is None:

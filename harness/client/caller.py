@@ -248,9 +248,8 @@ class Caller:
 
         async def again() -> Reply:
             nonlocal attempt
-            tries.check(
-                attempt.number, self.limits.max_retries
-            )  # it may have been decided meanwhile
+            # It may have been decided during the pause.
+            tries.check(attempt.number, self.limits.max_retries)
             attempt = attempt._replace(number=attempt.number + 1)
             self.traffic.retries += 1
             try:
@@ -348,7 +347,8 @@ class Caller:
         tries, now = attempt.tries, self._clock()
         try:
             tries.check(attempt.number - 1, self.limits.max_retries)
-            if is_alone and (seconds := self.health.seconds_to_spare(tries, now)):
+            seconds = self.health.seconds_to_spare(tries, now) if is_alone else 0.0
+            if seconds:
                 self.limiter.probe(seconds)
                 self.limiter.release(0.0, ABANDONED, is_alone, tokens, 0.0)
                 return False
@@ -372,9 +372,8 @@ class Caller:
             except Rejected:
                 used, fault = 0.0, None  # a server has read it
             except TransportFault as error:
-                error.__traceback__ = (
-                    None  # its frames hold it and the whole user, until garbage is collected
-                )
+                # Its frames hold it and the whole user, until garbage is collected.
+                error.__traceback__ = None
                 used, fault = 0.0, error
             except EndpointStopped as error:
                 used, fault = 0.0, _refusal(error)
@@ -410,9 +409,9 @@ class Caller:
     ) -> None:
         """Draw the conclusions from a failed try, before another request gets its slot."""
         health = self.health
-        before = health.in_doubt, health.down
+        old_state = health.in_doubt, health.down
         health.failed(tries, fault, start, self._clock())
-        if is_alone or before != (health.in_doubt, health.down):
+        if is_alone or old_state != (health.in_doubt, health.down):
             self._go_alone()
 
     def _go_alone(self) -> None:
@@ -430,8 +429,12 @@ class Caller:
     def stragglers(self) -> list[tuple[int, str, float]]:
         """Return the number, user and seconds of each request in flight far beyond the usual, the
         oldest first."""
-        now, (oldest, _) = self._clock(), next(iter(self._in_flight.values()), (math.inf, ""))
-        if now - oldest <= LEAST_BEYOND or (beyond := self.latency.beyond) is None:
+        now = self._clock()
+        oldest, _ = next(iter(self._in_flight.values()), (math.inf, ""))
+        if now - oldest <= LEAST_BEYOND:
+            return []
+        beyond = self.latency.beyond
+        if beyond is None:
             return []
         old = takewhile(lambda item: now - item[1][0] > beyond, self._in_flight.items())
         return [(place, user, now - start) for place, (start, user) in old if user]
@@ -465,9 +468,8 @@ class Caller:
         """Return the seconds until a request may be tried again."""
         health, now = self.health, self._clock()
         assert tries.last is not None
-        tries.last.__traceback__ = (
-            None  # its frames hold it and the whole user, until garbage is collected
-        )
+        # Its frames hold it and the whole user, until garbage is collected.
+        tries.last.__traceback__ = None
         requested = tries.last.retry_after
         seconds = pause_before(
             tries.waits + tries.counted + tries.undecided + tries.refused, requested, self.rng

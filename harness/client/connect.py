@@ -77,9 +77,9 @@ class Connector(aiohttp.TCPConnector):
         self._served: WeakSet[asyncio.BaseProtocol] = WeakSet()
         self._on_served: set[aiohttp.ClientRequest] = set()
 
-    async def connect(self, req: aiohttp.ClientRequest, *more: Any, **options: Any) -> Any:
+    async def connect(self, req: aiohttp.ClientRequest, *args: Any, **options: Any) -> Any:
         while True:
-            connection = await super().connect(req, *more, **options)
+            connection = await super().connect(req, *args, **options)
             assert connection.transport is not None
             protocol = connection.transport.get_protocol()
             if protocol not in self._served:
@@ -131,17 +131,17 @@ def _has_unread(transport: asyncio.Transport) -> bool:
 def probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     """Return a new socket for an address, with TCP's probes."""
     family, kind, protocol, *_ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    new = socket.socket(family, kind, protocol)
+    new.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if PROBE_OPTION is not None:
-        made.setsockopt(socket.IPPROTO_TCP, PROBE_OPTION, PROBE_SECONDS)
-    return made
+        new.setsockopt(socket.IPPROTO_TCP, PROBE_OPTION, PROBE_SECONDS)
+    return new
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """`connector` makes a session's connector, within the running loop; `way` is in words; `trust`
-    is aiohttp's `ssl`.
+    """`connector` makes a session's connector, within the running loop; `route` is for messages;
+    `trust` is aiohttp's `ssl`.
 
     `proxy` is for aiohttp, which speaks to HTTP proxies itself; `via` is any proxy. Connector and
     proxies may hold credentials, hence none is shown. `errors` are those of a SOCKS proxy, which
@@ -149,7 +149,7 @@ class Connection:
     """
 
     connector: Callable[[], Connector] = field(repr=False)
-    way: str
+    route: str
     trust: ssl.SSLContext | bool = True
     proxy: str | None = field(default=None, repr=False)
     via: str | None = field(default=None, repr=False)
@@ -174,9 +174,9 @@ def connection(address: Address, connections: int) -> Connection:
     unchecked = UNCHECKED if address.insecure_tls and target.scheme == "https" else ""
     if proxy is None:
         return Connection(partial(Connector, **options), DIRECTLY + unchecked, trust)
-    way = f"through {public_url(proxy)} ({name}){unchecked}"
+    route = f"through {public_url(proxy)} ({name}){unchecked}"
     if urlsplit(proxy).scheme not in SOCKS:
-        return Connection(partial(Connector, **options), way, trust, proxy=proxy, via=proxy)
+        return Connection(partial(Connector, **options), route, trust, proxy=proxy, via=proxy)
     try:
         import aiohttp_socks as socks
     except ImportError:
@@ -186,7 +186,7 @@ def connection(address: Address, connections: int) -> Connection:
         ) from None
     errors = (socks.ProxyError, socks.ProxyConnectionError, socks.ProxyTimeoutError)
     return Connection(
-        _by_socks(socks, urlsplit(proxy), options), way, trust, via=proxy, errors=errors
+        _by_socks(socks, urlsplit(proxy), options), route, trust, via=proxy, errors=errors
     )
 
 
@@ -207,13 +207,16 @@ def _proxy(target: SplitResult) -> tuple[str, str | None]:
     if scheme is None or _goes_directly(target, proxies.get("no", "")):
         return "", None
     name, proxy = f"{scheme.upper()}_PROXY", proxies[scheme]
-    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    if "://" not in proxy:
+        proxy = f"http://{proxy}"
     try:
-        parts = urlsplit(proxy)
-        if parts.scheme in SOCKS:
-            check(Address(parts._replace(scheme="http").geturl()))
-            credentials = unquote(parts.username or ""), unquote(parts.password or "")
-            usable = all(one.isascii() and len(one) <= LONGEST_CREDENTIAL for one in credentials)
+        url = urlsplit(proxy)
+        if url.scheme in SOCKS:
+            check(Address(url._replace(scheme="http").geturl()))
+            user = unquote(url.username or "")
+            password = unquote(url.password or "")
+            longest = max(len(user), len(password))
+            usable = (user + password).isascii() and longest <= LONGEST_CREDENTIAL
         else:
             check(Address(proxy))
             usable = True
@@ -233,13 +236,13 @@ def _goes_directly(target: SplitResult, no_proxy: str) -> bool:
         address = ip_address(host)
     except ValueError:
         return "." not in host or bool(proxy_bypass(f"{host}:{port}"))
-    if address.is_loopback or proxy_bypass(
-        f"[{host}]:{port}" if address.version == 6 else f"{host}:{port}"
-    ):
+    bracketed = f"[{host}]" if address.version == 6 else host
+    if address.is_loopback or proxy_bypass(f"{bracketed}:{port}"):
         return True
     for entry in no_proxy.split(","):
+        block = entry.strip().replace("[", "").replace("]", "")
         try:
-            if address in ip_network(entry.strip().replace("[", "").replace("]", ""), strict=False):
+            if address in ip_network(block, strict=False):
                 return True
         except ValueError:
             continue  # the name of a host
@@ -270,11 +273,7 @@ def _by_socks(
 
 def _trust(address: Address, target: SplitResult) -> ssl.SSLContext | bool:
     """Return what aiohttp takes as `ssl`: True for the system's certificates, False for no check at
-    all.
-
-    OpenSSL's variables replace the system's certificates; here they are added to them, as all
-    others are.
-    """
+    all."""
     if address.insecure_tls:
         return False
     files = {os.environ[name]: name for name in CA_VARIABLES if os.environ.get(name)}
@@ -282,6 +281,8 @@ def _trust(address: Address, target: SplitResult) -> ssl.SSLContext | bool:
         files[address.ca_file] = "ca_file"
     if target.scheme != "https" or not (files or os.environ.get(CA_FOLDERS)):
         return True
+    # OpenSSL's variables replace the system's certificates; here they are added to them, as all
+    # others are.
     context = ssl.create_default_context()
     # As before Python 3.13, whose default refuses many a private authority for a missing extension.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT

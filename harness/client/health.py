@@ -71,14 +71,12 @@ class FailedTries:
         if self.last is None:
             return
         if self.refused > REFUSALS and self.served_others:
-            detail = (
-                f"{self.last.detail}; others are answered, so it may be this prompt that is blocked"
-            )
+            hint = "others are answered, so it may be this prompt that is blocked"
+            detail = f"{self.last.detail}; {hint}"
             raise Rejected(self.last.kind, detail) from self.last
         if self.counted > max_retries or self.billable >= MAX_BILLABLE:
-            raise GaveUp(
-                "persistent_error", f"{self.last.kind}: {self.last.detail}", number
-            ) from self.last
+            detail = f"{self.last.kind}: {self.last.detail}"
+            raise GaveUp("persistent_error", detail, number) from self.last
 
 
 class Health:
@@ -155,7 +153,8 @@ class Health:
                 self._undecided.add(tries)
         elif fault.asks_to_wait:
             tries.waits += 1
-            self._silent_since = now if self._silent_since is None else self._silent_since
+            if self._silent_since is None:
+                self._silent_since = now
         else:
             self._count(tries, begun)
         if self._is_too_long(now):
@@ -213,7 +212,9 @@ class Health:
     def seconds_to_spare(self, tries: FailedTries, now: float) -> float:
         """Return for how long a request that has failed often waits for a probe, instead of going
         out while the endpoint is down."""
-        return self.until_probe(now) if self.down and tries.billable >= BILLABLE_WHILE_DOWN else 0.0
+        if self.down and tries.billable >= BILLABLE_WHILE_DOWN:
+            return self.until_probe(now)
+        return 0.0
 
     def probe(self, now: float) -> float:
         """Note that a probe is sent; return how long it may take, in seconds."""
@@ -222,7 +223,8 @@ class Health:
 
     def unanswered(self, fault: TransportFault, now: float) -> None:
         """Note a probe that failed. Raise `EndpointStopped` if the run cannot go on."""
-        if refusal := self._refusal or fault.refusal:
+        refusal = self._refusal or fault.refusal
+        if refusal:
             raise refusal
         self._judge_address(fault, now, now)
         if self._is_too_long(now):
@@ -237,7 +239,8 @@ class Health:
 
     def patience(self, now: float) -> float:
         """Return the seconds after which the run stops without an answer."""
-        if wait := self.wait_left(now):
+        wait = self.wait_left(now)
+        if wait:
             return wait
         if self._unreachable_since is not None and not self.has_answered:
             left = self._unreachable_since + PATIENCE_WITH_AN_ADDRESS - now

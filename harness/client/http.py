@@ -99,22 +99,22 @@ class Client:
         on_exhausted: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         check(address)
-        parts = urlsplit(address.url)
-        base = parts._replace(path=parts.path.rstrip("/").removesuffix("/chat/completions"))
+        url = urlsplit(address.url)
+        base = url._replace(path=url.path.rstrip("/").removesuffix("/chat/completions"))
         self.base = base
         self._url = base._replace(path=base.path + "/chat/completions").geturl()
         self._public = public_url(self._url)
-        self._way = connection(address, connections)
-        self.proxy = self._way.proxy
+        self._connection = connection(address, connections)
+        self.proxy = self._connection.proxy
         self.errors: tuple[type[Exception], ...] = (
             TimeoutError,
             aiohttp.ClientError,
             OSError,
-            *self._way.errors,
+            *self._connection.errors,
         )
         self._interruptions: tuple[type[Exception], ...] = (TransportFault, *self.errors)
         self.shown = address.shown
-        self.hide = Scrubber(secrets(address, self._way.via, self._public))
+        self.hide = Scrubber(secrets(address, self._connection.via, self._public))
         self._served: tuple[str | None, ...] = ()
         headers = {
             "Accept-Encoding": ENCODINGS,
@@ -155,7 +155,7 @@ class Client:
 
         Its replies are for `Body`, which unpacks them.
         """
-        connector = self._way.connector()
+        connector = self._connection.connector()
         return aiohttp.ClientSession(
             connector=connector,
             headers=headers,
@@ -195,12 +195,12 @@ class Client:
             finally:
                 if not response.closed:  # it is read to its end
                     response.release()  # which closes the connection if it has unread bytes
-            if wait := exhausted(response.headers, datetime.now(UTC)):
+            wait = exhausted(response.headers, datetime.now(UTC))
+            if wait:
                 self._on_exhausted(min(wait, LONGEST_PACE) if response.status < 400 else wait)
         except self.errors as error:
-            error.__traceback__ = (
-                None  # aiohttp's reader keeps its error, whose frames would keep the reader
-            )
+            # aiohttp's reader keeps its error, whose frames would keep the reader.
+            error.__traceback__ = None
             stood_still = loop.time() - begun > self._patience + STOOD_STILL
             raise self.scrubbed(self.mapped(error, stood_still)) from None
         try:
@@ -244,41 +244,42 @@ class Client:
     ) -> tuple[dict[str, Any], float | None]:
         """Return a streamed reply as if it had come whole, and the seconds until its first piece of
         text or thought."""
-        loop, first_token, spoken = asyncio.get_running_loop(), None, begun
-        body, reply = Body(response, LARGEST_STREAM), StreamedReply(LARGEST_STREAM)
-        until, kind, detail = (
-            begun + self.timeout,
-            "timeout",
-            f"no whole reply within {self.timeout:g} s",
-        )
-        longest = self.timeout * LONGEST_STREAM
+        loop = asyncio.get_running_loop()
+        body = Body(response, LARGEST_STREAM)
+        reply = StreamedReply(LARGEST_STREAM)
+        timeout, stall = self.timeout, self._stall
+        longest = timeout * LONGEST_STREAM
+        first_token = None
+        spoken = begun
+        limit = (begun + timeout, "timeout", f"no whole reply within {timeout:g} s")
         try:
-            while not reply.done and (block := await body.read(until)) is not None:
+            while not reply.done:
+                block = await body.read(limit[0])
+                if block is None:
+                    break
                 now = loop.time()
                 reply.speaks = False
                 reply.feed(block)
                 if reply.speaks:
                     spoken = now
-                    first_token = now - begun if first_token is None else first_token
-                until, kind, detail = min(
-                    (now + self._stall, "stalled", f"the stream stood still for {self._stall:g} s"),
-                    (
-                        spoken + self.timeout,
-                        "timeout",
-                        f"the stream had no content for {self.timeout:g} s",
-                    ),
+                    if first_token is None:
+                        first_token = now - begun
+                limit = min(
+                    (now + stall, "stalled", f"the stream stood still for {stall:g} s"),
+                    (spoken + timeout, "timeout", f"the stream had no content for {timeout:g} s"),
                     (begun + longest, "timeout", f"the stream has not ended within {longest:g} s"),
                 )
         except self._interruptions as error:
             if not reply.finished:
-                raise (
-                    TransportFault(kind, detail) if type(error) is TimeoutError else error
-                ) from None
-            response.close()  # the missing rest is no part of the answer
-        whole = reply.whole(is_framed(response.headers))
+                if type(error) is not TimeoutError:
+                    raise error from None
+                _, kind, detail = limit
+                raise TransportFault(kind, detail) from None
+            response.close()  # what is missing is no part of the answer
+        data = reply.whole(is_framed(response.headers))
         if not response.content.is_eof() and not response.closed:
             await _linger(response)
-        return whole, first_token
+        return data, first_token
 
     def vetted(self, completion: Completion) -> Completion:
         """Remove secrets from the endpoint's own words: who answered, why the reply ended, a
@@ -286,7 +287,9 @@ class Client:
 
         Who answered is not checked again if it had no secret.
         """
-        hide, reason, refusal = self._hidden, completion.finish_reason, completion.refusal
+        hide = self._hidden
+        reason = completion.finish_reason
+        refusal = completion.refusal
         answerer = _answerer(completion)
         model, provider, fingerprint = [name and hide(name) for name in answerer]
         if (model, provider, fingerprint) == answerer:
@@ -306,7 +309,7 @@ class Client:
 
         A connection that timed out then is no evidence against its address.
         """
-        if self._way.errors:
+        if self._connection.errors:
             error = _behind_socks(error)
         match error:
             case OSError(errno=errno.EMFILE | errno.ENFILE):
@@ -314,11 +317,11 @@ class Client:
                     f"{_reason(error)}: this machine has no file left for another connection: raise"
                     " its limit (ulimit -n) or take a lower --concurrency"
                 )
-            case _ if isinstance(error, (*self._way.errors, *PROXY_ERRORS)):
+            case _ if isinstance(error, (*self._connection.errors, *PROXY_ERRORS)):
                 return self._proxy_fault(_reason(error))
             case aiohttp.ConnectionTimeoutError():
-                way = ", through its proxy" if self._way.via else ""
-                detail = f"{self._public} takes no connection within {self._patience:g} s{way}"
+                route = ", through its proxy" if self._connection.via else ""
+                detail = f"{self._public} takes no connection within {self._patience:g} s{route}"
                 return TransportFault("connect", detail, unreachable=not stood_still, billed=False)
             case ssl.SSLCertVerificationError():  # aiohttp's is one
                 return replies.Denied(
@@ -384,11 +387,9 @@ class Client:
                     error.kind, f"{self._public}: {error.detail}{hint}", foreign=True
                 )
             case TransportFault(unreachable=True):
-                words = (
-                    f"{self._public} answers {error.kind.removeprefix('http_')}:"
-                    f" {error.detail}{hint}"
-                )
-                return TransportFault(error.kind, words, unreachable=True)
+                status = error.kind.removeprefix("http_")
+                detail = f"{self._public} answers {status}: {error.detail}{hint}"
+                return TransportFault(error.kind, detail, unreachable=True)
             case EndpointStopped():
                 return type(error)(f"{self._public}: {error}")
             case _:
@@ -404,9 +405,8 @@ class Client:
     def _hidden(self, text: str) -> str:
         """Return the beginning of foreign words without secrets: to look for them takes a second
         for 10 MB."""
-        return self.hide(text[: 2 * MAX_WORDS])[
-            :MAX_WORDS
-        ]  # no secret is cut in two before it is looked for
+        # Twice as many, so that no secret is cut in two before it is looked for.
+        return self.hide(text[: 2 * MAX_WORDS])[:MAX_WORDS]
 
 
 def check_size(completion: Completion) -> None:
@@ -425,11 +425,10 @@ def _answerer(completion: Completion) -> tuple[str | None, ...]:
 
 
 def _streams(response: aiohttp.ClientResponse) -> bool:
+    if not 200 <= response.status < 300:
+        return False
     kind = response.headers.get("Content-Type", "")
-    return (
-        kind.partition(";")[0].strip().lower() == "text/event-stream"
-        and 200 <= response.status < 300
-    )
+    return kind.partition(";")[0].strip().lower() == "text/event-stream"
 
 
 async def _linger(response: aiohttp.ClientResponse) -> None:
@@ -450,13 +449,14 @@ def _behind_socks(error: Exception) -> Exception:
     """Return Python's own error behind that of a SOCKS proxy, if aiohttp has a class for it without
     such a proxy."""
     cause = error.__cause__
-    known = isinstance(cause, (socket.gaierror, ssl.SSLError))
-    return (
-        cause if isinstance(cause, OSError) and (known or cause.errno in FILES_USED_UP) else error
-    )
+    if isinstance(cause, (socket.gaierror, ssl.SSLError)):
+        return cause
+    if isinstance(cause, OSError) and cause.errno in FILES_USED_UP:
+        return cause
+    return error
 
 
 def _reason(error: Exception) -> str:
     cause = getattr(error, "os_error", None) or error
-    words = getattr(cause, "strerror", None) or getattr(cause, "message", None) or cause
-    return one_line(str(words)) or type(cause).__name__
+    message = getattr(cause, "strerror", None) or getattr(cause, "message", None) or cause
+    return one_line(str(message)) or type(cause).__name__

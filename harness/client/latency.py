@@ -29,15 +29,17 @@ class Latency:
 
     @property
     def mean(self) -> float | None:
-        return sum(self._seconds) / len(self._seconds) if self._seconds else None
+        if not self._seconds:
+            return None
+        return sum(self._seconds) / len(self._seconds)
 
     @property
     def quantiles(self) -> tuple[float, float] | None:
         """Median and 95th percentile; None before the first reply."""
         if not self._seconds:
             return None
-        half, most = np.percentile(self.seconds, (50, 95))
-        return float(half), float(most)
+        median, late = np.percentile(self.seconds, (50, 95))
+        return float(median), float(late)
 
     @property
     def tail(self) -> float | None:
@@ -49,7 +51,8 @@ class Latency:
     @property
     def beyond(self) -> float | None:
         """Seconds from which on a request is a straggler; None as for `tail`."""
-        return None if (tail := self.tail) is None else max(LEAST_BEYOND, BEYOND * tail)
+        tail = self.tail
+        return None if tail is None else max(LEAST_BEYOND, BEYOND * tail)
 
     def left(self, seconds: float) -> float:
         """Return the seconds that a request of this age still takes: the mean of the replies that

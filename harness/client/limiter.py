@@ -76,19 +76,15 @@ class Slots:
         while True:
             ready, best, pause = None, None, NEVER
             for limiter in self.limiters:
-                if (
-                    not limiter.queue
-                    or (own := limiter.delay()) == NEVER
-                    or (first := limiter.first()) is None
-                ):
+                delay = limiter.delay() if limiter.queue else NEVER
+                first = limiter.first() if delay < NEVER else None
+                if first is None:
                     continue
-                if own > 0.0:
-                    pause = min(pause, own)
+                if delay > 0.0:
+                    pause = min(pause, delay)
                     continue
-                place = (
-                    not limiter.probing,
-                    *first[:2],
-                )  # a probe goes before everybody: there is one at a time
+                # A probe goes before everybody: there is one at a time.
+                place = (not limiter.probing, *first[:2])
                 if best is None or place < best:
                     ready, best = (limiter, first), place
             if ready is not None:
@@ -200,9 +196,8 @@ class Limiter:
             if not self._refused_in_row:
                 self._slots_then = control.limit
             self._refused_in_row += 1
-            if (
-                self._refused_in_row > self._slots_then
-            ):  # the endpoint counts this run's requests by time
+            # More than fit in: the endpoint counts this run's requests by time.
+            if self._refused_in_row > self._slots_then:
                 self._wait_for_quota(now, fault.retry_after)
             else:
                 control.refused(now, seconds, in_flight)

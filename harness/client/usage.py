@@ -46,9 +46,8 @@ def reported_tokens(usage: dict[str, Any], *, has_text: bool) -> ReportedTokens:
     elif reasoning and reasoning > completion:
         excess = max(excess, reasoning)
     read = _count(usage, "cache_read_input_tokens") or 0
-    written = (
-        _count(usage, "cache_creation_input_tokens") or 0
-    )  # relays to OpenAI's format may include both, or not
+    written = _count(usage, "cache_creation_input_tokens") or 0
+    # Relays to OpenAI's format may include both in the prompt, or not.
     beyond = 0 if read in cached or (cached and not read) else read + written
     if read:
         cached.append(read)
@@ -65,13 +64,12 @@ def _with_unclear(
         return tokens
     prompt = tokens.prompt or 0
     beyond = max([beyond, *(count for count in cached if count > prompt)])
-    least, most = min(cached, default=0), min(prompt, max(cached, default=0))
-    if beyond:
-        least = 0
-    unclear = UnclearTokens(cached=most - least, prompt=beyond, either=max(0, excess - beyond))
+    fewest = 0 if beyond else min(cached, default=0)
+    largest = min(prompt, max(cached, default=0))
+    unclear = UnclearTokens(cached=largest - fewest, prompt=beyond, either=max(0, excess - beyond))
     if unclear == NOTHING_UNCLEAR:
         return tokens
-    return tokens._replace(cached=least if cached else None, unclear=unclear)
+    return tokens._replace(cached=fewest if cached else None, unclear=unclear)
 
 
 def reasoning_tokens(usage: dict[str, Any]) -> int | None:

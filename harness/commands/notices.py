@@ -294,7 +294,7 @@ def _endpoint_notices(endpoint: ResolvedEndpoint) -> Iterator[str]:
     if provider and provider.source != str(providers.SHIPPED):
         yield f"provider {provider.name}: from {provider.source}, at {endpoint.shown}"
     for address in endpoint.addresses:
-        proxy = connection(address, 1).way
+        proxy = connection(address, 1).route
         if proxy != DIRECTLY:
             yield f"{address.shown}: {proxy}"
     if endpoint.key_from is None:

@@ -98,16 +98,20 @@ def completion_of(line: JSON) -> Completion | None:
     so that the request is sent again. A checksum shows that a line is unchanged, and not that it is
     one of ours."""
     try:
-        made = msgspec.convert(line.get("completion"), Completion)
+        saved = msgspec.convert(line.get("completion"), Completion)
     except msgspec.ValidationError:
         return None
-    usable = type(line.get("request")) is str and type(line.get("nth")) is int
-    counts = made.prompt_tokens, made.completion_tokens, made.cached_tokens, made.reasoning_tokens
-    return (
-        made
-        if usable and all(0 <= count < LARGEST_COUNT for count in counts if count is not None)
-        else None
-    )
+    if type(line.get("request")) is not str or type(line.get("nth")) is not int:
+        return None
+    for count in (
+        saved.prompt_tokens,
+        saved.completion_tokens,
+        saved.cached_tokens,
+        saved.reasoning_tokens,
+    ):
+        if count is not None and not 0 <= count < LARGEST_COUNT:
+            return None
+    return saved
 
 
 def count_of(value: object) -> int:

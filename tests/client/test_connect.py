@@ -69,7 +69,7 @@ def test_proxy_is_the_one_of_the_scheme_or_else_that_of_all(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     way = connection(Address(url), 1)
-    assert told in way.way
+    assert told in way.route
     assert (way.proxy is None) == (told == "directly")
     assert way.proxy == way.via
     assert "hidden" not in repr(way)

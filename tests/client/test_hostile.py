@@ -844,10 +844,10 @@ def test_run_is_told_that_certificates_are_not_checked(
     the plain one."""
     if proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy)
-    told = connection(Address("https://h.example/v1", insecure_tls=True), 1).way
+    told = connection(Address("https://h.example/v1", insecure_tls=True), 1).route
     assert "without checking its certificate" in told and told != DIRECTLY
-    assert "certificate" not in connection(Address("https://h.example/v1"), 1).way
-    assert connection(Address("http://h.example/v1", insecure_tls=True), 1).way == DIRECTLY
+    assert "certificate" not in connection(Address("https://h.example/v1"), 1).route
+    assert connection(Address("http://h.example/v1", insecure_tls=True), 1).route == DIRECTLY
 
 
 @pytest.mark.parametrize(("seconds", "doubted"), [(30.0, True), (31.0, True), (39.0, False)])
