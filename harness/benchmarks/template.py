@@ -59,6 +59,11 @@ class Template:
         system, user = _split_roles(text, file)
         self._system = _cut(system, known, file)
         self._user = _cut(user, known, file)
+        # Without places it is the same for each request, so it is made once.
+        self._fixed_system: Message | None = None
+        if len(self._system) == 1:
+            self._fixed_system = _filled("system", self._system, {})
+
         missing = needed.difference(self._system[1::2], self._user[1::2])
         if missing:
             places = " and ".join([f"${{{name}}}" for name in sorted(missing)])
@@ -72,7 +77,8 @@ class Template:
         user = _filled("user", self._user, values)
         if not self._system:
             return (user,)
-        return (_filled("system", self._system, values), user)
+        system = self._fixed_system or _filled("system", self._system, values)
+        return (system, user)
 
 
 def kept_name(path: Path) -> str:

@@ -85,8 +85,26 @@ def ceiling(truth: TruthSets, pool: AbstractSet[str], asked: int) -> Values:
     """
     new_tags = truth.new_tags & pool
     kept_tags = truth.kept_tags & pool
-    in_both = len(new_tags & kept_tags)
     hits = min(asked, len(new_tags | kept_tags))
+    # Mostly there is room for every true tag of the pool.
+    novelty = _overlap(truth.new_tags, new_tags)
+    stability = _overlap(truth.kept_tags, kept_tags)
+    if hits < len(new_tags | kept_tags):
+        novelty, stability = _best_split(truth, new_tags, kept_tags, hits)
+
+    return {
+        "Precision": hits / asked,
+        "Recall": hits / len(truth.all_tags),
+        "Recall_Novelty": novelty,
+        "Recall_Stability": stability,
+    }
+
+
+def _best_split(
+    truth: TruthSets, new_tags: AbstractSet[str], kept_tags: AbstractSet[str], hits: int
+) -> tuple[float | None, float | None]:
+    """Return the recalls of the best choice of `hits` tags of the pool: of new and of kept tags."""
+    in_both = len(new_tags & kept_tags)
     shared = min(hits, in_both)
     single = hits - shared
     max_new = min(single, len(new_tags) - in_both)
@@ -99,13 +117,7 @@ def ceiling(truth: TruthSets, pool: AbstractSet[str], asked: int) -> Values:
         stability = kept_hits / len(truth.kept_tags) if truth.kept_tags else None
         recalls.append((novelty, stability))
 
-    novelty, stability = max(recalls, key=_split_rank)
-    return {
-        "Precision": hits / asked,
-        "Recall": hits / len(truth.all_tags),
-        "Recall_Novelty": novelty,
-        "Recall_Stability": stability,
-    }
+    return max(recalls, key=_split_rank)
 
 
 def _split_rank(
