@@ -4,8 +4,10 @@ script."""
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
+from operator import add
 from typing import NamedTuple
 
 from harness.document import CHANCE, Chart, Series, Sketch
@@ -31,7 +33,8 @@ class Axis(NamedTuple):
     end: float
 
     def at(self, value: float) -> float:
-        share = (value - self.low) / ((self.high - self.low) or 1.0)
+        span = (self.high - self.low) or 1.0
+        share = (value - self.low) / span
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self) -> list[float]:
@@ -43,8 +46,9 @@ class Axis(NamedTuple):
 
         rough = (self.high - self.low) / 5
         power = 10.0 ** math.floor(math.log10(rough))
-        steps = (power * digit for digit in (1, 2, 2.5, 5, 10))
-        step = next(step for step in steps if step >= rough)
+        steps = [power * digit for digit in (1, 2, 2.5, 5, 10)]
+        step = steps[bisect_left(steps, rough)]
+        # An end that is a tick itself but for rounding has one.
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
 
@@ -71,6 +75,7 @@ def plan(block: Chart | Sketch) -> Drawing | None:
     if block.kind == "intervals":
         return _intervals(block)
 
+    # A stored chart of a plug-in may have names where numbers are due.
     xs = [x for x in block.x if not isinstance(x, str)]
     known = _known_values(block)
     if len(xs) < len(block.x) or not xs or not known:
@@ -91,32 +96,39 @@ def _curve(
     known: Sequence[float],
 ) -> Drawing:
     is_share = chart.percent and min(known) >= 0 and max(known) <= 1
-    x, y = _axes((min(xs), max(xs)), (0.0, 1.0) if is_share else around(known))
-    bands: list[tuple[int, str]] = []
-    lines: list[tuple[int, str]] = []
+    bounds = (0.0, 1.0) if is_share else around(known)
+    x, y = _axes((min(xs), max(xs)), bounds)
+    bands = []
+    lines = []
     for number, series in enumerate(chart.series):
-        if series.low and series.high:
-            for run in _known_runs(zip(xs, series.low, series.high, strict=True)):
-                lower = [(x.at(place), y.at(low)) for place, low, _ in run]
-                upper = [(x.at(place), y.at(high)) for place, _, high in reversed(run)]
-                bands.append((number, _points([*lower, *upper])))
+        for places, lows, highs in _known_runs(xs, series.low, series.high):
+            # Around the band: along its lower edge, and back along the upper one.
+            across = map(x.at, [*places, *reversed(places)])
+            up = map(y.at, [*lows, *reversed(highs)])
+            bands.append((number, _points(zip(across, up, strict=True))))
 
-        for run in _known_runs(zip(xs, series.values, strict=True)):
-            points = [(x.at(place), y.at(value)) for place, value in run]
+        for places, values in _known_runs(xs, series.values):
             # With its first point twice, a line of a single one is drawn as a dot.
-            lines.append((number, _points([points[0], *points])))
+            across = map(x.at, [places[0], *places])
+            up = map(y.at, [values[0], *values])
+            lines.append((number, _points(zip(across, up, strict=True))))
 
     return Drawing(x, y, bands=bands, lines=lines)
 
 
-def _known_runs(rows: Iterable[tuple[float | None, ...]]) -> Iterator[Sequence[tuple[float, ...]]]:
-    """Yield rows without None that follow one another: a line ends where nothing is known."""
-    rows = list(rows)
+def _known_runs(*columns: Sequence[float | None]) -> Iterator[Sequence[tuple[float, ...]]]:
+    """Yield columns again for each run of rows without None: a line ends where nothing is known.
+
+    An empty column makes no run. All rows together become about `MAX_POINTS`; the last of each run
+    stays.
+    """
+    rows = list(zip(*columns, strict=False))
     step = math.ceil(len(rows) / MAX_POINTS)
     for is_known, run in groupby(rows, key=lambda row: None not in row):
         if is_known:
             known_rows = list(run)
-            yield [*known_rows[:-1:step], known_rows[-1]]  # type: ignore[list-item]  # none is None
+            shown = [*known_rows[:-1:step], known_rows[-1]]
+            yield list(zip(*shown, strict=True))
 
 
 def _histogram(
@@ -130,12 +142,15 @@ def _histogram(
     x, y = _axes((edges[0], edges[-1]), (0.0, max(known)))
     bars = []
     for number, series in enumerate(chart.series):
-        for left, right, value in zip(edges, edges[1:], series.values, strict=False):
+        for (left, right), value in zip(pairwise(edges), series.values, strict=True):
+            if not value:
+                continue
+
+            # The series share the width of a column; between bars is half a unit of space.
             width = (x.at(right) - x.at(left)) / len(chart.series)
-            if value:
-                start = x.at(left) + number * width
-                top = y.at(value)
-                bars.append((number, start, top, max(0.5, width - 0.5), y.at(0) - top))
+            start = x.at(left) + number * width
+            top = y.at(value)
+            bars.append((number, start, top, max(0.5, width - 0.5), y.at(0) - top))
 
     return Drawing(x, y, bars=bars)
 
@@ -153,15 +168,17 @@ def _ribbon(
     tops = [0.0] * len(xs)
     for number, series in enumerate(chart.series):
         bottoms = tops
-        values = zip(bottoms, series.values, strict=True)
-        tops = [bottom + (value or 0.0) for bottom, value in values]
-        stacks = list(zip(bottoms, tops, strict=True))
-        for (bottom, top), run in groupby(range(len(xs)), key=stacks.__getitem__):
+        values = [value or 0.0 for value in series.values]
+        tops = list(map(add, bottoms, values))
+        end = 0
+        for (bottom, top), run in groupby(zip(bottoms, tops, strict=True)):
+            start = end
+            end += len(list(run))
             if top > bottom:
-                columns = list(run)
-                start = x.at(edges[columns[0]])
-                width = x.at(edges[columns[-1] + 1]) - start
-                bars.append((number, start, y.at(top), width, y.at(bottom) - y.at(top)))
+                left = x.at(edges[start])
+                width = x.at(edges[end]) - left
+                height = y.at(bottom) - y.at(top)
+                bars.append((number, left, y.at(top), width, height))
 
     return Drawing(x, y, bars=bars)
 
@@ -188,16 +205,19 @@ def _intervals(chart: Chart) -> Drawing | None:
 
 
 def _sketch(sketch: Sketch) -> Drawing | None:
-    """Return places, and paths over them, alike in both directions."""
+    """Return places, and paths over them, alike in both directions: a metre is as long to the east
+    as to the north, and at least 500 m are shown."""
     spots = list(chain(*sketch.places.values(), *sketch.paths))
     if not spots:
         return None
 
     eastings, northings = zip(*spots, strict=True)
-    west, north = min(eastings), max(northings)
+    west = min(eastings)
+    north = max(northings)
     height = HEIGHT * 1.4
-    tallest = (north - min(northings)) * (WIDTH - 40) / (height - 60)
-    room = max(500.0, max(eastings) - west, tallest)
+    # How wide the picture is in metres where its height decides.
+    from_height = (north - min(northings)) * (WIDTH - 40) / (height - 60)
+    room = max(500.0, max(eastings) - west, from_height)
     x = Axis(0.0, room, 20, WIDTH - 20)
 
     def points(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -209,13 +229,7 @@ def _sketch(sketch: Sketch) -> Drawing | None:
     for number, places in enumerate(sketch.places.values()):
         dots += [(number, *point) for point in points(places)]
 
-    return Drawing(
-        x,
-        x,
-        height,
-        lines=lines,
-        dots=dots,
-    )
+    return Drawing(x, x, height, lines=lines, dots=dots)
 
 
 def _known_values(chart: Chart) -> list[float]:
@@ -232,16 +246,19 @@ def around(values: Sequence[float]) -> Range:
     """Return bounds with some room around values; from 0 where that is near."""
     low, high = min(values), max(values)
     room = 0.05 * (high - low) or abs(high) * 0.1 or 1.0
-    start = 0.0 if 0 <= low <= 0.4 * high else low - room
+    if 0 <= low <= 0.4 * high:
+        return 0.0, high + room
 
-    return start, high + room
+    return low - room, high + room
 
 
 def number(value: float) -> str:
     if abs(value) >= 10_000:
         return f"{value / 1000:g}k"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
 
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:.4g}"
 
 
 def _points(spots: Iterable[tuple[float, float]]) -> str:

@@ -7,15 +7,25 @@ computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain
 
 from msgspec import convert, structs
 
 from harness.benchmark import VALID, Metric
 from harness.benchmarks.rendering import ends
-from harness.document import Block, Cell, Chart, Heading, Paragraph, Series, Table
+from harness.document import (
+    CHANCE,
+    Block,
+    Cell,
+    Chart,
+    Heading,
+    Paragraph,
+    Series,
+    Table,
+    without_empty_columns,
+)
 from harness.model import JSON
 from harness.reply_facts import ReplyFacts
 from harness.reporting.report import APPROXIMATE, level, with_unit
@@ -32,19 +42,19 @@ AGREEMENT = ("users", "A better", "equal", "B better")
 def summary(data: JSON, hint: str = "") -> Iterator[Block]:
     """Yield what is shown first; `hint` is where to find the rest."""
     costs = [f"{run['name']} {run['cost']}" for run in data["runs"] if "cost" in run]
-    closing = [f"Cost: {', '.join(costs)}."] if costs else []
-    if hint:
-        closing.append(hint)
-
-    for number, pair in enumerate(data["pairs"], 1):
-        if len(data["pairs"]) > 1:
+    cost = f"Cost: {', '.join(costs)}." if costs else ""
+    pairs = data["pairs"]
+    for pair in pairs:
+        if len(pairs) > 1:
             yield Heading(f"{pair['a']} and {pair['b']}")
 
-        primary = _primary(_figures_of(pair))
+        primary = _primary(pair)
         yield from _verdicts(pair, primary)
-        remarks = "; ".join(_remarks(pair, primary))
-        notes = closing if number == len(data["pairs"]) else []
-        yield Paragraph(" ".join([f"{remarks}.", *notes]))
+        sentences = ["; ".join(_remarks(pair, primary)) + "."]
+        if pair is pairs[-1]:
+            sentences += filter(None, (cost, hint))
+
+        yield Paragraph(" ".join(sentences))
 
 
 def _verdicts(pair: JSON, primary: Sequence[Difference]) -> Iterator[Block]:
@@ -54,6 +64,7 @@ def _verdicts(pair: JSON, primary: Sequence[Difference]) -> Iterator[Block]:
 
     units = _units(pair)
     first, second = pair["a"], pair["b"]
+    # People read the better run first.
     if _is_behind(primary):
         first, second = second, first
         primary = list(map(_swapped, primary))
@@ -65,53 +76,55 @@ def _verdicts(pair: JSON, primary: Sequence[Difference]) -> Iterator[Block]:
     yield from _forest(first, second, differing, units)
 
 
-def _primary(figures: Sequence[Difference]) -> list[Difference]:
-    return [figure for figure in figures if not figure.exploratory]
-
-
 def blocks(data: JSON) -> Iterator[Block]:
     """Yield everything, one pair of runs after the other."""
     yield from summary(data)
     yield Heading("Runs compared", folded=True)
-    runs = []
-    for run in data["runs"]:
-        runs.append((run["name"], run["benchmark"], run["model"] or "not known", run["subsets"]))
-
-    yield Table(("run", "benchmark", "model", "subsets"), tuple(runs))
-    for run in data["runs"]:
-        for sentence in convert(run.get("replies", {}), ReplyFacts).sentences():
-            yield Paragraph(f"{run['name']}: {sentence}.")
-
+    yield from _runs(data["runs"])
     for pair in data["pairs"]:
-        units = _units(pair)
-        figures = _figures_of(pair)
-        yield Heading(f"{pair['a']} (A) and {pair['b']} (B): users", folded=True)
-        yield _coverage(pair)
-        yield from map(Paragraph, pair["warnings"])
-        yield from map(Paragraph, _coverage_notes(pair))
-        for figure in _primary(figures):
-            yield from map(Paragraph, reservations(figure, units[figure.metric], pair))
-
-        by_subset: dict[str, list[Difference]] = {}
-        for figure in figures:
-            by_subset.setdefault(figure.subset, []).append(figure)
-
-        for subset in sorted(by_subset, key=lambda name: name != ALL):
-            yield from _figures(pair, subset, by_subset[subset], units)
-
-        if pair["most_different"]:
-            yield Heading(f"Users that differ most in {pair['main'][-1]}", folded=True)
-            yield _most_different(pair)
+        yield from _pair(pair)
 
     yield Heading("How this is computed", folded=True)
     yield from map(Paragraph, _method(data))
 
 
+def _runs(runs: Sequence[JSON]) -> Iterator[Block]:
+    rows = []
+    for run in runs:
+        rows.append((run["name"], run["benchmark"], run["model"] or "not known", run["subsets"]))
+
+    yield Table(("run", "benchmark", "model", "subsets"), tuple(rows))
+    for run in runs:
+        for sentence in convert(run.get("replies", {}), ReplyFacts).sentences():
+            yield Paragraph(f"{run['name']}: {sentence}.")
+
+
+def _pair(pair: JSON) -> Iterator[Block]:
+    """Yield who has which users, all figures, and the users that differ most, of two runs."""
+    units = _units(pair)
+    yield Heading(f"{pair['a']} (A) and {pair['b']} (B): users", folded=True)
+    yield _coverage(pair)
+    yield from map(Paragraph, pair["warnings"])
+    yield from map(Paragraph, _coverage_notes(pair))
+    for figure in _primary(pair):
+        yield from map(Paragraph, reservations(figure, units[figure.metric], pair))
+
+    by_subset: dict[str, list[Difference]] = {}
+    for figure in _figures_of(pair):
+        by_subset.setdefault(figure.subset, []).append(figure)
+
+    for subset in sorted(by_subset, key=lambda name: name != ALL):
+        yield from _figures(pair, subset, by_subset[subset], units)
+
+    if pair["most_different"]:
+        yield Heading(f"Users that differ most in {pair['main'][-1]}", folded=True)
+        yield _most_different(pair)
+
+
 def non_inferiority(pair: JSON, gate: JSON) -> str:
     """Return in a sentence whether A is not worse than B by more than a margin."""
     metric = _units(pair)[gate["metric"]]
-    primary = _primary(_figures_of(pair))
-    [figure] = [figure for figure in primary if figure.metric == metric.name]
+    [figure] = [figure for figure in _primary(pair) if figure.metric == metric.name]
     claim = {
         "not_worse": f"{pair['a']} is not worse than {pair['b']}",
         "worse": f"{pair['a']} is worse than {pair['b']}",
@@ -120,9 +133,10 @@ def non_inferiority(pair: JSON, gate: JSON) -> str:
     bounds = "no interval holds"
     if gate["bounds"]:
         ends = " and ".join(metric.text(end, signed=True) for end in gate["bounds"])
-        bounds = f"one-sided 95 % bounds {'~' * figure.approximate}{ends}"
+        bounds = f"one-sided 95 % bounds {ends}"
         if figure.approximate:
-            bounds += ", of which none is shown to hold with so few users"
+            bounds = f"one-sided 95 % bounds ~{ends}, of which none is shown to hold with so few"
+            bounds += " users"
 
     margin = f"{metric.text(gate['margin'])} {metric.difference_unit}"
     difference = metric.text(figure.difference, signed=True)
@@ -139,6 +153,10 @@ def _units(pair: JSON) -> dict[str, Metric]:
 
 def _figures_of(pair: JSON) -> list[Difference]:
     return convert(pair["figures"], list[Difference])
+
+
+def _primary(pair: JSON) -> list[Difference]:
+    return [figure for figure in _figures_of(pair) if not figure.exploratory]
 
 
 def _method(data: JSON) -> Iterator[str]:
@@ -242,7 +260,6 @@ def _is_partial(covered: JSON) -> bool:
 def _coverage_notes(pair: JSON) -> Iterator[str]:
     """Yield what the numbers of users mean for the comparison."""
     yield from pair["left_out"]
-    units = _units(pair)
     for row in pair["coverage"]:
         for side, other, on_common in zip("ab", "ba", row["on_common"], strict=True):
             if row[side]["unsound"]:
@@ -254,18 +271,25 @@ def _coverage_notes(pair: JSON) -> Iterator[str]:
 
             only_here = row[f"only_{side}"]
             if only_here["users"]:
-                means = []
-                for name in pair["main"]:
-                    of_these = with_unit(units[name], only_here["figures"][name])
-                    of_common = with_unit(units[name], on_common[name])
-                    means.append(f"{name} {of_these} against {of_common}")
-
                 users = plural(only_here["users"], "user")
+                means = ", ".join(_means(pair, only_here["figures"], on_common))
                 yield (
                     f"{row['subset']}: {users} of {pair[side]} not in {pair[other]}, so in no"
-                    " figure. Their figures, against those of the users of both:"
-                    f" {', '.join(means)}."
+                    f" figure. Their figures, against those of the users of both: {means}."
                 )
+
+
+def _means(
+    pair: JSON,
+    only_here: Mapping[str, float | None],
+    on_common: Mapping[str, float | None],
+) -> Iterator[str]:
+    """Yield each main figure of the users that one run alone has, and of those that both have."""
+    units = _units(pair)
+    for name in pair["main"]:
+        value = with_unit(units[name], only_here[name])
+        value_on_common = with_unit(units[name], on_common[name])
+        yield f"{name} {value} against {value_on_common}"
 
 
 # Tables
@@ -306,60 +330,72 @@ def _figures(
     users = plural(max(figure.users for figure in figures), "user")
     yield Heading(f"{where}: A minus B on {users}", folded=True)
     yield from _forest(pair["a"], pair["b"], figures, units)
-    unit = " (%)" if all(metric.unit is None for metric in units.values()) else ""
+    unit = _common_unit(units.values())
     for is_exploratory, kind, interval, p in (
         (False, "primary", "95 % simultaneous", "p (adjusted)"),
         (True, "exploratory", "95 % interval", "p (not corrected)"),
     ):
-        shown = [figure for figure in figures if figure.exploratory is is_exploratory]
-        if not shown:
-            continue
-
-        has_chance = not is_exploratory and any(figure.chance is not None for figure in shown)
-        chance = ["chance"] if has_chance else []
-        columns = (kind, f"A{unit}", f"B{unit}", *chance, "A - B", interval, p, *AGREEMENT)
         rows = []
-        for figure in shown:
-            rows.append(_figure_row(figure, units[figure.metric], has_chance, not unit))
+        for figure in figures:
+            if figure.exploratory is is_exploratory:
+                rows.append(_figure_row(figure, units[figure.metric], has_unit=not unit))
 
-        yield Table(columns, tuple(rows))
+        if rows:
+            columns = (kind, f"A{unit}", f"B{unit}", CHANCE, "A - B", interval, p, *AGREEMENT)
+            # Most benchmarks have no chance levels.
+            yield without_empty_columns(Table(columns, tuple(rows)))
+
+
+def _common_unit(metrics: Iterable[Metric]) -> str:
+    """Return the unit of all columns of figures; empty where metrics differ in theirs."""
+    return " (%)" if all(metric.unit is None for metric in metrics) else ""
 
 
 def _figure_row(
     figure: Difference,
     metric: Metric,
-    has_chance: bool,
+    *,
     has_unit: bool,
 ) -> tuple[str | Cell, ...]:
     """Return a row; it `has_unit` after the metric's name where not all metrics have the same."""
-    p = figure.p if figure.exploratory else figure.p_adjusted
-    bounds = _interval(figure)
-    interval = "n/a" if figure.difference is None else "too few"
-    if bounds:
-        ends = " to ".join(metric.text(bound, signed=True) for bound in bounds)
-        interval = "~" * figure.approximate + ends
+    name = figure.compared
+    if has_unit:
+        name = f"{name}, {metric.shown_unit}"
 
     notes = [f"as given {metric.text(value)}" for value in (figure.given or {}).values()]
     note_a, note_b = notes or ("", "")
-    cells: list[str | Cell] = [
-        f"{figure.compared}, {metric.shown_unit}" if has_unit else figure.compared,
+    chance = ""
+    p = figure.p
+    if not figure.exploratory:
+        p = figure.p_adjusted
+        if figure.chance is not None:
+            chance = level(metric, figure.chance, figure.chance_error)
+
+    shares = ["n/a"] * 3
+    if figure.users:
+        counts = (figure.a_better, figure.equal, figure.b_better)
+        shares = [f"{100 * count / figure.users:.0f} %" for count in counts]
+
+    return (
+        name,
         Cell(metric.text(figure.a), note=note_a),
         Cell(metric.text(figure.b), note=note_b),
-    ]
-    if has_chance:
-        chance = figure.chance
-        cells.append("" if chance is None else level(metric, chance, figure.chance_error))
-
-    cells += [
+        chance,
         metric.text(figure.difference, signed=True),
-        interval,
+        _interval_text(figure, metric),
         "n/a" if p is None else f"{p:.4f}",
         str(figure.users),
-    ]
-    for count in (figure.a_better, figure.equal, figure.b_better):
-        cells.append(f"{100 * count / figure.users:.0f} %" if figure.users else "n/a")
+        *shares,
+    )
 
-    return tuple(cells)
+
+def _interval_text(figure: Difference, metric: Metric) -> str:
+    bounds = _interval(figure)
+    if bounds:
+        ends = " to ".join(metric.text(bound, signed=True) for bound in bounds)
+        return "~" * figure.approximate + ends
+
+    return "n/a" if figure.difference is None else "too few"
 
 
 def _interval(figure: Difference) -> tuple[float, float] | None:
@@ -425,7 +461,7 @@ def _forest(
 
 
 def _is_behind(figures: Sequence[Difference]) -> bool:
-    """Return whether run B is better where either is: people read the better run first."""
+    """Return whether run B is better where either is."""
     outcomes = {figure.outcome for figure in figures}
     return "b_better" in outcomes and "a_better" not in outcomes
 
@@ -455,7 +491,7 @@ def _negated(interval: tuple[float, float] | None) -> tuple[float, float] | None
 def sheets(data: JSON) -> list[Table]:
     """Return verdicts, figures, coverage and users."""
     metrics = chain.from_iterable(_units(pair).values() for pair in data["pairs"])
-    unit = " (%)" if all(metric.unit is None for metric in metrics) else ""
+    unit = _common_unit(metrics)
     columns = (
         *("subset", "metric", f"A{unit}", f"B{unit}", "A - B", "from", "to"),
         *("from (simultaneous)", "to (simultaneous)", "p (not corrected)", "p (adjusted)"),
@@ -482,19 +518,23 @@ def _sheet(
     columns: tuple[str, ...] = ()
     rows = []
     for pair in data["pairs"]:
-        table_of_pair = table(pair)
-        columns = table_of_pair.columns
-        rows += [(pair["a"], pair["b"], *row) for row in table_of_pair.rows]
+        pair_table = table(pair)
+        columns = pair_table.columns
+        for row in pair_table.rows:
+            rows.append((pair["a"], pair["b"], *row))
 
     return Table(("A", "B", *columns), tuple(rows), title, notes)
 
 
 def _sentences(pair: JSON) -> Table:
-    rows = [
-        *zip(repeat("warning"), pair["warnings"], strict=False),
-        *zip(repeat("coverage"), _coverage_notes(pair), strict=False),
-        *zip(repeat("verdict"), pair["verdicts"], strict=False),
-    ]
+    rows = []
+    for kind, sentences in (
+        ("warning", pair["warnings"]),
+        ("coverage", _coverage_notes(pair)),
+        ("verdict", pair["verdicts"]),
+    ):
+        rows += [(kind, sentence) for sentence in sentences]
+
     return Table(("", "in words"), tuple(rows))
 
 
@@ -504,6 +544,7 @@ def _sheet_rows(pair: JSON) -> Iterator[tuple[str | Cell, ...]]:
         metric = units[figure.metric]
         value = partial(_value, metric)
         given = figure.given or {"a": figure.a, "b": figure.b}
+        approximate = "~" if figure.ci95 and figure.approximate else ""
         yield (
             figure.subset,
             metric.name,
@@ -517,5 +558,5 @@ def _sheet_rows(pair: JSON) -> Iterator[tuple[str | Cell, ...]]:
             "exploratory" if figure.exploratory else "primary",
             figure.compared,
             *map(value, given.values()),
-            "~" if figure.ci95 and figure.approximate else "",
+            approximate,
         )

@@ -8,7 +8,7 @@ of the same section, which has its figures. Other pictures are left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 
 from rich.cells import cell_len, chop_cells
@@ -42,6 +42,8 @@ MIN_WIDTH = 8
 NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕”’％…,.:;!?)]}%")
 
 Lines = list[str]
+Numbers = Sequence[float | None]
+"""None where a value is not known."""
 
 
 def rendered(
@@ -55,25 +57,28 @@ def rendered(
     pass `width`, if that is not too narrow. Charts are drawn with characters that the encoding
     has."""
     room = max(width, MIN_WIDTH)
+    marks = LINE_MARKS if has(encoding, LINE_MARKS) else ASCII_MARKS
     texts = []
     for block in _without_pictures(blocks):
-        lines = _chart(block, room, encoding) if isinstance(block, Chart) else _block(block, room)
-        if lines:
-            texts.append("\n".join(lines))
+        texts.append("\n".join(_block(block, room, marks)))
 
     return separator.join(texts) + "\n"
 
 
 def _without_pictures(blocks: Sequence[Block]) -> Iterator[Block]:
-    """Yield blocks except pictures and headings that have only pictures below them."""
+    """Yield blocks except pictures and headings that have only pictures below them. A chart of
+    intervals stays where its section has the figures nowhere else."""
     heading: Heading | None = None
     pictures = has_figures = False
+    # The end closes the last section, as a heading does.
     for block in (*blocks, None):
         if isinstance(block, Chart | Sketch) and (has_figures or not _is_drawn(block)):
             pictures = True
             continue
 
-        if heading and not (pictures and isinstance(block, Heading | None)):
+        # A heading waits until it is clear that more than pictures follows it.
+        has_only_pictures = pictures and isinstance(block, Heading | None)
+        if heading and not has_only_pictures:
             yield heading
 
         pictures = False
@@ -86,8 +91,8 @@ def _without_pictures(blocks: Sequence[Block]) -> Iterator[Block]:
             yield block
 
 
-def _block(block: Block, width: int) -> Lines:
-    """Return the lines of a block, none of a picture."""
+def _block(block: Block, width: int, marks: str) -> Lines:
+    """Return the lines of a block that text has."""
     match block:
         case Heading(text):
             lines = wrap(text, width)
@@ -101,69 +106,73 @@ def _block(block: Block, width: int) -> Lines:
         case Quote(label, text):
             return wrap(f"{label}: {text}", width)
         case Tags(label, tags):
-            return wrap(f"{label}: {', '.join(f'{tag} ({kind})' for tag, kind in tags)}", width)
-        case Chart() | Sketch():
+            listed = ", ".join(f"{tag} ({kind})" for tag, kind in tags)
+            return wrap(f"{label}: {listed}", width)
+        case Chart():
+            return _chart(block, width, marks)
+        case Sketch():  # left out before
             return []
 
 
 # Charts of intervals
 
 
-def _is_drawn(block: Block | None) -> bool:
+def _is_drawn(block: Block) -> bool:
     """Return whether a block is a chart of intervals with a value."""
-    if not isinstance(block, Chart) or block.kind != "intervals":
-        return False
-
-    values = chain.from_iterable(series.values for series in block.series)
-    return any(value is not None for value in values)
+    return isinstance(block, Chart) and block.kind == "intervals" and any(_chart_rows(block))
 
 
 def _chart(
     chart: Chart,
     width: int,
-    encoding: str,
+    marks: str,
 ) -> Lines:
     """Return a line for each value, and one with the scale and, if there is room, the title."""
     title = ", ".join(filter(None, (chart.title, chart.x_label)))
     max_label = 2 * width // 5
-    has_room = cell_len(title) <= max_label
-    rows = list(_chart_rows(chart))
-    labels = [wrap(label, max_label)[0] for label, _ in rows]
-    labels.append(wrap(title if has_room else "", max_label)[0])
+    lines = []
+    if cell_len(title) > max_label:
+        lines = wrap(title, width)
+        title = ""
+
+    names, rows = zip(*_chart_rows(chart), strict=True)
+    labels = [wrap(label, max_label)[0] for label in (*names, title)]
     label_width = max(map(cell_len, labels))
     room = max(1, width - label_width - GAP)
-    known = chain.from_iterable(values for _, values in rows)
-    scale = _scale([value for value in known if value is not None])
-    marks = LINE_MARKS if has(encoding, LINE_MARKS) else ASCII_MARKS
-    bars = []
-    for _, values in rows:
-        columns = [value if value is None else _column(value, scale, room) for value in values]
-        bars.append(_bar(columns, marks, room))
-
+    scale = _scale(list(_known(chain.from_iterable(rows))))
+    bars = [_bar(values, scale, marks, room) for values in rows]
     bars.append(_numbers(scale, room))
-    lines = [] if has_room else wrap(title, width)
     for label, bar in zip(labels, bars, strict=True):
         lines.append(f"{to_left(label, label_width)}{' ' * GAP}{bar}".rstrip())
 
     return lines
 
 
-def _chart_rows(chart: Chart) -> Iterator[tuple[str, Sequence[float | None]]]:
+def _known(values: Iterable[float | None]) -> Iterator[float]:
+    return (value for value in values if value is not None)
+
+
+def _chart_rows(chart: Chart) -> Iterator[tuple[str, Numbers]]:
     """Yield a label and what is drawn of each known value: the reference, the value, the ends of
     its interval and the chance level, shares in percent."""
     factor = 100.0 if chart.percent else 1.0
-    chance = next((series.values for series in chart.series if series.name == CHANCE), ())
-    shown = [series for series in chart.series if series.name != CHANCE]
+    no_values: Numbers = (None,) * len(chart.x)
+    chance = no_values
+    shown = []
+    for series in chart.series:
+        if series.name == CHANCE:
+            chance = series.values
+        else:
+            shown.append(series)
+
     for row, name in enumerate(chart.x):
         for series in shown:
             if series.values[row] is None:
                 continue
 
             label = f"{name}, {series.name}" if len(shown) > 1 else str(name)
-            values = [chart.reference]
-            for column in (series.values, series.low, series.high, chance):
-                values.append(column[row] if column else None)
-
+            low, high = series.low or no_values, series.high or no_values
+            values = (chart.reference, series.values[row], low[row], high[row], chance[row])
             yield label, [value if value is None else factor * value for value in values]
 
 
@@ -172,24 +181,31 @@ def _column(
     scale: Sequence[float],
     room: int,
 ) -> int:
-    return round((number - scale[0]) / (scale[-1] - scale[0]) * (room - 1))
+    share = (number - scale[0]) / (scale[-1] - scale[0])
+    return round(share * (room - 1))
 
 
 def _bar(
-    columns: Sequence[int | None],
+    values: Numbers,
+    scale: Sequence[float],
     marks: str,
     room: int,
 ) -> str:
-    """Return a value with its interval. `columns` are those of reference, value, both ends and
-    chance level."""
+    """Return a value with its interval. `values` are reference, value, both ends and chance
+    level."""
+    columns = [None if value is None else _column(value, scale, room) for value in values]
     reference, value, low, high, chance = columns
     dot, hollow, line, left, right, rule, tick = tuple(marks)
     cells = [" "] * room
-    value_mark, note = hollow, NO_INTERVAL
+    value_mark = hollow
+    note = NO_INTERVAL
     if low is not None and high is not None:
+        # The right end alone where both ends are in one column.
         cells[low : high + 1] = (left + line * room)[: high - low] + right
-        value_mark, note = dot, ""
+        value_mark = dot
+        note = ""
 
+    # The last one covers what is in its column: the value.
     for column, mark in ((reference, rule), (chance, tick), (value, value_mark)):
         if column is not None:
             cells[column] = mark
@@ -206,7 +222,8 @@ def _bar(
 def _scale(ends: Sequence[float]) -> list[float]:
     """Return round numbers at equal distances, from at most the smallest to at least the largest
     end."""
-    low, high = min(ends), max(ends)
+    low = min(ends)
+    high = max(ends)
     size = max(abs(low), abs(high))
     span = high - low
     if span <= 1e-9 * size:  # rounding is no span
@@ -226,7 +243,8 @@ def _numbers(scale: Sequence[float], room: int) -> str:
     line = ""
     for number in scale:
         text = f"{number:g}"
-        start = max(0, min(_column(number, scale, room) - len(text) // 2, room - len(text)))
+        centred = _column(number, scale, room) - len(text) // 2
+        start = max(0, min(centred, room - len(text)))
         if not line or start > len(line):
             line = line.ljust(start) + text
 
@@ -267,6 +285,7 @@ def _pieces(text: str) -> Iterator[tuple[bool, str]]:
         has_space = True
         piece = ""
         for character in word:
+            # A mark of no width belongs to the character before it.
             columns = cell_len(character)
             may_begin = columns and character not in NO_LINE_STARTS_WITH
             if piece and may_begin and 2 in (columns, cell_len(piece[-1])):

@@ -78,7 +78,8 @@ def _notes(tables: Sequence[Table], names: Sequence[str]) -> list[Table]:
 
     rows = []
     for note, sheets in sheets_by_note.items():
-        rows.append((note, "all" if len(sheets) == len(tables) else ", ".join(sheets)))
+        about = "all" if len(sheets) == len(tables) else ", ".join(sheets)
+        rows.append((note, about))
 
     return [Table(("note", "sheets"), tuple(rows))]
 
@@ -112,10 +113,11 @@ def _fill(
     table: Table,
     form: Form,
 ) -> None:
-    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-    widths = list(map(_width, table.columns, columns))
-    for column, (heading, cells) in enumerate(zip(table.columns, columns, strict=True)):
-        page.set_column(column, column, widths[column])
+    total_width = 0
+    for column, (heading, *cells) in enumerate(zip(table.columns, *table.rows, strict=True)):
+        width = _width(heading, cells)
+        total_width += width
+        page.set_column(column, column, width)
         # A heading is right over numbers, left over text, which an indent keeps off numbers in the
         # column to the left.
         indent = int(column > 0)
@@ -123,13 +125,7 @@ def _fill(
         if any(isinstance(cell, Cell) for cell in cells):
             alignment = {"align": "right", "indent": 0}
 
-        look = form(
-            bold=True,
-            bottom=1,
-            text_wrap=True,
-            valign="bottom",
-            **alignment,
-        )
+        look = form(bold=True, bottom=1, text_wrap=True, valign="bottom", **alignment)
         page.write_string(0, column, _text(heading), look)
         for number, cell in enumerate(cells, 1):
             if isinstance(cell, Cell) and cell.value is not None:
@@ -138,18 +134,14 @@ def _fill(
 
             text = _text(cell_text(cell))
             if text:
-                wraps = cell_len(text) > widths[column] or "\n" in text
-                look = form(
-                    valign="vcenter",
-                    text_wrap=wraps,
-                    indent=indent,
-                )
+                wraps = cell_len(text) > width or "\n" in text
+                look = form(valign="vcenter", text_wrap=wraps, indent=indent)
                 page.write_string(number, column, text, look)
 
     page.freeze_panes(1, 1)
     page.set_landscape()
-    page.set_paper(A4 if sum(widths) <= A4_WIDE else A3)
-    page.fit_to_pages(1, 0)
+    page.set_paper(A4 if total_width <= A4_WIDE else A3)
+    page.fit_to_pages(1, 0)  # as wide as one page, as long as it is
     page.repeat_rows(0)
 
 
@@ -158,9 +150,10 @@ def _look(cell: Cell, form: Form) -> Any:
     its text, too."""
     approximate = "~" if cell.text.startswith("~") else ""
     digits = f"0.{'0' * cell.digits}" if cell.digits else "#,##0"
-    asterisk = '"*"' if cell.partial else ""
+    asterisk = ""
     color = GREY if cell.faint else BLACK
     if cell.partial:
+        asterisk = '"*"'
         color = RED
 
     return form(

@@ -310,9 +310,11 @@ def test_chance_levels_of_a_chart_are_ticks() -> None:
 
 
 def test_a_chart_without_values_is_nothing() -> None:
-    """Nor has it a heading."""
-    chart = Chart("intervals", "t", ("a",), "%", "", (Series("value", (None,)),))
-    assert shown(Paragraph("first"), Heading("h"), chart) == "first\n"
+    """Nor has it a heading, whatever its chance levels."""
+    undefined, chance = Series("value", (None,)), Series("chance", (0.25,))
+    for series in ((undefined,), (undefined, chance)):
+        chart = Chart("intervals", "t", ("a",), "%", "", series)
+        assert shown(Paragraph("first"), Heading("h"), chart) == "first\n"
 
 
 def test_charts_of_figures_that_a_table_has_are_left_out() -> None:
