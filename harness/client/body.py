@@ -15,6 +15,7 @@ from itertools import dropwhile
 import aiohttp
 from aiohttp import hdrs
 
+from harness.client.objects import object_of
 from harness.client.replies import decoded
 from harness.errors import TransportFault
 
@@ -156,7 +157,8 @@ async def whole_body(
     One that ends in one of `errors` counts if a whole answer is there, which is paid for.
     """
     is_error = response.status >= 400
-    body, blocks = Body(response, MAX_ERROR_BODY if is_error else largest), list[bytes]()
+    body = Body(response, MAX_ERROR_BODY if is_error else largest)
+    blocks: list[bytes] = []
     try:
         while (block := await body.read(until)) is not None:
             blocks.append(block)
@@ -169,7 +171,7 @@ async def whole_body(
         if answer is None:
             raise
         return answer
-    content = blocks[0] if len(blocks) == 1 else b"".join(blocks)
+    content = b"".join(blocks)
     text = content.strip()
     if text[:1] == b"{" and text[-1:] == b"}":
         return content
@@ -183,7 +185,7 @@ def whole_answer(body: bytes) -> bytes | None:
     lines = list(dropwhile(_is_around, body.split(b"\n")))
     text = b"\n".join([*dropwhile(_is_around, reversed(lines))][::-1])
     data = decoded(text) if text.lstrip().startswith(b"{") else None
-    choices = data.get("choices") if data else None
+    choices = object_of(data).get("choices")
     if type(choices) is not list or not choices:
         return None
     is_chunk = any(type(choice) is not dict or "delta" in choice for choice in choices)

@@ -281,65 +281,64 @@ class Caller:
 
         A try that is cancelled then still counts towards the rates.
         """
+        limiter = self.limiter
         try:
-            return await self._sent(attempt)
+            while True:
+                rates = limiter.slots.rates
+                tokens = rates.estimate(len(attempt.body)) if rates else 0.0
+                is_alone = limiter.probing
+                if not limiter.at_once(tokens):
+                    is_alone = await limiter.acquire(attempt.rank, tokens)
+                if not self._admits(attempt, tokens, is_alone):
+                    continue
+                if is_alone and self.health.probes_now(self._clock()):
+                    await self._send_probe(attempt, tokens)
+                    continue
+                return await self._sent(attempt, tokens, is_alone)
         except EndpointStopped:
-            self.limiter.close()
+            limiter.close()
             raise
 
-    async def _sent(self, attempt: Attempt) -> Reply:
-        body, rank, user, number, warn, tries, parts = attempt
-        limiter, clock = self.limiter, self._clock
-        while True:
-            rates = limiter.slots.rates
-            tokens = rates.estimate(len(body)) if rates else 0.0
-            is_alone = (
-                limiter.probing if limiter.at_once(tokens) else await limiter.acquire(rank, tokens)
-            )
-            if not self._admits(attempt, tokens, is_alone):
-                continue
-            if not is_alone or not self.health.probes_now(clock()):
-                break
-            await self._send_probe(attempt, tokens, is_alone)
+    async def _sent(self, attempt: Attempt, tokens: float, is_alone: bool) -> Reply:
+        """Send a request that has its slot, with so many `tokens` reserved."""
+        body = attempt.body
+        clock = self._clock
         fault: TransportFault | None = None
         received: Received | None = None
         used: float | None = 0.0
         completion: float | None = None
         start = clock()
         place = self.traffic.requests = self.traffic.requests + 1
-        self._in_flight[place] = start, user
+        self._in_flight[place] = start, attempt.user
         try:
-            received = await self.transport.send(body, user)
+            received = await self.transport.send(body, attempt.user)
             used, completion = _used(received)
             self.answered()
-        except TransportFault as error:
-            fault = error
-            self._failed(is_alone, tries, fault, start)
-        except EndpointStopped as error:
-            fault = _refusal(error)
-            self._failed(is_alone, tries, fault, start)
+        except (TransportFault, EndpointStopped) as error:
+            fault = _fault_of(error)
+            self._failed(is_alone, attempt.tries, fault, start)
         except asyncio.CancelledError:
             fault, used = ABANDONED, None
-            warn(fault, number)
+            attempt.warn(fault, attempt.number)
             raise
         finally:
             seconds = clock() - start
             del self._in_flight[place]
-            for part in parts:
+            for part in attempt.parts:
                 part.ended(received, fault)
-            limiter.release(seconds, fault, is_alone, tokens, used, completion)
+            self.limiter.release(seconds, fault, is_alone, tokens, used, completion)
         if received is None:
             self.failed_tries.add(seconds)
             assert fault is not None
             raise fault
         self.latency.add(seconds)
-        traffic, settled = self.traffic, received.completion
+        traffic = self.traffic
+        settled = received.completion
         traffic.successes += 1
         traffic.prompt_tokens += settled.prompt_tokens or 0
         traffic.completion_tokens += settled.completion_tokens or 0
-        return Reply(
-            settled, seconds, number, received.endpoint, received.first_token, sent=len(body)
-        )
+        number, endpoint, first_token = attempt.number, received.endpoint, received.first_token
+        return Reply(settled, seconds, number, endpoint, first_token, sent=len(body))
 
     def _admits(self, attempt: Attempt, tokens: float, is_alone: bool) -> bool:
         """Return whether a request may use its slot now; else give that back. Raise why its user
@@ -359,7 +358,7 @@ class Caller:
             raise
         return True
 
-    async def _send_probe(self, attempt: Attempt, tokens: float, is_alone: bool) -> None:
+    async def _send_probe(self, attempt: Attempt, tokens: float) -> None:
         """Use a request's slot for a probe. Raise `EndpointStopped` if the run ends with it."""
         received, used = None, None
         fault: TransportFault | None = SILENT
@@ -371,12 +370,10 @@ class Caller:
                     used, fault = _used(received)[0], None
             except Rejected:
                 used, fault = 0.0, None  # a server has read it
-            except TransportFault as error:
+            except (TransportFault, EndpointStopped) as error:
                 # Its frames hold it and the whole user, until garbage is collected.
                 error.__traceback__ = None
-                used, fault = 0.0, error
-            except EndpointStopped as error:
-                used, fault = 0.0, _refusal(error)
+                used, fault = 0.0, _fault_of(error)
             except asyncio.CancelledError:
                 fault = ABANDONED
                 raise
@@ -394,7 +391,7 @@ class Caller:
                 kind = PROBE if fault.refusal or fault is ABANDONED else OUTAGE
                 notice = RequestEvent(kind, f"{fault.kind}: {fault.detail}", size * fault.billed)
             attempt.warn(notice, attempt.number)
-            self.limiter.release(0.0, ABANDONED, is_alone, tokens, used)
+            self.limiter.release(0.0, ABANDONED, True, tokens, used)
 
     def answered(self) -> None:
         """Note that the endpoint has answered something."""
@@ -424,7 +421,9 @@ class Caller:
     def oldest(self) -> float | None:
         """Return the age of the request that is in flight for longest, in seconds; None without
         any."""
-        return next((self._clock() - start for start, _ in self._in_flight.values()), None)
+        for start, _ in self._in_flight.values():
+            return self._clock() - start
+        return None
 
     def stragglers(self) -> list[tuple[int, str, float]]:
         """Return the number, user and seconds of each request in flight far beyond the usual, the
@@ -466,14 +465,14 @@ class Caller:
 
     def _seconds(self, tries: FailedTries) -> float:
         """Return the seconds until a request may be tried again."""
-        health, now = self.health, self._clock()
+        health = self.health
+        now = self._clock()
         assert tries.last is not None
         # Its frames hold it and the whole user, until garbage is collected.
         tries.last.__traceback__ = None
         requested = tries.last.retry_after
-        seconds = pause_before(
-            tries.waits + tries.counted + tries.undecided + tries.refused, requested, self.rng
-        )
+        failures = tries.waits + tries.counted + tries.undecided + tries.refused
+        seconds = pause_before(failures, requested, self.rng)
         if requested or tries.last.asks_to_wait:
             return seconds
         if health.one_at_a_time:
@@ -499,8 +498,9 @@ class Caller:
         limiter, now = self.limiter, self._clock()
         if limiter.in_flight or limiter.held_by not in (None, "pause"):
             return 0.0
-        ends = self._asked_to_wait.values() if not limiter.waiting else (now + limiter.delay(),)
-        return max(0.0, min(ends, default=now) - now)
+        if limiter.waiting:
+            return limiter.delay()
+        return max(0.0, min(self._asked_to_wait.values(), default=now) - now)
 
     @property
     def wait_left(self) -> float:
@@ -515,15 +515,18 @@ def pause_before(failures: int, requested: float | None, rng: random.Random) -> 
     (docs/design.md, section 6)."""
     if requested:
         return requested * rng.uniform(1.0, 1.0 + SPREAD)
-    return rng.uniform(0.0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(max(0, failures - 1), 16)))
+    doublings = min(max(0, failures - 1), 16)
+    return rng.uniform(0.0, min(LONGEST_WAIT, FIRST_WAIT * 2**doublings))
 
 
-def _refusal(error: EndpointStopped) -> TransportFault:
-    """Return a refusal of the configuration as a fault; raise any other error.
+def _fault_of(error: TransportFault | EndpointStopped) -> TransportFault:
+    """Return a fault, or a refusal of the configuration as one; raise any other error.
 
     Another try may pass: a firewall may block this prompt alone, or one of several servers may lack
     the model.
     """
+    if isinstance(error, TransportFault):
+        return error
     if not isinstance(error, Denied) or isinstance(error, UsedUp):
         raise error
     return TransportFault("denied", str(error), billed=False, refusal=error)
@@ -532,8 +535,6 @@ def _refusal(error: EndpointStopped) -> TransportFault:
 def _used(received: Received) -> tuple[float | None, float | None]:
     """Return the tokens of a try and of its completion; None if no usage is reported."""
     prompt, completion = received.completion.prompt_tokens, received.completion.completion_tokens
-    return (
-        (None, None)
-        if prompt is None or completion is None
-        else (float(prompt + completion), float(completion))
-    )
+    if prompt is None or completion is None:
+        return None, None
+    return float(prompt + completion), float(completion)

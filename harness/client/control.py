@@ -51,6 +51,15 @@ class _Level:
     throughput: float
 
 
+def _is_worth_it(level: _Level, last: _Level) -> bool:
+    """Return whether a level has more throughput than the last comparable one; too few answers are
+    no evidence."""
+    if level.limit < max(EVIDENCE, COMPARABLE * last.limit):
+        return True
+    growth = level.limit / last.limit - 1
+    return level.throughput >= last.throughput * (1 + WORTH_IT * growth)
+
+
 class AdaptiveControl:
     """Between `floor` and `ceiling`, from `start`. Doubles until that is no improvement, then
     probes by ones.
@@ -60,15 +69,20 @@ class AdaptiveControl:
 
     def __init__(self, start: int, floor: int, ceiling: int, *, judges_delay: bool = True) -> None:
         self.limit = min(max(start, floor), ceiling)
-        self._floor, self._ceiling, self._judges_delay = floor, ceiling, judges_delay
-        self._searching, self._step = True, 1
-        self._hold, self._next_hold = 0, FIRST_HOLD
+        self._floor = floor
+        self._ceiling = ceiling
+        self._judges_delay = judges_delay
+        self._searching = True
+        self._step = 1
+        self._hold = 0
+        self._next_hold = FIRST_HOLD
         self._levels: list[_Level] = []
         self._latency = 0.0
         self._held = self._best = 0
         self._score = 0.0
         self._by_chance = 0
-        self._burst_began, self._least = float("-inf"), floor
+        self._burst_began = float("-inf")
+        self._least = floor
         self._pressed = self._doubted = False
         self._restart(0.0)
 
@@ -91,17 +105,19 @@ class AdaptiveControl:
         Those of one burst that were sent before the limit fell each show one too many, but are no
         new evidence: they take it to half at most.
         """
-        alone, has_held = self._score < 1.0, self.limit <= self._held
+        is_alone = self._score < 1.0
         self._score = min(MAX_SCORE, self._score + 1.0)
-        if alone and has_held:
-            self._by_chance, self._hold = MEMORY, 0
+        if is_alone and self.limit <= self._held:
+            self._by_chance = MEMORY
+            self._hold = 0
         if (self._by_chance or in_flight <= self.limit // 2) and self._score < LOAD_SCORE:
             return  # a falling capacity refuses near the limit first
         self._by_chance //= 4  # the more refusals mean load, the sooner one alone is enough again
         if now - seconds < self._burst_began:
             lower = self.limit - 1
         else:
-            self._burst_began, self._least = now, max(self._floor, self.limit // 2)
+            self._burst_began = now
+            self._least = max(self._floor, self.limit // 2)
             lower = in_flight - 1
         lower = min(self.limit, max(self._least, lower))
         if lower < self.limit or in_flight <= self.limit:
@@ -110,48 +126,48 @@ class AdaptiveControl:
     def _judge(self, now: float) -> None:
         """End a window: decide whether the last growth was worth it, and whether it is time for
         another."""
-        if not self._pressed:
-            return self._restart(now)  # the limit is not what holds the work back
+        if not self._pressed:  # the limit is not what holds the work back
+            self._restart(now)
+            return
         self._latency = self._seconds / self._answers
         level = _Level(self.limit, self.limit / max(self._latency, 1e-9))
-        if self._judges_delay and not self._worth_it(level):
-            if not self._doubted:
-                self._doubted = True  # one window may be chance: the verdict takes more of the same
-                return None
+        last = self._levels[-1] if self._levels else None
+        if last is None or not self._judges_delay or _is_worth_it(level, last):
+            if last is None or level.limit >= COMPARABLE * last.limit:
+                self._levels.append(level)
+            self._held = self.limit
+            self._best = max(self._best, self.limit)
+            self._grow(now)
+        elif self._doubted:
             levels = (*self._levels, level)
             enough = AS_GOOD * max(known.throughput for known in levels)
             self._best = next(known.limit for known in levels if known.throughput >= enough)
-            return self._settle(now, self._best)
-        if not self._levels or level.limit >= COMPARABLE * self._levels[-1].limit:
-            self._levels.append(level)
-        self._held, self._best = self.limit, max(self._best, self.limit)
-        return self._grow(now)
-
-    def _worth_it(self, level: _Level) -> bool:
-        """Return whether a level has more throughput than the last comparable one; too few answers
-        are no evidence."""
-        last = self._levels[-1] if self._levels else None
-        if last is None or level.limit < max(EVIDENCE, COMPARABLE * last.limit):
-            return True
-        return level.throughput >= last.throughput * (1 + WORTH_IT * (level.limit / last.limit - 1))
+            self._settle(now, self._best)
+        else:
+            self._doubted = True  # one window may be chance: the verdict takes more of the same
 
     def _grow(self, now: float) -> None:
+        """Raise the limit, unless it is held, and begin a window."""
+        since = now
         if self._hold:
             self._hold -= 1
-            return self._restart(self._since if 2 * self.limit <= self._best else now)
-        if self._searching:
+            if 2 * self.limit <= self._best:
+                since = self._since
+        elif self._searching:
             self.limit = min(2 * self.limit, self._ceiling)
-            return self._restart(
-                now + self._latency if self.limit > EVIDENCE else now
-            )  # its first answers flatter it
-        if self._step > 1:
-            self._next_hold = FIRST_HOLD  # the probe before this one went well
-            if self.limit < self._best:  # a capacity that returns
-                self.limit = min(2 * self.limit, self._best)
-                return self._restart(now)
-        self.limit = min(self.limit + self._step, self._ceiling)
-        self._step = min(2 * self._step, max(1, self.limit // 2))
-        return self._restart(now if self.limit < self._best else now + self._latency)
+            if self.limit > EVIDENCE:
+                since = now + self._latency  # its first answers flatter it
+        elif self._step > 1 and self.limit < self._best:  # a capacity that returns
+            self._next_hold = FIRST_HOLD
+            self.limit = min(2 * self.limit, self._best)
+        else:
+            if self._step > 1:
+                self._next_hold = FIRST_HOLD  # the probe before this one went well
+            self.limit = min(self.limit + self._step, self._ceiling)
+            self._step = min(2 * self._step, max(1, self.limit // 2))
+            if self.limit >= self._best:
+                since = now + self._latency
+        self._restart(since)
 
     def _settle(self, now: float, limit: int) -> None:
         """Go back to a limit and hold it for a while."""

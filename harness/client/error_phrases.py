@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 import orjson
 
+from harness.client.objects import object_of, objects_of
+
 PHRASES: dict[str, Any] = tomllib.loads(
     Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
 )
@@ -51,11 +53,8 @@ def error_text(error: object) -> str:
     has any."""
     if type(error) is str:
         return one_line(error)
-    if type(error) is not dict:
-        return ""
-    inner = error.get("error")
-    if inner and type(inner) is dict:
-        error = inner
+    error = object_of(error)
+    error = object_of(error.get("error")) or error
     messages = [*_usual_messages(error), *_relay_messages(error)]
     return one_line(", ".join(dict.fromkeys(messages)))
 
@@ -85,26 +84,21 @@ def _relay_messages(error: dict[str, Any]) -> Iterator[str]:
     base = error.get("base_resp")
     if type(base) is dict:  # MiniMax
         yield f"{base.get('status_code')}, {base.get('status_msg')}"
-    metadata = error.get("metadata")
-    if type(metadata) is not dict:
-        return
     # OpenRouter: its moderation, or the provider's own error
+    metadata = object_of(error.get("metadata"))
     if "flagged_input" in metadata:
         yield "input was flagged"
-    if type(metadata.get("raw")) is str:
-        message = ""
-        with suppress(ValueError):
-            message = error_text(orjson.loads(metadata["raw"]))
-        if message:
-            yield message
+    message = ""
+    with suppress(ValueError):
+        message = error_text(orjson.loads(metadata.get("raw", "")))
+    if message:
+        yield message
 
 
 def retry_delay(data: object) -> str | None:
     """Return the seconds to wait, as text, that an error of Google's names
     (`google.rpc.RetryInfo`); None without."""
-    if type(data) is not dict:
-        return None
-    for detail in _details(data.get("error")):
+    for detail in _details(object_of(data).get("error")):
         delay = detail.get("retryDelay")
         if type(delay) is str:
             return delay.removesuffix("s")
@@ -116,31 +110,26 @@ def _quotas(error: dict[str, Any]) -> list[str]:
     if there are any."""
     quotas: list[str] = []
     for detail in _details(error):
-        named = (violation.get("quotaId") for violation in _objects(detail.get("violations")))
-        quotas.extend(filter(_is_parameter, named))
+        for violation in objects_of(detail.get("violations")):
+            quota = violation.get("quotaId")
+            if _is_parameter(quota):
+                quotas.append(quota)
     # The message is the same for a limit a minute, which passes by itself, and for one a day.
     return [quota for quota in quotas if "PerDay" in quota] or quotas
 
 
 def _details(error: object) -> list[dict[str, Any]]:
-    return _objects(error.get("details")) if type(error) is dict else []
-
-
-def _objects(value: object) -> list[dict[str, Any]]:
-    return [item for item in value if type(item) is dict] if type(value) is list else []
+    return objects_of(object_of(error).get("details"))
 
 
 def _validation_errors(errors: list[Any]) -> Iterator[str]:
     """Yield the place and message of the first errors of a validator (FastAPI, pydantic), without
     the quoted input."""
-    for error in _objects(errors[:3]):
+    for error in objects_of(errors[:3]):
         location = error.get("loc")
         message = error.get("msg")
         if type(location) is list and type(message) is str:
-            steps = [
-                str(step) for step in location if type(step) is int or _is_parameter(str(step))
-            ]
-            yield f"{'.'.join(steps)}: {message}"
+            yield f"{_path(location)}: {message}"
 
 
 def _path(location: list[Any]) -> str:

@@ -178,17 +178,18 @@ class Health:
             self._undecided.add(tries)
 
     def needs_probe(self, tries: FailedTries) -> bool:
-        """Return whether only an answer tells what becomes of a request: after some tries, or after
+        """Return whether only an answer shows what becomes of a request: after some tries, or after
         its last one."""
         if tries.refused >= REFUSALS:
             return not tries.served_others
-        return tries.undecided >= (1 if self.is_over(tries) else UNCOUNTED_IN_A_ROW)
+        enough = 1 if self.is_over(tries) else UNCOUNTED_IN_A_ROW
+        return tries.undecided >= enough
 
     def is_over(self, tries: FailedTries) -> bool:
         """Return whether a request is not tried again before it is known what counts."""
-        return (
-            tries.refused >= REFUSALS or tries.counted + tries.undecided > self._limits.max_retries
-        )
+        if tries.refused >= REFUSALS:
+            return True
+        return tries.counted + tries.undecided > self._limits.max_retries
 
     def doubt(self, now: float) -> None:
         """Have a probe sent, if the last one is long enough ago."""
@@ -249,7 +250,9 @@ class Health:
         return left if left > INSTANT else 0.0
 
     def _silence(self, now: float) -> float:
-        return 0.0 if self._silent_since is None else now - self._silent_since
+        if self._silent_since is None:
+            return 0.0
+        return now - self._silent_since
 
     def _is_too_long(self, now: float) -> bool:
         return self._silence(now) >= self._limits.max_outage - INSTANT and not self.wait_left(now)
@@ -281,8 +284,8 @@ class Health:
         return self._unreachable_since is not None and not self.has_answered
 
     def _stop(self, fault: TransportFault, now: float) -> None:
-        lasted = self._silence(now)
-        duration = f"{lasted / 60:.0f} minutes" if lasted >= 120 else f"{lasted:.0f} seconds"
+        seconds = self._silence(now)
+        duration = f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
         raise EndpointStopped(
             f"the endpoint has not answered with a completion for {duration} ({fault.kind}:"
             f" {fault.detail}): go on when it is back"

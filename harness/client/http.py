@@ -100,9 +100,8 @@ class Client:
     ) -> None:
         check(address)
         url = urlsplit(address.url)
-        base = url._replace(path=url.path.rstrip("/").removesuffix("/chat/completions"))
-        self.base = base
-        self._url = base._replace(path=base.path + "/chat/completions").geturl()
+        self.base = url._replace(path=url.path.rstrip("/").removesuffix("/chat/completions"))
+        self._url = self.base._replace(path=self.base.path + "/chat/completions").geturl()
         self._public = public_url(self._url)
         self._connection = connection(address, connections)
         self.proxy = self._connection.proxy
@@ -197,7 +196,9 @@ class Client:
                     response.release()  # which closes the connection if it has unread bytes
             wait = exhausted(response.headers, datetime.now(UTC))
             if wait:
-                self._on_exhausted(min(wait, LONGEST_PACE) if response.status < 400 else wait)
+                if response.status < 400:
+                    wait = min(wait, LONGEST_PACE)
+                self._on_exhausted(wait)
         except self.errors as error:
             # aiohttp's reader keeps its error, whose frames would keep the reader.
             error.__traceback__ = None
@@ -289,6 +290,8 @@ class Client:
         """
         hide = self._hidden
         reason = completion.finish_reason
+        if reason and reason not in ENDS:
+            reason = hide(reason)
         refusal = completion.refusal
         answerer = _answerer(completion)
         model, provider, fingerprint = [name and hide(name) for name in answerer]
@@ -299,7 +302,7 @@ class Client:
             model=model,
             provider=provider,
             system_fingerprint=fingerprint,
-            finish_reason=reason if reason is None or reason in ENDS else hide(reason),
+            finish_reason=reason,
             refusal=refusal and hide(refusal),
         )
 

@@ -21,6 +21,7 @@ from typing import Any
 import orjson
 
 from harness.client.error_phrases import searchable
+from harness.client.objects import object_of
 from harness.client.request_body import SCHEMA_NAME
 from harness.client.transport import Received, Transport
 from harness.errors import BadInput, ConfigurationRefused, EndpointStopped, Rejected, TransportFault
@@ -69,16 +70,19 @@ def _near(names: list[str], phrases: list[str]) -> str:
 
 
 def _form(body: JSON) -> object:
-    form = body.get("response_format")
-    return form.get("type") if isinstance(form, dict) else None
+    return object_of(body.get("response_format")).get("type")
 
 
-def _is_ours(form: object) -> bool:
-    """Return whether a `response_format` is the schema that a benchmark gave (`request_body`)."""
-    schema = form.get("json_schema") if isinstance(form, dict) else None
-    if not isinstance(schema, dict):
-        return False
+def _has_our_schema(body: JSON) -> bool:
+    """Return whether the `response_format` is a benchmark's schema (`request_body`)."""
+    schema = object_of(object_of(body.get("response_format")).get("json_schema"))
     return schema.get("name") == SCHEMA_NAME and schema.get("strict") is True
+
+
+def _our_subschemas(body: JSON) -> Iterator[JSON]:
+    """Yield every object in a benchmark's schema, none in a user's own."""
+    if _has_our_schema(body):
+        yield from _subschemas(body["response_format"])
 
 
 def _subschemas(schema: object) -> Iterator[JSON]:
@@ -93,22 +97,21 @@ def _subschemas(schema: object) -> Iterator[JSON]:
 
 
 def _any_length(body: JSON) -> None:
-    if _is_ours(body.get("response_format")):
-        for schema in _subschemas(body["response_format"]):
-            if schema.get("type") == "array":
-                schema.pop("minItems", None)
-                schema.pop("maxItems", None)
+    for schema in _our_subschemas(body):
+        if schema.get("type") == "array":
+            schema.pop("minItems", None)
+            schema.pop("maxItems", None)
 
 
 def _short_enums(body: JSON) -> None:
-    if _is_ours(body.get("response_format")):
-        for schema in _subschemas(body["response_format"]):
-            if isinstance(schema.get("enum"), list) and len(schema["enum"]) > LONGEST_ENUM:
-                del schema["enum"]
+    for schema in _our_subschemas(body):
+        enum = schema.get("enum")
+        if isinstance(enum, list) and len(enum) > LONGEST_ENUM:
+            del schema["enum"]
 
 
 def _not_our_schema(body: JSON) -> None:
-    if _is_ours(body.get("response_format")):
+    if _has_our_schema(body):
         _any_object(body)
 
 

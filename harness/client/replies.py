@@ -20,6 +20,7 @@ import orjson
 from harness.benchmarks.parsing import FINAL_REASONS, after_thinking, is_json
 from harness.client import error_phrases as phrases
 from harness.client.error_phrases import error_text, is_error, one_line, says
+from harness.client.objects import object_of, objects_of
 from harness.client.request_body import offers_tools
 from harness.client.requested_wait import requested_wait
 from harness.client.usage import reasoning_tokens, reported_tokens
@@ -143,7 +144,7 @@ def completion_of(
     if not calls and (not text or text.isspace()):
         text, thoughts, reason = _without_text(message, text, thoughts, reason, usage)
     # A relay may have lost the end of a stream, and still close it as if it was whole.
-    elif not calls and (is_streamed or reason != "stop") and _is_broken_off(text, reason):
+    elif not calls and (is_streamed or reason != "stop") and _is_unclosed(text, reason):
         reason = UNCLOSED
     tokens = reported_tokens(usage, has_text=bool(text or thoughts or calls))
     logprobs = choice.get("logprobs")
@@ -183,11 +184,9 @@ def index_of(choice: dict[str, Any]) -> Any:
 def _choice(choices: object) -> dict[str, Any] | None:
     """Return the choice of index 0, since only one was requested; another one that is an answer if
     that one is none."""
-    if type(choices) is not list:
-        return None
-    objects = [choice for choice in choices if type(choice) is dict]
+    objects = objects_of(choices)
     if len(objects) < 2:
-        return objects[0] if objects else None
+        return next(iter(objects), None)
     objects.sort(key=lambda choice: index_of(choice) != 0)
     return next(filter(_is_answer, objects), objects[0])
 
@@ -216,11 +215,11 @@ def _message(choice: dict[str, Any]) -> dict[str, Any] | None:
 
 def _error(choice: dict[str, Any] | None, data: dict[str, Any]) -> Any:
     """Return the error in a choice or beside it; None without."""
-    error = choice.get("error") if choice else None
-    if error and is_error(error):
-        return error
-    error = data.get("error")
-    return error if error and is_error(error) else None
+    for holder in (choice or {}, data):
+        error = holder.get("error")
+        if error and is_error(error):
+            return error
+    return None
 
 
 def _without_answer(data: dict[str, Any], error: object = None) -> Completion:
@@ -229,8 +228,7 @@ def _without_answer(data: dict[str, Any], error: object = None) -> Completion:
     A code of three digits is its status; otherwise its message decides.
     """
     # Relays and MiniMax send errors with status 200.
-    base = data.get("base_resp")
-    code = base.get("status_code") if type(base) is dict else None
+    code = object_of(data.get("base_resp")).get("status_code")
     if error is None and type(code) is int and code:
         status: int | None = phrases.BASE_RESP.get(code, 500)
     else:
@@ -249,10 +247,9 @@ def _without_answer(data: dict[str, Any], error: object = None) -> Completion:
 
 def _status(error: object) -> int | None:
     """Return the status that an error names, None without one."""
-    if type(error) is not dict:
-        return None
+    members = object_of(error)
     for name in ("code", "status_code", "status"):
-        value = error.get(name)
+        value = members.get(name)
         if type(value) not in (str, int):
             continue
         code = str(value)
@@ -336,8 +333,8 @@ def _offered_calls(message: dict[str, Any], request: bytes) -> tuple[ToolCall, .
 def tool_calls_of(calls: Iterable[Any]) -> Iterator[ToolCall]:
     """Yield the tool calls of a message in OpenAI's form; what has no function is none."""
     for number, call in enumerate(calls, 1):
-        function = call.get("function") if type(call) is dict else None
-        if type(function) is not dict:
+        function = function_of(call)
+        if function is None:
             continue
         call_id = call.get("id")
         name = function.get("name")
@@ -361,10 +358,16 @@ def storable(data: dict[str, Any]) -> dict[str, Any] | None:
     return loaded or None
 
 
+def function_of(call: object) -> dict[str, Any] | None:
+    """Return the function of a tool call, or of a piece of one; None if it has none."""
+    function = object_of(call).get("function")
+    return function if type(function) is dict else None
+
+
 def arguments_of(call: object) -> str:
     """Return the arguments of a tool call, or a piece of them; "" if it has none."""
-    function = call.get("function") if type(call) is dict else None
-    return _as_text(function.get("arguments")) if type(function) is dict else ""
+    function = function_of(call) or {}
+    return _as_text(function.get("arguments"))
 
 
 def _as_text(value: object) -> str:
@@ -390,12 +393,10 @@ def _within_thoughts(
     return answer, prefix, reason
 
 
-def _is_broken_off(text: str, reason: str | None) -> bool:
-    return reason not in FINAL_REASONS and _is_unclosed(text)
-
-
-def _is_unclosed(text: str) -> bool:
-    """Return whether a text stops within an object."""
+def _is_unclosed(text: str, reason: str | None) -> bool:
+    """Return whether a text stops within an object, and its finish reason does not say why."""
+    if reason in FINAL_REASONS:
+        return False
     answer = after_thinking(text.strip())
     if answer is None:
         answer = text

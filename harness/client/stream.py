@@ -28,6 +28,7 @@ from harness.client.replies import (
     NO_EXPLANATION,
     arguments_of,
     decoded,
+    function_of,
     index_of,
     without_envelope,
     without_half_pairs,
@@ -103,8 +104,7 @@ class Events:
             elif line.startswith(b"event:"):
                 self._name = line[6:].strip()
             elif line.startswith(b"error:"):
-                self._name = b"error"
-                # llama.cpp's own field for an error
+                self._name = b"error"  # llama.cpp's own field for one
                 self._data.append(line[6:])
         return events
 
@@ -368,20 +368,14 @@ class StreamedReply:
             if not self._named.get(name) and chunk.get(name):
                 self._named[name] = chunk[name]
 
-    def _new_choice(self, key: int | str, index: object) -> _Choice | None:
-        """Return a choice without pieces, None if the stream has too many."""
-        if len(self._choices) >= MAX_CHOICES:
-            return None
-        choice = _Choice(index)
-        self._choices[key] = choice
-        return choice
-
     def _merge_choice(self, choice: dict[str, Any]) -> None:
         index = index_of(choice)
         key = index if type(index) is int else str(index)
-        merged = self._choices.get(key) or self._new_choice(key, index)
+        merged = self._choices.get(key)
         if merged is None:
-            return
+            if len(self._choices) >= MAX_CHOICES:
+                return
+            merged = self._choices[key] = _Choice(index)
         delta = choice.get("delta")
         message = choice.get("message")
         if type(delta) is dict:
@@ -413,8 +407,7 @@ class StreamedReply:
 
 
 def _name_of(call: dict[str, Any]) -> object:
-    function = call.get("function")
-    return function.get("name") if type(function) is dict else None
+    return (function_of(call) or {}).get("name")
 
 
 def _is_error(chunk: dict[str, Any]) -> bool:
@@ -440,10 +433,9 @@ def whole_stream(body: bytes, largest: int, ended: bool) -> dict[str, Any]:
 def _joined(pieces: list[Any]) -> Any:
     """Return a text, or a list of parts if one of the pieces was a part."""
     if any(type(piece) is not str for piece in pieces):
-        content = []
-        for piece in pieces:
-            content.append({"type": "text", "text": piece} if type(piece) is str else piece)
-        return content
+        return [
+            {"type": "text", "text": piece} if type(piece) is str else piece for piece in pieces
+        ]
     text = "".join(pieces)
     if len(pieces) < MIN_REPEATS:
         return text

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from harness.client.objects import object_of
 from harness.model import LARGEST_COUNT, UnclearTokens
 
 NOTHING_UNCLEAR = UnclearTokens()
@@ -82,9 +83,8 @@ def reasoning_tokens(usage: dict[str, Any]) -> int | None:
 def _cached(usage: dict[str, Any]) -> list[int]:
     """Return all counts of the prompt's tokens that were cached. DeepSeek and Moonshot have theirs
     in the usage itself."""
-    details = usage.get("prompt_tokens_details")
     counts = (
-        _count(details, "cached_tokens") if type(details) is dict else None,
+        _count(object_of(usage.get("prompt_tokens_details")), "cached_tokens"),
         _count(usage, "prompt_cache_hit_tokens"),
         _count(usage, "cached_tokens"),
     )
