@@ -194,7 +194,7 @@ def _scrubbed(text: str, arguments: list[str]) -> str:
 
 
 def _top_parser(arguments: list[str]) -> Parser:
-    listed = "\n".join(f"  {name:<16} {does}" for name, does in COMMANDS.items())
+    listed = "\n".join([f"  {name:<16} {command.does}" for name, command in COMMANDS.items()])
     parser = Parser(
         arguments,
         prog="harness",

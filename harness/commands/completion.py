@@ -103,10 +103,10 @@ def full_parser() -> argparse.ArgumentParser:
     """Return one parser with the options of all commands, and of all benchmarks that ship."""
     parser = argparse.ArgumentParser(prog="harness", allow_abbrev=False)
     commands = parser.add_subparsers()
-    for name, does in COMMANDS.items():
-        command = commands.add_parser(name, help=does)
+    for name, command in COMMANDS.items():
+        command_parser = commands.add_parser(name, help=command.does)
         for declared in _options(name):
-            for action in add(command, declared):
+            for action in add(command_parser, declared):
                 if action.dest == "benchmark" and not action.option_strings:
                     action.choices = registry.names()
                 completer = _completer(declared)

@@ -271,7 +271,7 @@ def parser(interface: Interface, words: Sequence[str]) -> Parser:
     command_parser = Parser(
         words,
         f"harness {name}",
-        COMMANDS[name],
+        COMMANDS[name].does,
         "\n".join(epilog) or None,
         interface.every,
     )

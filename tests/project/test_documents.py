@@ -79,9 +79,9 @@ def _source() -> str:
 def test_page_on_the_command_line_lists_every_command_with_its_help() -> None:
     """Somebody who reads the checkout, not the website, sees what there is."""
     page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| \[`([\w-]+)`\]\(\S+\) \| (.+) \|$", page, re.MULTILINE) == list(
-        COMMANDS.items()
-    )
+    assert re.findall(r"^\| \[`([\w-]+)`\]\(\S+\) \| (.+) \|$", page, re.MULTILINE) == [
+        (name, command.does) for name, command in COMMANDS.items()
+    ]
 
 
 def test_page_on_the_python_api_lists_every_public_name_once() -> None:

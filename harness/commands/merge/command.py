@@ -58,10 +58,10 @@ def execute(args: Options) -> int:
     with merge.locked(folders, subsets) as parts_by_subset, ExitStack() as stack:
         merged = []
         with merge.placed(args.results_dir, name) as folder:
-            for parts in parts_by_subset:
-                for note in merge.notes(parts):
+            for run_parts in parts_by_subset:
+                for note in merge.notes(run_parts):
                     screen.print(note, **PLAIN)
-                merged.append(_merged(parts, folder, args, stack))
+                merged.append(_merged(run_parts, folder, args, stack))
         for files, report in merged:
             summary = f"{files.subset}: {covered(report)}: {headline(report)}"
             screen.print(f"{summary}; report: {files.report('txt')}", **PLAIN)
@@ -72,11 +72,11 @@ def execute(args: Options) -> int:
 
 
 def _merged(
-    parts: Sequence[LockedPart], folder: Path, args: Options, stack: ExitStack
+    run_parts: Sequence[LockedPart], folder: Path, args: Options, stack: ExitStack
 ) -> tuple[RunFiles, Report]:
     """Merge the parts of one subset, and make its page; return the files of the run to be, and its
     report."""
-    first = parts[0]
+    first = run_parts[0]
     subset = first.files.subset
     run = SavedRun(first.files, first.manifest, args.trust, args.benchmark)
     benchmark = run.as_it_was(args.tasks_dir, play=False)
@@ -84,7 +84,7 @@ def _merged(
     selected = merge.whole_selection(first.manifest.selection)
     index = index_file(benchmark, subset, tasks, args.results_dir, selected)
     stack.callback(index.close)
-    manifest, report = merge.merge(parts, benchmark, index, folder)
+    manifest, report = merge.merge(run_parts, benchmark, index, folder)
     seed = manifest.selection["sample_seed"]
     reported = Reported(RunFiles(folder, subset), report, seed, benchmark, index)
     write_new_page(args, reported, lambda line: None)
@@ -93,14 +93,15 @@ def _merged(
 
 def _folders(name: str, results: Path) -> list[Path]:
     """Return the folders of parts that a name or path means. Raise `BadInput` if there is none."""
-    candidates = [Path(name)]
+    path = Path(name)
+    candidates = [path]
     if os.sep not in name:
-        candidates = [results / name, *sorted(results.glob(f"{escape(name)}.part*of*"))]
+        path = results / name
+        candidates = [path, *sorted(results.glob(f"{escape(name)}.part*of*"))]
     folders = [folder for folder in candidates if any(runs_in(folder))]
     if not folders:
         raise BadInput(
-            f"{candidates[0]} holds no run, and has no parts {candidates[0].name}.part1of...:"
-            " `status` lists the runs"
+            f"{path} holds no run, and has no parts {path.name}.part1of...: `status` lists the runs"
         )
     for folder in folders:
         selection.check_name(folder)

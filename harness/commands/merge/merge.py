@@ -97,8 +97,8 @@ def locked(folders: Sequence[Path], subsets: Sequence[str]) -> Iterator[list[lis
     with ExitStack() as stack:
         parts_by_subset = list[list[LockedPart]]()
         for subset in subsets:
-            parts = [_locked(RunFiles(folder, subset), stack) for folder in folders]
-            parts_by_subset.append(_fitting(parts))
+            run_parts = [_locked(RunFiles(folder, subset), stack) for folder in folders]
+            parts_by_subset.append(_fitting(run_parts))
         yield parts_by_subset
 
 
@@ -114,55 +114,56 @@ def _locked(files: RunFiles, stack: ExitStack) -> LockedPart:
     return LockedPart(files, manifest)
 
 
-def _fitting(parts: Sequence[LockedPart]) -> list[LockedPart]:
+def _fitting(run_parts: Sequence[LockedPart]) -> list[LockedPart]:
     """Return the parts in order. Raise `BadInput` for one of another run, a doubled or a missing
     one."""
-    first = parts[0]
-    for part in parts:
-        if "part" not in part.manifest.selection:
+    first = run_parts[0]
+    for run_part in run_parts:
+        if "part" not in run_part.manifest.selection:
             raise BadInput(
-                f"{part.label}: this is a whole run; `merge` joins the parts of one, which `run"
+                f"{run_part.label}: this is a whole run; `merge` joins the parts of one, which `run"
                 " --part I/N` plays"
             )
-        for name, (expected, value) in differences(
-            _common(first.manifest), _common(part.manifest)
-        ).items():
+        changed = differences(_common(first.manifest), _common(run_part.manifest))
+        for name, (expected, value) in changed.items():
             raise BadInput(
-                f"{part.label}: not of one run with {first.label}: {name} is {value_text(value)},"
-                f" not {value_text(expected)}"
+                f"{run_part.label}: not of one run with {first.label}: {name} is"
+                f" {value_text(value)}, not {value_text(expected)}"
             )
-    ordered = sorted(parts, key=lambda part: part.number)
-    for previous, part in pairwise(ordered):
-        if previous.number == part.number:
+    ordered = sorted(run_parts, key=lambda run_part: run_part.number)
+    for previous, run_part in pairwise(ordered):
+        if previous.number == run_part.number:
             raise BadInput(
-                f"{part.label}: part {part.number} is given twice, by {previous.files.folder} too"
+                f"{run_part.label}: part {run_part.number} is given twice, by"
+                f" {previous.files.folder} too"
             )
     count = part_of(first.manifest.selection)[1]
-    missing = sorted({*range(1, count + 1)} - {part.number for part in parts})
+    missing = sorted({*range(1, count + 1)} - {run_part.number for run_part in ordered})
     if missing:
+        numbers = ", ".join(map(str, missing))
         raise BadInput(
-            f"{first.files.subset}: missing of {count} parts: {', '.join(map(str, missing))}: name"
-            " all of them"
+            f"{first.files.subset}: missing of {count} parts: {numbers}: name all of them"
         )
     return ordered
 
 
 def _common(manifest: Manifest) -> JSON:
     """Return what all parts of a run have in common."""
-    tasks = {name: value for name, value in manifest.tasks.items() if name != "path"}
+    # Parts may be played on several machines, each with its own copy of the tasks.
+    tasks = {**manifest.tasks, "path": None}
     selection = {**manifest.selection, "part": None, "parts": part_of(manifest.selection)[1]}
     return {"identity": manifest.identity, "tasks": tasks, "selection": selection}
 
 
-def notes(parts: Sequence[LockedPart]) -> Iterator[str]:
+def notes(run_parts: Sequence[LockedPart]) -> Iterator[str]:
     """Yield in what the parts were played differently; the run has what the first part has."""
-    provenance = parts[0].manifest.provenance
-    for part in parts[1:]:
-        for name, (first, value) in differences(provenance, part.manifest.provenance).items():
+    provenance = run_parts[0].manifest.provenance
+    for run_part in run_parts[1:]:
+        for name, (first, value) in differences(provenance, run_part.manifest.provenance).items():
             if name not in NOT_REPORTED:
                 yield (
-                    f"{part.label}: note: {name} is {value_text(value)}, and {value_text(first)} in"
-                    " the first part"
+                    f"{run_part.label}: note: {name} is {value_text(value)}, and"
+                    f" {value_text(first)} in the first part"
                 )
 
 
@@ -210,7 +211,7 @@ def _clear(folder: Path, disk: Disk) -> None:
 
 
 def merge(
-    parts: Sequence[LockedPart],
+    run_parts: Sequence[LockedPart],
     benchmark: Benchmark,
     index: TaskIndex,
     folder: Path,
@@ -218,46 +219,48 @@ def merge(
 ) -> tuple[Manifest, Report]:
     """Write the run of a subset's parts into a folder of its name. Raise `BadInput` for records
     that do not fit."""
-    if index.sha256 != parts[0].manifest.tasks["sha256"]:
-        raise BadInput(f"{index.path} is not the tasks file that {parts[0].label} was made with")
-    copies = _copies(parts)
-    files = RunFiles(folder, parts[0].files.subset)
+    if index.sha256 != run_parts[0].manifest.tasks["sha256"]:
+        raise BadInput(
+            f"{index.path} is not the tasks file that {run_parts[0].label} was made with"
+        )
+    copies = _copies(run_parts)
+    files = RunFiles(folder, run_parts[0].files.subset)
     with closing(RunStore(files, time.time, stamp(), disk)) as store:
         store.keep_files(copies)
-        manifest = _manifest(parts)
-        price_places = _take_prices(parts, manifest)
-        _write_lines(parts, price_places, index, files, disk)
+        manifest = _manifest(run_parts)
+        price_places = _take_prices(run_parts, manifest)
+        _write_lines(run_parts, price_places, index, files, disk)
         store.roles = manifest.role_models
         done = store.open_logs(index)
-        for part, places in zip(parts, price_places, strict=True):
-            for submission in pending(part.files):  # given up, and perhaps billed
+        for run_part, places in zip(run_parts, price_places, strict=True):
+            for submission in pending(run_part.files):  # given up, and perhaps billed
                 line = {"requests": submission.requests, "sent": submission.sent}
                 line |= submission.rate.data
                 store.event("unanswered", **_at_price(line, places))
         expected = index.selected(manifest.selection) | done
         run = Run(benchmark, files.subset, index, store, manifest, expected)
-        is_stopped = any(part.manifest.state in (RUNNING, STOPPED) for part in parts)
+        is_stopped = any(run_part.manifest.state in (RUNNING, STOPPED) for run_part in run_parts)
         report, extra_files = finish(run, folder.name, is_stopped)
         write_report(files, report, extra_files, disk)
         run.save()
     return manifest, report
 
 
-def _take_prices(parts: Sequence[LockedPart], merged: Manifest) -> list[list[int]]:
+def _take_prices(run_parts: Sequence[LockedPart], merged: Manifest) -> list[list[int]]:
     """Give the merged run the prices of all parts, each at its endpoint; return for each part the
     places of its prices there. Raise `BadInput` for prices in two currencies."""
     merged_prices: dict[Priced, int] = {}
     places = []
-    for part in parts:
-        priced = part.manifest.priced
+    for run_part in run_parts:
+        priced = run_part.manifest.priced
         places.append([merged_prices.setdefault(price, len(merged_prices)) for price in priced])
     for price, _, role, _ in merged_prices:
-        other = other_currency(price, merged_prices, role) if price else None
-        if price and other:
+        second = price and other_currency(price, merged_prices, role)
+        if price and second:
+            currencies = " and ".join(sorted((price.currency, second)))
             raise BadInput(
-                f"{parts[0].label}: its parts are priced in"
-                f" {' and '.join(sorted((price.currency, other)))}: give all parts prices in one"
-                " currency with `reeval --new-prices`"
+                f"{run_parts[0].label}: its parts are priced in {currencies}: give all parts prices"
+                " in one currency with `reeval --new-prices`"
             )
     merged.set_prices([*merged_prices])
     return places
@@ -273,7 +276,7 @@ def _at_price(line: JSON, places: Sequence[int]) -> JSON:
 
 
 def _write_lines(
-    parts: Sequence[LockedPart],
+    run_parts: Sequence[LockedPart],
     price_places: Sequence[Sequence[int]],
     index: TaskIndex,
     files: RunFiles,
@@ -281,15 +284,15 @@ def _write_lines(
 ) -> None:
     """Write the parts' lines, each part's after those of the one before it."""
     with replacing(files.results, disk=disk) as file:
-        owners = _write_records(parts, index, file)
+        owners = _write_records(run_parts, index, file)
     for name in ("responses", "failures", "events"):
         with replacing(getattr(files, name), disk=disk) as file:
-            for part, places in zip(parts, price_places, strict=True):
+            for run_part, places in zip(run_parts, price_places, strict=True):
                 # Users without a record are of the part that has selected them.
-                selected = index.selected(part.manifest.selection)
-                has_user = np.where(owners == 0, selected, owners == part.number)
-                is_moved = places != list(range(len(places)))
-                for line, data in objects(getattr(part.files, name)):
+                selected = index.selected(run_part.manifest.selection)
+                has_user = np.where(owners == 0, selected, owners == run_part.number)
+                is_moved = places != [*range(len(places))]
+                for line, data in objects(getattr(run_part.files, name)):
                     position = index.position_of(data)
                     if position is not None and not has_user[position]:
                         continue
@@ -300,14 +303,14 @@ def _write_lines(
 
 
 def _write_records(
-    parts: Sequence[LockedPart], index: TaskIndex, file: BinaryIO
+    run_parts: Sequence[LockedPart], index: TaskIndex, file: BinaryIO
 ) -> NDArray[np.int64]:
     """Write the records of current tasks; return the number of the part that has each task's, 0 for
     none."""
     owners = np.zeros(len(index), np.int64)
-    for part in parts:
+    for run_part in run_parts:
         checksum = sha256()
-        path = part.files.results
+        path = run_part.files.results
         for line, data in objects(path):
             checksum.update(line.text + b"\n")
             position = index.current(data)
@@ -318,40 +321,40 @@ def _write_records(
                     f"{path}: user {value_text(data.get('user_id'))} overlaps: part"
                     f" {owners[position]} has a record, too"
                 )
-            owners[position] = part.number
+            owners[position] = run_part.number
             file.write(line.text + b"\n")
-        if part.manifest.results_sha256 not in (None, checksum.hexdigest()):
+        if run_part.manifest.results_sha256 not in (None, checksum.hexdigest()):
             raise BadInput(f"{path} has changed since its run was complete: `verify` finds where")
     return owners
 
 
-def _copies(parts: Sequence[LockedPart]) -> dict[str, bytes]:
+def _copies(run_parts: Sequence[LockedPart]) -> dict[str, bytes]:
     """Return the kept files of prompt, agent or plug-in. Raise `BadInput` for one that no part has
     unchanged."""
-    digests = parts[0].manifest.identity["files"]
-    return {name: _unchanged_copy(parts, name, digest) for name, digest in digests.items()}
+    digests = run_parts[0].manifest.identity["files"]
+    return {name: _unchanged_copy(run_parts, name, digest) for name, digest in digests.items()}
 
 
-def _unchanged_copy(parts: Sequence[LockedPart], name: str, digest: str) -> bytes:
-    for part in parts:
+def _unchanged_copy(run_parts: Sequence[LockedPart], name: str, digest: str) -> bytes:
+    for run_part in run_parts:
         with suppress(OSError):
-            data = content(part.files.folder / name, DOCUMENT_MOST)
+            data = content(run_part.files.folder / name, DOCUMENT_MOST)
             if sha256(data).hexdigest() == digest:
                 return data
-    raise BadInput(f"{parts[0].files.folder} has no {name} as the run was made with: add it")
+    raise BadInput(f"{run_parts[0].files.folder} has no {name} as the run was made with: add it")
 
 
-def _manifest(parts: Sequence[LockedPart]) -> Manifest:
+def _manifest(run_parts: Sequence[LockedPart]) -> Manifest:
     """Return the manifest of the whole run, as it is before its results are counted."""
-    manifests = [part.manifest for part in parts]
+    manifests = [run_part.manifest for run_part in run_parts]
     first = manifests[0]
     tuning = first.tuning.copy()
     tuning |= cast(Tuning, dict(sum(map(counts, manifests), Counter())))
     # Parts may have learned different limits: the most careful one holds for the whole run.
-    limits = [manifest.tuning.get("learned_limit") for manifest in manifests]
-    learned = [limit for limit in limits if limit]
-    if learned:
-        tuning["learned_limit"] = min(learned)
+    limits = filter(None, [manifest.tuning.get("learned_limit") for manifest in manifests])
+    lowest_limit = min(limits, default=None)
+    if lowest_limit:
+        tuning["learned_limit"] = lowest_limit
     all_times = [manifest.times for manifest in manifests]
     times: Times = {
         "created": min(times["created"] for times in all_times),
@@ -367,7 +370,7 @@ def _manifest(parts: Sequence[LockedPart]) -> Manifest:
 
 
 def whole_selection(selection: Selection) -> Selection:
-    """Return the selection that the parts of it make."""
+    """Return the selection that all parts of it make together."""
     merged = selection.copy()
     merged.pop("part", None)
     merged.pop("by", None)
