@@ -501,7 +501,7 @@ def _is_asked_for(loaded: LoadedRun, args: RunOptions) -> bool:
     """Return whether a run has a benchmark and subset that `run` was called for."""
     return (
         loaded.subset in (args.platform or [loaded.subset])
-        and loaded.manifest.identity["benchmark"] == args.found().name
+        and loaded.manifest.identity["benchmark"] == args.benchmark_class.name
     )
 
 

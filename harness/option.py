@@ -60,13 +60,13 @@ def number(fits: Callable[[float], bool], expected: str) -> Check:
     return is_such, expected
 
 
-def whole(least: int, most: int) -> Check:
-    up_to = "" if most >= BITS_64 - 1 else f" to {most}"
+def whole(low: int, high: int) -> Check:
+    up_to = "" if high >= BITS_64 - 1 else f" to {high}"
 
     def is_within(value: object) -> bool:
-        return type(value) is int and least <= value <= most
+        return type(value) is int and low <= value <= high
 
-    return is_within, f"a whole number from {least}{up_to}"
+    return is_within, f"a whole number from {low}{up_to}"
 
 
 def one_of(texts: Sequence[str]) -> Check:
@@ -91,7 +91,7 @@ UNITS: Mapping[Any, str] = {str: "TEXT", Path: "FILE", int: "N", float: "N", dic
 
 def option(
     default: object = MISSING,
-    words: str = "",
+    help_text: str = "",
     *,
     unit: str = "",
     flags: str = "",
@@ -102,7 +102,7 @@ def option(
     """Return a field that is an option; `flags` are its flags where they do not follow from its
     name, and `unit` names its value in the help. `members` are others of `Option`."""
     members |= {
-        "words": words,
+        "help_text": help_text,
         "unit": unit,
         "flags": tuple(flags.split()),
         "check": check,
@@ -119,19 +119,19 @@ class Option:
 
     `kind` is a key of `CHECKS`, or the texts of a `Literal`; `many` may be repeated. `off` is a
     switch whose flag turns it off, `both` has a flag for each way. `read` makes a value of a text.
-    `position` is its name among the arguments without a flag, `rest` takes all words from there.
+    `position` is its name among the arguments without a flag, `remainder` takes all from there.
 
     `everyday` options are in the first help. Of those with the same `rivals` one is given. `once`
-    is a decision for one call, which no settings file has; `own` means something else in each
-    command, so that a settings file has it in a command's table only. `variable` is one for the
-    same, `secret` is not shown, and `completes` is what a shell offers.
+    is a decision for one call, which no settings file has; `per_command` means something else in
+    each command, so that a settings file has it in a command's table only. `variable` is one for
+    the same, `secret` is not shown, and `completes` is what a shell offers.
     """
 
     name: str
     kind: object
     default: object
     many: bool
-    words: str = ""
+    help_text: str = ""
     unit: str = ""
     flags: tuple[str, ...] = ()
     check: Check | None = None
@@ -139,10 +139,10 @@ class Option:
     group: str = ""
     everyday: bool = False
     position: str = ""
-    rest: bool = False
+    remainder: bool = False
     rivals: str = ""
     once: bool = False
-    own: bool = False
+    per_command: bool = False
     secret: bool = False
     variable: str = ""
     completes: str = ""
@@ -176,11 +176,11 @@ class Option:
         """Return a value of the command line, a settings file or Python as commands have it. Raise
         `ValueError` with what is expected."""
         if not self.many:
-            return self.one(raw)
+            return self.parse(raw)
         members = raw if isinstance(raw, (list, tuple, set, frozenset)) else [raw]
-        return [self.one(member) for member in members]
+        return [self.parse(member) for member in members]
 
-    def one(self, raw: object) -> Any:
+    def parse(self, raw: object) -> Any:
         """Return one value of those that may be repeated. No shell replaces `~` after a flag's
         `=`."""
         if isinstance(raw, (str, Path)):

@@ -57,7 +57,7 @@ def plays_agent(command: str, args: SelectsRuns) -> bool:
     """Return whether a command plays an agent file: that of `run --agent`, or the copy in a saved
     run's folder."""
     if command == "run":
-        return "agent" in (getattr(args, "of_benchmark", None) or ())
+        return "agent" in (getattr(args, "benchmark_settings", None) or ())
 
     if command not in REPLAYING or not getattr(args, "reparse", True):
         return False

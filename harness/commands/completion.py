@@ -90,7 +90,7 @@ class Options(options.Options):
         "harness completion fish > ~/.config/fish/completions/harness.fish",
     )
     shell: Literal["bash", "zsh", "fish"] = option(
-        words="the shell to print it for", position="SHELL", everyday=True
+        help_text="the shell to print it for", position="SHELL", everyday=True
     )
 
 
@@ -120,7 +120,7 @@ def _options(command: str) -> Iterator[Option]:
     seen = set[str]()
     benchmarks = registry.names() if command == RUN else ("",)
     for benchmark in benchmarks:
-        for declared in built(command, (benchmark,)).every:
+        for declared in built(command, (benchmark,)).all_options:
             # An option that several benchmarks have is completed once.
             names = (declared.name, *declared.flags)
             if seen.isdisjoint(names):

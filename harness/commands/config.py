@@ -50,17 +50,17 @@ class Options(options.AsJson):
         "harness config resume",
         "harness config --json run --concurrency auto",
     )
-    words: Sequence[str] = option(
+    command_line: Sequence[str] = option(
         (),
         "a command with its arguments (default: run)",
         position="COMMAND ...",
-        rest=True,
+        remainder=True,
         everyday=True,
     )
 
 
 def execute(args: Options) -> int:
-    command_line = list(args.words) or ["run"]
+    command_line = list(args.command_line) or ["run"]
     check_command(command_line[0])
     arguments = command_line
     if args.settings_file:
@@ -79,13 +79,14 @@ def execute(args: Options) -> int:
 def _show(shown: Mapping[str, Setting], command_line: Sequence[str], as_json: bool) -> None:
     clean = secrets.scrubber(command_line, os.environ)
     if as_json:
-        show_json({name: _plain(asdict(value), clean) for name, value in shown.items()})
+        show_json({name: _plain(asdict(setting), clean) for name, setting in shown.items()})
         return
     table = Table(box=None, pad_edge=False)
     for title in ("option", "value", "from"):
         table.add_column(title, overflow="fold")
-    for name, value in shown.items():
-        table.add_row(name, _text(_plain(value.value, clean)), value.where or value.source)
+    for name, setting in shown.items():
+        value = _text(_plain(setting.value, clean))
+        table.add_row(name, value, setting.where or setting.source)
     console().print(table)
 
 
@@ -102,7 +103,7 @@ def values(command: Parsed, *, resolved: bool = True) -> dict[str, Setting]:
     Raise `BadInput` if a run would be refused for them.
     """
     shown = list[Option]()
-    for declared in command.interface.every:
+    for declared in command.interface.all_options:
         if declared.flags and declared.name != "settings_file":
             shown.append(declared)
     values_by_name = {declared.name: _value(declared, command) for declared in shown}
@@ -116,7 +117,7 @@ def _value(declared: Option, command: Parsed) -> Setting:
     """Return the value of an option without secrets, and where it is from."""
     args = command.args
     name = declared.name
-    value = given(declared, args)
+    value = option_value(declared, args)
     if declared.off and value is not None:
         value = not value
     if name == "extra_header":
@@ -134,16 +135,12 @@ def _value(declared: Option, command: Parsed) -> Setting:
     return Setting(value)
 
 
-def given(declared: Option, args: options.Options) -> Any:
+def option_value(declared: Option, args: options.Options) -> Any:
     """Return what a command has for an option, of itself or of its benchmark."""
-    if not declared.name.startswith(settings.DEST):
-        return args.option(declared.name)
-    values_of_settings: Mapping[str, Any] | None = None
-    if isinstance(args, options.RunOptions):
-        values_of_settings = args.of_benchmark
-    return (values_of_settings or {}).get(
-        declared.name.removeprefix(settings.DEST), declared.default
-    )
+    if isinstance(args, options.RunOptions) and declared.name.startswith(settings.DEST):
+        name = declared.name.removeprefix(settings.DEST)
+        return args.benchmark_settings.get(name, declared.default)
+    return args.option(declared.name)
 
 
 def _of_run(command: Parsed, chosen: Mapping[str, Setting]) -> dict[str, Setting]:

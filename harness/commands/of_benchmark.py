@@ -17,11 +17,11 @@ from harness.ui.streams import show, show_json
 
 @command_options
 class Options(options.AsJson):
-    """`parts` has the benchmark's own options, by the name of the command."""
+    """`extension_options` has the benchmark's own options, by the name of the command."""
 
 
 def execute(args: Options) -> int:
-    [(name, benchmark_options)] = args.parts.items()
+    [(name, benchmark_options)] = args.extension_options.items()
     data, blocks = registry.command_module(name).execute(benchmark_options)
     if args.json:
         show_json(data)

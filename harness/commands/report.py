@@ -54,7 +54,7 @@ class Options(options.Forced, options.Earlier, options.Which):
         " page with every user",
         unit="N",
         read=_users,
-        own=True,
+        per_command=True,
     )
     out: Path | None = option(
         None,

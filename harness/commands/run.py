@@ -51,7 +51,7 @@ def plans(args: RunOptions, *, sends: bool = True) -> list[Plan]:
 
     Keys are checked only for plans that are to be sent.
     """
-    cls = args.found()
+    cls = args.benchmark_class
     book = providers.read(args.providers, os.environ)
     entries = models.entries(args, book, args.model)
     subsets = options.subsets(cls, args.platform)
@@ -118,7 +118,7 @@ def _with_roles(
         args.parse_retries,
         frozenset(role_model.role for role_model in models_of_roles),
     )
-    benchmark_settings = settings.given(cls.Settings, args.of_benchmark or {})
+    benchmark_settings = settings.given(cls.Settings, args.benchmark_settings)
     plan = _plan(model, cls(benchmark_settings, asking=asking, folder=folder), tasks, args)
     return roles.with_roles(plan, args, book, models_of_roles)
 
@@ -273,7 +273,7 @@ def _model(args: RunOptions) -> str:
     `BadInput`."""
     if args.endpoint:
         return args.endpoint.model
-    cls = args.found()
+    cls = args.benchmark_class
     floor = cls.about.floor or next(iter(cls.baselines), None)
     if floor and args.demo and not (args.api_url or args.provider):
         return f"{defaults.BASELINE_PREFIX}{floor}"

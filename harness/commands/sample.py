@@ -18,7 +18,7 @@ from harness.ui.console import console
 
 @command_options
 class Options(options.Forced, options.ResultsFolder, options.TasksFolder, options.OneBenchmark):
-    ratio: float = option(words="share of the users, such as 0.2", unit="R", check=fields.SHARE)
+    ratio: float = option(help_text="share of the users, such as 0.2", unit="R", check=fields.SHARE)
     sample_seed: int = options.sample_seed_option(
         "for one seed, larger shares contain smaller ones"
     )

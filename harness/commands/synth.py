@@ -22,8 +22,8 @@ KEYWORDS_OF_OPTIONS = {"platform": "subsets", "steps": "mean_steps"}
 
 @command_options
 class Options(options.OneBenchmark):
-    out: Path = option(words="folder to write into", unit="DIR", read=folder)
-    users: int = option(words="users per subset", check=fields.POSITIVE_INT, own=True)
+    out: Path = option(help_text="folder to write into", unit="DIR", read=folder)
+    users: int = option(help_text="users per subset", check=fields.POSITIVE_INT, per_command=True)
     seed: int = option(0, unit="S")
     platform: Sequence[str] | None = options.platform_option(
         "one subset; may be repeated (default: all)"

@@ -83,7 +83,7 @@ def hooks_of(command: PlayOptions, manifests: Sequence[Manifest] = ()) -> list[H
     of the runs that go on."""
     hooks = []
     for extension in extensions():
-        options = command.parts.get(extension.name) or extension.options()
+        options = command.extension_options.get(extension.name) or extension.options()
         if extension.is_on(options, command) or any(map(extension.continues, manifests)):
             hooks.append(extension.hooks(options, command))
     return hooks

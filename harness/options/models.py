@@ -187,7 +187,7 @@ def default_run_name(args: RunOptions, model: str) -> str:
     both on the tasks that ship. Where earlier versions have left a run of the same benchmark, model
     and kind of tasks under the last part alone, that run is continued.
     """
-    benchmark = args.found().name
+    benchmark = args.benchmark_class.name
     model_name = options.run_name(None, model)
     prefixes = ["demo"] if args.demo else []
     if benchmark != defaults.BENCHMARK:
@@ -204,7 +204,7 @@ def _is_same_run(manifest: Manifest, args: RunOptions, model: str) -> bool:
     identity = manifest.identity
     if defaults.ships(manifest.tasks["path"]) != args.demo:
         return False
-    return identity["benchmark"] == args.found().name and identity["model"] == model
+    return identity["benchmark"] == args.benchmark_class.name and identity["model"] == model
 
 
 def provider_named(name: str | None, book: Book, args: PlayOptions) -> Provider | None:

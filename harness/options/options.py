@@ -153,13 +153,13 @@ class SettingsFileValues:
 class Options:
     """What every command is called with. `typed` are the names of the options that the user's own
     words set, `places` says where the settings file has its values, and `fallback` is that file's
-    address. `parts` are the options of what extends a command, by its name."""
+    address. `extension_options` are the options of what extends a command, by its name."""
 
     examples: ClassVar[Sequence[str]] = ()
     typed: frozenset[str] = frozenset()
     places: Mapping[str, object] = field(default_factory=dict)
     fallback: Fallback | None = None
-    parts: Mapping[str, Any] = field(default_factory=dict)
+    extension_options: Mapping[str, Any] = field(default_factory=dict)
     settings_file: Path | None = option(
         None,
         "your own settings file (default: harness.toml here, or in ~/.config/behavior-harness)",
@@ -170,9 +170,9 @@ class Options:
     def option(self, name: str, default: object = None) -> Any:
         """Return the value of an option, by the name of its field, of the command or of what
         extends it; without one, the default."""
-        for part in (self, *self.parts.values()):
-            if hasattr(part, name):
-                return getattr(part, name)
+        for options in (self, *self.extension_options.values()):
+            if hasattr(options, name):
+                return getattr(options, name)
         return default
 
     def source(self, name: str) -> str:
@@ -260,7 +260,7 @@ def runs_option(
         flags="--name",
         read=read,
         position=unit,
-        own=True,
+        per_command=True,
         completes=RUNS,
         everyday=True,
     )
@@ -280,7 +280,7 @@ def platform_option(words: str) -> Any:
         unit="NAME",
         flags="--subset --platform",
         read=subset_name,
-        own=True,
+        per_command=True,
         everyday=True,
     )
 
@@ -292,7 +292,7 @@ class Which(Options):
     runs: Sequence[str] = runs_option(
         "names of runs, their folders under the results (default: all)"
     )
-    model: str | None = option(None, "the run of this model", unit="MODEL", own=True)
+    model: str | None = option(None, "the run of this model", unit="MODEL", per_command=True)
     platform: Sequence[str] | None = platform_option("one subset; may be repeated")
 
 
@@ -364,10 +364,10 @@ class PlayOptions(ResultsFolder, Pages):
         secret=True,
     )
     api_key_file: Path | None = option(
-        None, "a file that holds the key", group=ENDPOINT, own=True, everyday=True
+        None, "a file that holds the key", group=ENDPOINT, per_command=True, everyday=True
     )
     provider: str | None = of_endpoint(
-        "a provider in the providers file", unit="NAME", own=True, everyday=True
+        "a provider in the providers file", unit="NAME", per_command=True, everyday=True
     )
     config: Path | None = option(
         None, "YAML file with a list `llm`: address, key, model, concurrency", group=ENDPOINT
@@ -395,7 +395,7 @@ class PlayOptions(ResultsFolder, Pages):
         unit="[CURRENCY:]PROMPT/COMPLETION",
         read=price_in,
         group=ENDPOINT,
-        own=True,
+        per_command=True,
     )
     concurrency: int | Literal["auto"] | None = of_tuning(
         "maximum requests in flight, or `auto` "
@@ -478,8 +478,8 @@ class PlayOptions(ResultsFolder, Pages):
 
 @command_options
 class RunOptions(PlayOptions, TasksFolder, OneBenchmark):
-    """`benchmark_class` is the class that `benchmark` names, and `of_benchmark` are its settings,
-    by their fields."""
+    """`benchmark_class` is the class that `benchmark` names, of the file as it was when the command
+    began; `benchmark_settings` are the values of its settings that the user named, by field."""
 
     examples: ClassVar[Sequence[str]] = (
         "harness run --demo",
@@ -489,19 +489,19 @@ class RunOptions(PlayOptions, TasksFolder, OneBenchmark):
             " --temperature 0.7"
         ),
     )
-    benchmark_class: type[Benchmark] | None = None
-    of_benchmark: Mapping[str, Any] | None = None
+    benchmark_class: type[Benchmark]
+    benchmark_settings: Mapping[str, Any]
     model: Sequence[str] = option(
         (),
         "the model's name at the endpoint, or a baseline, which needs none; may be repeated. "
         "Baselines: " + ", ".join(registry.baselines()),
         unit="[PROVIDER:]MODEL",
         read=str.strip,
-        own=True,
+        per_command=True,
         everyday=True,
     )
     queue: str | None = option(
-        None, "the models of this queue in the providers file", unit="NAME", own=True
+        None, "the models of this queue in the providers file", unit="NAME", per_command=True
     )
     platform: Sequence[str] | None = platform_option("one subset; may be repeated (default: all)")
     name: str | None = option(
@@ -510,7 +510,7 @@ class RunOptions(PlayOptions, TasksFolder, OneBenchmark):
         "(default: the last part of the model's name, after demo and the benchmark)",
         unit="NAME",
         read=folder_name,
-        own=True,
+        per_command=True,
         everyday=True,
         completes=RUNS,
     )
@@ -525,7 +525,7 @@ class RunOptions(PlayOptions, TasksFolder, OneBenchmark):
         "number of users to play, the first in the order that the seed draws; may be raised later",
         check=POSITIVE_INT,
         rivals="fewer",
-        own=True,
+        per_command=True,
         everyday=True,
     )
     repeats: int = option(
@@ -547,7 +547,7 @@ class RunOptions(PlayOptions, TasksFolder, OneBenchmark):
         " combines the parts; limits and rates are those of all parts together",
         unit="I/N",
         read=part_of_users,
-        own=True,
+        per_command=True,
     )
     fetch: bool = option(False, "first download tasks that are missing, as `fetch` does")
     dry_run: bool = option(
@@ -606,11 +606,6 @@ class RunOptions(PlayOptions, TasksFolder, OneBenchmark):
         f"times to repeat a request after an unusable reply (default: {PARSE_RETRIES})",
         check=RETRIES,
     )
-
-    def found(self) -> type[Benchmark]:
-        """Return the class of the benchmark: that of the file as it was when the command began."""
-        assert self.benchmark_class is not None  # the parser has found it
-        return self.benchmark_class
 
 
 @command_options

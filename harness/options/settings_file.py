@@ -97,8 +97,8 @@ class CommandCall:
     without dashes."""
 
     command: str
-    own: Sequence[Option]
-    of_benchmark: Sequence[Option]
+    options: Sequence[Option]
+    settings_options: Sequence[Option]
     commands: Collection[str]
     others: Callable[[], Mapping[str, Sequence[Option]]]
 
@@ -113,7 +113,7 @@ def given(file: Document, call: CommandCall, benchmark: str, typed: Set[str]) ->
             " is for"
         )
     replaced = _with_rivals(call, typed, RIVALS)
-    for option in call.own:
+    for option in call.options:
         if option.variable and os.environ.get(option.variable):
             replaced.add(option.name)
     for name in replaced & values.keys():
@@ -163,9 +163,9 @@ def _values(file: Document, call: CommandCall, benchmark: str) -> dict[str, _Val
 
 def _tables(file: Document, call: CommandCall, benchmark: str) -> Iterator[_Table]:
     """Yield the tables that a command reads: the file's own, the command's, its benchmark's."""
-    usable = call.own
+    usable = call.options
     if call.command == RESUME:
-        usable = [option for option in call.own if option.name not in ENDPOINT]
+        usable = [option for option in call.options if option.name not in ENDPOINT]
     options = _by_flag(usable)
     of_all = dict[str, Any]()
     of_command: JSON = {}
@@ -188,7 +188,7 @@ def _tables(file: Document, call: CommandCall, benchmark: str) -> Iterator[_Tabl
     for name, settings_of_benchmark in of_benchmarks.items():
         is_shipped = registry.is_shipped(name) and name.lower() == benchmark.lower()
         if name == benchmark or is_shipped:
-            options = _by_flag(call.of_benchmark)
+            options = _by_flag(call.settings_options)
             yield _Table(f"{prefix}{name}.", settings_of_benchmark, options)
 
 
@@ -225,7 +225,7 @@ def _option(name: str, place: FileKey, table: _Table, call: CommandCall) -> Opti
         candidates = others.get(name, ())
     if name in FOR_HELP or any(candidate.once for candidate in candidates):
         raise BadInput(f"{place}: this is decided for each call: give --{name}")
-    if not table.prefix and any(candidate.own for candidate in candidates):
+    if not table.prefix and any(candidate.per_command for candidate in candidates):
         raise BadInput(
             f"{place}: this means something else in each command: put it into one's table, such as"
             " [run]"
@@ -265,7 +265,7 @@ def _value(value: object, name: str, option: Option, place: FileKey) -> _Value:
     members = value if isinstance(value, list) else [value]
     is_json = option.kind is dict
     try:
-        values = [option.one(_plain(member, place, is_json=is_json)) for member in members]
+        values = [option.parse(_plain(member, place, is_json=is_json)) for member in members]
     except ValueError as error:
         raise BadInput(f"{place}: {error}") from None
     fits, expected = fields.PROVIDER["base_url"]
@@ -294,7 +294,7 @@ def _plain(value: object, place: FileKey, *, is_json: bool) -> Any:
 def _with_rivals(call: CommandCall, names: Set[str], groups: Sequence[Set[str]] = ()) -> set[str]:
     """Return options with those that cannot be combined with them."""
     by_rivals = defaultdict[str, set[str]](set)
-    for option in call.own:
+    for option in call.options:
         if option.rivals:
             by_rivals[option.rivals].add(option.name)
     excluded = set(names)

@@ -75,7 +75,7 @@ def test_every_option_says_what_it_is() -> None:
     """A sentence, a unit where it takes a value, and a default that its own check lets pass."""
     for cls in (options.RunOptions, options.ResumeOptions):
         for one in options_of(cls):
-            assert one.words or one.name == "top_p"
+            assert one.help_text or one.name == "top_p"
             assert one.kind is bool or one.choices or one.unit, one.name
             if one.default not in (None, ()):
                 assert one.value(one.default) == one.default
@@ -87,7 +87,7 @@ def test_help_shows_what_most_people_need_and_names_the_rest(
 ) -> None:
     """Twenty options and the benchmark's settings; its last line names `--help-all`, which shows
     every one."""
-    own, printed = built(command, ()).own, {}
+    own, printed = built(command, ()).class_options, {}
     for flag in ("--help", "--help-all"):
         assert main([command, flag]) == 0
         printed[flag] = capsys.readouterr().out

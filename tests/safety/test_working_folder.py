@@ -54,7 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def options_of(command: str) -> Iterator[tuple[str, Option]]:
     """The long flags of a command, without dashes, and their options."""
-    for one in built(command, ()).every:
+    for one in built(command, ()).all_options:
         for name in one.flags:
             if name.startswith("--") and name != "--settings":
                 yield name[2:], one

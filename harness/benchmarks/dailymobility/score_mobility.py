@@ -38,12 +38,12 @@ SYNTHETIC = (
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options:
     file: Path = option(
-        words="JSON with the four lists, or asbench's result pickle",
+        help_text="JSON with the four lists, or asbench's result pickle",
         position="FILE",
         everyday=True,
     )
     data: Path = option(
-        words="data folder of DailyMobility, or the folder groundtruth in it",
+        help_text="data folder of DailyMobility, or the folder groundtruth in it",
         unit="DIR",
         read=folder,
         everyday=True,

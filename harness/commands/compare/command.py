@@ -63,7 +63,9 @@ class Options(options.Forced, options.AsJson, options.Earlier):
         unit="NAME",
     )
     full: bool = option(
-        False, "print everything: users, warnings, all figures, and how they are computed", own=True
+        False,
+        "print everything: users, warnings, all figures, and how they are computed",
+        per_command=True,
     )
     html: Path | None = option(None, "write a page too", unit="FILE.html", read=file_of(".html"))
 

@@ -39,9 +39,14 @@ class Options(options.Earlier):
     with_posts: bool = option(
         False, "show users' posts, and the prompts that quote them: private data, share with care"
     )
-    full: bool = option(False, "show every request, and each text whole, however long", own=True)
+    full: bool = option(
+        False, "show every request, and each text whole, however long", per_command=True
+    )
     limit: int = option(
-        LISTED, f"users in the list (default: {LISTED})", check=whole(1, 1_000_000), own=True
+        LISTED,
+        f"users in the list (default: {LISTED})",
+        check=whole(1, 1_000_000),
+        per_command=True,
     )
 
     @property

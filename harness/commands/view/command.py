@@ -45,7 +45,7 @@ class Options(options.ResultsFolder, options.Forced):
         0,
         "port on this machine, 0 for any free one (default: 0)",
         check=whole(0, MAX_PORT),
-        own=True,
+        per_command=True,
         everyday=True,
     )
     export: Path | None = option(
@@ -59,7 +59,7 @@ class Options(options.ResultsFolder, options.Forced):
         EXPORTED_USERS,
         f"users of each run that --export writes (default: {EXPORTED_USERS})",
         check=whole(0, 1_000_000),
-        own=True,
+        per_command=True,
     )
 
 

@@ -155,7 +155,7 @@ class PartEngine(Hooks):
             for extension in extensions()
             if reused and extension.name == "reuse"
         }
-        command = ResumeOptions(parts=reuse)
+        command = ResumeOptions(extension_options=reuse)
         hooks = [*hooks_of(command, [manifest]), self]
         for extension in hooks:
             extension.check([plan])

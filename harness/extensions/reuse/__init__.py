@@ -24,7 +24,7 @@ class Reuse:
         "use the replies that this run (name or folder) has saved for the same requests, at"
         " temperature 0",
         unit="RUN",
-        own=True,
+        per_command=True,
         completes=RUNS,
     )
 

@@ -43,14 +43,14 @@ def write(text: str, path: str = "harness.toml") -> Path:
 def given(words: str, *names: str) -> list[Any]:
     """The values that a command has for these options."""
     found = parsed(words.split())
-    of_benchmark = getattr(found.args, "of_benchmark", None) or {}
+    of_benchmark = getattr(found.args, "benchmark_settings", None) or {}
     own = vars(found.args) | {
         f"{settings.DEST}{name}": value for name, value in of_benchmark.items()
     }
     return [
         own.get(one.name, one.default)
         for name in names
-        for one in found.interface.every
+        for one in found.interface.all_options
         if one.name == name
     ]
 
@@ -118,7 +118,7 @@ def taken(one: Option) -> str:
     """Return a text that an option takes."""
     for text in CANDIDATES:
         with suppress(ValueError):
-            one.one(text)
+            one.parse(text)
             return text
     raise AssertionError(one.name)
 
@@ -126,7 +126,7 @@ def taken(one: Option) -> str:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_key_gives_what_its_flag_gives(command: str) -> None:
     """In the command's table; a decision for one call and a key are no keys of the file."""
-    own = built(command, ()).own
+    own = built(command, ()).class_options
     if any(one.required for one in own):
         pytest.skip("it needs arguments")
     left_out = ENDPOINT if command == "resume" else (URLS, KEY_FILE)
