@@ -265,7 +265,7 @@ def notices(plan: Plan) -> Iterator[str]:
     """
     for role, role_model in plan.roles.items():
         place = "answered by the harness itself"
-        if role_model.found:
+        if role_model.resolved:
             place = f"on {role_model.endpoint}"
         yield f"{role}: {role_model.sampling.model}, {place}"
     limit = plan.limits.most  # read for plans without parts, too: it may be refused
@@ -275,13 +275,13 @@ def notices(plan: Plan) -> Iterator[str]:
             f"{plan.name}: part {part} has {limit} of the {plan.tuning.most} requests at once, and"
             " its share of rates"
         )
-    if plan.found is None:
+    if plan.resolved is None:
         yield f"{plan.sampling.model}: answered by the harness itself; no key, no network"
         note = plan.benchmark.configuration.note
         if note:
             yield note
         return
-    yield from _endpoint_notices(plan.found)
+    yield from _endpoint_notices(plan.resolved)
     if plan.repeats > 1 and plan.sampling.temperature == 0:
         yield (
             f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike"
@@ -317,7 +317,7 @@ def without_price(plans: Sequence[Plan]) -> str:
     """Return that no price is known of models whose endpoint may bill; empty if none is so."""
     models = dict[str, None]()
     for plan in with_roles(plans):
-        if plan.found and plan.found.key_from and plan.price is None:
+        if plan.resolved and plan.resolved.key_from and plan.price is None:
             models[plan.sampling.model] = None
     if not models:
         return ""
@@ -337,7 +337,7 @@ def _hint(plan: Plan, ending: HarnessError) -> str:
     if isinstance(ending, UnknownModel):
         return ": give --model once for each" if "," in plan.sampling.model else ""
     is_refused = type(ending) is Denied and KEY_REFUSED in str(ending)
-    if is_refused and plan.found is not None and plan.found.key_from is None:
+    if is_refused and plan.resolved is not None and plan.resolved.key_from is None:
         return "; none was sent: give one with LLM_API_KEY or --api-key-file"
     return ""
 
@@ -350,13 +350,13 @@ def resume_commands(plans: Sequence[Plan], hooks: Sequence[Hooks]) -> Iterator[s
     """
     groups = defaultdict[tuple[str, ...], list[Plan]](list)
     for plan in plans:
-        flags = [*plan.way.flags]
+        flags = [*plan.endpoint_choice.flags]
         for hook in hooks:
             flags += hook.options_to_resume(plan)
         groups[tuple(flags)].append(plan)
     for shared_flags, group in groups.items():
-        choice = group[0].way
-        has_endpoint = choice.headers or (choice.found and choice.found.flags)
+        choice = group[0].endpoint_choice
+        has_endpoint = choice.headers or (choice.resolved and choice.resolved.flags)
         takes_all = len(plans) > 1 and len(groups) == 1 and not has_endpoint
         names = [] if takes_all else [plan.name for plan in group]
         yield shlex.join([*resume_words(group[0].results, names), *shared_flags])

@@ -146,7 +146,7 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
         sampling=sampling_again(manifest),
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
-        way=EndpointChoice.of(args, endpoint, price),
+        endpoint_choice=EndpointChoice.of(args, endpoint, price),
         tuning=options.tuning(args, _lower({**manifest.tuning}, endpoint)),
         selection=manifest.selection,
         terms=RunPolicy(

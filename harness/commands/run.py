@@ -151,7 +151,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: R
         sampling=sampling,
         tasks=tasks,
         results=args.results_dir,
-        way=EndpointChoice.of(args, model.found, model.price),
+        endpoint_choice=EndpointChoice.of(args, model.resolved, model.price),
         tuning=tuning,
         selection=selection,
         terms=RunPolicy(

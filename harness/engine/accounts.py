@@ -170,7 +170,7 @@ async def open_runners(
             plan.selection["sample_seed"],
             spec.account.tuning.concurrency,
             plan.tuning.durability == "power",
-            plan.terms.allow_invalid or plan.found is None,
+            plan.terms.allow_invalid or plan.resolved is None,
         )
         runners.append(cls(runner_plan, findings, caller, where, roles))
     return runners

@@ -183,7 +183,7 @@ def _manifest(
 def _known_quirks(plan: Plan, recorded: Mapping[str, Any]) -> list[str]:
     """Return the quirks that are known of a plan's endpoint: `recorded` is what was recorded of it
     in the session before."""
-    known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
+    known = set(plan.resolved.provider.adapt) if plan.resolved and plan.resolved.provider else set()
     if recorded.get("endpoint") == plan.endpoint:
         known |= QUIRKS.keys() & set(recorded.get("quirks", ()))
     return sorted(known - unwanted(plan.benchmark.asking.needs_schema))

@@ -39,9 +39,9 @@ async def open_transport(
     """
     tuning = plan.tuning
     opened: list[tuple[str, Transport]] = []
-    if plan.found is None:
+    if plan.resolved is None:
         opened.append((defaults.EMBEDDED, Baselines(type(plan.benchmark))))
-    for address in plan.found.addresses if plan.found else ():
+    for address in plan.resolved.addresses if plan.resolved else ():
         client = Client(
             address,
             timeout=tuning.timeout,

@@ -86,8 +86,8 @@ class ResolvedEndpoint:
 def host_of(url: str) -> str:
     """Return host and port in one spelling; text that is no address unchanged."""
     try:
-        parts = urlsplit(url)
-        return f"{parts.hostname}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme)}"
+        split = urlsplit(url)
+        return f"{split.hostname}:{split.port or {'http': 80, 'https': 443}.get(split.scheme)}"
     except ValueError:
         return url
 
@@ -198,11 +198,11 @@ def _at_provider(
 ) -> ResolvedEndpoint:
     """Return a provider's own addresses, or those of the command instead, to which its key is never
     sent."""
-    provider_urls = (
-        providers.addresses(provider, environment) if not args.api_url or provider.base_url else ()
-    )
+    provider_urls: tuple[str, ...] = ()
+    if provider.base_url or not args.api_url:
+        provider_urls = providers.addresses(provider, environment)
     urls = args.api_url or provider_urls
-    at_home = {public_url(url) for url in urls} <= {public_url(url) for url in provider_urls}
+    at_home = set(map(public_url, urls)) <= set(map(public_url, provider_urls))
     key = NO_KEY
     if at_home and provider.key_env and not _explicit_key(args):
         value = environment.get(provider.key_env)
@@ -251,10 +251,12 @@ class EarlierRun:
         urls: list[str] = self.provenance["endpoint"].split()
         return urls
 
-    def at(self, urls: Sequence[str], *more: str) -> str:
+    def at(self, urls: Sequence[str], *flags: str) -> str:
         """Return the command to type to go on at an address."""
-        words = [word for url in urls for word in (FLAG, public_url(url))]
-        return f"`{self.command} {shlex.join([*(words or (FLAG, 'URL')), *more])}`"
+        arguments = list[str]()
+        for url in urls:
+            arguments += [FLAG, public_url(url)]
+        return f"`{self.command} {shlex.join([*(arguments or (FLAG, 'URL')), *flags])}`"
 
 
 def for_resume(
@@ -267,13 +269,11 @@ def for_resume(
     without a key. Raise `BadInput`, with the command to type, where nothing of today names the
     endpoint, or only a general variable would move the run to another host.
     """
-    missing = [
-        name for name in run.provenance.get("headers") or () if name not in dict(args.extra_header)
-    ]
-    if missing:
-        raise BadInput(
-            f"{run.name} was given the header {missing[0]} by --extra-header: give it again"
-        )
+    for name in run.provenance.get("headers") or ():
+        if name not in dict(args.extra_header):
+            raise BadInput(
+                f"{run.name} was given the header {name} by --extra-header: give it again"
+            )
     if args.endpoint or args.provider or args.api_url:
         endpoint = find(args, environment, run.provider)
         assert endpoint is not None  # an address or a provider is named
@@ -365,21 +365,14 @@ def _key_of_file(path: Path, read: Callable[[Path, int], bytes] = content) -> st
 def _key_for(urls: Sequence[str], environment: Mapping[str, str], *, named: bool) -> Key:
     """Return the key of the variable that belongs to these addresses. `LLM_API_KEY` without an
     address of its own goes with one that the command named."""
-    for key_name in BASES:
-        own_address = _address_of(key_name, environment)
-        belongs = (
-            named
-            if own_address is None
-            else all(public_url(own_address) == public_url(url) for url in urls)
-        )
-        if environment.get(key_name) and belongs:
-            return environment[key_name], key_name
+    for key_name, address_name in BASES.items():
+        key = environment.get(key_name)
+        key_address = environment.get(address_name)
+        if key_name == "OPENAI_API_KEY":
+            key_address = key_address or OPENAI_URL
+        belongs = named
+        if key_address:
+            belongs = set(map(public_url, urls)) <= {public_url(key_address)}
+        if key and belongs:
+            return key, key_name
     return NO_KEY
-
-
-def _address_of(key_name: str, environment: Mapping[str, str]) -> str | None:
-    """Return the address that a variable's key belongs to, None if the environment does not name
-    it."""
-    return environment.get(BASES.get(key_name, "")) or (
-        OPENAI_URL if key_name == "OPENAI_API_KEY" else None
-    )

@@ -110,8 +110,13 @@ def _are_addresses(value: object) -> bool:
     )
 
 
-def _is_text(value: object) -> bool:
+def _is_text(value: object) -> TypeGuard[str]:
     return type(value) is str and bool(value.strip()) and value.isprintable()
+
+
+def can_name_folder(value: object) -> bool:
+    """Return whether a value can be the name of a run: no path, nor a hidden folder."""
+    return _is_text(value) and not value.startswith(".") and {"/", "\\"}.isdisjoint(value)
 
 
 def _is_json(value: object) -> bool:
@@ -177,12 +182,7 @@ PROVIDER: Mapping[str, Check] = {
 }
 QUEUED: Mapping[str, Check] = {
     "model": MODEL,
-    "name": (
-        lambda value: (
-            _is_text(value) and not value.startswith(".") and not {"/", "\\"} & set(value)
-        ),
-        "a name that a run's folder can have",
-    ),
+    "name": (can_name_folder, "a name that a run's folder can have"),
     "extra_body": BODY,
     "temperature": NOT_NEGATIVE,
     "top_p": SHARE,

@@ -40,7 +40,7 @@ class Model:
 
     name: str
     sampling: Sampling
-    found: address.ResolvedEndpoint | None
+    resolved: address.ResolvedEndpoint | None
     pace: JSON
     price: Price | None
     queued: Mapping[str, Any]
@@ -61,37 +61,49 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
     provider_name, model = named(entry, args, book)
     run_name = options.new_run_name(args.name or entry.name or default_run_name(args, model), model)
     provider = provider_named(provider_name, book, args)
-    is_baseline = model.startswith(defaults.BASELINE_PREFIX) and not (
-        args.api_url or args.endpoint or provider
-    )
+    is_addressed = bool(args.api_url or args.endpoint or provider)
+    is_baseline = model.startswith(defaults.BASELINE_PREFIX) and not is_addressed
     unknown = None
     if not provider and not has_endpoint:
         unknown = providers.unknown_provider(model, book)
-    found = None
+    endpoint = None
     if not is_baseline:
         try:
-            found = address.find(args, os.environ, provider)
-            for server in found.addresses if found else ():
-                usable(server)
+            endpoint = _usable_endpoint(provider, args)
         except BadInput as error:
             missing.append(str(error))
             return None
-        if found is None:
+        if endpoint is None:
             missing += filter(None, (address.MISSING, unknown))
-    if found and unknown and "/" in model.partition(":")[2]:
+    if endpoint and unknown and "/" in model.partition(":")[2]:
         logger.warning(
-            "%s as a whole is used as the name of a model of %s: %s", model, found.shown, unknown
+            "%s as a whole is used as the name of a model of %s: %s", model, endpoint.shown, unknown
         )
-    extra = {**(provider.extra_body if provider else {}), **entry.extra_body, **args.extra_body}
-    sampling = Sampling(model, **_parameters(entry, args), extra_body=extra)
-    _check_encodable(sampling)
+    extra = {**entry.extra_body, **args.extra_body}
     pace: JSON = {}
     if provider:
+        extra = provider.extra_body | extra
         pace = pace_of(provider)
     elif args.endpoint:
         pace = args.endpoint.tuning
-    price = args.price if found and args.price else prices.price_of(found, model, book)
-    return Model(run_name, sampling, found, pace, price, entry.extensions, entry.roles)
+    sampling = Sampling(model, **_parameters(entry, args), extra_body=extra)
+    _check_encodable(sampling)
+    price = None
+    if endpoint:
+        price = args.price or prices.price_of(endpoint, model, book)
+    return Model(run_name, sampling, endpoint, pace, price, entry.extensions, entry.roles)
+
+
+def _usable_endpoint(
+    provider: Provider | None, args: RunOptions
+) -> address.ResolvedEndpoint | None:
+    """Return the endpoint of a command, None if nothing names one. Raise `BadInput` for an address
+    that cannot be connected to."""
+    endpoint = address.find(args, os.environ, provider)
+    if endpoint:
+        for server in endpoint.addresses:
+            usable(server)
+    return endpoint
 
 
 def _parameters(entry: QueuedModel, args: RunOptions) -> dict[str, Any]:
@@ -105,7 +117,7 @@ def _parameters(entry: QueuedModel, args: RunOptions) -> dict[str, Any]:
 
 def check_keys(args: RunOptions, models: Sequence[Model]) -> None:
     """Raise `BadInput` if a key or header of the command itself would go to several endpoints."""
-    endpoints = {model.found.hosts for model in models if model.found}
+    endpoints = {model.resolved.hosts for model in models if model.resolved}
     if len(endpoints) < 2:
         return
     values = {
@@ -145,21 +157,20 @@ def entries(args: RunOptions, book: Book, models: Sequence[str]) -> list[QueuedM
         )
     for entry in queue:
         _check_name(entry.model)
-        name_in_both = next(
-            (name for name in entry.extensions if args.option(name) is not None), None
-        )
-        if name_in_both:
+        for name in entry.extensions:
+            if args.option(name) is not None:
+                raise BadInput(
+                    f"{args.source(name)} is for all runs together, and {book.files[-1]}:"
+                    f" queues.{args.queue} gives {entry.model} a {name} of its own: use one"
+                )
+    if args.name:
+        return queue
+    for folder, count in Counter(folder_of(entry, args, book) for entry in queue).items():
+        if count > 1:
             raise BadInput(
-                f"{args.source(name_in_both)} is for all runs together, and {book.files[-1]}:"
-                f" queues.{args.queue} gives {entry.model} a {name_in_both} of its own: use one"
+                f"{count} of the models would share the folder {folder}: give each a name, in a"
+                " queue of the providers file"
             )
-    names = Counter(folder_of(entry, args, book) for entry in queue)
-    twice = [name for name, count in names.items() if count > 1]
-    if twice and not args.name:
-        raise BadInput(
-            f"{names[twice[0]]} of the models would share the folder {twice[0]}: give each a name,"
-            " in a queue of the providers file"
-        )
     return queue
 
 

@@ -7,7 +7,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -40,7 +40,7 @@ from harness.option import (
     option,
     whole,
 )
-from harness.options.fields import CONCURRENCY, POSITIVE_INT, SECONDS, SHARE
+from harness.options.fields import CONCURRENCY, POSITIVE_INT, SECONDS, SHARE, can_name_folder
 from harness.options.fields import header as checked_header
 from harness.store.manifest import PART
 
@@ -71,7 +71,7 @@ def subset_name(text: str) -> str:
 
 def header(text: str) -> tuple[str, str]:
     """Parse a header in HTTP's form."""
-    name, colon, value = (part.strip() for part in text.partition(":"))
+    name, colon, value = map(str.strip, text.partition(":"))
     if not colon:  # the text may be the value alone, so it is not shown
         raise ValueError("expected NAME:VALUE")
     return checked_header(name, value)
@@ -250,12 +250,12 @@ class Pages(Options):
 
 
 def runs_option(
-    words: str, *, read: Callable[[str], str] | None = folder_name, unit: str = "RUN"
+    help_text: str, *, read: Callable[[str], str] | None = folder_name, unit: str = "RUN"
 ) -> Any:
     """Return the field of names of runs, each by position or with `--name`."""
     return option(
         (),
-        words,
+        help_text,
         unit=unit,
         flags="--name",
         read=read,
@@ -273,10 +273,10 @@ def run_option(default: object = MISSING) -> Any:
     )
 
 
-def platform_option(words: str) -> Any:
+def platform_option(help_text: str) -> Any:
     return option(
         None,
-        words,
+        help_text,
         unit="NAME",
         flags="--subset --platform",
         read=subset_name,
@@ -323,8 +323,8 @@ class AsJson(Options):
     json: bool = option(False, "print JSON instead of a table", everyday=True)
 
 
-def sample_seed_option(words: str) -> Any:
-    return option(defaults.SAMPLE_SEED, words, check=whole(0, SEED_MOST))
+def sample_seed_option(help_text: str) -> Any:
+    return option(defaults.SAMPLE_SEED, help_text, check=whole(0, SEED_MOST))
 
 
 # What plays
@@ -640,13 +640,9 @@ def tuning(options: PlayOptions, earlier: JSON) -> defaults.RunTuning:
     """Return the tuning of a command: from its options, else from an earlier process of the run,
     else defaults."""
     earlier = {**earlier, "start": earlier.get("learned_limit") or earlier.get("start")}
-    values: JSON = {}
-    for tuned in fields(defaults.RunTuning):
-        values[tuned.name] = tuned.default
-        for value in (getattr(options, tuned.name), earlier.get(tuned.name)):
-            if value is not None:
-                values[tuned.name] = value
-                break
+    values = asdict(defaults.RunTuning())
+    for chosen in (earlier, vars(options)):
+        values |= {name: chosen[name] for name in values if chosen.get(name) is not None}
     if options.concurrency is None and "concurrency" in earlier:
         values["concurrency"] = earlier["concurrency"]  # None, too: `auto`
     else:
@@ -672,13 +668,7 @@ def run_name(name: str | None, model: str) -> str:
     """Return the folder's name: as given, or the last part of the model's name, like the authors'
     runner."""
     chosen = name if name is not None else model.rstrip("/").rsplit("/", 1)[-1]
-    if (
-        not chosen.strip()
-        or chosen.startswith(".")
-        or "/" in chosen
-        or "\\" in chosen
-        or not chosen.isprintable()
-    ):
+    if not can_name_folder(chosen):
         raise BadInput(f"{in_brief(chosen)} cannot name a run's folder: give another with --name")
     if len(chosen.encode()) > NAME_BYTES:
         raise BadInput(

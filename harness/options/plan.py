@@ -43,20 +43,21 @@ PACKAGES = [
     "rich",
     "json-repair",
     "uvloop",
+    "pycityproto",
+    "shapely",
 ]
-PACKAGES += ["pycityproto", "shapely"]
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointChoice:
-    """Where requests go, and what they cost. `found` is None for baselines, which the harness
+    """Where requests go, and what they cost. `resolved` is None for baselines, which the harness
     answers itself.
 
     For the command that resumes it, the command's own values are kept: the names of its `headers`,
     `providers_file` and `ca_file`. `price` is None if it is not known; a run that has one keeps it.
     """
 
-    found: ResolvedEndpoint | None = None
+    resolved: ResolvedEndpoint | None = None
     price: Price | None = None
     providers_file: str | None = None
     headers: tuple[str, ...] = ()
@@ -64,40 +65,45 @@ class EndpointChoice:
 
     @classmethod
     def of(
-        cls, args: PlayOptions, found: ResolvedEndpoint | None, price: Price | None
+        cls, args: PlayOptions, resolved: ResolvedEndpoint | None, price: Price | None
     ) -> EndpointChoice:
         """Return the endpoint of a command."""
         providers_file = None
         if args.providers:
             providers_file = str(args.providers.resolve())
         headers = tuple(name for name, _ in args.extra_header)
-        return cls(found, price, providers_file, headers, args.ca_file)
+        return cls(resolved, price, providers_file, headers, args.ca_file)
 
     @property
     def endpoint(self) -> str:
         """Return the address without credentials and query, or `embedded`."""
-        return self.found.shown if self.found else defaults.EMBEDDED
+        return self.resolved.shown if self.resolved else defaults.EMBEDDED
 
     @property
     def provenance(self) -> EndpointProvenance:
         """Return what is recorded of an endpoint."""
-        found = self.found
-        return {
+        provenance: EndpointProvenance = {
             "endpoint": self.endpoint,
-            "key_from": found.key_from if found else None,
-            "provider": found.provider.name if found and found.provider else None,
+            "key_from": None,
+            "provider": None,
             "providers_file": self.providers_file,
             "headers": list(self.headers),
-            "address_from": found.address_from if found else None,
+            "address_from": None,
             "ca_file": self.ca_file,
         }
+        if self.resolved:
+            provenance["key_from"] = self.resolved.key_from
+            provenance["address_from"] = self.resolved.address_from
+            if self.resolved.provider:
+                provenance["provider"] = self.resolved.provider.name
+        return provenance
 
     @property
     def flags(self) -> list[str]:
         """Return the words that name endpoint and certificates again on a command line."""
         arguments = list[str]()
-        if self.found:
-            arguments += self.found.flags
+        if self.resolved:
+            arguments += self.resolved.flags
         if self.providers_file:
             arguments += ["--providers", self.providers_file]
         if self.ca_file:
@@ -141,7 +147,7 @@ class Plan:
     sampling: Sampling
     tasks: Mapping[str, Path]
     results: Path
-    way: EndpointChoice
+    endpoint_choice: EndpointChoice
     tuning: defaults.RunTuning
     selection: Selection = field(
         default_factory=lambda: Selection(ratio=1.0, sample_seed=defaults.SAMPLE_SEED)
@@ -152,18 +158,18 @@ class Plan:
     its parameters are in `sampling.roles`, too."""
 
     def __post_init__(self) -> None:
-        if self.found is None:
+        if self.resolved is None:
             check_baseline(self.sampling.model, type(self.benchmark))
 
     @property
-    def found(self) -> ResolvedEndpoint | None:
+    def resolved(self) -> ResolvedEndpoint | None:
         """Return the addresses of an endpoint, None for baselines."""
-        return self.way.found
+        return self.endpoint_choice.resolved
 
     @property
     def price(self) -> Price | None:
         """Return the price of now, None if it is not known."""
-        return self.way.price
+        return self.endpoint_choice.price
 
     @property
     def folder(self) -> Path:
@@ -183,13 +189,13 @@ class Plan:
     @property
     def endpoint(self) -> str:
         """Return the address without credentials and query, or `embedded`."""
-        return self.way.endpoint
+        return self.endpoint_choice.endpoint
 
     @property
     def hosts(self) -> frozenset[str]:
         """Return the servers of its requests."""
-        if self.found:
-            return self.found.hosts
+        if self.resolved:
+            return self.resolved.hosts
         return frozenset({defaults.EMBEDDED})
 
     def shares_with(self, other: Plan) -> bool:
@@ -198,21 +204,19 @@ class Plan:
 
     @property
     def _key(self) -> str | None:
-        return self.found.addresses[0].key if self.found else None
+        return self.resolved.addresses[0].key if self.resolved else None
 
     def identity(self) -> Identity:
         """Return everything that can change a prompt, a request's meaning or an answer."""
         sampling = self.sampling
+        files = kept_files(self.benchmark)
         identity: Identity = {
             "benchmark": self.benchmark.name,
             "prompt_version": self.benchmark.version,
             "model": sampling.model,
             "sampling": sampling.identity,
             "settings": self.benchmark.configuration.identity,
-            "files": {
-                name: sha256(content).hexdigest()
-                for name, content in kept_files(self.benchmark).items()
-            },
+            "files": {name: sha256(content).hexdigest() for name, content in files.items()},
         }
         if sampling.roles:
             identity["roles"] = {
@@ -223,15 +227,17 @@ class Plan:
 
     def provenance(self) -> Provenance:
         """Return what is recorded; changes are reported, not refused."""
-        prompt_file = self.benchmark.configuration.path
+        configuration = self.benchmark.configuration
+        source = self.terms.source
+        if not source and configuration.path:
+            source = str(configuration.path.resolve())
         origin = self.benchmark.origin
-        plays_code = self.benchmark.imports.runs_code(self.benchmark.configuration.identity)
         provenance: Any = {
-            **self.way.provenance,
+            **self.endpoint_choice.provenance,
             "price": msgspec.to_builtins(self.price),
             "primary": self.terms.primary,
             "benchmark": origin.spec if origin else None,
-            "source": self.terms.source or (str(prompt_file.resolve()) if prompt_file else None),
+            "source": source or None,
             "sources": dict(self.terms.sources) or self._sources,
             "harness": __version__,
             "parser_version": self.benchmark.about.parser_version,
@@ -242,8 +248,10 @@ class Plan:
         if not self.terms.pages:
             provenance["html"] = False
         if self.roles:
-            provenance["roles"] = {role: plan.way.provenance for role, plan in self.roles.items()}
-        if plays_code:
+            provenance["roles"] = {
+                role: plan.endpoint_choice.provenance for role, plan in self.roles.items()
+            }
+        if self.benchmark.imports.runs_code(configuration.identity):
             provenance["hash_seed"] = hash_seed.fixed(os.environ)
         return cast(Provenance, provenance)
 

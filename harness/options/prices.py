@@ -70,12 +70,9 @@ def shipped() -> Mapping[str, Prices]:
     }
 
 
-def price_of(endpoint: ResolvedEndpoint | None, model: str, book: Book) -> Price | None:
-    """Return the price of a model at an endpoint; None if it is not known, and for a baseline,
-    which costs nothing."""
-    if endpoint:
-        return next(_prices(endpoint, model, book), None)
-    return None
+def price_of(endpoint: ResolvedEndpoint, model: str, book: Book) -> Price | None:
+    """Return the price of a model at an endpoint, None if it is not known."""
+    return next(_prices(endpoint, model, book), None)
 
 
 def _prices(endpoint: ResolvedEndpoint, model: str, book: Book) -> Iterator[Price]:
@@ -238,20 +235,21 @@ def prices_again(manifest: Manifest, providers_file: Path | None) -> list[Price 
 
 
 def _price_again(manifest: Manifest, priced: Priced, book: Book) -> Price | None:
-    places: list[Mapping[str, Any]] = [manifest.provenance]
-    places += manifest.provenance.get("roles", {}).values()
-    names = [place.get("provider") for place in places if place["endpoint"] == priced.endpoint]
-    provider = book.providers.get(next(filter(None, names), ""))
-    found = ResolvedEndpoint(tuple(map(Address, priced.endpoint.split())), None, provider)
-    return price_of(found, priced.model or manifest.identity["model"], book)
+    provenances: list[Mapping[str, Any]] = [manifest.provenance]
+    provenances += manifest.provenance.get("roles", {}).values()
+    name = ""
+    for provenance in provenances:
+        if provenance["endpoint"] == priced.endpoint:
+            name = name or provenance.get("provider") or ""
+    addresses = tuple(map(Address, priced.endpoint.split()))
+    endpoint = ResolvedEndpoint(addresses, None, book.providers.get(name))
+    return price_of(endpoint, priced.model or manifest.identity["model"], book)
 
 
-def _is_at_own(found: ResolvedEndpoint, provider: Provider) -> bool:
+def _is_at_own(endpoint: ResolvedEndpoint, provider: Provider) -> bool:
     """Return whether all addresses are on servers that the providers file, or a variable, names for
     the provider. One that has no address of its own is wherever the user says."""
-    provider_urls = (
-        (*provider.base_url, *providers.addresses(provider, os.environ))
-        if provider.base_url
-        else ()
-    )
-    return not provider_urls or found.hosts <= hosts_in(provider_urls)
+    if not provider.base_url:
+        return True
+    provider_urls = (*provider.base_url, *providers.addresses(provider, os.environ))
+    return endpoint.hosts <= hosts_in(provider_urls)

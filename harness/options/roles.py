@@ -109,7 +109,9 @@ def with_roles(plan: Plan, args: PlayOptions, book: Book, chosen: Sequence[RoleM
             choice.max_tokens,
             dict(provider.extra_body) if provider else {},
         )
-        price = choice.price or prices.price_of(endpoint, model, book)
+        price = None
+        if endpoint:
+            price = choice.price or prices.price_of(endpoint, model, book)
         plans[choice.role] = _role_plan(plan, role_args, sampling, endpoint, price)
     return _joined(plan, plans)
 
@@ -134,9 +136,10 @@ def with_earlier_roles(plan: Plan, args: PlayOptions, book: Book, manifest: Mani
         is_elsewhere = recorded["endpoint"] != provenance["endpoint"]
         role_args = _for_role(args) if is_elsewhere else args
         endpoint = _found_again(plan, role_args, book, role, recorded)
-        price = prices.price_of(endpoint, sampling.model, book)
-        if endpoint and price is None:
-            price = manifest.price_at(endpoint.shown, role)
+        price = None
+        if endpoint:
+            price = prices.price_of(endpoint, sampling.model, book)
+            price = price or manifest.price_at(endpoint.shown, role)
         plans[role] = _role_plan(plan, role_args, sampling, endpoint, price)
     return _joined(plan, plans)
 
@@ -184,7 +187,7 @@ def _role_plan(
     role_plan = replace(
         plan,
         sampling=sampling,
-        way=EndpointChoice.of(args, endpoint, price if endpoint else None),
+        endpoint_choice=EndpointChoice.of(args, endpoint, price),
         roles={},
     )
     if role_plan.shares_with(plan):

@@ -84,26 +84,28 @@ def of_command(
     if file is None:
         return SettingsFileValues()
     benchmark = typed.get("benchmark", BENCHMARK if call.command == RUN else "")
-    values = given(file, call, benchmark, frozenset(typed))
+    values = values_for(file, call, benchmark, frozenset(typed))
     if call.command == RESUME:
-        values_of_run = given(file, run_call(), BENCHMARK, frozenset())
+        values_of_run = values_for(file, run_call(), BENCHMARK, frozenset())
         values = replace(values, fallback=values_of_run.fallback)
     return values
 
 
 @dataclass(frozen=True, slots=True)
 class CommandCall:
-    """A command's name and options. `others` returns the options of all commands, by their flags
+    """A command's name and options. `options_of_all` returns those of all commands, by their flags
     without dashes."""
 
     command: str
     options: Sequence[Option]
     settings_options: Sequence[Option]
     commands: Collection[str]
-    others: Callable[[], Mapping[str, Sequence[Option]]]
+    options_of_all: Callable[[], Mapping[str, Sequence[Option]]]
 
 
-def given(file: Document, call: CommandCall, benchmark: str, typed: Set[str]) -> SettingsFileValues:
+def values_for(
+    file: Document, call: CommandCall, benchmark: str, typed: Set[str]
+) -> SettingsFileValues:
     """Return what a file gives a command. Raise `BadInput` with file and key for one that is
     unknown, or whose value the option refuses."""
     values = _values(file, call, benchmark)
@@ -216,13 +218,10 @@ def _option(name: str, place: FileKey, table: _Table, call: CommandCall) -> Opti
             " key_env"
         )
     option = table.options.get(name)
-    others: Mapping[str, Sequence[Option]] = {}
-    candidates: Sequence[Option] = ()
-    if option is not None:
-        candidates = [option]
-    else:
-        others = call.others()  # imports the modules of all commands
-        candidates = others.get(name, ())
+    options_of_all: Mapping[str, Sequence[Option]] = {}
+    if option is None:
+        options_of_all = call.options_of_all()  # imports the modules of all commands
+    candidates = [option] if option else options_of_all.get(name, ())
     if name in FOR_HELP or any(candidate.once for candidate in candidates):
         raise BadInput(f"{place}: this is decided for each call: give --{name}")
     if not table.prefix and any(candidate.per_command for candidate in candidates):
@@ -235,11 +234,14 @@ def _option(name: str, place: FileKey, table: _Table, call: CommandCall) -> Opti
     is_of_others = any(not candidate.name.startswith(settings.DEST) for candidate in candidates)
     if is_of_others and not table.prefix:
         return None
-    raise BadInput(_unknown(name, place, table, [*others, *call.commands], call))
+    known = [*table.options]
+    if not table.prefix:
+        known += [*options_of_all, *call.commands]
+    raise BadInput(_unknown(name, place, table, known, call))
 
 
 def _unknown(
-    name: str, place: FileKey, table: _Table, others: Sequence[str], call: CommandCall
+    name: str, place: FileKey, table: _Table, known: Sequence[str], call: CommandCall
 ) -> str:
     """Return the message on a key that is no option's."""
     if not table.prefix and name in call.commands:
@@ -247,9 +249,6 @@ def _unknown(
     owner = owner_of(f"--{name}")
     if owner:
         return f"{place}: this is a setting of {owner}: put it into [{RUN}.{owner}]"
-    known = [*table.options]
-    if not table.prefix:
-        known += others
     return f"{place}: unknown field{did_you_mean(name, known)}"
 
 

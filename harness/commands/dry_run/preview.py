@@ -156,7 +156,7 @@ def _plan_lines(
     take."""
     sampling = plan.sampling
     endpoint = plan.endpoint
-    if plan.found is not None and not addressed:
+    if plan.resolved is not None and not addressed:
         endpoint = "an endpoint that nothing names yet"
     yield f"{plan.name}: {sampling.model}, at {endpoint}"
     parameters = dict[str, object]()
@@ -183,7 +183,7 @@ def _plan_lines(
         price = _rate(plan, hooks).among([price]) or price
         amount = rounded(price.amount(prompt_tokens, reply_tokens))
         yield f"  cost: about {amount} {price.currency}, {price.described}"
-    elif plan.found is not None:
+    elif plan.resolved is not None:
         yield "  cost: not known, without a price for this model at this address"
     for role, role_plan in plan.roles.items():
         model = role_plan.sampling.model

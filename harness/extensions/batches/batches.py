@@ -42,7 +42,7 @@ class Batches(Hooks):
                 raise BadInput(
                     "--estimate is for requests that are sent one by one: not with --batch"
                 )
-            if plan.found is not None and len(plan.found.addresses) > 1:
+            if plan.resolved is not None and len(plan.resolved.addresses) > 1:
                 raise BadInput(
                     f"{plan.name}: --batch needs one address: a batch is on the server that took it"
                 )

@@ -85,7 +85,7 @@ class Budgets(Hooks):
             if cap := self._caps.get(session.plan.name):
                 budget = self._budget(session.plan, session.runs, cap)
                 for role, plan in (("", session.plan), *session.plan.roles.items()):
-                    if plan.found is None and cap.unit != TOKENS:
+                    if plan.resolved is None and cap.unit != TOKENS:
                         continue  # a baseline costs nothing
                     meter = _meter(budget, plan, role, session.runs)
                     self._meters |= {(run, role): meter for run in session.runs}
@@ -151,7 +151,7 @@ def cap_of(plan: Plan, cap_text: object) -> Cap | None:
     cap = full_cap._replace(amount=full_cap.amount / part_of(plan.selection)[1])
     if cap.unit == TOKENS:
         return cap
-    billed = [asked for asked in (plan, *plan.roles.values()) if asked.found is not None]
+    billed = [asked for asked in (plan, *plan.roles.values()) if asked.resolved is not None]
     for asked in billed:
         model = asked.sampling.model
         if asked.price is None:

@@ -104,4 +104,6 @@ def _worker_plan(plan: Plan, reused: Path | None) -> WorkerPlan:
                 f"{REUSED}/{name}/{path.name}": path.read_bytes()
                 for path in (saved.manifest, saved.responses)
             }
-    return WorkerPlan(plan.name, plan.way, plan.limits, plan.terms.allow_invalid, files, name)
+    return WorkerPlan(
+        plan.name, plan.endpoint_choice, plan.limits, plan.terms.allow_invalid, files, name
+    )

@@ -190,7 +190,7 @@ class PartEngine(Hooks):
             sampling=sampling_again(manifest),
             tasks={self._part.subset: tasks_folder / self._part.tasks_path},
             results=self._folder / RESULTS,
-            way=self._plan.endpoint,
+            endpoint_choice=self._plan.endpoint,
             tuning=self._plan.tuning,
             selection=manifest.selection,
             terms=RunPolicy(allow_invalid=self._plan.allow_invalid, earlier=manifest),

@@ -449,11 +449,11 @@ def cut_off(cluster: Place) -> None:
     def change(number: int, worker: Near) -> None:
         if number == 0:
             plan = worker.player.plans[0]
-            [address] = plan.endpoint.found.addresses if plan.endpoint.found else ()
+            [address] = plan.endpoint.resolved.addresses if plan.endpoint.resolved else ()
             found = replace(
-                plan.endpoint.found, addresses=(replace(address, url="http://127.0.0.1:9/v1"),)
+                plan.endpoint.resolved, addresses=(replace(address, url="http://127.0.0.1:9/v1"),)
             )  # type: ignore[type-var]
-            worker.player.plans = [plan._replace(endpoint=replace(plan.endpoint, found=found))]
+            worker.player.plans = [plan._replace(endpoint=replace(plan.endpoint, resolved=found))]
 
     cluster.change = change
 
