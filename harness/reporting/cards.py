@@ -54,8 +54,10 @@ class ReportCards:
         if benchmark is None and registry.is_shipped(report.benchmark):
             benchmark = registry.find(report.benchmark)(folder=None)
 
-        repeats = report.repeats.repeats if report.repeats else 1
-        return cls(report, benchmark, posts, repeats)
+        if not report.repeats:
+            return cls(report, benchmark, posts)
+
+        return cls(report, benchmark, posts, report.repeats.repeats)
 
     @property
     def _code(self) -> Benchmark | type[Benchmark]:
@@ -95,12 +97,18 @@ class ReportCards:
         """Return which of its user's repeats a record is of; without repeats `repeat` is the
         benchmark's."""
         repeat = data.get("repeat")
-        return repeat if self.repeats > 1 and isinstance(repeat, int) else 1
+        if self.repeats > 1 and isinstance(repeat, int):
+            return repeat
+
+        return 1
 
     def name(self, data: JSON) -> str:
         """Return a record's user, with its repeat if there are several."""
         key = str(data["user_id"])
-        return key if self.repeats == 1 else f"{key} (repeat {self.repeat(data)})"
+        if self.repeats > 1:
+            key += f" (repeat {self.repeat(data)})"
+
+        return key
 
     def response_start(self, data: JSON) -> bytes:
         """Return how the lines of the responses of a record's user and repeat begin."""
@@ -120,7 +128,7 @@ class ReportCards:
             if blocks is not None:
                 blocks = reports.checked(blocks)
 
-        if blocks is None:
+        if blocks is None:  # the benchmark makes none
             blocks = self._plain(data, replies)
 
         shown = shown_blocks(blocks, posts=self.posts)
@@ -138,7 +146,10 @@ class ReportCards:
         texts = []
         for name in self._headline:
             value = values.get(name)
-            texts.append(self._units[name].text(value if _is_value(value) else None))
+            if not _is_value(value):
+                value = None
+
+            texts.append(self._units[name].text(value))
 
         return tuple(texts)
 
@@ -169,9 +180,11 @@ class ReportCards:
         texts = []
         for name, value in values.items():
             if name in self._units and _is_value(value):
-                texts.append(f"{name} {with_unit(self._units[name], value)}")
+                text = with_unit(self._units[name], value)
             else:
-                texts.append(f"{name} {plain(value)}")
+                text = plain(value)
+
+            texts.append(f"{name} {text}")
 
         return " · ".join(texts)
 
@@ -237,7 +250,8 @@ class ReportCards:
 def numbered(replies: Sequence[Completion]) -> Iterator[Block]:
     """Yield a user's replies as they came."""
     for number, completion in enumerate(replies, 1):
-        yield from quotes(completion, f"Reply {number}" if len(replies) > 1 else "Reply")
+        label = f"Reply {number}" if len(replies) > 1 else "Reply"
+        yield from quotes(completion, label)
 
 
 def failure(data: JSON) -> Iterator[Block]:

@@ -137,11 +137,13 @@ def _is_long(cell: str | Cell) -> bool:
 
 
 def _size(text: str) -> str:
-    """Return what is said of a quoted text's length while it is folded."""
+    """Return a note on a quoted text's length, which is shown while the text is folded."""
     if not text:
         return " (nothing)"
+    if len(text) > LONG_QUOTE:
+        return f" ({len(text):,} characters)"
 
-    return f" ({len(text):,} characters)" if len(text) > LONG_QUOTE else ""
+    return ""
 
 
 @cache

@@ -85,15 +85,11 @@ def write_page(
 
     page, cards, reader = _open(source, options)
     sample = reader.sample(source.seed, options.users)
-    examples = reader.examples(_invalid(source.report))
+    examples = reader.examples()
     wanted = set(map(cards.response_start, (*sample, *examples.values())))
     reader.find_replies(wanted, options.patient)
-    records = [Record(str(data["user_id"]), data) for data in sample]
-    together = made_of(
-        lambda shard: cards.together([record.data for record in shard]), records, NOT_SHOWN
-    )
     failures = _failures(source, cards, reader, examples)
-    page = replace(page, blocks=(*page.blocks, *failures, *together))
+    page = replace(page, blocks=(*page.blocks, *failures, *_together(cards, sample)))
     # The list of users comes on top of the page's other pieces: 4 KB for its frame.
     room = MAX_PAGE_BYTES - 4096 - sum(map(_size, html.pieces(page)))
     shown: list[html.UserCard] = []
@@ -105,16 +101,23 @@ def write_page(
             shown.append(card)
             room -= size
 
-    note = _note(
-        source,
-        cards,
-        reader,
-        options,
-        len(sample),
-    )
-    browser = html.Browser(source.report.user, cards.columns, shown, note) if shown else None
+    browser = None
+    if shown:
+        note = _note(source, cards, reader, options, len(sample))
+        browser = html.Browser(source.report.user, cards.columns, shown, note)
 
     return _write(html.pieces(page, browser=browser), path, source.files.report("html"))
+
+
+def _together(cards: ReportCards, sample: Sequence[JSON]) -> tuple[Block, ...]:
+    """Return what the sampled users show together. Raise `BadInput` with the user of a malformed
+    record."""
+    records = [Record(str(data["user_id"]), data) for data in sample]
+
+    def blocks(shard: Sequence[Record]) -> tuple[Block, ...]:
+        return cards.together([record.data for record in shard])
+
+    return made_of(blocks, records, NOT_SHOWN)
 
 
 def write_all(
@@ -155,13 +158,14 @@ def _write(
     """Write a page to a path, else to its `default` in the run's folder; return it. Raise
     `MachineError`, also if that folder is a link to elsewhere."""
     if path is None:
-        check_folder(default.parent)
+        path = default
+        check_folder(path.parent)
 
-    with replacing(path or default, shared=True) as file:
+    with replacing(path, shared=True) as file:
         for piece in pieces:
             file.write(piece.encode("utf-8", "replace"))
 
-    return path or default
+    return path
 
 
 def _open(source: Reported, options: PageOptions) -> tuple[Page, ReportCards, _RunReader]:
@@ -268,8 +272,9 @@ def _failures(
     elif not _invalid(report):
         yield Paragraph("There are none.")
 
+    invalid = report.diagnostics.invalid
     for name in _invalid(report):
-        yield Paragraph(f"Invalid answers of the kind {name}: {report.diagnostics.invalid[name]}.")
+        yield Paragraph(f"Invalid answers of the kind {name}: {invalid[name]}.")
         text = reader.example(cards, examples[name], name) if name in examples else None
         if text is None:
             continue
@@ -278,7 +283,7 @@ def _failures(
 
         yield Quote(f"An example of {name}", text, open=True)
 
-    yield from _more_kinds(len(report.diagnostics.invalid), "invalid answers")
+    yield from _more_kinds(len(invalid), "invalid answers")
 
 
 def _failure_rows(path: Path) -> list[tuple[str, str, str]]:
@@ -291,10 +296,11 @@ def _failure_rows(path: Path) -> list[tuple[str, str, str]]:
         counts[kind] += 1
         examples.setdefault(kind, str(line.get("detail"))[:MAX_EXAMPLE_CHARACTERS])
 
-    return [
-        (kind[:MAX_EXAMPLE_CHARACTERS], str(count), examples[kind])
-        for kind, count in counts.most_common()
-    ]
+    rows = []
+    for kind, count in counts.most_common():
+        rows.append((kind[:MAX_EXAMPLE_CHARACTERS], str(count), examples[kind]))
+
+    return rows
 
 
 def _more_kinds(kinds: int, what: str) -> Iterator[Block]:
@@ -325,11 +331,11 @@ class _RunReader:
     def all(self) -> Iterator[JSON]:
         return self._records(range(len(self)))
 
-    def examples(self, kinds: Sequence[str]) -> dict[str, JSON]:
+    def examples(self) -> dict[str, JSON]:
         """Return by kind the first record that has its mark."""
         records = {}
-        for kind in filter(self._marked.__contains__, kinds):
-            line = np.searchsorted(self._starts, self._marked[kind], side="right") - 1
+        for kind, position in self._marked.items():
+            line = np.searchsorted(self._starts, position, side="right") - 1
             for data in self._records([line]):
                 records[kind] = data
 
@@ -364,8 +370,10 @@ class _RunReader:
                 keys.append(hash(start))
                 offsets.append(line.offset)
 
-        order = np.argsort(np.frombuffer(keys, np.int64), kind="stable")
-        self._keys = np.frombuffer(keys, np.int64)[order]
+        all_keys = np.frombuffer(keys, np.int64)
+        # Stable: a user's replies stay in the order in which they came.
+        order = np.argsort(all_keys, kind="stable")
+        self._keys = all_keys[order]
         self._offsets = np.frombuffer(offsets, np.int64)[order]
 
     def replies(self, cards: ReportCards, record: JSON) -> list[Completion]:
@@ -378,8 +386,10 @@ class _RunReader:
         with _reading(self._source.files.responses) as file:
             for offset in self._offsets[first:end]:
                 data = _object_at(file, offset)
-                # Another user's line may have the same hash.
-                completion = completion_of(data) if data.get("user_id") == user else None
+                if data.get("user_id") != user:  # but with the same hash
+                    continue
+
+                completion = completion_of(data)
                 if completion is not None:
                     replies.append(completion)
 
@@ -404,7 +414,8 @@ class _RunReader:
 
     def _task(self, data: JSON) -> Task | None:
         """Return the task that a record was made of, None without tasks."""
-        index, benchmark = self._source.index, self._source.benchmark
+        index = self._source.index
+        benchmark = self._source.benchmark
         if index is None or benchmark is None:
             return None
 
@@ -440,8 +451,8 @@ def _scan(path: Path, marks: Mapping[str, bytes]) -> tuple[NDArray[np.int64], di
                 raise log.too_long(path, last_start)
 
             searched = tail + chunk
-            for kind, mark in marks.items():
-                position = -1 if kind in marked else searched.find(mark)
+            for kind in marks.keys() - marked.keys():
+                position = searched.find(marks[kind])
                 if position >= 0:
                     marked[kind] = offset - len(tail) + position
 

@@ -47,8 +47,11 @@ APPROXIMATE = (
 def covered(report: Report) -> str:
     """Return `38 of 40 users (INCOMPLETE), synthetic`, and with repeats how many plays of these
     users are scored."""
-    incomplete = "" if report.coverage.complete else " (INCOMPLETE)"
-    return ", ".join([_scored_users(report) + incomplete, *_marks(report)])
+    users = _scored_users(report)
+    if not report.coverage.complete:
+        users += " (INCOMPLETE)"
+
+    return ", ".join([users, *_marks(report)])
 
 
 def _marks(report: Report) -> Iterator[str]:
@@ -98,7 +101,8 @@ def in_brief(report: Report) -> dict[str, str]:
 def notes_on(figure: Figure) -> Iterator[str]:
     """Yield what a reader of a figure must know: the published one where it is another, the chance
     level, the bias."""
-    metric, published = figure.metric, figure.published.value
+    metric = figure.metric
+    published = figure.published.value
     if metric.text(published) != metric.text(figure.shown.value):
         yield f"as given {with_unit(metric, published)}"
     if figure.chance is not None:
@@ -132,31 +136,23 @@ def level(
     error: float | None,
 ) -> str:
     """Return a chance level as text, with the standard error of one that is drawn."""
-    return f"{metric.text(value)} ± {metric.text(error)}" if error else metric.text(value)
+    if error:
+        return f"{metric.text(value)} ± {metric.text(error)}"
+
+    return metric.text(value)
 
 
 def breaking(diagnostics: Diagnostics) -> str:
     """Return `990 of 990 answers break the rules of the task (more_tags 990)`; empty if none
     does."""
-    return _counted(
-        diagnostics.breaches or {},
-        diagnostics.answers,
-        "breaks",
-        "break",
-        "the rules of the task",
-    )
+    rules = "the rules of the task"
+    return _counted(diagnostics.breaches or {}, diagnostics.answers, "breaks", "break", rules)
 
 
 def sentence_on_invalid(invalid: Mapping[str, int], answers: int) -> str:
     """Return `12 of 100 answers are invalid (no_day 10, refusal 2)`, the most frequent kind first;
     empty if none is."""
-    return _counted(
-        invalid,
-        answers,
-        "is",
-        "are",
-        "invalid",
-    )
+    return _counted(invalid, answers, "is", "are", "invalid")
 
 
 def _invalid(report: Report) -> str:
@@ -201,10 +197,11 @@ def page(report: Report, *, posts: bool = False) -> Page:
 
 def _tiles(report: Report) -> Iterator[Tile]:
     for figure in report.figures:
-        metric, value = figure.metric, figure.shown
+        metric = figure.metric
+        value = figure.shown
         text = metric.text(value.value)
         if value.value is not None:
-            text = f"{text} {metric.shown_unit}"
+            text += f" {metric.shown_unit}"
 
         notes = list(notes_on(figure))
         if value.ci95:
@@ -212,7 +209,8 @@ def _tiles(report: Report) -> Iterator[Tile]:
 
         yield Tile(figure.name, text, "; ".join(notes))
 
-    coverage, user = report.coverage, report.user
+    coverage = report.coverage
+    user = report.user
     marks = "; ".join([f"of {coverage.expected_users}", *_marks(report)])
     yield Tile(f"{user}s scored", str(coverage.scored_users), marks)
     if report.cost and report.cost.money:
@@ -251,7 +249,10 @@ def blocks(report: Report, *, posts: bool = False) -> Iterator[Block]:
         yield Heading(f"More on {report.heading}", folded=True)
 
     for block in sections:
-        yield structs.replace(block, folded=True) if isinstance(block, Heading) else block
+        if isinstance(block, Heading):
+            block = structs.replace(block, folded=True)
+
+        yield block
 
 
 def text_blocks(report: Report) -> Iterator[Block]:
@@ -263,30 +264,32 @@ def text_blocks(report: Report) -> Iterator[Block]:
 
         yield block
 
-    yield Heading("The metrics")
-    ranked = report.ranked_metrics
-    yield _table(report, {name: value for name, value in shown(report).items() if name in ranked})
-    lower = [name for name in report.metrics if report.units[name].lower_is_better]
-    if lower:
-        yield Paragraph(f"Lower is better: {', '.join(lower)}.")
+    values = shown(report)
+    for name in values.keys() - report.ranked_metrics:
+        del values[name]
 
+    yield Heading("The metrics")
+    yield _table(report, values)
+    yield from _lower_is_better(report, report.metrics)
     yield from _repeats(report)
     yield from _diagnostics(report)
     yield from _intervals(report)
     yield from _about_run(report)
     yield from _usage(report)
-    yield from _first_and_verbatim(list(shown_blocks(report.sections, posts=False)))
+    yield from _first_and_verbatim(shown_blocks(report.sections, posts=False))
 
 
-def _first_and_verbatim(sections: Sequence[Block]) -> Iterator[Block]:
+def _first_and_verbatim(sections: Iterable[Block]) -> Iterator[Block]:
     """Yield the first section of a benchmark, and the texts that other programs read, below their
     headings."""
-    headings = [place for place, block in enumerate(sections) if isinstance(block, Heading)]
-    first_end = next((place for place in headings if place > 0), len(sections))
-    yield from sections[:first_end]
-    for place, block in enumerate(sections[first_end:], first_end):
-        if isinstance(block, Verbatim):
-            yield sections[max(heading for heading in headings if heading < place)]
+    heading: Block | None = None
+    for number, block in enumerate(sections):
+        if isinstance(block, Heading) and number:
+            heading = block
+        elif heading is None:
+            yield block
+        elif isinstance(block, Verbatim):
+            yield heading
             yield block
 
 
@@ -322,19 +325,21 @@ def _headline(report: Report) -> Iterator[Block]:
 
 def _coverage(report: Report) -> Iterator[Block]:
     """Yield who is scored, what failed and is invalid, what it cost, and who answered."""
-    coverage, user = report.coverage, report.user
+    user = report.user
     users = _scored_users(report)
     limits = _limits(report)
+    title = "Coverage: complete"
     drawn = ""
     if limits:
         run = report.run
+        title += f" (of {limits})"
         drawn = (
             f" This is {limits} of the {run['users_in_tasks']} {user}s in the tasks file, drawn"
             f" with seed {run['sample_seed']}."
         )
 
-    if coverage.complete:
-        yield Heading(f"Coverage: complete{limits and f' (of {limits})'}")
+    if report.coverage.complete:
+        yield Heading(title)
         yield Paragraph(f"{users} are scored.{drawn}")
     else:
         order = ""
@@ -357,7 +362,7 @@ def _coverage(report: Report) -> Iterator[Block]:
         yield Paragraph(f"{broken_rules}.")
 
     if report.cost:
-        *_, cost = usage.billed(report.cost, coverage.scored_users, user)
+        *_, cost = usage.billed(report.cost, report.coverage.scored_users, user)
         yield Paragraph(cost)
 
     if report.replies:
@@ -427,18 +432,10 @@ def _all_metrics(report: Report) -> Iterator[Block]:
 def _about_metrics(report: Report, values: Mapping[str, Value]) -> Iterator[Block]:
     """Yield the smallest differences that a comparison shows, which metrics are better if lower,
     and which are ranked by another."""
-    detectable, lower_is_better, ranked_by_others = [], [], []
+    detectable = []
     for name, difference in report.detectable.items():
         metric = report.units[name]
         detectable.append(f"{name} {metric.text(difference)} {metric.difference_unit}")
-
-    for name in values:
-        if report.units[name].lower_is_better:
-            lower_is_better.append(name)
-
-    for name in report.values:
-        if report.units[name].ranked_by in values:
-            ranked_by_others.append(f"{name} by {report.units[name].ranked_by}")
 
     if detectable:
         yield Paragraph(
@@ -447,8 +444,12 @@ def _about_metrics(report: Report, values: Mapping[str, Value]) -> Iterator[Bloc
             f" one: {', '.join(detectable)}."
         )
 
-    if lower_is_better:
-        yield Paragraph(f"Lower is better: {', '.join(lower_is_better)}.")
+    yield from _lower_is_better(report, values)
+    ranked_by_others = []
+    for name in report.values:
+        ranked_by = report.units[name].ranked_by
+        if ranked_by in values:
+            ranked_by_others.append(f"{name} by {ranked_by}")
 
     if ranked_by_others:
         yield Paragraph(
@@ -457,14 +458,20 @@ def _about_metrics(report: Report, values: Mapping[str, Value]) -> Iterator[Bloc
         )
 
 
+def _lower_is_better(report: Report, names: Iterable[str]) -> Iterator[Block]:
+    lower = [name for name in names if report.units[name].lower_is_better]
+    if lower:
+        yield Paragraph(f"Lower is better: {', '.join(lower)}.")
+
+
 def shown(report: Report) -> dict[str, Value]:
     """Return the values without those that rank a metric and are equal to it."""
     values = dict(report.values)
-    for metric in report.units.values():
-        ranking_value = report.values.get(metric.ranked_by)
-        value = report.values.get(metric.name)
-        if ranking_value and value and ranking_value.value == value.value:
-            values.pop(metric.ranked_by, None)
+    for name, value in report.values.items():
+        ranked_by = report.units[name].ranked_by
+        ranking_value = report.values.get(ranked_by)
+        if ranking_value and ranking_value.value == value.value:
+            values.pop(ranked_by, None)
 
     return values
 
@@ -540,7 +547,10 @@ def _span(
     """Return an interval; a secondary metric of a benchmark with intervals of its own has none,
     whatever the users."""
     has_interval = report.intervals_over is not None or metric.name in report.metrics
-    return spanned(metric, value) if has_interval or value.ci95 else "n/a"
+    if has_interval or value.ci95:
+        return spanned(metric, value)
+
+    return "n/a"
 
 
 def _histogram(
@@ -549,13 +559,15 @@ def _histogram(
     user: str,
 ) -> Chart:
     low, high = (float(bound or 0.0) for bound in metric.bounds or (0.0, 1.0))
-    bins = len(counts)
-    edges = (low + (high - low) * number / bins for number in range(bins + 1))
+    edges = []
+    for number in range(len(counts) + 1):
+        edge = low + (high - low) * number / len(counts)
+        edges.append(metric.scale * edge)
 
     return Chart(
         "histogram",
         f"{metric.name} by {user}",
-        x=tuple(metric.scale * edge for edge in edges),
+        x=tuple(edges),
         x_label=f"{metric.name}, {metric.shown_unit}",
         y_label=f"{user}s",
         series=(Series(f"{user}s", tuple(counts)),),
@@ -606,8 +618,13 @@ def _repeats(report: Report) -> Iterator[Block]:
 def _component_row(name: str, component: Component) -> tuple[str, ...]:
     between = _without_rounding(component.between)
     within = _without_rounding(component.within)
-    shares = (component.removable, component.doubled) if between or within else (None, None)
-    return name, f"{between:.3g}", f"{within:.3g}", *map(_percent, shares)
+    removable = doubled = "n/a"
+    # Shares of rounding say nothing.
+    if between or within:
+        removable = _percent(component.removable)
+        doubled = _percent(component.doubled)
+
+    return name, f"{between:.3g}", f"{within:.3g}", removable, doubled
 
 
 def _without_rounding(variance: float) -> float:
@@ -644,8 +661,11 @@ def _intervals(report: Report) -> Iterator[Block]:
 def _about_run(report: Report) -> Iterator[Block]:
     """Yield prompt, settings and tasks; the latter only where the run's manifest is known."""
     run = report.run
-    maker = "this harness's" if registry.is_shipped(report.benchmark) else "the benchmark's"
-    prompt = f"{maker} own" if report.prompt == "own" else report.prompt
+    prompt = report.prompt
+    if prompt == "own":
+        is_shipped = registry.is_shipped(report.benchmark)
+        prompt = "this harness's own" if is_shipped else "the benchmark's own"
+
     yield Heading("What was run", folded=True)
     yield Paragraph(f"Prompt: {prompt} (prompt version {report.prompt_version}).")
     if run:

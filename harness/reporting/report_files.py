@@ -10,6 +10,7 @@ import numpy as np
 
 from harness.benchmarks import registry
 from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.records import ODD_SHAPE
 from harness.errors import BadInput, in_brief
 from harness.model import JSON
 from harness.scoring.reports import FORMAT, Diagnostics, Report, Scored, declared
@@ -61,15 +62,7 @@ def read(content: bytes) -> Report:
             report = msgspec.convert({**data, "format": FORMAT}, Report)
 
         _check_metrics(report)
-    except (
-        msgspec.MsgspecError,
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ):
+    except (*ODD_SHAPE, msgspec.MsgspecError, RecursionError):
         raise BadInput(NOT_A_REPORT) from None
 
     return report
@@ -112,16 +105,7 @@ def _upgraded(data: JSON) -> Report:
         return msgspec.structs.replace(report, sections=())
 
     no_rows = np.empty(0)
-    scored = Scored(
-        report.subset,
-        0,
-        {},
-        no_rows,
-        None,
-        None,
-        no_rows,
-        report,
-    )
+    scored = Scored(report.subset, 0, {}, no_rows, None, None, no_rows, report)
     sections = cls(folder=None).scoring.sections(scored)
 
     return msgspec.structs.replace(report, sections=tuple(sections))

@@ -26,7 +26,8 @@ def verdict(
 
     Where missing users could change it, it is only about the users that both have.
     """
-    name, users = figure.compared, plural(figure.users, "user")
+    name = figure.compared
+    users = plural(figure.users, "user")
     match figure.outcome:
         case "undefined":
             return f"{name} is not defined for any user that both have."
@@ -49,7 +50,10 @@ def verdict(
                 " neither way is better."
             )
 
-    better, worse = (a, b) if figure.outcome == "a_better" else (b, a)
+    better, worse = a, b
+    if figure.outcome == "b_better":
+        better, worse = b, a
+
     sentence = f"{better} is better than {worse} in {name} by {_evidence(figure, metric)}."
     if figure.missing_users in (None, "cannot_change"):
         return sentence
@@ -58,8 +62,11 @@ def verdict(
 
 
 def _too_few(figure: Difference, metric: Metric) -> str:
-    few = ", ".join(f"{subset} {untied}" for subset, untied in figure.few_untied.items())
-    where = f" ({few})" if few and figure.subsets > 1 else ""
+    where = ""
+    if figure.few_untied and figure.subsets > 1:
+        few = ", ".join(f"{subset} {untied}" for subset, untied in figure.few_untied.items())
+        where = f" ({few})"
+
     users = plural(figure.differing, "user")
 
     return (
@@ -81,12 +88,14 @@ def _evidence(
     p = figure.p_adjusted or 0.0
     sign = -1 if difference < 0 and not signed else 1
     margin = f"{metric.text(sign * difference, signed=signed)} {metric.difference_unit}"
-    bounds, decides = "no interval", ""
+    bounds = "no interval"
+    decides = ""
     if figure.ci95_simultaneous is not None:
         low, high = sorted(sign * end for end in figure.ci95_simultaneous)
         ends = " to ".join(metric.text(end, signed=signed or low < 0) for end in (low, high))
         bounds = f"95 % {'~' * figure.approximate}{ends}"
-        if (low * high > 0) != (p < SIGNIFICANT):
+        excludes_zero = low * high > 0
+        if excludes_zero != (p < SIGNIFICANT):
             decides = " (decides)"
 
     values = _values(figure, metric, swapped=not signed and figure.outcome == "b_better")
@@ -100,8 +109,11 @@ def _values(
     *,
     swapped: bool = False,
 ) -> str:
-    first, second = (figure.b, figure.a) if swapped else (figure.a, figure.b)
-    return f"{metric.text(first)} vs {metric.text(second)} {metric.shown_unit}"
+    values = [metric.text(figure.a), metric.text(figure.b)]
+    if swapped:
+        values.reverse()
+
+    return f"{' vs '.join(values)} {metric.shown_unit}"
 
 
 def p_text(p: float | None) -> str:
@@ -109,8 +121,10 @@ def p_text(p: float | None) -> str:
         return "n/a"
     if p < 0.001:
         return "< 0.001"
+    if p < 0.1:
+        return f"{p:.3f}"
 
-    return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+    return f"{p:.2f}"
 
 
 def reservations(
@@ -145,10 +159,11 @@ def _missing(
     missing: JSON,
 ) -> Iterator[str]:
     """Yield what the missing users could change, and what those that failed could."""
-    sides = filter(missing.get, "ab")
-    who = " and ".join(
-        f"{plural(missing[side], 'user')} missing from {names[side]}" for side in sides
-    )
+    by_side = []
+    for side in filter(missing.get, "ab"):
+        by_side.append(f"{plural(missing[side], 'user')} missing from {names[side]}")
+
+    who = " and ".join(by_side)
     if figure.missing_users == "unknown":
         reason = "is not a mean over users" if missing["bounds"] is None else "has no bound"
         yield f"What the {who} could change is not known: {figure.compared} {reason}."
