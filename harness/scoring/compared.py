@@ -57,7 +57,7 @@ class Figures:
         for _ in range(PROBES):
             base = rng.uniform(1.0, 9.0, size=(1, columns))
             moved = self.values(base + np.eye(columns)) - self.values(base)
-            used |= (np.abs(np.nan_to_num(moved, nan=1.0)) > 0).T
+            used |= (moved != 0).T  # undefined counts as moved
 
         return used
 
@@ -91,11 +91,11 @@ class Figures:
             return rows, rows
 
         count = len(self.names)
-        given = expanded(self.benchmark, rows[:, :count])
+        published = expanded(self.benchmark, rows[:, :count])
         if rows.shape[1] == count:
-            return given, given
+            return published, published
 
-        return expanded(self.benchmark, rows[:, count:]), given
+        return expanded(self.benchmark, rows[:, count:]), published
 
     def outcomes(self, records: Sequence[Record]) -> list[Counter[str]]:
         read = self.benchmark.records.outcomes
@@ -110,7 +110,7 @@ class Figures:
 
         return figures[:, self._ranking(figures.shape[1])]
 
-    def given(self, totals: Array) -> Array:
+    def published(self, totals: Array) -> Array:
         """Return the metrics as given, of such totals."""
         return figures_of(self.benchmark, totals)[:, : len(self.names)]
 

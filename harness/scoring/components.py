@@ -29,7 +29,8 @@ class Components:
     def error(self, factor: float = 1.0) -> float:
         """Return the standard error of the mean over users with `factor` times as many answers;
         infinity is allowed."""
-        return math.sqrt((self.between + self.within / (self.repeats * factor)) / self.number)
+        of_user = self.between + self.within / (self.repeats * factor)
+        return math.sqrt(of_user / self.number)
 
     @property
     def share(self) -> float | None:
@@ -50,14 +51,19 @@ def components(values: Array, users: NDArray[np.int_]) -> Components | None:
     defined = ~np.isnan(values)
     values = values[defined]
     _, user, answers = np.unique(users[defined], return_inverse=True, return_counts=True)
-    total, number = len(values), len(answers)
+    total = len(values)
+    number = len(answers)
     if number < 2 or total == number:
         return None
 
+    # The names of docs/statistics.md, "Repeats".
     means = np.bincount(user, values) / answers
-    within = float(((values - means[user]) ** 2).sum()) / (total - number)
-    between = float((answers * (means - values.mean()) ** 2).sum()) / (number - 1)
-    typical = (total - float((answers**2).sum()) / total) / (number - 1)
+    squares_within = (values - means[user]) ** 2
+    squares_among = answers * (means - values.mean()) ** 2
+    within = float(squares_within.sum()) / (total - number)
+    among = float(squares_among.sum()) / (number - 1)
+    n_0 = (total - float((answers**2).sum()) / total) / (number - 1)
+    between = max(0.0, (among - within) / n_0)
     repeats = number / float((1 / answers).sum())
 
-    return Components(max(0.0, (between - within) / typical), within, number, repeats)
+    return Components(between, within, number, repeats)

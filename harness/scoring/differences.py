@@ -59,9 +59,9 @@ little memory."""
 )
 class Side:
     """One run on one subset. `tasks` is the content hash of each user's task, in the order of the
-    rows of `contributions` (users x K) and of `given`, the contributions to the metrics as given,
-    which others are compared in place of. `outcomes` has, in the same order, how many of a user's
-    answers ended how.
+    rows of `contributions` (users x K) and of `published`, the contributions to the metrics as
+    given, which others are compared in place of. `outcomes` has, in the same order, how many of a
+    user's answers ended how.
 
     `failed` has the hash of each user with a failure and no score. `expected` is the number of
     users that the run selected, None where nobody knows. `unsound` lines of the results file are
@@ -72,7 +72,7 @@ class Side:
     subset: str
     tasks: Mapping[str, str]
     contributions: Array
-    given: Array
+    published: Array
     outcomes: Sequence[Outcomes]
     failed: Mapping[str, str]
     expected: int | None = None
@@ -80,18 +80,24 @@ class Side:
 
     def places(self, users: Sequence[str]) -> NDArray[np.intp]:
         """Return the rows of these users."""
-        row = {user: row for row, user in enumerate(self.tasks)}
-        return np.array([row[user] for user in users], dtype=np.intp)
+        rows = dict(zip(self.tasks, range(len(self.tasks)), strict=True))
+        return np.array(list(map(rows.__getitem__, users)), dtype=np.intp)
 
-    def absent(self, other: Side) -> Absent:
+    def absent(self, counterpart: Side) -> Absent:
         """Return the users of another run that this one was to play and has no score of."""
-        users = [user for user in other.tasks if user not in self.tasks]
-        failed = [user for user in users if self.failed.get(user) == other.tasks[user]]
-        missing = len(users) if self.expected is None else self.expected - len(self.tasks)
-        if missing <= len(failed):  # the run's share did not select the others
-            users = failed
+        users = []
+        failed = []
+        for user, task in counterpart.tasks.items():
+            if user not in self.tasks:
+                users.append(user)
+                if self.failed.get(user) == task:
+                    failed.append(user)
 
-        return Absent(other.contributions[other.places(users)], np.isin(users, failed))
+        if self.expected is not None and self.expected - len(self.tasks) <= len(failed):
+            users = failed  # the run's share did not select the others
+
+        known = counterpart.contributions[counterpart.places(users)]
+        return Absent(known, np.isin(users, failed))
 
 
 def common(a: Side, b: Side) -> tuple[str, ...]:
@@ -150,20 +156,20 @@ class Difference(Struct, frozen=True, kw_only=True):
     eq=False,
 )
 class Stratum:
-    """Both runs on one subset: rows of `pair`, `parts` (NaN where undefined) and `same` are those
+    """Both runs on one subset: rows of `pair`, `effects` (NaN where undefined) and `same` are those
     of `users`.
 
-    `values` are the figures of both sides (2 x M), `given` their metrics as given, and `moments`
-    those of each figure's parts. `variances` are those of the differences, for studentised tests.
-    `report` is one with chance levels.
+    `values` are the figures of both sides (2 x M), `published` their metrics as given, and
+    `moments` those of each figure's effects: users' parts in the difference. `variances` are those
+    of the differences, for studentised tests. `report` is one with chance levels.
     """
 
     subset: str
     users: tuple[str, ...]
     pair: paired.Pair
     values: Array
-    given: Array
-    parts: Array
+    published: Array
+    effects: Array
     moments: tuple[Moments, ...]
     same: paired.Mask
     variances: Array | None
@@ -183,15 +189,15 @@ class Stratum:
         rows_a = a.places(users)
         rows_b = b.places(users)
         pair = paired.Pair(*figures.on_both(a.contributions[rows_a], b.contributions[rows_b]))
+        published = paired.Pair(a.published[rows_a], b.published[rows_b])
         values = np.stack(pair.figures(figures.values))
-        given = np.stack(paired.Pair(a.given[rows_a], b.given[rows_b]).figures(figures.given))
         has = counted_mask(figures.benchmark, pair.a) | counted_mask(figures.benchmark, pair.b)
-        parts = paired.effects(pair, figures.values, has)
-        moments_of_figures = tuple(map(moments, parts.T))
+        effects = paired.effects(pair, figures.values, has)
+        moments_of_figures = tuple(map(moments, effects.T))
         # Which side a user favours on whom everything depends is unknown.
-        parts = np.where(np.isinf(parts), np.nan, parts)
+        effects = np.where(np.isinf(effects), np.nan, effects)
         sizes = np.maximum(1.0, np.nan_to_num(np.abs(values)).max(axis=0))
-        is_rounding = np.abs(parts) < paired.ROUNDING * sizes
+        is_rounding = np.abs(effects) < paired.ROUNDING * sizes
         same = paired.alike(pair, figures.uses(pair.a.shape[1])) | is_rounding
         # Swapping a user's sides leaves the squares of differences, so a test of means is
         # studentised as it is.
@@ -200,21 +206,19 @@ class Stratum:
             unswapped = np.zeros((1, len(users)))
             variances = paired.variance(pair, unswapped, figures.values)[0]
 
-        incomplete = IncompleteStratum(pair, a.absent(b), b.absent(a))
-
         return cls(
-            a.subset,
-            users,
-            pair,
-            values,
-            given,
-            parts,
-            moments_of_figures,
-            same,
-            variances,
-            incomplete,
-            figures,
-            report,
+            subset=a.subset,
+            users=users,
+            pair=pair,
+            values=values,
+            published=np.stack(published.figures(figures.published)),
+            effects=effects,
+            moments=moments_of_figures,
+            same=same,
+            variances=variances,
+            incomplete=IncompleteStratum(pair, a.absent(b), b.absent(a)),
+            figures=figures,
+            report=report,
         )
 
     def columns(self, places: Places) -> paired.Columns:
@@ -246,13 +250,15 @@ class Test:
         return [stratum.moments[self.column] for stratum in self.strata]
 
     def errors(self, places: Places) -> Array:
-        """Return what each user of all pairs adds to the error of the difference."""
+        """Return what each user of all pairs adds to the error of the difference: the terms of T in
+        docs/statistics.md, "Simultaneous intervals"."""
         errors = np.zeros(len(places))
         for stratum in self.strata:
-            parts = stratum.parts[:, self.column]
-            has_part = ~np.isnan(parts)
-            deviations = parts[has_part] - parts[has_part].mean()
-            errors[stratum.columns(places)[has_part]] = deviations / has_part.sum()
+            effects = stratum.effects[:, self.column]
+            is_defined = ~np.isnan(effects)
+            effects = effects[is_defined]
+            users = stratum.columns(places)[is_defined]
+            errors[users] = (effects - effects.mean()) / len(effects)
 
         return errors
 
@@ -268,13 +274,15 @@ def compared(pairs: Sequence[Sequence[Stratum]], resamples: int) -> list[list[Di
     tests = [_tests(strata, places, resamples) for strata in pairs]
     primary = [test for test in chain.from_iterable(tests) if not test.figure.exploratory]
     concluded = iter(_concluded(primary, places, resamples))
-    figures = []
-    for tests_of_pair in tests:
-        figures.append(
-            [test.figure if test.figure.exploratory else next(concluded) for test in tests_of_pair]
-        )
+    all_figures = []
+    for pair_tests in tests:
+        figures = []
+        for test in pair_tests:
+            figures.append(test.figure if test.figure.exploratory else next(concluded))
 
-    return figures
+        all_figures.append(figures)
+
+    return all_figures
 
 
 def worse_than_best(
@@ -291,15 +299,7 @@ def worse_than_best(
     tests = []
     for strata in pairs:
         swaps = _swaps(strata, places, permutations)
-        tests.append(
-            _test(
-                ALL,
-                strata,
-                strata,
-                swaps,
-                column,
-            )
-        )
+        tests.append(_test(ALL, strata, strata, swaps, column))
 
     return [outcome(figure, figures.metrics[metric]) == "a_better" for figure in _adjusted(tests)]
 
@@ -355,16 +355,7 @@ def _tests(
     for subset, group in groups.items():
         for column, name in enumerate(figures.names):
             is_primary = subset == last_subset and name in figures.main
-            tests.append(
-                _test(
-                    subset,
-                    group,
-                    strata,
-                    swaps,
-                    column,
-                    primary=is_primary,
-                )
-            )
+            tests.append(_test(subset, group, strata, swaps, column, primary=is_primary))
 
     return tests
 
@@ -384,31 +375,29 @@ def _test(
     metric = figures.benchmark.metrics[column]
     defined = [stratum for stratum in group if not np.isnan(stratum.values[:, column]).any()]
     values = np.array([stratum.values[:, column] for stratum in defined]).reshape(-1, 2)
-    given = np.array([stratum.given[:, column] for stratum in defined]).reshape(-1, 2)
-    moments_of_strata = [stratum.moments[column] for stratum in defined]
-    is_given = np.allclose(given, values, rtol=0, atol=paired.ROUNDING)
-    observed, swapped = math.nan, np.empty(0)
+    published = np.array([stratum.published[:, column] for stratum in defined]).reshape(-1, 2)
+    compared_by = metric.name
+    as_given = None
+    if not np.allclose(published, values, rtol=0, atol=paired.ROUNDING):
+        compared_by = metric.ranked_by
+        as_given = dict(zip("ab", map(number, published.mean(axis=0)), strict=True))
+
+    observed = math.nan
+    swapped = np.empty(0)
     difference = _mean(values[:, 0] - values[:, 1])
     if difference is not None:
         positions = list(map(strata.index, defined))
-        observed, swapped = _scaled(
-            difference,
-            values,
-            defined,
-            positions,
-            swaps,
-            column,
-        )
+        observed, swapped = _scaled(difference, values, defined, positions, swaps, column)
 
     better, equal, worse = _agreement(defined, metric, column)
     chance, chance_error = _chance(defined, metric.name)
+    strata_moments = [stratum.moments[column] for stratum in defined]
     few_untied = {}
-    for stratum in defined:
-        untied = stratum.moments[column].untied
-        if untied < MIN_UNTIED:
-            few_untied[stratum.subset] = untied
+    for stratum, stratum_moments in zip(defined, strata_moments, strict=True):
+        if stratum_moments.untied < MIN_UNTIED:
+            few_untied[stratum.subset] = stratum_moments.untied
 
-    users = [stratum_moments.users for stratum_moments in moments_of_strata]
+    users = [stratum_moments.users for stratum_moments in strata_moments]
     missing = None
     if primary:
         missing = sensitivity([stratum.incomplete for stratum in defined], figures, metric)
@@ -425,29 +414,21 @@ def _test(
         subsets=len(defined),
         metric=metric.name,
         lower_is_better=metric.lower_is_better,
-        compared=metric.name if is_given else metric.ranked_by,
-        given=None if is_given else dict(zip("ab", map(number, given.mean(axis=0)), strict=True)),
+        compared=compared_by,
+        given=as_given,
         exploratory=not primary,
         users=sum(users),
         few_untied=few_untied,
-        ci95=interval(difference, moments_of_strata),
-        approximate=bool(defined) and is_approximate(moments_of_strata),
+        ci95=interval(difference, strata_moments),
+        approximate=bool(defined) and is_approximate(strata_moments),
         p=paired.p_value(swapped, observed, swaps.is_complete),
-        standard_error=standard_error(moments_of_strata) if min(users, default=0) > 1 else None,
+        standard_error=standard_error(strata_moments) if min(users, default=0) > 1 else None,
         missing=missing,
         chance=chance,
         chance_error=chance_error,
     )
 
-    return Test(
-        figure,
-        metric,
-        column,
-        defined,
-        observed,
-        swapped,
-        swaps.is_complete,
-    )
+    return Test(figure, metric, column, defined, observed, swapped, swaps.is_complete)
 
 
 def _scaled(
@@ -459,17 +440,19 @@ def _scaled(
     column: int,
 ) -> tuple[float, Array]:
     """Return a mean difference over strata and those under swaps, in units that compare with other
-    figures."""
+    figures. What is no mean is studentised (Janssen 1997; Chung & Romano 2013)."""
     size = float(np.abs(values).max(initial=1.0))
     swapped = swaps.differences[places, :, column].mean(axis=0) / size
     if swaps.variances is None:
         return difference / size, swapped
 
     scale = size * len(strata)
-    variance = np.sum(
-        [stratum.variances[column] for stratum in strata if stratum.variances is not None]
-    )
-    error = float(_root(variance)) / scale
+    variances = []
+    for stratum in strata:
+        if stratum.variances is not None:
+            variances.append(stratum.variances[column])
+
+    error = float(_root(np.sum(variances))) / scale
     errors = _root(swaps.variances[places, :, column].sum(axis=0)) / scale
 
     return difference / size / error, swapped / errors
@@ -490,29 +473,34 @@ def _agreement(
     """Return on how many users A is better, equal, worse."""
     higher = equal = lower = 0
     for stratum in strata:
-        parts = stratum.parts[:, column]
+        effects = stratum.effects[:, column]
         same = stratum.same[:, column]
-        higher += int((~same & (parts > 0)).sum())
-        equal += int((same & ~np.isnan(parts)).sum())
-        lower += int((~same & (parts < 0)).sum())
+        higher += int((~same & (effects > 0)).sum())
+        equal += int((same & ~np.isnan(effects)).sum())
+        lower += int((~same & (effects < 0)).sum())
 
-    return (lower, equal, higher) if metric.lower_is_better else (higher, equal, lower)
+    if metric.lower_is_better:
+        return lower, equal, higher
+
+    return higher, equal, lower
 
 
 def _chance(strata: Sequence[Stratum], name: str) -> tuple[float | None, float | None]:
     """Return the mean over strata of their chance levels and its standard error; None where one has
     no level."""
-    reports = [stratum.report for stratum in strata]
-    if not all(reports):
+    levels = []
+    errors = []
+    for stratum in strata:
+        if stratum.report is None or name not in stratum.report.chance:
+            return None, None
+
+        levels.append(stratum.report.chance[name])
+        errors.append(stratum.report.chance_error.get(name, 0.0))
+
+    if not levels:
         return None, None
 
-    level = _mean([report.chance.get(name, math.nan) for report in reports if report])
-    if level is None:
-        return None, None
-
-    errors = [report.chance_error.get(name, 0.0) for report in reports if report]
-
-    return level, math.hypot(*errors) / len(errors)
+    return _mean(levels), math.hypot(*errors) / len(errors)
 
 
 def _adjusted(tests: Sequence[Test]) -> list[Difference]:
@@ -581,17 +569,20 @@ def non_inferiority(
     margin: float,
 ) -> NonInferiority:
     """Return the answer for a primary figure over some strata, in whose parts it has a column."""
-    moments_of_strata = []
+    strata_moments = []
     for stratum in strata:
         if stratum.subset not in figure.undefined_on:
-            moments_of_strata.append(stratum.moments[column])
+            strata_moments.append(stratum.moments[column])
 
-    bounds = interval(figure.difference, moments_of_strata, level=0.9)
+    # Each end of a 90 % interval is a one-sided 95 % bound.
+    bounds = interval(figure.difference, strata_moments, level=0.9)
     answer: Literal["not_worse", "worse", "unknown"] = "unknown"
     if figure.outcome == "same" and figure.users >= FEWEST:
         answer = "not_worse"
     elif bounds is not None and not figure.approximate:
-        low, high = (-bounds[1], -bounds[0]) if figure.lower_is_better else bounds
+        low, high = bounds
+        if figure.lower_is_better:
+            low, high = -high, -low
         if low >= -margin:
             answer = "not_worse"
         elif high < -margin:
@@ -616,9 +607,11 @@ def outcome(figure: Difference, metric: Metric) -> Outcome:
         if metric.unranked:
             return "differs"
 
-        return "a_better" if (figure.difference > 0) != figure.lower_is_better else "b_better"
+        is_higher = figure.difference > 0
+        return "a_better" if is_higher != figure.lower_is_better else "b_better"
 
-    if (figure.family or 1) * 2.0 ** (1 - figure.differing) >= SIGNIFICANT:
+    smallest_p = (figure.family or 1) * 2.0 ** (1 - figure.differing)
+    if smallest_p >= SIGNIFICANT:
         return "too_few"
 
     return "no_difference"
@@ -626,12 +619,12 @@ def outcome(figure: Difference, metric: Metric) -> Outcome:
 
 def change(figure: Difference) -> Change | None:
     """Return what missing users could change; None if there are none, or nothing is shown that
-    could change."""
+    could change. Source: Manski 1989; Horowitz & Manski 2000."""
     if figure.missing is None or figure.difference is None:
         return None
 
-    sign = 1 if figure.difference > 0 else -1
-    place = 0 if sign > 0 else 1
+    # Of the two bounds, the one that is nearer to the other sign.
+    sign, place = (1, 0) if figure.difference > 0 else (-1, 1)
     bounds = figure.missing["bounds"]
     if bounds is None or bounds[place] is None:
         return "unknown"
@@ -639,8 +632,10 @@ def change(figure: Difference) -> Change | None:
         return "could_reverse"
 
     end = figure.missing["bounds_ci95"][place]
+    if end is None or sign * end <= 0:
+        return "could_undo"
 
-    return "could_undo" if end is None or sign * end <= 0 else "cannot_change"
+    return "cannot_change"
 
 
 def most_different(strata: Sequence[Stratum]) -> list[JSON]:
@@ -649,13 +644,15 @@ def most_different(strata: Sequence[Stratum]) -> list[JSON]:
     users: list[JSON] = []
     for stratum in strata:
         column = stratum.figures.names.index(stratum.figures.main[-1])
-        parts = np.where(stratum.same[:, column], np.nan, stratum.parts[:, column])
-        largest = np.argsort(-np.abs(parts), kind="stable")[:MOST_DIFFERENT]
+        effects = np.where(stratum.same[:, column], np.nan, stratum.effects[:, column])
+        largest = np.argsort(-np.abs(effects), kind="stable")[:MOST_DIFFERENT]
         for row in largest.tolist():
-            difference = float(parts[row])
-            if not math.isnan(difference):
-                user = {"subset": stratum.subset, "user_id": stratum.users[row]}
-                users.append({**user, "difference": difference})
+            difference = float(effects[row])
+            if math.isnan(difference):  # NaN is sorted last
+                break
+
+            user = stratum.users[row]
+            users.append({"subset": stratum.subset, "user_id": user, "difference": difference})
 
     return sorted(users, key=lambda user: -abs(user["difference"]))
 

@@ -91,33 +91,24 @@ def parts(
     return counted_pulls
 
 
-def moments(part: Array) -> Moments:
+def moments(column: Array) -> Moments:
     """Return the moments of one figure's parts; undefined ones are left out, and with an infinite
     one all are tied."""
-    values = np.sort(part[~np.isnan(part)])  # sums are the same in every order of users
+    values = np.sort(column[~np.isnan(column)])  # sums are the same in every order of users
     users = len(values)
-    if not users or np.isinf(values[-1]):
-        return Moments(
-            users,
-            0,
-            math.inf if users else 0.0,
-            0.0,
-            1.0,
-        )
+    if not users:
+        return Moments(0, 0, 0.0, 0.0, 1.0)
+    if np.isinf(values[-1]):
+        return Moments(users, 0, math.inf, 0.0, 1.0)
 
+    # Tied users are a run of values without a gap.
     tolerance = ROUNDING * max(1.0, float(np.abs(values).max()))
     ends = np.append(np.flatnonzero(np.diff(values) > tolerance), users - 1)
     most_common = int(np.diff(ends, prepend=-1).max())
     deviations = values - values.mean()
     second, third, fourth = (float((deviations**power).sum()) for power in (2, 3, 4))
 
-    return moments_of_sums(
-        users,
-        users - most_common,
-        second,
-        third,
-        fourth,
-    )
+    return moments_of_sums(users, users - most_common, second, third, fourth)
 
 
 def moments_of_sums(
@@ -128,14 +119,13 @@ def moments_of_sums(
     fourth: float,
 ) -> Moments:
     """Return the moments of parts from the sums of the second to fourth powers of their deviations
-    from the mean."""
-    return Moments(
-        users,
-        untied,
-        second / max(1, users - 1),
-        third * users / max(1, (users - 1) * (users - 2)),
-        users * fourth / second**2 if second**2 else 1.0,
-    )
+    from the mean: s^2, k_3 and kappa of docs/statistics.md, "Means"."""
+    variance = second / max(1, users - 1)
+    third_moment = third * users / max(1, (users - 1) * (users - 2))
+    # The square of a tiny number is 0.
+    kurtosis = users * fourth / second**2 if second**2 else 1.0
+
+    return Moments(users, untied, variance, third_moment, kurtosis)
 
 
 def interval(
@@ -148,7 +138,7 @@ def interval(
     same; 95 % by default.
 
     It is cut to the bounds of the figure. None if the figure is undefined, there are too few users,
-    or all are alike.
+    or all are alike. Source: Hall 1992; docs/statistics.md, "Means" and "Means over platforms".
     """
     if figure is None or math.isnan(figure) or not strata:
         return None
@@ -171,10 +161,10 @@ def interval(
     # With so much skewness the root's argument is STEEPEST.
     max_skewness = 3 * (math.sqrt(reach**2 + 2 * (1 - STEEPEST) / 3) - reach)
     untied = _untied(strata)
-    believed = skewness * float(untied / (untied + SHRINKAGE))
-    believed = min(max_skewness, max(-max_skewness, believed))
-    start = figure - error * _unskewed(reach, believed)
-    end = figure - error * _unskewed(-reach, believed)
+    skewness *= float(untied / (untied + SHRINKAGE))
+    skewness = min(max_skewness, max(-max_skewness, skewness))
+    start = figure - error * _unskewed(reach, skewness)
+    end = figure - error * _unskewed(-reach, skewness)
     low, high = bounds or (None, None)
     if low is not None:
         start = max(low, start)
@@ -236,6 +226,7 @@ def _peak(freedom: float) -> float:
     if half < 150:  # a gamma function of 171 or more is no float
         return math.gamma(half + 0.5) / math.gamma(half) / math.sqrt(math.pi * freedom)
 
+    # Of the gamma functions' ratio the asymptotic series.
     series = (
         1 - 1 / (8 * half) + 1 / (128 * half**2) + 5 / (1024 * half**3) - 21 / (32768 * half**4)
     )
@@ -245,7 +236,8 @@ def _peak(freedom: float) -> float:
 
 def _untied(strata: Sequence[Moments]) -> int | Fraction:
     """Return how many untied users the mean over strata is as good as: few if one of the strata has
-    few users, since that one decides, and all of them if the strata are of one size."""
+    few users, since that one decides, and all of them if the strata are of one size: m of
+    docs/statistics.md, "Means over platforms"."""
     if len(strata) == 1:
         return strata[0].untied
 
@@ -265,23 +257,26 @@ def _shape(strata: Sequence[Moments]) -> tuple[float, float]:
     the share of it that goes with the error of the mean: 1 for two values, 0 for symmetric ones.
     Hall's transformation takes that share out, and the rest costs degrees of freedom: three times
     as many as by Satterthwaite's formula, since samples with long tails rarely show all of them.
-    Where little is linked, the skewness is mostly chance.
+    Where little is linked, the skewness is mostly chance. Source: Welch 1947; Satterthwaite 1946;
+    docs/statistics.md, "Means over platforms".
     """
     shares = [(stratum.variance / stratum.users, stratum) for stratum in strata]
     variance = sum(share for share, _ in shares)
     third = sum(stratum.third / stratum.users**2 for stratum in strata)
-    welch = variance**2 / sum(share**2 / (stratum.users - 1) for share, stratum in shares)
+    welch_divisor = sum(share**2 / (stratum.users - 1) for share, stratum in shares)
     noise = sum(share**2 * (stratum.kurtosis - 1) / stratum.users for share, stratum in shares)
     linked = min(1.0, third**2 / (variance * noise)) if noise > 0 else 1.0
     free = 1.5 * noise * (1 - linked)
-    freedom = welch if free * welch <= variance**2 else variance**2 / free
+    freedom = variance**2 / max(welch_divisor, free)
+    skewness = third / variance**1.5
 
-    return freedom, third / variance**1.5 * min(1.0, 2 * linked) ** 2
+    return freedom, skewness * min(1.0, 2 * linked) ** 2
 
 
 def standard_error(strata: Sequence[Moments]) -> float:
-    """Return that of the mean over strata."""
-    return math.sqrt(sum(stratum.variance / stratum.users for stratum in strata)) / len(strata)
+    """Return that of the mean over strata (Davison & Hinkley 1997, section 3.2)."""
+    variance = sum(stratum.variance / stratum.users for stratum in strata)
+    return math.sqrt(variance) / len(strata)
 
 
 def _unskewed(quantile: float, skewness: float) -> float:
@@ -302,4 +297,5 @@ def detectable(interval: tuple[float, float], users: int) -> float:
 
     Every report has it, so that it does without scipy.special, as `student` does.
     """
-    return math.sqrt(2) * (interval[1] - interval[0]) / 2 / student(users - 1) * REACH
+    low, high = interval
+    return math.sqrt(2) * (high - low) / 2 / student(users - 1) * REACH

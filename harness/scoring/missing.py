@@ -1,8 +1,8 @@
 """What users that only one of two runs has could change: bounds, and failures at the worst value.
 
 Only figures that are means over users have them: a missing user then has one value between the
-metric's bounds. Users that neither run has are in none of it. Formulas and sources:
-docs/statistics.md.
+metric's bounds. Users that neither run has are in none of it. Sources: Manski 1989; Horowitz &
+Manski 2000; docs/statistics.md, "`compare`".
 """
 
 from __future__ import annotations
@@ -86,33 +86,16 @@ def sensitivity(
     if not is_mean:
         return {**users, "bounds": None, "bounds_ci95": None, "failed": None}
 
-    low, high = (np.nan if bound is None else bound for bound in metric.bounds or (None, None))
-    lowest, at_lowest = _filled(
-        strata,
-        figures,
-        column,
-        low,
-        high,
-    )
-    highest, at_highest = _filled(
-        strata,
-        figures,
-        column,
-        high,
-        low,
-    )
+    # Where a metric has no bound, that is NaN, and so is what comes of it.
+    low, high = np.array(metric.bounds or (None, None), dtype=np.float64)
+    lowest, at_lowest = _filled(strata, figures, column, low, high)
+    highest, at_highest = _filled(strata, figures, column, high, low)
     failed = None
     failures = [stratum.only_failed for stratum in strata]
     failed_users = _users(failures, column)
     if any(failed_users.values()):
         worst = high if metric.lower_is_better else low
-        difference, ends = _filled(
-            failures,
-            figures,
-            column,
-            worst,
-            worst,
-        )
+        difference, ends = _filled(failures, figures, column, worst, worst)
         failed = {**failed_users, "difference": difference, "ci95": ends}
 
     return {
@@ -155,7 +138,7 @@ def _filled(
 
     strata_moments = []
     for pair in pairs:
-        parts = effects(pair, figures.values, counted_mask(figures.benchmark, pair.a))
-        strata_moments.append(moments(parts[:, column]))
+        user_effects = effects(pair, figures.values, counted_mask(figures.benchmark, pair.a))
+        strata_moments.append(moments(user_effects[:, column]))
 
     return difference, interval(difference, strata_moments)

@@ -87,23 +87,26 @@ def swapped(
     If the users are so few that there are no more than `permutations` ways to swap them, all of
     these are taken. `columns` are the places of each stratum's users among the `among` users of
     several comparisons: with the same generator and number, a user's sides are swapped in all of
-    these together.
+    these together. Source: Fisher 1935, chapter 3; Pitman 1937.
     """
     is_complete = among < 63 and 2**among <= permutations
     sides = [(pair.a.sum(axis=0), pair.b.sum(axis=0), pair.b - pair.a) for pair in pairs]
-    differences, variances = [], []
+    differences = []
+    variances = []
     for flips in _flips(among, None if is_complete else permutations, rng):
-        of_strata, variances_of_strata = [], []
+        strata_differences = []
+        strata_variances = []
         for pair, (a, b, b_minus_a), users in zip(pairs, sides, columns, strict=True):
-            flips_of_users = np.take(flips, users, axis=1)
-            moved = product(flips_of_users, b_minus_a)
-            of_strata.append(values(a + moved) - values(b - moved))
+            user_flips = np.take(flips, users, axis=1)
+            # What a swap takes from one side, it gives to the other.
+            moved = product(user_flips, b_minus_a)
+            strata_differences.append(values(a + moved) - values(b - moved))
             if studentised:
-                variances_of_strata.append(variance(pair, flips_of_users, values))
+                strata_variances.append(variance(pair, user_flips, values))
 
-        differences.append(np.stack(of_strata))
+        differences.append(np.stack(strata_differences))
         if studentised:
-            variances.append(np.stack(variances_of_strata))
+            variances.append(np.stack(strata_variances))
 
     return Swapped(
         np.concatenate(differences, axis=1),
@@ -121,28 +124,29 @@ def variance(
 
     It is that of the grouped jackknife, of at most `JACKKNIFE_GROUPS` groups of users. Where a
     figure is undefined without a group, that group adds nothing: a test is as valid with any
-    estimate that is made of the swapped data alone.
+    estimate that is made of the swapped data alone. Source: Quenouille 1956; Janssen 1997; Chung &
+    Romano 2013.
     """
-    groups = np.array_split(np.arange(len(pair.a)), min(JACKKNIFE_GROUPS, len(pair.a)))
+    group_count = min(JACKKNIFE_GROUPS, len(pair.a))
+    groups = np.array_split(np.arange(len(pair.a)), group_count)
     sums_a = np.stack([pair.a[users].sum(axis=0) for users in groups])
     sums_b = np.stack([pair.b[users].sum(axis=0) for users in groups])
+    b_minus_a = pair.b - pair.a
     at_once = max(1, CELLS // max(1, sums_a.size))
     variances = []
     for rows in np.split(flips, range(at_once, len(flips), at_once)):
-        moved = np.stack(
-            [product(rows[:, users], (pair.b - pair.a)[users]) for users in groups], axis=1
-        )
-        parts_a = _group_parts(sums_a + moved, values)
-        parts_b = _group_parts(sums_b - moved, values)
-        pulls = np.nan_to_num(parts_a - parts_b)
-        deviations = pulls - pulls.mean(axis=1, keepdims=True)
+        moved = np.stack([product(rows[:, users], b_minus_a[users]) for users in groups], axis=1)
+        losses_a = _group_losses(sums_a + moved, values)
+        losses_b = _group_losses(sums_b - moved, values)
+        losses = np.nan_to_num(losses_a - losses_b)
+        deviations = losses - losses.mean(axis=1, keepdims=True)
         squares = (deviations**2).sum(axis=1)
-        variances.append(squares * len(groups) / max(1, len(groups) - 1))
+        variances.append(squares * group_count / max(1, group_count - 1))
 
     return np.concatenate(variances)
 
 
-def _group_parts(groups: Array, values: Figures) -> Array:
+def _group_losses(groups: Array, values: Figures) -> Array:
     """Return what figures lose without each group, of what groups add: rows x groups x K -> rows x
     groups x M."""
     totals = groups.sum(axis=1, keepdims=True)
@@ -178,13 +182,18 @@ def p_value(
     if undefined.
 
     `differences` is one figure's. Of all swaps it is their share; of some (1 + those) / (1 +
-    swaps), which counts the real one and is never 0.
+    swaps), which counts the real one and is never 0. Source: Phipson & Smyth 2010.
     """
     if math.isnan(observed) or not differences.size:
         return None
 
-    far = int((~(np.abs(differences) < abs(observed) - ROUNDING)).sum())
-    return far / len(differences) if is_complete else (1 + far) / (1 + len(differences))
+    # An undefined swap (NaN) counts as far.
+    is_near = np.abs(differences) < abs(observed) - ROUNDING
+    far = int((~is_near).sum())
+    if is_complete:
+        return far / len(differences)
+
+    return (1 + far) / (1 + len(differences))
 
 
 # Several figures at once
@@ -196,7 +205,7 @@ def max_t(
     is_complete: bool,
 ) -> list[float]:
     """Return the p-values of a family of F figures, adjusted for all of them: Westfall and Young's
-    step-down max-T.
+    step-down max-T (1993, algorithm 2.8).
 
     `differences` are those under the same swaps, swaps x F. Each is divided by its own spread under
     swaps, so that figures of any unit compare; the largest first, a figure is compared with the
@@ -205,32 +214,38 @@ def max_t(
     scale = np.sqrt(np.nanmean(differences**2, axis=0))
     scale = np.where(scale > ROUNDING, scale, 1.0)
     real = np.abs(observed) / scale
-    swaps = (np.where(np.isnan(differences), np.inf, np.abs(differences)) + ROUNDING) / scale
+    distances = np.where(np.isnan(differences), np.inf, np.abs(differences))
+    swaps = (distances + ROUNDING) / scale
     order = np.argsort(real, kind="stable")  # the smallest first
     largest = np.maximum.accumulate(swaps[:, order], axis=1)
     counts = (largest >= real[order]).sum(axis=0)
-    p_values = counts / len(swaps) if is_complete else (1 + counts) / (1 + len(swaps))
-    adjusted = np.empty(len(order))
-    adjusted[order] = np.maximum.accumulate(p_values[::-1])[::-1]
+    total = len(swaps)
+    if not is_complete:  # the real differences count as another swap
+        counts += 1
+        total += 1
 
-    return list(map(float, adjusted))
+    # Step-down: no p-value is below that of a larger figure.
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.maximum.accumulate((counts / total)[::-1])[::-1]
+
+    return adjusted.tolist()
 
 
 def simultaneous_level(
-    parts: Array,
+    effects: Array,
     rng: np.random.Generator,
     draws: int = RESAMPLES,
 ) -> float:
     """Return the level of each interval at which those of F figures hold all at once in 95 of 100
     cases.
 
-    `parts` is what each user adds to the errors of the F estimates, users x F: 0 on average, of the
-    same scale. In each draw every user's row is multiplied by one normal number, so that figures
-    keep their correlation; the critical value is the 95 % quantile of the largest of the F sums
-    (Gaussian multiplier bootstrap).
+    `effects` is what each user adds to the errors of the F estimates, users x F: 0 on average, of
+    the same scale. In each draw every user's row is multiplied by one normal number, so that
+    figures keep their correlation; the critical value is the 95 % quantile of the largest of the F
+    sums (Gaussian multiplier bootstrap). Source: Dudoit & van der Laan 2008, chapter 2.
     """
-    errors = np.sqrt((parts**2).sum(axis=0))
-    scaled = parts[:, errors > 0] / errors[errors > 0]
+    errors = np.sqrt((effects**2).sum(axis=0))
+    scaled = effects[:, errors > 0] / errors[errors > 0]
     users, figures = scaled.shape
     if figures < 2:
         return LEVEL
@@ -270,8 +285,9 @@ def effects(
 def alike(pair: Pair, uses: Mask) -> Mask:
     """Return whether a user adds the same to a figure on both sides, but for rounding: users x
     M."""
-    least = ROUNDING * np.maximum(1.0, np.abs(pair.a))
-    different = (np.abs(pair.a - pair.b) > least).astype(np.float64)
-    same: Mask = product(different, uses.T.astype(np.float64)) == 0
+    tolerance = ROUNDING * np.maximum(1.0, np.abs(pair.a))
+    differs = np.abs(pair.a - pair.b) > tolerance
+    # How many of a figure's sums differ: a product of floats is by far the fastest.
+    same: Mask = product(differs.astype(np.float64), uses.T.astype(np.float64)) == 0
 
     return same

@@ -88,17 +88,13 @@ class Component(Struct, frozen=True):
 
     @classmethod
     def of(cls, variances: Components) -> Component:
+        removable = doubled = None
         error = variances.error()
-        removable = 1 - variances.error(math.inf) / error if error else None
-        doubled = variances.error(2) / error if error else None
-        return cls(
-            variances.between,
-            variances.within,
-            error,
-            variances.share,
-            removable,
-            doubled,
-        )
+        if error:
+            removable = 1 - variances.error(math.inf) / error
+            doubled = variances.error(2) / error
+
+        return cls(variances.between, variances.within, error, variances.share, removable, doubled)
 
 
 class Repeats(Struct, frozen=True):
@@ -230,7 +226,11 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def units(self) -> dict[str, Metric]:
         """Return the declared metrics by name. Raise `ValueError` for one that cannot be."""
-        return {name: Metric(name, **structs.asdict(of)) for name, of in self.metric_units.items()}
+        metrics = {}
+        for name, unit in self.metric_units.items():
+            metrics[name] = Metric(name, **structs.asdict(unit))
+
+        return metrics
 
     @cached_property
     def values(self) -> dict[str, Value]:
@@ -239,8 +239,13 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def ranked_metrics(self) -> dict[str, Value]:
         """Return the metrics, each followed by the one that it is ranked by, if that is another."""
-        names = [name for metric in self.metrics for name in (metric, self.units[metric].ranked_by)]
-        return {name: self.values[name] for name in names if name in self.values}
+        ranked = {}
+        for metric in self.metrics:
+            for name in (metric, self.units[metric].ranked_by):
+                if name in self.values:
+                    ranked[name] = self.values[name]
+
+        return ranked
 
     def figure(self, name: str) -> Figure:
         """Return a figure by the name of its metric."""
@@ -272,13 +277,11 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
         """Return the share of the users in the tasks file that the run was limited to, other than
         by parts."""
         limit = self.run.get("limit")
-        if limit is None:
-            ratio: float = self.run.get("ratio", 1.0)
-            return ratio
+        share: float = self.run.get("ratio", 1.0)
+        if limit is not None:
+            users = self.run.get("users_in_tasks", self.coverage.expected_users)
+            share = min(1.0, limit / max(1, users))
 
-        users = self.run.get("users_in_tasks", self.coverage.expected_users)
-
-        share: float = min(1.0, limit / max(1, users))
         return share
 
     @property

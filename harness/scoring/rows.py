@@ -36,7 +36,8 @@ def raw_rows(
     if not records:
         return np.zeros((0, _columns(benchmark))), None
 
-    through = () if benchmark.origin else ODD_SHAPE  # what ships is right, and the record is odd
+    # The code that ships is right: an error in it is about an odd record.
+    through = () if benchmark.origin else ODD_SHAPE
     with guarded(benchmark, "statistics", *through):
         tallied = scoring.running if live else scoring.tallied
         numbers, tally = tallied([benchmark.records.completed(record.data) for record in records])
@@ -59,7 +60,8 @@ def raw_rows(
 def _columns(benchmark: Benchmark) -> int:
     """Return the columns of rows, where the benchmark's own code need not work without users."""
     with suppress(Exception):
-        return int(np.asarray(benchmark.scoring.tallied([])[0], dtype=np.float64).shape[1])
+        rows, _ = benchmark.scoring.tallied([])
+        return int(np.asarray(rows, dtype=np.float64).shape[1])
 
     return len(benchmark.metrics) * (1 if benchmark.scoring.is_mean else 2)
 
@@ -120,12 +122,12 @@ def figures_of(benchmark: Benchmark, totals: Array) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"), guarded(benchmark, "figures"):
         figures = np.asarray(benchmark.scoring.figures(totals), dtype=np.float64)
 
-    allowed = len(benchmark.metrics), len(metrics_of(benchmark))
+    with_secondary = len(metrics_of(benchmark))
     if benchmark.scoring.is_mean and figures.ndim == 2:
-        figures = figures[:, : allowed[1]]  # what follows is for sections
+        figures = figures[:, :with_secondary]  # what follows is for sections
 
-    if figures.ndim != 2 or len(figures) != len(totals) or figures.shape[1] not in allowed:
-        expected = len(totals), allowed[0]
+    expected = len(totals), len(benchmark.metrics)
+    if figures.shape not in (expected, (len(totals), with_secondary)):
         raise BenchmarkError(
             f"benchmark {benchmark.name}, figures: expected the shape {expected}, got"
             f" {figures.shape}"
@@ -146,9 +148,9 @@ def influences(
     """Return what each answer adds to the mean over users of each figure: answers x figures.
 
     Of means this is the answer's row. Of other figures it is linear: what the figure loses without
-    the answer, times the number of answers (the jackknife's influence values; docs/statistics.md,
-    "Repeats"). `total` is that of all `users`; `repeats` is how many answers each of these users
-    has.
+    the answer, times the number of answers (the jackknife's influence values: Efron 1982, chapter
+    6; docs/statistics.md, "Repeats"). `total` is that of all `users`; `repeats` is how many answers
+    each of these users has.
     """
     if benchmark.scoring.is_mean:
         return answers

@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import chain
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from harness.benchmark import VALID, Benchmark, Metric, headline_of, metrics_of
+from harness.benchmark import VALID, Benchmark, Ends, Metric, headline_of, metrics_of
 from harness.benchmarks.records import ODD_SHAPE, made_of, text, user_starts
 from harness.benchmarks.usage import USAGE, counted
 from harness.benchmarks.user_code import guarded
@@ -59,55 +60,72 @@ class Scorer:
         return made_of(self._score, shard)
 
     def _score(self, shard: Sequence[Record]) -> Totals:
-        benchmark, users = self.benchmark, [record.data for record in shard]
+        benchmark = self.benchmark
+        records = [record.data for record in shard]
         answers, tally = raw_rows(benchmark, shard)
-        starts = user_starts(users)
+        starts = user_starts(records)
         rows = over_repeats(answers, starts)
         usage = Counter[str]()
-        for record in users:
+        for record in records:
             usage.update(counted(record))
 
         with guarded(benchmark, "outcomes and repairs", *ODD_SHAPE):
-            outcomes = _counted(benchmark.records.outcomes, users)
-            repairs = _counted(benchmark.records.repairs, users)
+            outcomes = _counted(benchmark.records.outcomes, records)
+            repairs = _counted(benchmark.records.repairs, records)
 
         with guarded(benchmark, "breaches", *ODD_SHAPE):
-            breaches = _counted(benchmark.scoring.breaches, users)
+            breaches = _counted(benchmark.scoring.breaches, records)
 
-        repeats = np.diff([*starts, len(shard)])
-        keeps_rows = len(shard) and benchmark.scoring.intervals is None
-        has_repeats = len(starts) < len(shard)
+        sums: tuple[Array, ...] = ()
+        row_blocks: tuple[Array, ...] = ()
+        answer_blocks: tuple[tuple[Array, NDArray[np.int_]], ...] = ()
+        if records:
+            sums = (sums_of(benchmark, rows),)
+            if benchmark.scoring.intervals is None:
+                row_blocks = (rows,)
+
+        if len(starts) < len(records):
+            repeats = np.diff([*starts, len(records)])
+            answer_blocks = ((answers, repeats),)
+
         metrics = benchmark.metrics if benchmark.scoring.is_mean else ()
         values = answers[:, : len(metrics)]
+        defined = ~np.isnan(values)
 
         return Totals(
             users=len(starts),
-            plays=len(shard),
+            plays=len(records),
             outcomes=outcomes,
             repairs=repairs,
             breaches=breaches,
             usage=usage,
-            sums=(sums_of(benchmark, rows),) if len(shard) else (),
+            sums=sums,
             tally=tally,
-            rows=Blocks(self.rows_limit, len(starts), (rows,) if keeps_rows else ()),
-            answers=Blocks(
-                self.rows_limit, len(shard), ((answers, repeats),) if has_repeats else ()
-            ),
+            rows=Blocks(self.rows_limit, len(starts), row_blocks),
+            answers=Blocks(self.rows_limit, len(records), answer_blocks),
             spread=_spread(metrics, rows),
-            played=np.stack([np.nansum(values, axis=0), (~np.isnan(values)).sum(axis=0)]),
+            played=np.stack([np.nansum(values, axis=0), defined.sum(axis=0)]),
         )
 
     def merge(self, a: Totals, b: Totals) -> Totals:
         """Return the scores of both; associative, and users are in the order of the arguments."""
-        if not a.users or not b.users:
-            return a if a.users else b
+        if not a.users:
+            return b
+        if not b.users:
+            return a
 
-        with guarded(self.benchmark, "the sum of two tallies"):
-            tally = None if a.tally is None or b.tally is None else a.tally + b.tally
+        sums = {}
+        for field in fields(Totals):
+            if field.name != "tally":
+                sums[field.name] = getattr(a, field.name) + getattr(b, field.name)
 
-        names = [field.name for field in fields(Totals) if field.name != "tally"]
+        # A tally is added up by the benchmark's own code.
+        tally = None
+        if a.tally is not None and b.tally is not None:
+            with guarded(self.benchmark, "the sum of two tallies"):
+                tally = a.tally + b.tally
 
-        return Totals(tally=tally, **{name: getattr(a, name) + getattr(b, name) for name in names})
+        return Totals(tally=tally, **sums)
 
     def condense(self, totals: Totals) -> Totals:
         """Return what `running` needs; it merges as before, and is as small for a million users as
@@ -115,35 +133,38 @@ class Scorer:
         if not totals.users:
             return totals
 
-        with guarded(self.benchmark, "condense"):
-            tally = None if totals.tally is None else self.benchmark.scoring.condense(totals.tally)
-
-        rows, answers = (replace(blocks, limit=0) for blocks in (totals.rows, totals.answers))
+        tally = totals.tally
+        if tally is not None:
+            with guarded(self.benchmark, "condense"):
+                tally = self.benchmark.scoring.condense(tally)
 
         return replace(
             totals,
             sums=(totals.total[0],),
-            rows=rows,
-            answers=answers,
+            rows=replace(totals.rows, limit=0),
+            answers=replace(totals.answers, limit=0),
             tally=tally,
         )
 
     def running(self, totals: Totals) -> Mapping[str, float | None]:
         """Return the figures that a live display shows, in their own units: those that rank, where
         they are others."""
-        figures, benchmark = self._figures(totals), self.benchmark
+        benchmark = self.benchmark
+        figures = self._figures(totals)
         shown: dict[str, float | None] = {}
         for name in benchmark.scoring.live or headline_of(benchmark):
             metric = metrics_of(benchmark).get(name)
             if metric:
                 ranking = metric.ranked_by or name
-                is_same = figures[name] == figures[ranking]
-                shown[name if is_same else ranking] = figures[ranking]
+                if figures[name] != figures[ranking]:
+                    name = ranking
+
+                shown[name] = figures[ranking]
 
         return shown
 
     def _figures(self, totals: Totals) -> dict[str, float | None]:
-        """By metric, secondary ones included."""
+        """Return the figures by metric, secondary ones included."""
         benchmark = self.benchmark
         figures: dict[str, float | None] = dict.fromkeys(metrics_of(benchmark))
         if not totals.users:  # of own `statistics` not even the number of columns is known
@@ -164,59 +185,49 @@ class Scorer:
         benchmark = self.benchmark
         scored = self._scored(totals) if totals.users else None
         values = self._values(totals, scored)
-        names = [metric.name for metric in benchmark.metrics]
+        secondary = dict(values)
+        metrics = {metric.name: secondary.pop(metric.name) for metric in benchmark.metrics}
         expected = run.expected_users if run.expected_plays is None else run.expected_plays
         is_complete = totals.plays == expected
-        has_bounds = benchmark.scoring.is_mean and not is_complete
-        invalid = {}
-        for kind, number in sorted(totals.outcomes.items()):
-            if number and kind != VALID:
-                invalid[kind] = number
+        members = {
+            "benchmark": benchmark.name,
+            **reports.declared(type(benchmark)),
+            "prompt_version": benchmark.version,
+            **run.stated,
+            "coverage": reports.Coverage(
+                run.expected_users, totals.users, run.failed_users, is_complete
+            ),
+            "metrics": metrics,
+            "secondary": secondary,
+            "distribution": self._distribution(totals),
+            "detectable": self._detectable(values),
+            "diagnostics": _diagnostics(totals),
+            "usage": {name: totals.usage[name] for name in USAGE},
+        }
+        if benchmark.scoring.is_mean and not is_complete:
+            members["bounds"] = self._bounds(totals, max(0, expected - totals.plays))
+        if benchmark.scoring.intervals is None:
+            units = reports.BLOCKS if totals.rows.is_dropped else reports.USERS
+            members["intervals_over"] = units
+        if run.repeats > 1:
+            members["repeats"] = self._repeats(totals, run)
 
-        distribution = {}
-        for metric, counts in zip(benchmark.metrics, totals.spread, strict=False):
-            if _ends(metric):
-                distribution[metric.name] = counts.tolist()
+        report = msgspec.convert(members, Report)
+        if scored is None:
+            return report, {}
 
-        units = reports.BLOCKS if totals.rows.is_dropped else reports.USERS
-        report = msgspec.convert(
-            {
-                "benchmark": benchmark.name,
-                **reports.declared(type(benchmark)),
-                "prompt_version": benchmark.version,
-                **run.stated,
-                "coverage": reports.Coverage(
-                    run.expected_users, totals.users, run.failed_users, is_complete
-                ),
-                "metrics": {name: value for name, value in values.items() if name in names},
-                "secondary": {name: value for name, value in values.items() if name not in names},
-                "bounds": self._bounds(totals, expected - totals.plays) if has_bounds else None,
-                "distribution": distribution,
-                "detectable": self._detectable(values),
-                "diagnostics": reports.Diagnostics(
-                    totals.outcomes.total(),
-                    totals.outcomes[VALID],
-                    invalid,
-                    dict(sorted(totals.repairs.items())),
-                    dict(sorted(totals.breaches.items())),
-                ),
-                "usage": {name: totals.usage[name] for name in USAGE},
-                "intervals_over": units if benchmark.scoring.intervals is None else None,
-                **({"repeats": self._repeats(totals, run)} if run.repeats > 1 else {}),
-            },
-            Report,
-        )
-
-        return (report, {}) if scored is None else self._with_sections(report, scored)
+        return self._with_sections(report, scored)
 
     def _scored(self, totals: Totals) -> Scored:
         """Return what sections are made of."""
-        rows, units = None, np.empty((0, 0))
+        rows = None
+        units = np.empty((0, 0))
         if self.benchmark.scoring.intervals is None:
-            if not totals.rows.is_dropped:
+            if totals.rows.is_dropped:
+                units = np.stack(totals.sums)
+            else:
                 rows = expanded(self.benchmark, np.concatenate(totals.rows.arrays))
-
-            units = np.stack(totals.sums) if rows is None else rows
+                units = rows
 
         return Scored(
             self.subset,
@@ -229,47 +240,70 @@ class Scorer:
         )
 
     def _values(self, totals: Totals, scored: Scored | None) -> dict[str, Value]:
-        benchmark, metrics = self.benchmark, metrics_of(self.benchmark)
+        """Return each figure with its interval and the number of users that have it."""
+        metrics = metrics_of(self.benchmark)
         if scored is None:
-            return {name: Value(None, None, 0) for name in metrics}
+            return dict.fromkeys(metrics, Value(None, None, 0))
 
         users = dict.fromkeys(metrics, totals.users)
-        if benchmark.scoring.is_mean:
+        if self.benchmark.scoring.is_mean:
             _, counts = np.hsplit(scored.totals, 2)
             users |= zip(metrics, counts.astype(np.int64).tolist(), strict=False)
 
+        intervals = self._intervals(scored)
+        values = {}
+        for name in metrics:
+            values[name] = Value.of(scored.figures[name], intervals.get(name), users[name])
+
+        return values
+
+    def _intervals(self, scored: Scored) -> dict[str, Ends | None]:
+        """Return the 95 % interval of each figure, by the benchmark's own rule if it has one
+        (docs/statistics.md, "Intervals")."""
+        benchmark = self.benchmark
         if benchmark.scoring.intervals is not None:
             with guarded(benchmark, "intervals"):
-                ends = dict(benchmark.scoring.intervals(scored))
-        else:
-            has = counted_mask(benchmark, scored.units)
-            parts_of_units = parts(scored.units, partial(figures_of, benchmark), has)
-            ends = {}
-            for metric, part in zip(metrics.values(), parts_of_units.T, strict=False):
-                strata = [moments(part)]
-                bounds_95 = interval(scored.figures[metric.name], strata, metric.bounds)
-                ends[metric.name] = with_mark(bounds_95, strata)
+                return dict(benchmark.scoring.intervals(scored))
 
-        return {
-            name: Value.of(scored.figures[name], ends.get(name), users[name]) for name in metrics
-        }
+        has = counted_mask(benchmark, scored.units)
+        columns = parts(scored.units, partial(figures_of, benchmark), has).T
+        intervals: dict[str, Ends | None] = {}
+        for metric, column in zip(metrics_of(benchmark).values(), columns, strict=False):
+            strata = [moments(column)]
+            ends = interval(scored.figures[metric.name], strata, metric.bounds)
+            intervals[metric.name] = with_mark(ends, strata)
+
+        return intervals
+
+    def _distribution(self, totals: Totals) -> dict[str, list[int]]:
+        """Return how many users are in each bin, of the metrics with two bounds."""
+        distribution = {}
+        for metric, counts in zip(self.benchmark.metrics, totals.spread, strict=False):
+            if _ends(metric):
+                distribution[metric.name] = counts.tolist()
+
+        return distribution
 
     def _bounds(self, totals: Totals, missing: int) -> dict[str, tuple[float | None, float | None]]:
         """Return the lowest and highest mean of each metric over all plays, of which some are
         missing."""
-        columns = zip(self.benchmark.metrics, *totals.played.tolist(), strict=True)
+        all_bounds = {}
+        sums, counts = totals.played.tolist()
+        for metric, total, count in zip(self.benchmark.metrics, sums, counts, strict=True):
+            mean = total / count if count else 0.0
+            all_bounds[metric.name] = bounds(metric, mean, count, missing)
 
-        return {
-            metric.name: bounds(metric, total / count if count else 0.0, count, max(0, missing))
-            for metric, total, count in columns
-        }
+        return all_bounds
 
     def _detectable(self, values: Mapping[str, Value]) -> dict[str, float]:
         """Return the smallest difference that a comparison shows, by headline metric."""
-        metrics = metrics_of(self.benchmark)
         differences = {}
         for name in headline_of(self.benchmark):
-            value = values[metrics[name].ranked_by or name] if name in metrics else Value(None)
+            metric = metrics_of(self.benchmark).get(name)
+            if metric is None:
+                continue
+
+            value = values[metric.ranked_by or name]
             if value.ci95 and value.users and not value.approximate:
                 differences[name] = detectable(value.ci95, value.users)
 
@@ -281,31 +315,28 @@ class Scorer:
 
         They are of the metrics, and of the figures that rank these.
         """
-        benchmark, blocks = self.benchmark, totals.answers.arrays
+        benchmark = self.benchmark
+        blocks = totals.answers.arrays
         section = reports.Repeats(run.repeats, run.expected_plays or 0, totals.plays)
         if not blocks:
             return section
 
-        values_of_blocks = []
+        value_blocks = []
         for rows, repeats in blocks:
-            values_of_blocks.append(
-                influences(
-                    benchmark,
-                    totals.total,
-                    rows,
-                    repeats,
-                    totals.users,
-                )
-            )
+            value_blocks.append(influences(benchmark, totals.total, rows, repeats, totals.users))
 
-        values = np.concatenate(values_of_blocks)
-        repeats = np.concatenate([repeats for _, repeats in blocks])
-        users = np.repeat(np.arange(len(repeats)), repeats)
-        names = list(metrics_of(benchmark))
-        ranking = [metric.ranked_by for metric in benchmark.metrics if metric.ranked_by]
-        for name in dict.fromkeys([*names[: len(benchmark.metrics)], *ranking]):
-            place = names.index(name)
-            variances = components(values[:, place], users) if place < values.shape[1] else None
+        values = np.concatenate(value_blocks)
+        all_repeats = np.concatenate([repeats for _, repeats in blocks])
+        users = np.repeat(np.arange(len(all_repeats)), all_repeats)
+        # `figures` may have no columns of secondary metrics.
+        columns = dict(zip(metrics_of(benchmark), values.T, strict=False))
+        names = [metric.name for metric in benchmark.metrics]
+        names += [metric.ranked_by for metric in benchmark.metrics]
+        for name in dict.fromkeys(names):
+            if name not in columns:
+                continue
+
+            variances = components(columns[name], users)
             if variances is not None:
                 section.components[name] = reports.Component.of(variances)
 
@@ -314,25 +345,12 @@ class Scorer:
     def _with_sections(self, report: Report, scored: Scored) -> tuple[Report, Mapping[str, bytes]]:
         """Return the report with the benchmark's own values and blocks, and the benchmark's
         files."""
-        benchmark, scoring = self.benchmark, self.benchmark.scoring
-        with guarded(benchmark, "sections"):
+        scoring = self.benchmark.scoring
+        with guarded(self.benchmark, "sections"):
             scored = replace(scored, report=report)
+            # Encoded once, so that what JSON cannot hold is blamed on the benchmark.
             details = msgspec.json.decode(msgspec.json.encode(scoring.details(scored)))
-            levels = {
-                name: np.ravel(level).tolist() for name, level in scoring.chance(scored).items()
-            }
-            has_finite = all(map(math.isfinite, chain.from_iterable(levels.values())))
-            if not has_finite or not levels.keys() <= report.values.keys():
-                raise ValueError(
-                    f"chance: expected finite numbers of declared metrics, got {in_brief(levels)}"
-                )
-
-            chance, chance_error = {}, {}
-            for name, level in levels.items():
-                chance[name] = float(level[0])
-                if len(level) > 1:
-                    chance_error[name] = float(level[1])
-
+            chance, chance_error = _chance(scoring.chance(scored), report)
             report = msgspec.structs.replace(
                 report,
                 details=details,
@@ -341,10 +359,45 @@ class Scorer:
                 bias={name: float(value) for name, value in scoring.bias(scored).items()},
             )
             scored = replace(scored, report=report)
-            report = msgspec.structs.replace(
-                report, sections=reports.checked(scoring.sections(scored))
-            )
+            sections = reports.checked(scoring.sections(scored))
+            report = msgspec.structs.replace(report, sections=sections)
+
             return report, dict(scoring.report_files(scored))
+
+
+def _chance(
+    levels: Mapping[str, Any],
+    report: Report,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return chance levels by metric, and the standard errors of those that are drawn. Raise
+    `ValueError` for one that no report can have."""
+    chance, chance_error = {}, {}
+    for name, level in levels.items():
+        numbers = np.ravel(level).tolist()
+        if name not in report.values or not all(map(math.isfinite, numbers)):
+            raise ValueError(
+                "chance: expected finite numbers of declared metrics, got"
+                f" {in_brief({name: numbers})}"
+            )
+
+        chance[name] = float(numbers[0])
+        if len(numbers) > 1:
+            chance_error[name] = float(numbers[1])
+
+    return chance, chance_error
+
+
+def _diagnostics(totals: Totals) -> reports.Diagnostics:
+    invalid = dict(sorted(totals.outcomes.items()))
+    valid_answers = invalid.pop(VALID, 0)
+
+    return reports.Diagnostics(
+        totals.outcomes.total(),
+        valid_answers,
+        {kind: number for kind, number in invalid.items() if number},
+        dict(sorted(totals.repairs.items())),
+        dict(sorted(totals.breaches.items())),
+    )
 
 
 def _counted(names_of: Callable[[JSON], Iterable[str]], records: Sequence[JSON]) -> Counter[str]:
@@ -357,7 +410,10 @@ def _counted(names_of: Callable[[JSON], Iterable[str]], records: Sequence[JSON])
 
 def _ends(metric: Metric) -> tuple[float, float] | None:
     low, high = metric.bounds or (None, None)
-    return None if low is None or high is None else (low, high)
+    if low is None or high is None:
+        return None
+
+    return low, high
 
 
 def _spread(metrics: Sequence[Metric], rows: Array) -> Counts:
@@ -366,13 +422,15 @@ def _spread(metrics: Sequence[Metric], rows: Array) -> Counts:
     spread = np.zeros((len(metrics), BINS), dtype=np.int64)
     for place, metric in enumerate(metrics):
         ends = _ends(metric)
-        if ends:
-            low, high = ends
-            values = rows[:, place]
-            bins = (values[~np.isnan(values)] - low) / (high - low) * BINS
-            # A value on an edge is in the bin above it: 0.1 - 1 is not quite -0.9.
-            bins = np.round(bins, 9)
-            spread[place] = np.bincount(np.clip(bins, 0, BINS - 1).astype(np.int64), minlength=BINS)
+        if ends is None:
+            continue
+
+        low, high = ends
+        values = rows[:, place]
+        bins = (values[~np.isnan(values)] - low) / (high - low) * BINS
+        # A value on an edge is in the bin above it: 0.1 - 1 is not quite -0.9.
+        bins = np.round(bins, 9).clip(0, BINS - 1)
+        spread[place] = np.bincount(bins.astype(np.int64), minlength=BINS)
 
     return spread
 
@@ -384,11 +442,16 @@ def bounds(
     missing: int,
 ) -> tuple[float | None, float | None]:
     """Return the lowest and highest mean once `missing` more values are there; None where the
-    metric has no bound."""
-    low, high = (
-        None
-        if bound is None or not count + missing
-        else (mean * count + missing * bound) / (count + missing)
-        for bound in metric.bounds or (None, None)
-    )
-    return low, high
+    metric has no bound.
+
+    Source: Manski 1989 (docs/statistics.md, "Figures").
+    """
+    total = count + missing
+    if not total or metric.bounds is None:
+        return None, None
+
+    low, high = metric.bounds
+    lowest = None if low is None else (mean * count + missing * low) / total
+    highest = None if high is None else (mean * count + missing * high) / total
+
+    return lowest, highest

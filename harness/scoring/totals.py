@@ -40,10 +40,9 @@ class Blocks:
     def is_dropped(self) -> bool:
         return self.count > self.limit
 
-    def __add__(self, other: Blocks) -> Blocks:
-        return Blocks(
-            min(self.limit, other.limit), self.count + other.count, self.arrays + other.arrays
-        )
+    def __add__(self, following: Blocks) -> Blocks:
+        limit = min(self.limit, following.limit)
+        return Blocks(limit, self.count + following.count, self.arrays + following.arrays)
 
 
 @dataclass(

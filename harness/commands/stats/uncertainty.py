@@ -143,13 +143,13 @@ def _read(report: RunReport, results: Path) -> _RunRecords:
 
     benchmark = figures.benchmark
     ranking = [metric.ranked_by or metric.name for metric in benchmark.metrics]
-    as_given = parts(side.given, figures.given, counted_mask(benchmark, side.given))
+    as_given = parts(side.published, figures.published, counted_mask(benchmark, side.published))
     contributions = side.contributions
     that_rank = parts(contributions, figures.values, counted_mask(benchmark, contributions))
     by_name = dict(zip(ranking, that_rank.T, strict=True))
     by_name |= zip(figures.names, as_given.T, strict=True)
     # Of many runs, what is not needed is much memory.
-    slim = replace(side, given=contributions, outcomes=())
+    slim = replace(side, published=contributions, outcomes=())
 
     return _RunRecords(subset, slim, dict(zip(ranking, figures.names, strict=True)), by_name)
 
