@@ -19,6 +19,7 @@ from harness.cli import main
 from harness.store.log import valid_lines
 from tests.extensions.ray.conftest import Place, cluster  # noqa: F401
 from tests.support import DATA, ROOT
+from tests.support.billing import PRICES, Account, Act, account
 from tests.support.plugins import Commands
 from tests.support.processes import wait_for_responses
 from tests.support.scripted import Server, serving
@@ -63,12 +64,17 @@ def message_for(body: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, An
 
 def whole(body: dict[str, Any]) -> tuple[int, bytes]:
     """Reply whole, or in pieces where a stream is requested."""
+    choice = choice_for(body)
+    if body.get("stream"):
+        tokens = choice["logprobs"]["content"]
+        return 200, streamed(choice["message"], tokens, choice["finish_reason"])
+    return 200, orjson.dumps({"model": "m", "choices": [choice], "usage": USAGE})
+
+
+def choice_for(body: dict[str, Any]) -> dict[str, Any]:
     message, tokens = message_for(body)
     reason = "tool_calls" if "tool_calls" in message else "stop"
-    if body.get("stream"):
-        return 200, streamed(message, tokens, reason)
-    choice = {"message": message, "finish_reason": reason, "logprobs": {"content": tokens}}
-    return 200, orjson.dumps({"model": "m", "choices": [choice], "usage": USAGE})
+    return {"message": message, "finish_reason": reason, "logprobs": {"content": tokens}}
 
 
 def streamed(message: dict[str, Any], tokens: list[dict[str, Any]], reason: str) -> bytes:
@@ -189,6 +195,27 @@ def test_parts_are_merged_with_them(
         harness(*command(server, tasks, "parts", "--part", number))
     harness("merge", "parts", "--tasks-dir", tasks)
     assert completions(harness.results / "parts") == completions(played)
+
+
+class ToolAccount(Account):
+    def choice(self, body: dict[str, Any]) -> dict[str, Any]:
+        return choice_for(body)
+
+
+def test_batches_carry_them(harness: Commands, played: Path, tasks: Path) -> None:
+    """Two batches, one for the calls and one for what follows them."""
+
+    def script(body: dict[str, Any], attempt: int) -> Act:
+        return Act((10, 0, 5), USAGE)
+
+    with account(script, {"m": PRICES["a"]}, ToolAccount) as endpoint:
+        where = ("--api-url", endpoint.url, "--tasks-dir", tasks, "--name", "batches")
+        harness("run", WEATHER, "--model", "m", *where, "--batch", "--no-html")
+    assert endpoint.batch_requests == [4, 4]
+    assert completions(harness.results / "batches") == completions(played)
+    records = [(harness.results / name / RESULTS).read_bytes() for name in ("plain", "batches")]
+    assert records[0] == records[1]
+    harness("verify", "batches")
 
 
 def test_another_run_reuses_them(

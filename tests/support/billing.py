@@ -117,9 +117,12 @@ class Account:
             act = self.script(body, self.tries[key])
             if act.tokens is not None:
                 self._bill(body["model"], act.tokens, batch)
+        return act, {"model": body["model"], "choices": [self.choice(body)], "usage": act.usage}
+
+    def choice(self, body: JSON) -> JSON:
+        """The choice of the reply to a body."""
         message = {"role": "assistant", "content": answer("baseline/recency", body["messages"], 0)}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        return act, {"model": body["model"], "choices": [choice], "usage": act.usage}
+        return {"index": 0, "message": message, "finish_reason": "stop"}
 
     def _bill(self, model: str, tokens: tuple[int, int, int], batch: bool) -> None:
         price = [Fraction(one) for one in self.prices[model]]
@@ -219,9 +222,11 @@ class Handler(PromptHandler):
 
 
 @contextmanager
-def account(script: Script, prices: dict[str, Price]) -> Iterator[Account]:
+def account(
+    script: Script, prices: dict[str, Price], kind: type[Account] = Account
+) -> Iterator[Account]:
     """Serve, and keep the account."""
-    made = Account(script, prices)
+    made = kind(script, prices)
     handler = type("Handler", (Handler,), {"account": made})
     with listening(handler) as port:
         made.url = f"http://127.0.0.1:{port}/v1"
