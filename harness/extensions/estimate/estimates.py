@@ -56,79 +56,96 @@ def choose(run: Run) -> NDArray[np.int64]:
     expected = np.flatnonzero(run.expected)
     rng = np.random.default_rng(run.manifest.selection["sample_seed"])
     order = expected[np.lexsort((rng.random(len(expected)), run.index.steps[expected]))]
-    strata = np.array_split(
-        order, min(len(order), max(MIN_USERS, min(MAX_USERS, len(order) // 10)))
-    )
-    return np.sort(
-        np.array(
-            [rng.choice(stratum) for stratum in strata if not run.done[stratum].any()], np.int64
-        )
-    )
+    wanted = max(MIN_USERS, min(MAX_USERS, len(order) // 10))
+    chosen: list[np.int64] = []
+    for stratum in np.array_split(order, min(len(order), wanted)):
+        if not run.done[stratum].any():
+            chosen.append(rng.choice(stratum))
+    return np.sort(np.array(chosen, np.int64))
 
 
 def estimate(session: PlanSession) -> CostEstimate | None:
     """Return what a plan will take, None if too few users of a subset have ended."""
-    paid, left, bounds = np.zeros((3, 4)), np.zeros(4), np.zeros((DRAWS, 3, 4))
-    busy, seconds, rng = 0.0, [0.0], np.random.default_rng(0)
+    paid = np.zeros((3, 4))
+    left = np.zeros(4)
+    bounds = np.zeros((DRAWS, 3, 4))
+    busy = 0.0
+    seconds = [0.0]
+    # The same replies give the same estimate.
+    rng = np.random.default_rng(0)
     for run in session.unfinished:
-        bills, of_reply = _bills(run)
-        users, max_completion = len(bills), run.sampling.most_completion
-        remaining = run.steps_left().astype(np.float64)
+        bills, reply_seconds = _bills(run)
+        max_completion = run.sampling.most_completion
         paid += _figures(run.store.tally.bill.cost(run.manifest.prices, max_completion))
+        remaining = run.steps_left().astype(np.float64)
         if not len(remaining):
             continue
-        if users < 2:
+        if len(bills) < 2:
             return None
         steps = run.index.steps[list(bills)].astype(np.float64)
-        taken = np.array(
-            [_figures(bill.cost(run.prices_now, max_completion)) for bill in bills.values()]
-        )
-        resampled = rng.multinomial(users, np.full(users, 1 / users), DRAWS) / users
-        drawn = rng.multinomial(len(remaining), resampled)
-        bounds += remaining.sum() * np.tensordot(drawn, taken, 1) / (drawn @ steps)[:, None, None]
+        costs = [bill.cost(run.prices_now, max_completion) for bill in bills.values()]
+        taken = np.array(list(map(_figures, costs)))
+        bounds += _draws(rng, taken, steps, remaining)
         left += remaining.sum() * taken[:, 1].sum(axis=0) / steps.sum()
-        busy += remaining.sum() * of_reply
-        seconds.append(remaining.max() * of_reply)
+        busy += remaining.sum() * reply_seconds
+        # The steps of one user follow one another.
+        seconds.append(remaining.max() * reply_seconds)
     tuning = tuning_of([session.plan])
-    limits = (left[0], tuning.rpm), (left[1] + left[2], tuning.tpm)
-    seconds += [60 * amount / rate for amount, rate in limits if rate]
+    if tuning.rpm:
+        seconds.append(60 * left[0] / tuning.rpm)
+    if tuning.tpm:
+        seconds.append(60 * (left[1] + left[2]) / tuning.tpm)
     low = paid[0] + np.quantile(bounds[:, 0], BEYOND, axis=0)
     high = paid[2] + np.quantile(bounds[:, 2], 1 - BEYOND, axis=0)
     currencies = {price.currency for price in session.unfinished[0].prices_now if price}
     currency = currencies.pop() if len(currencies) == 1 else ""
-    return CostEstimate(
-        low, paid[1] + left, high, left, max(busy / tuning.most, *seconds), currency
-    )
+    shortest = max(busy / tuning.most, *seconds)
+    return CostEstimate(low, paid[1] + left, high, left, shortest, currency)
+
+
+def _draws(rng: np.random.Generator, taken: Array, steps: Array, remaining: Array) -> Array:
+    """Return what the users who are left take, by draw: `remaining` are their steps, `taken` and
+    `steps` are of the played users."""
+    users = len(steps)
+    resampled = rng.multinomial(users, np.full(users, 1 / users), DRAWS) / users
+    drawn = rng.multinomial(len(remaining), resampled)
+    steps_drawn = (drawn @ steps)[:, None, None]
+    draws: Array = remaining.sum() * np.tensordot(drawn, taken, 1) / steps_drawn
+    return draws
 
 
 def _bills(run: Run) -> tuple[dict[int, Bill], float]:
     """Return what each user who is done took, by position, and the mean seconds of a reply."""
-    tallies = {
-        position: RunTally() for position in np.flatnonzero(run.expected & run.done).tolist()
-    }
-    seconds = list[float]()
-    for _, line in chain(
-        log.objects(run.store.files.responses), log.objects(run.store.files.events)
-    ):
-        if (position := run.index.position_of(line)) not in tallies:
+    files = run.store.files
+    bills: dict[int, Bill] = {}
+    tallies: dict[int | None, RunTally] = {}
+    for position in np.flatnonzero(run.expected & run.done).tolist():
+        tally = tallies[position] = RunTally()
+        bills[position] = tally.bill
+    seconds: list[float] = []
+    for _, line in chain(log.objects(files.responses), log.objects(files.events)):
+        tally_of_user = tallies.get(run.index.position_of(line))
+        if tally_of_user is None:
             continue
         if "completion" in line:
-            tallies[position].add_reply(line)
+            tally_of_user.add_reply(line)
             seconds.append(line["seconds"])
         else:
-            tallies[position].add_event(line)
-    bills = {position: tally.bill for position, tally in tallies.items()}
+            tally_of_user.add_event(line)
     return bills, float(np.mean(seconds or [0.0]))
 
 
 def _figures(cost: Cost) -> Array:
     """Return requests, tokens of prompts and completions, and the amount: the fewest, those
     counted, and the most."""
+    requests = cost.requests + (cost.requests_without_reply or 0)
     fewest, largest = cost.bounds
-    requests, money = cost.requests + (cost.requests_without_reply or 0), cost.money
-    amounts = map(float, (money.least, money.amount, money.most) if money else (0, 0, 0))
+    money = cost.money
+    amounts = [Decimal(0)] * 3
+    if money:
+        amounts = [money.least, money.amount, money.most]
     rows = zip((fewest, cost.tokens, largest), amounts, strict=True)
-    return np.array([(requests, *tokens, amount) for tokens, amount in rows])
+    return np.array([(requests, *tokens, float(amount)) for tokens, amount in rows])
 
 
 def lines(name: str, estimate: CostEstimate) -> Iterator[str]:
@@ -148,13 +165,14 @@ def in_short(estimates: Iterable[CostEstimate]) -> str:
     """Return what all plans will take from now on: their cost in each currency, or their tokens."""
     sums = Counter[str]()
     for estimate in estimates:
-        sums[estimate.currency] += (
-            estimate.left[3] if estimate.currency else estimate.left[1] + estimate.left[2]
-        )
-    amounts = [
-        f"{_money(amount)} {unit}" if unit else f"{count(amount)} tokens"
-        for unit, amount in sums.items()
-    ]
+        if estimate.currency:
+            sums[estimate.currency] += estimate.left[3]
+        else:
+            sums["tokens"] += estimate.left[1] + estimate.left[2]
+    amounts = []
+    for unit, amount in sums.items():
+        shown = count(amount) if unit == "tokens" else _money(amount)
+        amounts.append(f"{shown} {unit}")
     return f"about {' + '.join(amounts)} more"
 
 

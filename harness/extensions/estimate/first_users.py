@@ -44,21 +44,18 @@ class FirstUsers(Hooks):
             run.first = choose(run)
         play(sessions)
         runners = {session: session.runner for session in sessions if session.runner}
-        open_runners = {
-            session: runner
-            for session, runner in runners.items()
-            if not runner.ending and session.remaining
-        }
-        agreed = self._agreed(
-            {session.plan.name: estimate(session) for session in open_runners}, say
-        )
+        estimates: dict[str, CostEstimate | None] = {}
+        for session, runner in runners.items():
+            if session.remaining and not runner.ending:
+                estimates[session.plan.name] = estimate(session)
+        agreed = self._agreed(estimates, say)
         for run in runs:
             run.first = None
         for session, runner in runners.items():
-            if not agreed and session in open_runners:
+            if not agreed and session.plan.name in estimates:
+                hint = "" if can_ask() else AGREE
                 runner.ending = Estimated(
-                    "the first users are played, and their replies"
-                    f" saved{'' if can_ask() else AGREE}"
+                    f"the first users are played, and their replies saved{hint}"
                 )
             if runner.ending or not session.remaining:
                 session.finish()

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.model import JSON
 from harness.option import number, option
 from harness.options.extension import Extension
 from harness.options.options import PlayOptions
@@ -37,8 +36,7 @@ class Hedge:
 
 def multiple_of(manifest: Manifest) -> float:
     """Return after how many times the 99th percentile a run sends a second try, 0 for never."""
-    tuning: JSON = {**manifest.tuning}
-    multiple = tuning.get(TUNING)
+    multiple = {**manifest.tuning}.get(TUNING)
     if isinstance(multiple, int | float) and 1 <= multiple <= MAX_MULTIPLE:
         return float(multiple)
     return 0.0
@@ -56,8 +54,7 @@ class _Hedging(Extension[Hedge]):
         return multiple_of(manifest) > 0
 
     def counts(self, manifest: Manifest) -> Mapping[str, int]:
-        tuning: JSON = {**manifest.tuning}
-        number = tuning.get(HEDGED)
+        number = {**manifest.tuning}.get(HEDGED)
         return {HEDGED: number} if isinstance(number, int) and number > 0 else {}
 
     def notes(self, manifest: Manifest) -> Iterator[str]:

@@ -18,9 +18,10 @@ from harness.model import JSON, Reply
 from harness.options.plan import Plan
 from harness.store.manifest import Manifest
 
-LEAST_SECONDS, LOOK_SECONDS = 1.0, 1.0
-"""Seconds before which no second try is sent; those between two looks while too few replies say
-what is usual."""
+LEAST_SECONDS = 1.0
+"""Seconds before which no second try is sent."""
+LOOK_SECONDS = 1.0
+"""Seconds between two looks while too few replies show what is usual."""
 
 
 class Hedging(Hooks):
@@ -81,22 +82,27 @@ def hedged(caller: Caller, multiple: float, make_attempt: MakeAttempt) -> MakeAt
     def until_second(start: float) -> float:
         """Return the seconds until a request that was sent at `start` may be sent again, or until
         another look."""
-        if (tail := caller.latency.tail) is None:
+        tail = caller.latency.tail
+        if tail is None:
             return LOOK_SECONDS
         return start + max(LEAST_SECONDS, multiple * tail) - clock()
 
     async def twice(attempt: Attempt) -> Reply:
         race = _Race()
         attempt = attempt._replace(parts=(*attempt.parts, race))
-        first, second = _started(make_attempt, attempt), FailedTries()
+        first = _started(make_attempt, attempt)
         first.add_done_callback(lambda _: race.sent.set())  # it may end without having been sent
+        second = FailedTries()
         tries = {first}
         try:
             await race.sent.wait()
-            done, start = set[asyncio.Task[Reply]](), clock()
-            while not done and (left := until_second(start)) > 0.0:
-                done, _ = await asyncio.wait(tries, timeout=left)
-            if not done:
+            start = clock()
+            left = until_second(start)
+            # The usual may change during the wait.
+            while left > 0.0 and not first.done():
+                await asyncio.wait(tries, timeout=left)
+                left = until_second(start)
+            if not first.done():
                 caller.traffic.notices[HEDGED] += 1
                 detail = f"no reply within {clock() - start:.0f} s"
                 attempt.warn(RequestEvent(HEDGED, detail), attempt.number)
@@ -107,9 +113,8 @@ def hedged(caller: Caller, multiple: float, make_attempt: MakeAttempt) -> MakeAt
             for task in tries:
                 task.cancel()
             await asyncio.gather(*tries, return_exceptions=True)
-            attempt.tries.billable += (
-                second.billable
-            )  # two faults count as one failed try, and may be billed twice
+            # Two faults count as one failed try, and may be billed twice.
+            attempt.tries.billable += second.billable
 
     return twice
 
@@ -128,9 +133,8 @@ async def _first(tries: set[asyncio.Task[Reply]]) -> Reply:
     while True:
         done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
         ended = [task for task in done if not task.cancelled()]
-        ended.sort(
-            key=lambda task: (task.exception() is not None, _faulty(task))
-        )  # a reply before any error
+        # A reply goes before any error.
+        ended.sort(key=lambda task: (task.exception() is not None, _faulty(task)))
         if ended and not (left and _faulty(ended[0])):
             return ended[0].result()
 

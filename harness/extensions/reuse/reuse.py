@@ -64,26 +64,29 @@ class Reusing(Hooks):
 def saved_replies(folder: Path, plan: Plan, subset: str) -> SavedReplies:
     """Return the replies of the run in a folder. Raise `BadInput` if they are not what this run's
     own requests would get: of another model, of other sampling, or samples."""
-    files, asked, about = RunFiles(folder, subset), plan.identity(), f"--reuse {folder}"
+    about = f"--reuse {folder}"
+    files = RunFiles(folder, subset)
+    identity = plan.identity()
     if plan.folder.exists() and plan.folder.samefile(folder):
         raise BadInput(f"{about}: it is this very run, which takes up its own replies without that")
     earlier = load(files.manifest)
     if earlier is None:
         raise BadInput(f"{about}: it has no run of {subset}")
-    temperature = {**asked["sampling"], **plan.sampling.extra_body}["temperature"]
+    temperature = {**identity["sampling"], **plan.sampling.extra_body}["temperature"]
     if temperature != 0:
         raise BadInput(
             f"{about}: only at temperature 0 is one reply as good as another, and this run's is"
             f" {temperature}"
         )
-    for name, (theirs, ours) in differences(
-        _requested(earlier.identity), _requested(asked)
-    ).items():
+    different = differences(_requested(earlier.identity), _requested(identity))
+    for name, (theirs, ours) in different.items():
         raise BadInput(
             f"{about}: {name} is {value_text(theirs)} there, and {value_text(ours)} in this run"
         )
+    # Quirks with which the model got another request than this run's.
     used = {*earlier.provenance.get("quirks_used", ())}
-    if spoiled := used & {"no_temperature", *unwanted(plan.benchmark.asking.needs_schema)}:
+    spoiled = used & {"no_temperature", *unwanted(plan.benchmark.asking.needs_schema)}
+    if spoiled:
         raise BadInput(
             f"{about}: its requests were not sent as this run needs them:"
             f" {QUIRKS[min(spoiled)].sentence}"

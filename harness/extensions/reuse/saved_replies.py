@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from io import BufferedReader
-from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -29,14 +29,16 @@ class SavedReplies:
         self.name = name
         self.quirks = frozenset(quirks)
         self._path = path
-        rows = (
-            (_hash(data), line.offset) for line, data in log.objects(path) if completion_of(data)
-        )
-        table = np.fromiter(chain.from_iterable(rows), np.uint64).reshape(-1, 2)
-        table = table[np.argsort(table[:, 0], kind="stable")]
-        self._hashes = np.ascontiguousarray(table[:, 0])
-        self._offsets = np.ascontiguousarray(table[:, 1])
-        self._file: BufferedReader | None = self._opened() if len(table) else None
+        hashes = array("Q")
+        offsets = array("Q")
+        for line, data in log.objects(path):
+            if completion_of(data):
+                hashes.append(_hash(data))
+                offsets.append(line.offset)
+        order = np.argsort(hashes, kind="stable")
+        self._hashes = np.array(hashes)[order]
+        self._offsets = np.array(offsets)[order]
+        self._file: BufferedReader | None = self._opened() if hashes else None
 
     def close(self) -> None:
         if self._file is not None:
@@ -46,11 +48,11 @@ class SavedReplies:
         """Return the reply to the request with this digest; `nth` is how often it was sent before.
         None without one."""
         wanted = np.uint64(key_hash(f"{request} {nth}"))
-        first, end = (
-            int(np.searchsorted(self._hashes, wanted, side)) for side in ("left", "right")
-        )
-        for offset in self._offsets[first:end]:
-            data = self._line(int(offset))
+        first = np.searchsorted(self._hashes, wanted, "left")
+        end = np.searchsorted(self._hashes, wanted, "right")
+        # Two requests may have one hash, and a request several replies.
+        for offset in self._offsets[first:end].tolist():
+            data = self._line(offset)
             if (data.get("request"), data.get("nth")) != (request, nth):
                 continue
             saved_reply = self._reply(data)
