@@ -73,7 +73,9 @@ class Cap(NamedTuple):
 
     def shown(self, amount: Decimal) -> str:
         """Return an amount in this unit, for people."""
-        return f"{amount:.0f} {TOKENS}" if self.unit == TOKENS else f"{rounded(amount)} {self.unit}"
+        if self.unit == TOKENS:
+            return f"{amount:.0f} {TOKENS}"
+        return f"{rounded(amount)} {self.unit}"
 
 
 def _budget(text: str) -> str:

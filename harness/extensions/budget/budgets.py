@@ -82,13 +82,15 @@ class Budgets(Hooks):
         self, sessions: Sequence[PlanSession], play: PlayAlone, say: Say
     ) -> Sequence[PlanSession]:
         for session in sessions:
-            if cap := self._caps.get(session.plan.name):
-                budget = self._budget(session.plan, session.runs, cap)
-                for role, plan in (("", session.plan), *session.plan.roles.items()):
-                    if plan.resolved is None and cap.unit != TOKENS:
-                        continue  # a baseline costs nothing
-                    meter = _meter(budget, plan, role, session.runs)
-                    self._meters |= {(run, role): meter for run in session.runs}
+            cap = self._caps.get(session.plan.name)
+            if cap is None:
+                continue
+            budget = self._budget(session.plan, session.runs, cap)
+            for role, plan in {"": session.plan, **session.plan.roles}.items():
+                if plan.resolved is None and cap.unit != TOKENS:
+                    continue  # a baseline costs nothing
+                meter = _meter(budget, plan, role, session.runs)
+                self._meters |= {(run, role): meter for run in session.runs}
         return sessions
 
     def _budget(self, plan: Plan, runs: Sequence[Run], cap: Cap) -> SharedBudget:
@@ -132,13 +134,10 @@ class Budgets(Hooks):
 
 def _meter(budget: SharedBudget, plan: Plan, role: str, runs: Sequence[Run]) -> Meter:
     """Return what counts the requests of a plan to the model of a role towards its budget."""
-    price = next((run.price_of(role) for run in runs), None) or plan.price
-    return Meter(
-        budget,
-        None if budget.cap.unit == TOKENS else price,
-        plan.sampling.most_completion,
-        plan.name,
-    )
+    price = None
+    if budget.cap.unit != TOKENS:
+        price = next((run.price_of(role) for run in runs), None) or plan.price
+    return Meter(budget, price, plan.sampling.most_completion, plan.name)
 
 
 def cap_of(plan: Plan, cap_text: object) -> Cap | None:
@@ -151,17 +150,17 @@ def cap_of(plan: Plan, cap_text: object) -> Cap | None:
     cap = full_cap._replace(amount=full_cap.amount / part_of(plan.selection)[1])
     if cap.unit == TOKENS:
         return cap
-    billed = [asked for asked in (plan, *plan.roles.values()) if asked.resolved is not None]
-    for asked in billed:
-        model = asked.sampling.model
-        if asked.price is None:
+    billed = [choice for choice in (plan, *plan.roles.values()) if choice.resolved is not None]
+    for choice in billed:
+        model = choice.sampling.model
+        if choice.price is None:
             raise BadInput(
                 f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for"
                 f" {model}: give {HOW_TO_PRICE}, or a budget in tokens"
             )
-        if asked.price.currency != cap.unit:
+        if choice.price.currency != cap.unit:
             raise BadInput(
-                f"{plan.name}: {model} is priced in {asked.price.currency}, the budget is in"
+                f"{plan.name}: {model} is priced in {choice.price.currency}, the budget is in"
                 f" {cap.unit}"
             )
     return cap if billed else None  # a baseline costs nothing
@@ -170,22 +169,19 @@ def cap_of(plan: Plan, cap_text: object) -> Cap | None:
 def _spent(run: Run, cap: Cap) -> Decimal:
     """Return what a run's replies took at most, in the unit of a cap, and what is reserved for
     those to come."""
-    held = [
-        reservation.reserved for reservation in pending(run.store.files) if reservation.reserved
-    ]
-    reserved = sum(
-        [reservation.amount for reservation in held if reservation.unit == cap.unit], Decimal(0)
-    )
+    spent = Decimal(0)
+    for submission in pending(run.store.files):
+        if submission.reserved and submission.reserved.unit == cap.unit:
+            spent += submission.reserved.amount
     bill = run.store.tally.bill.copy()
     bill.forgive()
     cost = bill.cost(run.manifest.prices, run.sampling.most_completion)
     if cap.unit == TOKENS:
-        return reserved + sum(cost.bounds[1])
-    shares = (cost,) if isinstance(cost.shares, UnsetType) else cost.shares
-    amounts = [
-        share.money.most for share in shares if share.money and share.money.currency == cap.unit
-    ]
-    return reserved + sum(amounts, Decimal(0))
+        return spent + sum(cost.bounds[1])
+    for share in (cost,) if isinstance(cost.shares, UnsetType) else cost.shares:
+        if share.money and share.money.currency == cap.unit:
+            spent += share.money.most
+    return spent
 
 
 class _NoRoom(NotNow):
@@ -231,10 +227,11 @@ def metered(caller: Caller, meter: Meter, make_attempt: MakeAttempt, note: Say) 
                 return await make_attempt(attempt)
             except _NoRoom:
                 meter.waiting += 1
-                looking.callback(meter.found)
+                looking.callback(meter.waits_no_more)
             await turn.acquire()
             looking.callback(turn.release)
-            if why := meter.waits_for:
+            why = meter.waits_for
+            if why:
                 note(why)
             while True:
                 await meter.room(size)

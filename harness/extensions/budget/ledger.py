@@ -28,8 +28,11 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from harness.cost import plain
 from harness.errors import MachineError
+from harness.model import JSON
 from harness.store.disk import DISK, KEEP, Disk, write_whole
 from harness.store.files import runs_in
 from harness.store.lock import NO_LOCKS, held
@@ -110,17 +113,10 @@ class Ledger:
         self, budget: str, run: str, day: str, amount: Decimal, reserved: Decimal = NOTHING
     ) -> None:
         """Append an amount, and how much of it is reserved; the lock is held."""
-        reserved_field = {"reserved": plain(reserved)} if reserved else {}
-        line = encode_line(
-            {
-                "budget": budget,
-                "run": run,
-                "day": day,
-                "amount": plain(amount),
-                **reserved_field,
-                "format": FORMAT,
-            }
-        )
+        entry: JSON = {"budget": budget, "run": run, "day": day, "amount": plain(amount)}
+        if reserved:
+            entry["reserved"] = plain(reserved)
+        line = encode_line({**entry, "format": FORMAT})
         os.lseek(self._fd, 0, os.SEEK_END)
         write_whole(self._disk, self._fd, line)
         self._read += len(line)
@@ -151,18 +147,15 @@ class Ledger:
     def _count(self, line: bytes) -> None:
         """Add a line that is whole and as this class writes it."""
         line = line.rstrip()
-        data = decode_or_empty(line) if has_valid_crc(line) else {}
-        key = data.get("budget"), data.get("run"), data.get("day")
+        if not has_valid_crc(line):
+            return
+        data = decode_or_empty(line)
         try:
             amount = Decimal(str(data.get("amount")))
             reserved = Decimal(str(data.get("reserved", 0)))
-        except InvalidOperation:
+            key = msgspec.convert((data.get("budget"), data.get("run"), data.get("day")), _Key)
+        except (InvalidOperation, msgspec.ValidationError):
             return
-        if (
-            amount.is_finite()
-            and reserved.is_finite()
-            and all(isinstance(name, str) for name in key)
-        ):
-            budget, run, day = map(str, key)
-            amount_before, reserved_before = self._sums.get((budget, run, day), (NOTHING, NOTHING))
-            self._sums[budget, run, day] = amount_before + amount, reserved_before + reserved
+        if amount.is_finite() and reserved.is_finite():
+            amount_before, reserved_before = self._sums.get(key, (NOTHING, NOTHING))
+            self._sums[key] = amount_before + amount, reserved_before + reserved

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.extensions.budget import BudgetReached
+from harness.extensions.budget.ledger import NOTHING
 
 if TYPE_CHECKING:
     from harness.extensions.budget.meter import Meter
 
-NOTHING = Decimal(0)
 SMALLEST = Decimal("1e-9")
 
 
@@ -29,7 +29,8 @@ class MeterLoan:
         """Return what the borrower may take from now on beyond what it has `taken` so far and
         `reserved` for requests in flight: its share of what is left."""
         self.settle(taken)
-        budget, run = self._meter.budget, self._meter.run
+        budget = self._meter.budget
+        run = self._meter.run
         room = max(NOTHING, budget.cap.amount - budget.totals()[0] - reserved)
         amount = reserved + (room / borrowers).quantize(SMALLEST, ROUND_DOWN)
         day = budget.take(amount, run)
@@ -41,7 +42,8 @@ class MeterLoan:
 
     def settle(self, taken: Decimal) -> None:
         """End the reservation of a borrower that has taken so much in all."""
-        new, self._taken = taken - self._taken, taken
+        new = taken - self._taken
+        self._taken = taken
         self._meter.spent += new
         self._meter.budget.settle(self._amount, new, self._day, self._meter.run)
         self._amount = NOTHING

@@ -11,7 +11,7 @@ Reservations and what became of them are in the ledger, with those of other proc
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from math import ceil
@@ -23,19 +23,16 @@ from harness.client.transport import Received
 from harness.cost import SAFE_COMPLETION, Price, Reserved, ceiling, rounded
 from harness.errors import HarnessError, TransportFault
 from harness.extensions.budget import TOKENS, BudgetReached, Cap
-from harness.extensions.budget.ledger import DaySum, Ledger
+from harness.extensions.budget.ledger import NOTHING, DaySum, Ledger
 from harness.extensions.budget.loans import MeterLoan
-from harness.model import Load, UnclearTokens
+from harness.model import Completion, Load, UnclearTokens
 from harness.ui.words import count
 
-SAFE_START = SAFE_COMPLETION
-"""Tokens that a completion may take, until `MIN_REPLIES` replies show what they take."""
 MIN_REPLIES, REPLIES = 20, 512
 """Replies before estimates rely on them, and the number of last ones that completions are judged
 by."""
 LOOK_SECONDS = 0.5
 """Between two looks at what other processes have given back."""
-NOTHING = Decimal(0)
 NOTHING_UNCLEAR = UnclearTokens()
 
 
@@ -64,21 +61,19 @@ class SharedBudget:
     def totals(self) -> tuple[Decimal, Decimal]:
         """Return all that counts now, and how much of it other processes have reserved that still
         play."""
-        ledger = self._ledger
-        with ledger.locked():
-            reserved = [
-                entry.reserved
-                for entry in self._sums()
-                if entry.reserved > 0
-                and entry.run not in self._played
-                and ledger.is_played(entry.run)
-            ]
-            return _total(self._sums()), sum(reserved, NOTHING)
+        reserved = NOTHING
+        with self._ledger.locked():
+            entries = self._sums()
+            for entry in entries:
+                if entry.reserved <= 0 or entry.run in self._played:
+                    continue
+                if self._ledger.is_played(entry.run):
+                    reserved += entry.reserved
+        return _total(entries), reserved
 
     def _sums(self) -> list[DaySum]:
-        return self._ledger.sums(
-            self._name, self._run, self._ledger.today if self.cap.daily else None
-        )
+        day = self._ledger.today if self.cap.daily else None
+        return self._ledger.sums(self._name, self._run, day)
 
     def carry(self, run: str, amount: Decimal) -> None:
         """Have no less of a run, which this process plays, than an amount, on days that are not
@@ -137,32 +132,30 @@ class SharedBudget:
         """Return what is left. Raise `BudgetReached` for a request of a run that may take an
         amount, if that will not fit whatever reservations give back."""
         total, elsewhere = self.totals()
-        if (
-            total + amount > self.cap.amount
-            and not self.reserved
-            and (amount > self.cap.amount or not elsewhere)
-        ):
+        left = self.cap.amount - total
+        never_fits = amount > self.cap.amount or not elsewhere
+        if amount > left and never_fits and not self.reserved:
             raise self.reached(amount, run)
-        return self.cap.amount - total
+        return left
 
     def reached(self, amount: Decimal, run: str = "") -> BudgetReached:
         """Return the error for a request of a run that may take an amount, and never fits."""
         cap = self.cap
-        cap_text, next_one = (
-            f"{cap.shown(cap.amount)}{' a day' if cap.daily else ''}",
-            cap.shown(amount),
-        )
-        later = "tomorrow (UTC), or " if cap.daily else ""
+        cap_text = cap.shown(cap.amount)
+        later = ""
+        if cap.daily:
+            cap_text += " a day"
+            later = "tomorrow (UTC), or "
         if amount > cap.amount:
             why = (
-                f"is less than one request may take ({next_one}): give a larger --budget, or less"
-                " --max-tokens"
+                f"is less than one request may take ({cap.shown(amount)}): give a larger"
+                " --budget, or less --max-tokens"
             )
         else:
             self.is_used_up = not cap.daily
             why = (
                 f"is reached ({cap.shown(self.spent)} spent{self._of_others(run)}, the next request"
-                f" may take {next_one}): resume {later}with a larger --budget"
+                f" may take {cap.shown(amount)}): resume {later}with a larger --budget"
             )
         error = BudgetReached(f"the budget of {cap_text} {why}")
         error.amount = amount
@@ -201,7 +194,7 @@ class Meter(Allowance):
         self.waiting = 0
         self._price = price
         self._max_completion = max_completion
-        self._taken: dict[str, Decimal] = {}
+        self._taken: defaultdict[str, Decimal] = defaultdict(Decimal)
         """What the answered requests of each group took, by its label."""
         self._replies = 0
         self._ratio = 0.0
@@ -211,25 +204,30 @@ class Meter(Allowance):
     @property
     def load(self) -> Load:
         cap = self.budget.cap
-        amounts = self.budget.spent, cap.amount
-        spent, cap_amount = (
-            map(count, map(float, amounts)) if cap.unit == TOKENS else map(rounded, amounts)
-        )
-        return (f"budget {spent} of {cap_amount} {cap.unit}",)
+        spent = self.budget.spent
+        if cap.unit == TOKENS:
+            return (f"budget {count(float(spent))} of {count(float(cap.amount))} {TOKENS}",)
+        return (f"budget {rounded(spent)} of {rounded(cap.amount)} {cap.unit}",)
 
     @property
     def waits_for(self) -> str:
         """Return why a request waits for other commands; empty if it does not."""
-        budget, (_, elsewhere) = self.budget, self.budget.totals()
-        if budget.reserved or not elsewhere:
+        cap = self.budget.cap
+        _, elsewhere = self.budget.totals()
+        if self.budget.reserved or not elsewhere:
             return ""
-        cap_amount, reserved = map(budget.cap.shown, (budget.cap.amount, elsewhere))
-        return f"waiting: other commands have reserved {reserved} of the budget of {cap_amount}"
+        reserved = cap.shown(elsewhere)
+        return (
+            f"waiting: other commands have reserved {reserved} of the budget of"
+            f" {cap.shown(cap.amount)}"
+        )
 
     def reserve(self, sizes: Sequence[int]) -> list[Reserved]:
         if not sizes:
             return []
-        budget, amounts, total = self.budget, list[Decimal](), NOTHING
+        budget = self.budget
+        amounts: list[Decimal] = []
+        total = NOTHING
         room = budget.room(self.estimate(sizes[0]), self.run)
         for size in sizes:
             amount = self.estimate(size)
@@ -252,13 +250,12 @@ class Meter(Allowance):
     ) -> None:
         expected = reserved.amount if reserved else self.estimate(size)
         received = answer if isinstance(answer, Received) else None
-        taken = self.taken(
-            expected, size, received, answer if isinstance(answer, TransportFault) else None
-        )
-        self._taken[label] = self._taken.get(label, NOTHING) + taken
+        fault = answer if isinstance(answer, TransportFault) else None
+        self._taken[label] += self.taken(expected, size, received, fault)
 
     def end(self, label: str, reserved: Reserved | None) -> None:
-        taken, day = self._taken.pop(label, NOTHING), reserved.day if reserved else ""
+        taken = self._taken.pop(label, NOTHING)
+        day = reserved.day if reserved else ""
         self.budget.settle(self._own(reserved), taken, day, self.run)
 
     def loan(self) -> MeterLoan:
@@ -273,7 +270,9 @@ class Meter(Allowance):
 
     def _own(self, reserved: Reserved | None) -> Decimal:
         """Return what was reserved in the unit of this budget."""
-        return reserved.amount if reserved and reserved.unit == self.budget.cap.unit else NOTHING
+        if reserved is None or reserved.unit != self.budget.cap.unit:
+            return NOTHING
+        return reserved.amount
 
     def take(self, size: int) -> Reserved | None:
         """Reserve what a request of so many bytes may cost; return None if it does not fit now."""
@@ -290,7 +289,7 @@ class Meter(Allowance):
                 return
             await budget.changed()
 
-    def found(self) -> None:
+    def waits_no_more(self) -> None:
         """Note that a request that waited has room, or is gone."""
         self.waiting -= 1
 
@@ -301,7 +300,9 @@ class Meter(Allowance):
         prompt so far. Its completion: `max_completion`, else 8,192 tokens or the longest so far,
         later the 99th percentile of the last ones.
         """
-        prompt = ceil(size * self._ratio) if self._replies >= MIN_REPLIES and self._ratio else size
+        prompt = size
+        if self._ratio and self._replies >= MIN_REPLIES:
+            prompt = ceil(size * self._ratio)
         return self._amount(prompt, self._completion)
 
     @property
@@ -310,7 +311,7 @@ class Meter(Allowance):
         if self._max_completion is not None:
             return self._max_completion
         if len(lengths) < MIN_REPLIES:
-            return max([SAFE_START, *lengths])
+            return max([SAFE_COMPLETION, *lengths])
         return sorted(lengths)[ceil(0.99 * len(lengths)) - 1]
 
     def settle(
@@ -340,18 +341,12 @@ class Meter(Allowance):
     def _billed(self, received: Received, size: int) -> Decimal:
         """Return what a reply cost; what its usage does not say as much as it may be."""
         completion = received.completion
-        prompt, answer, max_completion = (
-            completion.prompt_tokens,
-            completion.completion_tokens,
-            self._max_completion,
-        )
-        if completion.lacks_usage:
-            prompt = size if prompt is None else prompt
-            unknown = ceiling(max_completion, max(self._completions, default=0)) + (
-                completion.size if max_completion is None else 0
-            )
-            answer = unknown + (completion.reasoning_tokens or 0) if answer is None else answer
-        prompt, answer = prompt or 0, answer or 0
+        prompt = completion.prompt_tokens
+        answer = completion.completion_tokens
+        if prompt is None:
+            prompt = size if completion.lacks_usage else 0
+        if answer is None:
+            answer = self._largest_answer(completion) if completion.lacks_usage else 0
         cached = min(completion.cached_tokens or 0, completion.prompt_tokens or 0)
         unclear = completion.unclear
         if unclear is None:
@@ -360,8 +355,15 @@ class Meter(Allowance):
         as_prompt = self._amount(prompt + unclear.either, answer, cached)
         return max(as_prompt, self._amount(prompt, answer + unclear.either, cached))
 
+    def _largest_answer(self, completion: Completion) -> int:
+        """Return the most tokens of a completion for which none are reported."""
+        tokens = ceiling(self._max_completion, max(self._completions, default=0))
+        tokens += completion.reasoning_tokens or 0
+        return tokens if self._max_completion is not None else tokens + completion.size
+
     def _learn(self, received: Received, size: int) -> None:
-        completion, unclear = received.completion, received.completion.unclear or NOTHING_UNCLEAR
+        completion = received.completion
+        unclear = completion.unclear or NOTHING_UNCLEAR
         if completion.prompt_tokens is not None:
             self._replies += 1
             prompt = completion.prompt_tokens + unclear.prompt + unclear.either
@@ -370,8 +372,6 @@ class Meter(Allowance):
             self._completions.append(completion.completion_tokens + unclear.either)
 
     def _amount(self, prompt: int, completion: int, cached: int = 0) -> Decimal:
-        return (
-            self._price.amount(prompt, completion, cached)
-            if self._price
-            else Decimal(prompt + completion)
-        )
+        if self._price is None:
+            return Decimal(prompt + completion)
+        return self._price.amount(prompt, completion, cached)

@@ -20,12 +20,12 @@ from harness.client.control import FixedControl
 from harness.client.health import Limits
 from harness.client.limiter import Limiter, Slots
 from harness.client.transport import Received
-from harness.cost import Price, Reserved
+from harness.cost import SAFE_COMPLETION, Price, Reserved
 from harness.errors import GaveUp, Rejected, TransportFault
 from harness.extensions.budget import BudgetReached, Cap
 from harness.extensions.budget.budgets import metered
 from harness.extensions.budget.ledger import Ledger
-from harness.extensions.budget.meter import MIN_REPLIES, SAFE_START, Meter, SharedBudget
+from harness.extensions.budget.meter import MIN_REPLIES, Meter, SharedBudget
 from harness.model import Completion
 from tests.support import examples, virtual
 
@@ -104,9 +104,9 @@ def test_other_words_are_refused(text: str) -> None:
 
 def test_first_requests_reserve_a_token_a_byte_and_a_long_completion() -> None:
     """Before any reply nothing is known, so no tokenizer may exceed the estimate."""
-    assert meter().estimate(1000) == PRICE.amount(1000, SAFE_START)
+    assert meter().estimate(1000) == PRICE.amount(1000, SAFE_COMPLETION)
     assert meter(most=50).estimate(1000) == PRICE.amount(1000, 50)
-    assert meter("1Mtok").estimate(1000) == 1000 + SAFE_START
+    assert meter("1Mtok").estimate(1000) == 1000 + SAFE_COMPLETION
 
 
 def test_estimates_follow_the_replies_once_there_are_enough() -> None:
@@ -136,7 +136,7 @@ def test_usage_settles_with_its_discount() -> None:
 def test_reply_without_usage_costs_the_most_that_it_may() -> None:
     """A token a byte for what is not reported, and for hidden thoughts what requests allow, or a
     long completion."""
-    for most, out in ((None, SAFE_START + len("好".encode())), (300, 300)):
+    for most, out in ((None, SAFE_COMPLETION + len("好".encode())), (300, 300)):
         made = meter(most=most)
         made.settle(NOTHING_RESERVED, 1000, received(None, None), None)
         assert made.spent == PRICE.amount(1000, out)
