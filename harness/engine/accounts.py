@@ -4,7 +4,6 @@ the plans' runners."""
 from __future__ import annotations
 
 import functools
-import operator
 import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,18 +26,19 @@ from harness.errors import MachineError
 from harness.options.plan import Plan
 
 
-def group(plans: Sequence[Plan]) -> list[list[int]]:
-    """Return the places of plans that share a server and its key, directly or indirectly: no server
+def by_account(plans: Sequence[Plan]) -> list[list[Plan]]:
+    """Return the plans in groups that share a server and its key, directly or indirectly: no server
     gets twice its limit."""
-    groups: list[list[int]] = []
-    for place, plan in enumerate(plans):
-        alone, sharing = [], [place]
+    groups: list[list[Plan]] = []
+    for plan in plans:
+        others: list[list[Plan]] = []
+        sharing: list[Plan] = []
         for members in groups:
-            if any(plan.shares_with(plans[member]) for member in members):
-                sharing = [*sharing[:-1], *members, place]
+            if any(map(plan.shares_with, members)):
+                sharing += members
             else:
-                alone.append(members)
-        groups = [*alone, sharing]
+                others.append(members)
+        groups = [*others, [*sharing, plan]]
     return groups
 
 
@@ -49,17 +49,23 @@ def tuning_of(plans: Sequence[Plan]) -> defaults.RunTuning:
 
 def with_roles(plans: Sequence[Plan]) -> list[Plan]:
     """Return the plans, each followed by those of its roles."""
-    return [plan for model_plan in plans for plan in (model_plan, *model_plan.roles.values())]
+    with_their_roles: list[Plan] = []
+    for plan in plans:
+        with_their_roles += [plan, *plan.roles.values()]
+    return with_their_roles
 
 
 def sockets(plans: Sequence[Plan]) -> tuple[int, int]:
     """Return the connections of all accounts, and the largest concurrency of one: arguments of
     `admit_sockets`."""
-    plans = with_roles(plans)
-    grouped = [[plans[place] for place in places] for places in group(plans)]
-    largest = [tuning_of(sharing).most for sharing in grouped]
-    servers = [len({host for plan in sharing for host in plan.hosts}) for sharing in grouped]
-    return sum(map(operator.mul, largest, servers)), max(largest)
+    connections, largest = 0, 0
+    for sharing in by_account(with_roles(plans)):
+        concurrency = tuning_of(sharing).most
+        # each server of an account may get all of its requests
+        servers = frozenset().union(*(plan.hosts for plan in sharing))
+        connections += concurrency * len(servers)
+        largest = max(largest, concurrency)
+    return connections, largest
 
 
 def admit_sockets(connections: int, largest: int) -> None:
@@ -70,18 +76,19 @@ def admit_sockets(connections: int, largest: int) -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + defaults.OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        if hard != resource.RLIM_INFINITY and hard < needed:
-            share = (hard - defaults.OTHER_FILES) * largest // connections
-            fewer = "no --concurrency fits:"
-            if share > 0:
-                fewer = f"take --concurrency {share} (for auto: --auto-ceiling), or"
-            raise MachineError(
-                f"{connections} requests at once need {needed} open files, and this machine allows"
-                f" {hard} a process: {fewer} raise the hard limit"
-                f" (`ulimit -n {needed}` in a new shell, or as an administrator)"
-            )
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        share = (hard - defaults.OTHER_FILES) * largest // connections
+        fewer = "no --concurrency fits:"
+        if share > 0:
+            fewer = f"take --concurrency {share} (for auto: --auto-ceiling), or"
+        raise MachineError(
+            f"{connections} requests at once need {needed} open files, and this machine allows"
+            f" {hard} a process: {fewer} raise the hard limit"
+            f" (`ulimit -n {needed}` in a new shell, or as an administrator)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +98,6 @@ class _Account:
     number: int
     slots: Slots
     tuning: defaults.RunTuning
-
-    @classmethod
-    def of(cls, number: int, plans: Sequence[Plan]) -> _Account:
-        tuning = tuning_of(plans)
-        return cls(
-            number,
-            Slots(control_of(tuning, tuning.start), time.monotonic, rates_of(tuning)),
-            tuning,
-        )
 
 
 def control_of(tuning: defaults.RunTuning, start: int) -> AdaptiveControl:
@@ -131,20 +129,17 @@ OpenRunners = Callable[[Sequence[RunnerSpec], AsyncExitStack], Awaitable[Sequenc
 def runner_specs(plans: Sequence[tuple[Plan, list[Run]]]) -> list[RunnerSpec]:
     """Return the specs of the runners of plans and their unfinished runs; plans on one account
     share its limit."""
-    asked = with_roles([plan for plan, _ in plans])
-    accounts: dict[int, _Account] = {}
-    for number, places in enumerate(group(asked)):
-        sharing = [asked[place] for place in places]
-        accounts |= dict.fromkeys(map(id, sharing), _Account.of(number, sharing))
-    return [
-        RunnerSpec(
-            plan,
-            runs,
-            accounts[id(plan)],
-            {role: accounts[id(role_plan)] for role, role_plan in plan.roles.items()},
-        )
-        for plan, runs in plans
-    ]
+    accounts: dict[int, _Account] = {}  # by the identity of a plan
+    groups = by_account(with_roles([plan for plan, _ in plans]))
+    for number, sharing in enumerate(groups):
+        tuning = tuning_of(sharing)
+        slots = Slots(control_of(tuning, tuning.start), time.monotonic, rates_of(tuning))
+        accounts |= dict.fromkeys(map(id, sharing), _Account(number, slots, tuning))
+    specs = []
+    for plan, runs in plans:
+        roles = {role: accounts[id(role_plan)] for role, role_plan in plan.roles.items()}
+        specs.append(RunnerSpec(plan, runs, accounts[id(plan)], roles))
+    return specs
 
 
 RunnerT = TypeVar("RunnerT", bound=ModelRunner)

@@ -72,15 +72,16 @@ def open_indexes(plans: Sequence[Plan], held: ExitStack) -> dict[str, dict[str, 
     indexes: dict[tuple[object, ...], TaskIndex] = {}
     by_plan: dict[str, dict[str, TaskIndex]] = {}
     for plan in plans:
-        version, by_plan[plan.name] = tasks.version(plan.benchmark), {}
+        benchmark, selection = plan.benchmark, plan.selection
+        rules = benchmark.name, tasks.version(benchmark)
+        of_plan = by_plan[plan.name] = {}
         for subset, path in plan.tasks.items():
-            key = plan.benchmark.name, version, subset, path, plan.repeats, slice_of(plan.selection)
-            if key not in indexes:
-                indexes[key] = index_file(
-                    plan.benchmark, subset, path, plan.results, plan.selection
-                )
-                held.callback(indexes[key].close)
-            by_plan[plan.name][subset] = indexes[key]
+            key = *rules, subset, path, plan.repeats, slice_of(selection)
+            index = indexes.get(key)
+            if index is None:
+                index = indexes[key] = index_file(benchmark, subset, path, plan.results, selection)
+                held.callback(index.close)
+            of_plan[subset] = index
     return by_plan
 
 
@@ -89,7 +90,9 @@ def open_sessions(
 ) -> tuple[list[PlanSession], int]:
     """Return the sessions that can start, whose runs are open as long as `held`, and an exit code
     for the others. A plan that cannot start stops no other; alone, it raises."""
-    opened, code, alone = [], 0, len(plans) == 1
+    opened = []
+    code = 0
+    alone = len(plans) == 1
     indexes = open_indexes(plans, held)
     for plan in plans:
         try:
@@ -138,7 +141,8 @@ def open_runs(
     )
     runs = []
     for subset, store in stores.items():
-        index, old = indexes[subset], earlier.get(subset)
+        index = indexes[subset]
+        old = earlier.get(subset)
         label = subset if alone else f"{plan.name}, {subset}"
         manifest = _manifest(plan, identity, subset, index, old)
         selected = index.selected(plan.selection)
@@ -158,21 +162,31 @@ def _manifest(
 ) -> Manifest:
     """Return the manifest of this session by itself, with the quirks that are known of its
     endpoint, and the counts of extensions."""
-    earlier_provenance: JSON = {**old.provenance} if old else {}
-    quirks = _known_quirks(plan, earlier_provenance)
+    tuning = asdict(plan.tuning)
+    before: JSON = {}
+    if old:
+        tuning |= counts(old)
+        before = cast(JSON, old.provenance)
+    roles_before = before.get("roles", {})
+    quirks = _known_quirks(plan, before)
     provenance: JSON = {**plan.provenance(), "quirks": quirks, "quirks_used": quirks}
     for role, role_plan in plan.roles.items():
-        role_before = earlier_provenance.get("roles", {}).get(role, {})
-        provenance["roles"][role]["quirks"] = _known_quirks(role_plan, role_before)
-    if source := fetched.load(plan.benchmark.folder).last(index.sha256):
+        known = _known_quirks(role_plan, roles_before.get(role, {}))
+        provenance["roles"][role]["quirks"] = known
+    source = fetched.load(plan.benchmark.folder).last(index.sha256)
+    if source:
         provenance["data_set"] = {"name": source.data_set, "commit": source.commit}
-    truth, path = plan.benchmark.task_files.truth_sha256, str(plan.tasks[subset])
     return Manifest(
         subset=subset,
         identity=identity,
         provenance=cast(Provenance, provenance),
-        tuning=cast(Tuning, {**asdict(plan.tuning), **(counts(old) if old else {})}),
-        tasks={"path": path, "sha256": index.sha256, "users": index.users_in_file, "truth": truth},
+        tuning=cast(Tuning, tuning),
+        tasks={
+            "path": str(plan.tasks[subset]),
+            "sha256": index.sha256,
+            "users": index.users_in_file,
+            "truth": plan.benchmark.task_files.truth_sha256,
+        },
         selection=plan.selection,
         state=RUNNING,
         counts={},
@@ -183,7 +197,10 @@ def _manifest(
 def _known_quirks(plan: Plan, recorded: Mapping[str, Any]) -> list[str]:
     """Return the quirks that are known of a plan's endpoint: `recorded` is what was recorded of it
     in the session before."""
-    known = set(plan.resolved.provider.adapt) if plan.resolved and plan.resolved.provider else set()
+    known: set[str] = set()
+    if plan.resolved and plan.resolved.provider:
+        known.update(plan.resolved.provider.adapt)
+    # What one endpoint was found to need says nothing about another.
     if recorded.get("endpoint") == plan.endpoint:
         known |= QUIRKS.keys() & set(recorded.get("quirks", ()))
     return sorted(known - unwanted(plan.benchmark.asking.needs_schema))
@@ -194,9 +211,15 @@ def _open_run(
 ) -> None:
     """Open a run, and begin to play the users who are left. `run` expects the users that are
     selected; `old` is its manifest so far. Raise `BadInput` for what cannot go on so."""
-    _check_earlier(plan, run, old)
+    if not run.expected.any():
+        raise BadInput(
+            f"{run.label}: no user is left for part {plan.selection.get('part')}: make fewer parts"
+        )
     if old is not None:
-        _go_on(run, old, emit)
+        _check_earlier(plan, run.label, old)
+        for name, (earlier, present) in run.manifest.go_on(old).items():
+            if NOT_REPORTED.isdisjoint(name.split(".")):
+                emit(Changed(run.label, name, earlier, present))
     trusted.remember_code(run.manifest, os.environ)
     _set_price(plan, run, old)
     for extension in hooks:
@@ -214,15 +237,8 @@ def _open_run(
             raise
 
 
-def _check_earlier(plan: Plan, run: Run, old: Manifest | None) -> None:
-    """Raise `BadInput` if no user is selected, or a plan cannot go on with a run as it is so
-    far."""
-    if not run.expected.any():
-        raise BadInput(
-            f"{run.label}: no user is left for part {plan.selection.get('part')}: make fewer parts"
-        )
-    if old is None:
-        return
+def _check_earlier(plan: Plan, label: str, old: Manifest) -> None:
+    """Raise `BadInput` if a plan cannot go on with a run as it is so far."""
     if old.repeats > plan.repeats:
         raise BadInput(
             f"{plan.folder} holds a run of {old.repeats} repeats: go on with --repeats"
@@ -232,53 +248,41 @@ def _check_earlier(plan: Plan, run: Run, old: Manifest | None) -> None:
     if plan.terms.primary not in (None, primary):
         began = f"with --primary {primary}" if primary else "without --primary"
         raise BadInput(
-            f"{run.label}: this run began {began}: the primary metric is chosen before the first"
+            f"{label}: this run began {began}: the primary metric is chosen before the first"
             " request, so leave it out"
         )
 
 
-def _go_on(run: Run, old: Manifest, emit: Emit) -> None:
-    """Take up the manifest of the session before, and report what differs."""
-    for name, (earlier, present) in run.manifest.go_on(old).items():
-        if NOT_REPORTED.isdisjoint(name.split(".")):
-            emit(Changed(run.label, name, earlier, present))
-
-
 def _set_price(plan: Plan, run: Run, old: Manifest | None) -> None:
     """Note the price of now, at which the run's requests are sent."""
-    if (
-        old
-        and old.provenance["endpoint"] != plan.endpoint
-        and not tally_of(run.store.files).bill.has_requests
-    ):
-        # the price of an endpoint that never billed
+    has_moved = old and old.provenance["endpoint"] != plan.endpoint
+    if has_moved and not tally_of(run.store.files).bill.has_requests:
+        # The earlier price is that of an endpoint that never billed.
         run.manifest.set_prices([Priced(None, plan.endpoint)])
-    run.store.rate = Rate(run.manifest.take_price(plan.price))
-    for role, role_plan in plan.roles.items():
+    for role, role_plan in {"": plan, **plan.roles}.items():
         run.store.rates[role] = Rate(run.manifest.take_price(role_plan.price, role))
 
 
 def _open_files(plan: Plan, run: Run, old: Manifest | None, emit: Emit) -> None:
     """Repair and open a run's files, expect the users too who are done, and report what the files
     hold."""
-    store, index, selected = run.store, run.index, run.expected
+    store, index = run.store, run.index
+    selected = run.expected
     done = store.open_logs(index)
     run.expected = selected | done
-    prices = None
+    prices = resumed = None
     if old is not None:
         tasks_changed = old.tasks["sha256"] != index.sha256
         truth_changed = old.tasks.get("truth", "") != run.manifest.tasks["truth"]
         run.changed = tasks_changed or truth_changed or store.outside() > 0
-        earlier_price = old.price_at(old.provenance["endpoint"])
-        price = run.manifest.price_at(run.manifest.provenance["endpoint"])
-        if earlier_price and (price is None or earlier_price not in (price, price.when_deferred)):
-            prices = earlier_price, price
+        prices = _changed_price(run.manifest, old)
         if not len(run.remaining):
             if plan.price and plan.price.source == PRICE_OPTION:
                 prices = None
                 _price_replies(run, old, plan.price)
             run.changed |= run.manifest.prices[: len(old.prices)] != old.prices
-    resumed = not run.is_new and len(run.remaining) and run.users_done
+        elif run.users_done:
+            resumed = run.users_done, run.users
     emit(
         Opened(
             run.label,
@@ -286,9 +290,19 @@ def _open_files(plan: Plan, run: Run, old: Manifest | None, emit: Emit) -> None:
             outside=store.outside(),
             beyond_share=index.users(done & ~selected),
             prices=prices,
-            resumed=(run.users_done, run.users) if resumed else None,
+            resumed=resumed,
         )
     )
+
+
+def _changed_price(manifest: Manifest, old: Manifest) -> tuple[Price, Price | None] | None:
+    """Return the price of the session before and that of now, where they differ in more than that
+    requests are deferred; None where they do not, or none was known."""
+    earlier = old.price_at(old.provenance["endpoint"])
+    price = manifest.price_at(manifest.provenance["endpoint"])
+    if earlier is None or (price and earlier in (price, price.when_deferred)):
+        return None
+    return earlier, price
 
 
 def _price_replies(run: Run, old: Manifest, price: Price) -> None:
@@ -296,23 +310,24 @@ def _price_replies(run: Run, old: Manifest, price: Price) -> None:
     manifest, store = run.manifest, run.store
     manifest.set_prices(old.priced)
     endpoint = manifest.provenance["endpoint"]
-    is_of_model = [not priced.role and priced.endpoint == endpoint for priced in manifest.priced]
-    run.price_again([price if is_own else None for is_own in is_of_model])
+    new_prices = []
+    for priced in manifest.priced:
+        is_of_model = not priced.role and priced.endpoint == endpoint
+        new_prices.append(price if is_of_model else None)
+    run.price_again(new_prices)
     store.rate = store.rate._replace(price=manifest.take_price(price))
 
 
 def _begin(run: Run, allowed: frozenset[str]) -> None:
     """Begin to play users who are left, as the run's manifest now is."""
     files = run.store.files
-    if (
-        not run.manifest.tuning.get(DEFERRED)
-        and BATCHES not in allowed
-        and (left := outstanding(files))
-    ):
-        batches = plural(len(left), "batch", "batches")
-        raise BadInput(
-            f"{files.folder}, {files.subset}: {batches} may be at the provider: use --batch, or"
-            f" {INSTEAD_OF_BATCHES}"
-        )
+    # `--batch` fetches them; without, their requests are sent, and paid for, a second time.
+    if not run.manifest.tuning.get(DEFERRED) and BATCHES not in allowed:
+        left = len(outstanding(files))
+        if left:
+            raise BadInput(
+                f"{files.folder}, {files.subset}: {plural(left, 'batch', 'batches')} may be at the"
+                f" provider: use --batch, or {INSTEAD_OF_BATCHES}"
+            )
     check_measure(run.benchmark, run.task(int(run.remaining[0])))
     run.begin()

@@ -7,6 +7,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from operator import attrgetter
 
 from harness.client.caller import Caller
 from harness.cost import together
@@ -23,7 +24,6 @@ REPLIES_TO_PROJECT = 20
 """Replies of ended users before the number of replies of the others is projected from them."""
 RATE_SECONDS, RATE_STEPS = 30.0, 20
 """Rates cover the last half minute, or more where fewer steps than this were done in it."""
-
 WARNINGS = 3
 """Findings kept. Of faults, which are many, the last one is kept, and all are counted by kind."""
 
@@ -37,8 +37,9 @@ class RecentRates:
     def __init__(self, now: float, counts: Counts) -> None:
         self._history = deque([(now, counts)])
 
-    def of(self, now: float, counts: Counts) -> tuple[float, float, float]:
-        """Return steps, prompt tokens and completion tokens a second."""
+    def per_second(self, now: float, counts: Counts) -> tuple[float, float, float]:
+        """Return steps, prompt tokens and completion tokens a second; 0 before any time has
+        passed."""
         history = self._history
         history.append((now, counts))
         while len(history) > 2:
@@ -46,14 +47,15 @@ class RecentRates:
             if now - second <= RATE_SECONDS or counts[0] - steps <= RATE_STEPS:
                 break
             history.popleft()
-        start, earlier_counts = history[0]
-        if now <= start:
+        start, (steps, prompt_tokens, completion_tokens) = history[0]
+        seconds = now - start
+        if seconds <= 0:
             return 0.0, 0.0, 0.0
-        steps_rate, prompts, completions = [
-            (count - earlier) / (now - start)
-            for count, earlier in zip(counts, earlier_counts, strict=True)
-        ]
-        return steps_rate, prompts, completions
+        return (
+            (counts[0] - steps) / seconds,
+            (counts[1] - prompt_tokens) / seconds,
+            (counts[2] - completion_tokens) / seconds,
+        )
 
 
 class Warnings:
@@ -72,9 +74,8 @@ class Warnings:
 
     def recent(self, now: float) -> tuple[Warned, ...]:
         """Return the warnings, the newest first."""
-        return tuple(
-            Warned(text, now - last, times) for text, (last, times) in reversed(self._kept.items())
-        )
+        warnings = reversed(self._kept.items())
+        return tuple(Warned(text, now - last, times) for text, (last, times) in warnings)
 
 
 class EndpointFindings:
@@ -100,10 +101,6 @@ class EndpointFindings:
             run.learned([name], role)
             run.save()
         self.note("learned", f"{name}: {phrase}")
-
-    def replica(self, detail: str) -> None:
-        """Note that a replica was set aside, or is back."""
-        self.note("replica", detail)
 
     def note(self, what: str, detail: str) -> None:
         """Show a finding, and log it."""
@@ -146,6 +143,7 @@ class Progress:
         self._started = self._clock()
         self._warned = False
         self._rates = RecentRates(self._started, self._counts())
+        # Where only the first users are played, for an estimate.
         self.reply_times: list[float] | None = None
         if any(run.first is not None for run in self._runs):
             self.reply_times = []
@@ -186,57 +184,61 @@ class Progress:
         self._slots += self._caller.limiter.slots.limit * (now - self._slots_since)
         self._slots_since = now
         self._note_stragglers()
-        if (
-            self._caller.traffic.successes
-            or self._caller.wait_left
-            or now - self._started < FIRST_ANSWER_SECONDS
-        ):
+        silence = now - self._started
+        if not self._warned and silence >= FIRST_ANSWER_SECONDS:
+            self._warn_without_answer(silence)
+
+    def _warn_without_answer(self, seconds: float) -> None:
+        """Warn once where requests were sent, and none was answered for so long since the start."""
+        traffic = self._caller.traffic
+        # `--wait` has a line of its own, and ends the run if no server answers.
+        if traffic.successes or self._caller.wait_left or not traffic.requests:
             return
-        if self._caller.traffic.requests and not self._warned:
-            self._warned = True
-            warning = self._no_answer(now - self._started)
-            self._findings.note("no_answer", warning)
-            logger.warning("%s: %s", self.name, warning)
+        self._warned = True
+        warning = self._no_answer(seconds)
+        self._findings.note("no_answer", warning)
+        logger.warning("%s: %s", self.name, warning)
 
     def _note_stragglers(self) -> None:
         """Log each straggler once, and show once what can be done about them."""
-        stragglers = self._caller.stragglers()
-        for place, user, seconds in stragglers:
-            if place not in self._noted:
+        for number, user, seconds in self._caller.stragglers():
+            if not self._noted:
+                self._findings.show(
+                    f"a request that hangs ends after --timeout {self._timeout:g}; --hedge 3 sends"
+                    " a second try, and --stream on shows stalls and ends them"
+                )
+            if number not in self._noted:
+                self._noted.add(number)
                 self._findings.log(
                     "straggler", user_id=user, seconds=round(seconds, 1), endpoint=self._where(user)
                 )
-        if stragglers and not self._noted:
-            self._findings.show(
-                f"a request that hangs ends after --timeout {self._timeout:g}; --hedge 3 sends a"
-                " second try, and --stream on shows stalls and ends them"
-            )
-        self._noted.update([place for place, *_ in stragglers])
 
     def _hanging(self, stragglers: Sequence[tuple[int, str, float]]) -> list[Warned]:
         """Return one warning that names the stragglers, the oldest first."""
         if not stragglers:
             return []
-        oldest = [f"{user} {seconds:.0f} s" for _, user, seconds in stragglers[:STRAGGLERS_NAMED]]
-        where = ", ".join(
-            dict.fromkeys(filter(None, [self._where(user) for _, user, _ in stragglers]))
-        )
+        users, servers = [], []
+        for _, user, seconds in stragglers:
+            users.append(f"{user} {seconds:.0f} s")
+            servers.append(self._where(user))
+        oldest = ", ".join(users[:STRAGGLERS_NAMED])
+        where = ", ".join(dict.fromkeys(filter(None, servers)))
         usual = self._caller.latency.tail or 0.0
-        text = f"no reply for: {', '.join(oldest)}, {len(stragglers)} in all"
+        text = f"no reply for: {oldest}, {len(stragglers)} in all"
         return [Warned(f"{text} ({where}; 99 % take {usual:.1f} s at most)", 0.0)]
 
     def _no_answer(self, seconds: float) -> str:
         """Return what was seen of an endpoint that has not answered for so long since the start,
         and what to try."""
         seen = ", ".join([f"{kind} {number}" for kind, number in self.faults.most_common()])
+        advice = "if it is still loading, stop and resume with --wait 600"
+        if not seen:
+            seen = f"{self._caller.limiter.in_flight} requests in flight, no reply"
+            advice = "--stream on shows if it writes"
         url = self._runs[0].manifest.provenance["endpoint"]
-        advice = "--stream on shows if it writes"
-        if seen:
-            advice = "if it is still loading, stop and resume with --wait 600"
-        silent = f"{self._caller.limiter.in_flight} requests in flight, no reply"
-        return f"no answer in {seconds:.0f} s ({seen or silent}): try `curl {url}/models`; {advice}"
+        return f"no answer in {seconds:.0f} s ({seen}): try `curl {url}/models`; {advice}"
 
-    def schedule(self, others: Sequence[Progress] = ()) -> JSON:
+    def schedule(self, others: Sequence[Progress]) -> JSON:
         """Return how close the runs on these slots came to the shortest time that their requests
         allow (docs/design.md, section 4); `others` are those of the other runs.
 
@@ -246,11 +248,12 @@ class Progress:
         self.tick(self.lag)
         seconds = self._clock() - self._started
         slots = self._slots / max(1e-9, self._slots_since - self._started)
-        work = sum([progress._work for progress in (self, *others)])
-        bound = max(
-            work / slots if slots else 0.0,
-            *[progress._longest_chain for progress in (self, *others)],
-        )
+        work, bound = self._work, self._longest_chain
+        for other in others:
+            work += other._work
+            bound = max(bound, other._longest_chain)
+        if slots:
+            bound = max(bound, work / slots)
         return {
             "seconds": round(seconds, 3),
             "slots": round(slots, 1),
@@ -271,13 +274,17 @@ class Progress:
         """Return the state of now. `steps` remain of all users, `longest` of the user with the
         longest chain; `stopping` is why the runner ends early, if it does; `over` means that it has
         ended; `load` is as in a snapshot; `unusable` are new answers by kind."""
-        traffic, limiter, now = self._caller.traffic, self._caller.limiter, self._clock()
-        allowance = self._caller.allowance
-        rate, *token_rates = self._rates.of(now, self._counts())
-        outage = self._caller.health.outage(now)
-        stragglers = self._caller.stragglers()
+        caller = self._caller
+        traffic, limiter, allowance = caller.traffic, caller.limiter, caller.allowance
+        now = self._clock()
+        outage = caller.health.outage(now)
+        held_by = limiter.held_by
+        if held_by is None and allowance.waiting:
+            held_by = allowance.held_by
+        rate, prompt_rate, completion_rate = self._rates.per_second(now, self._counts())
         subsets = tuple(run.progress() for run in self._runs)
         users_left = sum(subset.users - subset.done - subset.failed for subset in subsets)
+        stragglers = caller.stragglers()
         eta, at_most, chain_bound = self._to_go(
             users_left, steps, longest, rate, stragglers, bool(load)
         )
@@ -286,6 +293,7 @@ class Progress:
             *self._last_fault.recent(now),
             *self._hanging(stragglers),
         ]
+        warnings.sort(key=attrgetter("age"))
         return Snapshot(
             name=self.name,
             model=self._runs[0].sampling.model,
@@ -294,7 +302,7 @@ class Progress:
             requested=self.requested,
             limit=limiter.limit,
             in_flight=limiter.in_flight,
-            held_by=limiter.held_by or (allowance.held_by if allowance.waiting else None),
+            held_by=held_by,
             outage=outage,
             lag=self.lag,
             slowest_write=max(run.store.slowest_write() for run in self._runs),
@@ -311,20 +319,20 @@ class Progress:
             at_most=at_most,
             stopping=stopping,
             chain_bound=chain_bound,
-            token_rates=(token_rates[0], token_rates[1]),
-            latency=self._caller.latency.quantiles,
+            token_rates=(prompt_rate, completion_rate),
+            latency=caller.latency.quantiles,
             faults=tuple(self.faults.most_common()),
             failures=tuple(self.failures.most_common()),
             projected_tokens=self._projected_tokens(steps),
             cost=self._cost(),
             projected_cost=self._projected_cost(steps),
             allowance=allowance.load,
-            warnings=tuple(sorted(warnings, key=lambda warned: warned.age)),
+            warnings=tuple(warnings),
             at_risk=self._at_risk(),
-            silence=now - self._caller.health.last_answer,
+            silence=now - caller.health.last_answer,
             over=over,
-            awaited=self._caller.wait_left if outage else 0.0,
-            pause=self._caller.pause_left,
+            awaited=caller.wait_left if outage else 0.0,
+            pause=caller.pause_left,
             others_in_flight=limiter.slots.in_flight - limiter.in_flight,
             load=load,
             unusable=unusable,
@@ -341,29 +349,32 @@ class Progress:
     ) -> tuple[float | None, bool, bool]:
         """Return the seconds to go, whether they are only an upper bound (a request hangs), and
         whether the longest chain determines them: always, where all users advance together."""
-        mean, per_step = self._caller.latency.mean, self._replies_per_step
-        step_seconds = mean if mean is None or per_step is None else mean * per_step
-        limiter = self._caller.limiter
-        usable_slots = limiter.slots.limit - (limiter.slots.in_flight - limiter.in_flight)
+        caller, slots = self._caller, self._caller.limiter.slots
+        step_seconds = caller.latency.mean
+        if step_seconds is not None:
+            step_seconds *= self._replies_per_step or 1.0
+        slots_of_others = slots.in_flight - caller.limiter.in_flight
         eta, chain_bound = time_to_go(
             steps=steps,
             longest=longest,
             rate=rate,
             step_seconds=step_seconds,
-            all_in_play=limiter.slots.rates is None and users_left <= usable_slots,
-            pause=self._caller.pause_left,
-            outage=self._caller.health.down,
+            all_in_play=slots.rates is None and users_left + slots_of_others <= slots.limit,
+            pause=caller.pause_left,
+            outage=caller.health.down,
         )
-        oldest = None if stragglers else self._caller.oldest
-        if eta is not None and oldest is not None:
-            seconds_left = self._caller.latency.left(oldest)
+        oldest = caller.oldest
+        if eta is not None and oldest is not None and not stragglers:
+            seconds_left = caller.latency.left(oldest)
             if seconds_left > eta:
                 eta, chain_bound = seconds_left, False
         if together and step_seconds is not None:
             # A step of one user is a step of all.
             eta, chain_bound = longest * step_seconds, True
         if eta is not None and stragglers:
-            bound = self._timeout - stragglers[0][2] + longest * (step_seconds or 0.0)
+            # Nobody can predict the end of a request that hangs, but its time-out is one.
+            _, _, age = stragglers[0]
+            bound = self._timeout - age + longest * (step_seconds or 0.0)
             if bound > eta:
                 return bound, True, False
         return eta, False, chain_bound
@@ -385,7 +396,7 @@ class Progress:
     def _growth(self, steps: int) -> float | None:
         """Return by what this session's replies grow until its end, if all its users take as many a
         step as those who have ended; `steps` remain."""
-        if any(run.first is not None for run in self._runs):
+        if self.reply_times is not None:
             return None  # others follow the first users of an estimate
         per_step = self._replies_per_step
         replies = self._caller.traffic.successes
@@ -425,10 +436,8 @@ class Progress:
 
     def _at_risk(self) -> AtRisk:
         unsynced = [run.store.unsynced() for run in self._runs]
-        return AtRisk(
-            sum(users for users, _ in unsynced),
-            max(seconds for _, seconds in unsynced),
-        )
+        users, seconds = zip(*unsynced, strict=True)
+        return AtRisk(sum(users), max(seconds))
 
 
 def time_to_go(

@@ -23,7 +23,7 @@ from harness.options.extension import counts
 from harness.options.plan import sampling_again
 from harness.reply_facts import together
 from harness.scoring.scorer import Scorer
-from harness.store.manifest import RUNNING, Counts, Manifest, State
+from harness.store.manifest import RUNNING, Counts, EndpointProvenance, Manifest, State
 from harness.store.run import RunStore
 from harness.store.submissions import pending
 from harness.store.tasks import TaskIndex
@@ -103,10 +103,9 @@ class Run:
         return sampling_again(self.manifest)
 
     @cached_property
-    def _samplings(self) -> dict[int, Sampling]:
-        return {
-            repeat: self.sampling.of_repeat(repeat) for repeat in range(1, self.index.repeats + 1)
-        }
+    def _samplings(self) -> list[Sampling]:
+        """The parameters of each repeat."""
+        return [self.sampling.of_repeat(number) for number in range(1, self.index.repeats + 1)]
 
     @cached_property
     def failed_tries(self) -> Mapping[tuple[str, str], tuple[int, int]]:
@@ -129,31 +128,23 @@ class Run:
     def costs_of(self, role: str) -> dict[str, Cost]:
         """Return what the saved replies of a role cost, of every session, by the model that had
         it."""
-        priced, most = self.manifest.priced, self.sampling.roles[role].most_completion
-        costs = {}
-        for model in dict.fromkeys(entry.model for entry in priced if entry.role == role):
-            places = {
-                place
-                for place, entry in enumerate(priced)
-                if (entry.role, entry.model) == (role, model)
-            }
-            bill = self.store.tally.bill.at_places(places)
-            costs[model] = bill.cost(self.manifest.prices, most)
-        return costs
+        places: dict[str, set[int]] = {}
+        for place, priced in enumerate(self.manifest.priced):
+            if priced.role == role:
+                places.setdefault(priced.model, set()).add(place)
+        most = self.sampling.roles[role].most_completion
+        prices, bill = self.manifest.prices, self.store.tally.bill
+        return {
+            model: bill.at_places(of_model).cost(prices, most) for model, of_model in places.items()
+        }
 
     @cached_property
     def billed_roles(self) -> frozenset[str]:
         """Return the roles whose requests may cost something; the empty one is the model under
         test."""
-        roles = ("", *self.manifest.provenance.get("roles", ()))
-        return frozenset(
-            role for role in roles if self.manifest.endpoint_of(role) != defaults.EMBEDDED
-        )
-
-    @property
-    def price(self) -> Price | None:
-        """Return the price of the requests of now, None if it is not known."""
-        return self.price_of("")
+        manifest = self.manifest
+        roles = ("", *manifest.provenance.get("roles", ()))
+        return frozenset(role for role in roles if manifest.endpoint_of(role) != defaults.EMBEDDED)
 
     @property
     def prices_now(self) -> list[Price | None]:
@@ -173,7 +164,8 @@ class Run:
     def price_again(self, prices: Sequence[Price | None]) -> None:
         """Give saved replies these prices, by the places of the manifest's; None leaves one as it
         is."""
-        manifest, priced = self.manifest, self.manifest.priced
+        manifest = self.manifest
+        priced = manifest.priced
         # Lines of an earlier version's run do not say that they were deferred.
         is_deferred = manifest.tuning.get(DEFERRED) and not self.store.tally.bill.has_deferred
         for place, price in enumerate(prices):
@@ -184,7 +176,7 @@ class Run:
 
     def sampling_at(self, position: int) -> Sampling:
         """Return the parameters of the requests of a user's repeat."""
-        return self._samplings[self.index.repeat(position)]
+        return self._samplings[self.index.repeat(position) - 1]
 
     @cached_property
     def scores(self) -> RunningScores:
@@ -204,7 +196,8 @@ class Run:
         A user with saved responses has that many steps fewer left, but at least one.
         """
         _ = self.scores  # takes up the records so far, before another is saved
-        positions, left = self.remaining, self.steps_left()
+        positions = self.remaining
+        left = self.steps_left()
         self.steps_done = self.steps - int(left.sum())
         if self.first is None:
             return positions, left
@@ -213,11 +206,12 @@ class Run:
 
     def steps_left(self) -> NDArray[np.int32]:
         """Return the steps that each remaining user has left."""
-        positions, saved = self.remaining, np.zeros(len(self.index), np.int32)
+        left = self.index.steps.copy()
         for position, count in self.store.saved_counts().items():
-            saved[position] = count
-        left: NDArray[np.int32] = np.maximum(1, self.index.steps[positions] - saved[positions])
-        return left
+            left[position] -= count
+        # Saved replies may be more than the expected steps, and do not end a user.
+        remaining: NDArray[np.int32] = np.maximum(1, left[self.remaining])
+        return remaining
 
     # The manifest of an open run, which is changed here alone, in the order of a session
 
@@ -235,20 +229,22 @@ class Run:
         self.store.keep_files(kept_files(self.benchmark))
         self.save()
 
+    def _endpoint(self, role: str) -> EndpointProvenance:
+        """Return what is recorded of the endpoint of a role; of an empty one, of that of the model
+        under test."""
+        provenance = self.manifest.provenance
+        return provenance["roles"][role] if role else provenance
+
     def quirks(self, role: str = "") -> list[str]:
         """Return the known quirks of the endpoint of a role, by default of the model under test."""
-        provenance = self.manifest.provenance
-        return provenance["roles"][role]["quirks"] if role else provenance["quirks"]
+        return self._endpoint(role)["quirks"]
 
     def learned(self, quirks: Iterable[str], role: str = "") -> None:
         """Note quirks of the endpoint of a role, by default of the model under test."""
-        provenance = self.manifest.provenance
-        known = sorted({*self.quirks(role), *quirks})
-        if role:
-            provenance["roles"][role]["quirks"] = known
-            return
-        provenance["quirks"] = known
-        provenance["quirks_used"] = sorted({*provenance["quirks_used"], *quirks})
+        self._endpoint(role)["quirks"] = sorted({*self.quirks(role), *quirks})
+        if not role:
+            provenance = self.manifest.provenance
+            provenance["quirks_used"] = sorted({*provenance["quirks_used"], *quirks})
 
     def change_limits(self, limits: Mapping[str, Any]) -> None:
         """Save limits that were changed while the run is played, so that `resume` has them."""
@@ -292,6 +288,10 @@ class Run:
     def progress(self) -> SubsetProgress:
         """Return how far the run is; with repeats each counts as a user."""
         repeats = self.index.repeats
+        units: dict[str, str] = {}
+        for metric in self.benchmark.metrics:
+            if metric.unit is not None:
+                units[metric.name] = metric.unit
         return SubsetProgress(
             subset=self.subset if repeats == 1 else f"{self.subset} x {repeats}",
             users=int(self.expected.sum()),
@@ -300,11 +300,7 @@ class Run:
             steps=self.steps,
             steps_done=self.steps_done,
             scores=self.scores.figures,
-            units={
-                metric.name: metric.unit
-                for metric in self.benchmark.metrics
-                if metric.unit is not None
-            },
+            units=units,
             scored_users=self.scores.users,
         )
 
@@ -313,10 +309,11 @@ def user_counts(index: TaskIndex, expected: Mask, done: Mask, failed: Mask) -> C
     """Return how many users a manifest counts, of masks over the tasks: a user with a record is not
     failed."""
     users = index.users(expected)
+    remaining = expected & ~done
     return {
         "users": users,
-        "done": users - index.users(expected & ~done),
-        "failed": index.users(failed & expected & ~done),
+        "done": users - index.users(remaining),
+        "failed": index.users(failed & remaining),
     }
 
 
@@ -331,15 +328,16 @@ def counted_cost(manifest: Manifest, bill: Bill) -> Cost | None:
 
     Without any, as in a folder that came without its responses, it is what the manifest has.
     """
-    billed = {
-        place
-        for place, priced in enumerate(manifest.priced)
-        if priced.endpoint != defaults.EMBEDDED
-    }
+    billed: set[int] = set()
+    for place, priced in enumerate(manifest.priced):
+        if priced.endpoint != defaults.EMBEDDED:
+            billed.add(place)
     if not billed:
         return None
+    prices = manifest.prices
     if bill.total.requests or manifest.cost is None:
-        billed_bill = bill.at_places(billed) if manifest.role_models else bill
-        return billed_bill.cost(manifest.prices, sampling_again(manifest).most_completion)
+        if manifest.role_models:
+            bill = bill.at_places(billed)
+        return bill.cost(prices, sampling_again(manifest).most_completion)
     counted = msgspec.convert(manifest.cost, Cost)
-    return counted.at(manifest.prices[0]) if len(manifest.prices) == 1 else counted
+    return counted.at(prices[0]) if len(prices) == 1 else counted

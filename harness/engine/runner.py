@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -91,8 +92,7 @@ class RunnerPlan(NamedTuple):
 
 class UsersLeft:
     """The remaining users of runs, numbered one run after another: the `steps` that each has left,
-    and its repeat, from
-    0. All runs have as many repeats."""
+    and its repeat, from 0. All runs have as many repeats."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         starts = [run.start() for run in runs]
@@ -193,17 +193,16 @@ class ModelRunner:
     def stop(self, reason: HarnessError, grace: float) -> None:
         """End the runner. The first reason is reported; a later one can only shorten the grace, in
         seconds."""
-        first = self.ending is None
-        if first or isinstance(reason, MachineError):  # reported even after another reason
+        is_first = self.ending is None
+        is_of_machine = isinstance(reason, MachineError)
+        if is_first or is_of_machine:  # a machine error is reported even after another reason
             self.ending = reason
+        scope = self._users.cancel_scope
+        scope.deadline = min(scope.deadline, anyio.current_time() + grace)
         for caller in self.callers.values():
             caller.limiter.close()
-        self._users.cancel_scope.deadline = min(
-            self._users.cancel_scope.deadline, anyio.current_time() + grace
-        )
-        for caller in self.callers.values():
             caller.limiter.slots.wake()
-        if first and not isinstance(reason, MachineError):
+        if is_first and not is_of_machine:
             try:
                 for run in self.runs:
                     run.store.event("stopping", reason=str(reason))
@@ -248,11 +247,15 @@ class ModelRunner:
             )
 
     def snapshot(self) -> Snapshot:
-        longest = max(self.schedule.longest(), max(self._steps_left.values(), default=0))
         stopping = str(self.ending) if self.ending else None
-        load = tuple([piece for task in self.tasks for piece in task.load])
-        left, unusable = self.schedule.remaining_steps, tuple(self.answers.unusable.most_common())
-        return self.progress.snapshot(left, longest, stopping, self.over, load, unusable)
+        return self.progress.snapshot(
+            steps=self.schedule.remaining_steps,
+            longest=max([self.schedule.longest(), *self._steps_left.values()]),
+            stopping=stopping,
+            over=self.over,
+            load=tuple(chain.from_iterable([task.load for task in self.tasks])),
+            unusable=tuple(self.answers.unusable.most_common()),
+        )
 
     async def guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do some work; an error after which no user can go on ends the runner, or all runners."""
@@ -274,15 +277,17 @@ class ModelRunner:
         self.progress.requested = requested
         for run in self.runs:
             run.change_limits(changes)
-        texts = [
-            f"{name} {'auto' if value is None else f'{value:g}'}" for name, value in changes.items()
-        ]
+        texts = []
+        for name, value in changes.items():
+            text = "auto" if value is None else f"{value:g}"
+            texts.append(f"{name} {text}")
         self.findings.note("limits", f"limits were changed: {', '.join(texts)}")
 
     async def _settle(self, user: User, pending: PendingRequest) -> Completion:
         """Return the reply to a request that goes by the caller."""
-        run, size, role = user.run, len(pending.body), pending.role
-        # what is no bill's business is not logged
+        run, role = user.run, pending.role
+        size = len(pending.body)
+        # Requests in flight are logged for the bill after a crash: none where nothing is billed.
         times = self.callers[role].at_once if role in run.billed_roles else 0
         run.store.request_sent(size, times, role)
         try:
@@ -331,11 +336,12 @@ class ModelRunner:
 
     async def _ask_and_record(self, user: User) -> None:
         run, position = user.run, user.position
-        benchmark, task = run.benchmark, run.task(position)
+        benchmark = run.benchmark
+        task = run.task(position)
         user.key = task.key
         saved = run.store.responses_of(position)
         if position in run.role_failures:
-            # Played from its saved replies, the role would fail again: it is asked anew.
+            # The saved replies of the role made the user fail: only new ones can mend that.
             saved = {key: saved[key] for key in saved if not role_of(key[0])}
         judged = partial(self.judge, user.name)
         conversation = Conversation(
@@ -352,18 +358,16 @@ class ModelRunner:
             self._fail(user, error)
         else:
             if run.drawn[position]:
-                with (
-                    suppress(BenchmarkError),
-                    guarded(benchmark, "facts"),
-                ):  # else the report asks for them
+                # Taken while the task is parsed. What fails here is asked for by the report again.
+                with suppress(BenchmarkError), guarded(benchmark, "facts"):
                     run.facts[task.key] = benchmark.scoring.facts(task)
             await self._complete(user, record, conversation.unused)
         finally:
             self.progress.replayed += conversation.replayed
 
     async def _complete(self, user: User, record: JSON, unused_responses: int) -> None:
-        """Save a user's record. Unused responses mean that the play went another way than
-        before."""
+        """Save a user's record. Unused responses mean that the requests differed from those of an
+        earlier session."""
         run = user.run
         self._completed += 1
         saved = run.store.save_record(record, run.index, user.position)
@@ -387,10 +391,10 @@ class ModelRunner:
         self.schedule.done(steps)
 
     def _fail(self, user: User, error: GaveUp | Rejected | AgentFailed | BenchmarkError) -> None:
-        """Record a failed user; several in a row that are refused mean that no other user will
-        succeed."""
+        """Record a failed user, and stop where no other user will succeed."""
+        run = user.run
         tries = error.tries if isinstance(error, GaveUp) else 1
-        run, boundary = user.run, BOUNDARIES.get(type(error), "endpoint")
+        boundary = BOUNDARIES.get(type(error), "endpoint")
         failure = Failure(user.key, boundary, error.kind, error.detail, tries, user.repeat)
         run.store.save_failure(failure, run.index.digest(user.position))
         run.failed += 1
@@ -399,28 +403,36 @@ class ModelRunner:
         self.progress.user_failed(user.name, error.kind, str(error))
         self.advance(run, user.steps - user.counted)
         if error.kind in REFUSED:
-            role = user.failed_role
-            answers = self.callers[role].traffic.successes
-            rejected, answers_then = self._rejected.get(role, (0, answers))
-            rejected = rejected + 1 if answers == answers_then else 1
-            self._rejected[role] = rejected, answers
-            if rejected >= REJECTIONS_TO_STOP:
-                why = f"the endpoint has refused three users in a row ({error})"
-                self.stop(ConfigurationRefused(why), GRACE_SECONDS)
+            self._count_refusal(user.failed_role, error)
         elif isinstance(error, (BenchmarkError, RoleFailed)):
             self._broken += 1
             if self._broken >= REJECTIONS_TO_STOP and not self._completed:
                 self.stop(error, GRACE_SECONDS)
 
+    def _count_refusal(self, role: str, error: HarnessError) -> None:
+        """Count a user that the endpoint of a role has refused; stop after several in a row."""
+        answers = self.callers[role].traffic.successes
+        users, answers_before = self._rejected.get(role, (0, answers))
+        if answers != answers_before:
+            users = 0  # it answers others: its refusals are about single users
+        users += 1
+        self._rejected[role] = users, answers
+        if users >= REJECTIONS_TO_STOP:
+            why = f"the endpoint has refused three users in a row ({error})"
+            self.stop(ConfigurationRefused(why), GRACE_SECONDS)
+
     def _take_warnings(self, run: Run) -> None:
         """Log the benchmark's lines and warnings since the last call, and show the latter."""
-        lines, run.benchmark.logged = run.benchmark.logged, []
+        benchmark = run.benchmark
+        # Taken out first: a thread that scores may add to the new lists meanwhile.
+        lines, benchmark.logged = benchmark.logged, []
         for line in lines:
             run.store.event("output", detail=line)
-        fresh, run.benchmark.warnings = run.benchmark.warnings, []
-        for warning in fresh:
+        warnings, benchmark.warnings = benchmark.warnings, []
+        for warning in warnings:
             run.store.event("warning", detail=warning)
-            run.warnings += [warning] if warning not in run.warnings else []
+            if warning not in run.warnings:
+                run.warnings.append(warning)
             self.findings.show(warning)
 
     def _warn_of_other_models(self) -> None:
@@ -485,29 +497,25 @@ class User:
 
     def warn(self, pending: PendingRequest, fault: TransportFault, number: int) -> None:
         """Log what became of a try of a request, by which later sessions count its tries."""
-        run, request = self.run, pending.digest
-        billed: JSON = {}
-        size = fault.sent if isinstance(fault, RequestEvent) else len(pending.body) * fault.billed
-        if pending.role in run.billed_roles and size:
-            billed = {"sent": size, **run.store.rates[pending.role].data}
-        if fault is ABANDONED:
-            if billed:
-                run.store.event("unanswered", **self.about, **billed, try_number=number)
-            return None
+        log = self.run.store.event
+        details = {"detail": fault.detail, "try_number": number}
         if isinstance(fault, RequestEvent):
-            return run.store.event(
-                fault.kind, **self.about, detail=fault.detail, try_number=number, **billed
-            )
-        counted = {"request": request} if fault.may_count else {}
-        details = {
-            "kind": fault.kind,
-            "detail": fault.detail,
-            "try_number": number,
-            **counted,
-            **billed,
-        }
-        run.store.event("retry", **self.about, **details)
-        self.runner.progress.try_failed(fault.kind, fault.detail)
+            log(fault.kind, **self.about, **details, **self._billed(pending, fault.sent))
+            return
+        billed = self._billed(pending, len(pending.body) * fault.billed)
+        if fault is not ABANDONED:
+            counted = {"request": pending.digest} if fault.may_count else {}
+            log("retry", **self.about, kind=fault.kind, **details, **counted, **billed)
+            self.runner.progress.try_failed(fault.kind, fault.detail)
+        elif billed:
+            log("unanswered", **self.about, **billed, try_number=number)
+
+    def _billed(self, pending: PendingRequest, size: int) -> JSON:
+        """Return what a try of so many bytes may be billed for, and at what price; empty for
+        nothing."""
+        if not size or pending.role not in self.run.billed_roles:
+            return {}
+        return {"sent": size, **self.run.store.rates[pending.role].data}
 
 
 Settle = Callable[[User, PendingRequest], Awaitable[Completion]]

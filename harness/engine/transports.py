@@ -55,7 +55,7 @@ async def open_transport(
         opened.append((address.shown, client))
     replicas = None
     if len(opened) > 1:
-        replicas = Replicas(opened, time.monotonic, findings.replica)
+        replicas = Replicas(opened, time.monotonic, partial(findings.note, "replica"))
     transport = Adapted(
         replicas or opened[0][1],
         frozenset(name for run in findings.runs for name in run.quirks(role)),

@@ -468,10 +468,10 @@ def test_request_in_flight_takes_as_long_as_the_replies_that_took_longer(
 def test_rates_are_those_of_the_last_half_minute() -> None:
     """Of steps, and of tokens in and out; before any time has gone there is none."""
     rates = RecentRates(0.0, (0, 0, 0))
-    assert rates.of(0.0, (0, 0, 0)) == (0.0, 0.0, 0.0)
-    assert rates.of(10.0, (1000, 10_000, 1000)) == (100.0, 1000.0, 100.0)
+    assert rates.per_second(0.0, (0, 0, 0)) == (0.0, 0.0, 0.0)
+    assert rates.per_second(10.0, (1000, 10_000, 1000)) == (100.0, 1000.0, 100.0)
     for second in range(11, 100):
-        steps, into, out = rates.of(float(second), (1000 + 2 * (second - 10), 10_000, 1000))
+        steps, into, out = rates.per_second(float(second), (1000 + 2 * (second - 10), 10_000, 1000))
     assert steps == pytest.approx(2.0)
     assert (into, out) == (0.0, 0.0)
 
