@@ -95,7 +95,6 @@ def admit_sockets(connections: int, largest: int) -> None:
 class _Account:
     """One limit; `tuning` applies to all runs on it."""
 
-    number: int
     slots: Slots
     tuning: defaults.RunTuning
 
@@ -130,11 +129,10 @@ def runner_specs(plans: Sequence[tuple[Plan, list[Run]]]) -> list[RunnerSpec]:
     """Return the specs of the runners of plans and their unfinished runs; plans on one account
     share its limit."""
     accounts: dict[int, _Account] = {}  # by the identity of a plan
-    groups = by_account(with_roles([plan for plan, _ in plans]))
-    for number, sharing in enumerate(groups):
+    for sharing in by_account(with_roles([plan for plan, _ in plans])):
         tuning = tuning_of(sharing)
         slots = Slots(control_of(tuning, tuning.start), time.monotonic, rates_of(tuning))
-        accounts |= dict.fromkeys(map(id, sharing), _Account(number, slots, tuning))
+        accounts |= dict.fromkeys(map(id, sharing), _Account(slots, tuning))
     specs = []
     for plan, runs in plans:
         roles = {role: accounts[id(role_plan)] for role, role_plan in plan.roles.items()}
@@ -181,10 +179,9 @@ async def _open_caller(
     role: str = "",
 ) -> tuple[Caller, Callable[[str], str]]:
     """Return the caller of a plan's requests, and what names the address of a user's request."""
-    limiter, tuning = Limiter(account.slots), plan.tuning
-    transport, where = await open_transport(
-        plan, account.number, clients, findings, limiter.pause, held, role
-    )
+    limiter = Limiter(account.slots)
+    transport, where = await open_transport(plan, limiter, clients, findings, held, role)
+    tuning = plan.tuning
     limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait)
     probe = plan.sampling.probe()
     return Caller(transport, limiter, limits, probe=probe, clock=time.monotonic), where

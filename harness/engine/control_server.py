@@ -33,7 +33,7 @@ from harness.engine.control_calls import PROGRESS, peer, short, socket_of
 from harness.engine.hooks import Observe
 from harness.engine.runner import ModelRunner
 from harness.errors import HarnessError, RunStopped
-from harness.model import JSON, Snapshots, SubsetProgress
+from harness.model import JSON, Snapshot, Snapshots
 from harness.option import options_of
 from harness.options import options
 from harness.options.plan import Plan
@@ -60,7 +60,7 @@ async def serving(plans: Mapping[ModelRunner, Plan], observe: Observe) -> AsyncI
     snapshots."""
     control = _Control(plans)
 
-    def kept(snapshots: Snapshots) -> None:
+    def observe_and_keep(snapshots: Snapshots) -> None:
         control.snapshots = snapshots
         observe(snapshots)
 
@@ -72,7 +72,7 @@ async def serving(plans: Mapping[ModelRunner, Plan], observe: Observe) -> AsyncI
                     await held.enter_async_context(_listener(path, partial(control.serve, runner)))
             logging.start_soon(runner.guarded, partial(_log_progress, runner, control))
         try:
-            yield kept
+            yield observe_and_keep
         finally:
             logging.cancel_scope.cancel()
 
@@ -82,7 +82,7 @@ class _Control:
 
     def __init__(self, plans: Mapping[ModelRunner, Plan]) -> None:
         self.snapshots: Snapshots = ()
-        self._runners = dict(plans)
+        self._plans = dict(plans)
 
     async def serve(
         self, runner: ModelRunner, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -99,14 +99,14 @@ class _Control:
     def _answer(self, runner: ModelRunner, line: bytes) -> JSON:
         try:
             request: Any = orjson.loads(line)
-            match request["do"]:
-                case "snapshots":
-                    snapshots: object = msgspec.to_builtins(self.snapshots)
-                    return {"process": os.getpid(), "snapshots": snapshots}
-                case "set":
-                    return self._set(runner, request)
-                case "stop":
-                    return _stop(runner)
+            command = request["do"]
+            if command == "snapshots":
+                snapshots: object = msgspec.to_builtins(self.snapshots)
+                return {"process": os.getpid(), "snapshots": snapshots}
+            if command == "set":
+                return self._set(runner, request)
+            if command == "stop":
+                return _stop(runner)
         except (ValueError, KeyError, TypeError) as error:
             return {"refused": f"not understood: {error}"}
         except HarnessError as error:
@@ -126,73 +126,77 @@ class _Control:
             return {"refused": "nothing to set"}
         if runner.snapshot().load:
             return {"refused": "its requests go in batches, which have no such limits"}
-        self._runners = _change_limits(self._runners, runner, changes)
-        mine = runner.caller.limiter.slots
-        sharing = [
-            other.progress.name for other in self._runners if other.caller.limiter.slots is mine
-        ]
+        changed = self._change_limits(runner, changes)
+        _, parts = part_of(runner.runs[0].manifest.selection)
         return {
-            "limit": mine.limit,
-            "runs": sharing,
-            "part": part_of(runner.runs[0].manifest.selection)[1],
+            "limit": runner.caller.limiter.slots.limit,
+            "runs": [sharing.progress.name for sharing in changed],
+            "part": parts,
         }
 
+    def _change_limits(
+        self, runner: ModelRunner, changes: Mapping[str, Any]
+    ) -> Mapping[ModelRunner, Plan]:
+        """Change limits of the account that a runner uses; return the runners on it, and their
+        plans as they are now.
 
-def _change_limits(
-    playing: Mapping[ModelRunner, Plan], runner: ModelRunner, changes: Mapping[str, Any]
-) -> dict[ModelRunner, Plan]:
-    """Change limits of the account that a runner uses, while all these runners play; return their
-    plans as they are now.
-
-    `changes` are members of `RunTuning`: `concurrency`, `rpm` and `tpm`, of a whole run. Of plans
-    that share the account the lower limits count, as at the start. What is changed is logged with
-    each run, and kept in its manifest, so that `resume` goes on with it. Raise `BadInput` or
-    `MachineError` for limits that parts or this machine cannot have; then nothing has changed.
-    """
-    slots = runner.caller.limiter.slots
-    changed = {}
-    for other, plan in playing.items():
-        if other.caller.limiter.slots is slots:
-            changed[other] = replace(plan, tuning=replace(plan.tuning, **changes))
-    plans = {**playing, **changed}
-    tuning = tuning_of(list(changed.values()))
-    admit_sockets(*sockets(list(plans.values())))
-    if "concurrency" in changes:
-        slots.control = control_of(tuning, slots.limit)
-    if changes.keys() & {"rpm", "tpm"}:
-        slots.rates = rates_of(tuning)
-    for other in changed:
-        other.limits_changed(tuning.concurrency, changes)
-    slots.pump()
-    slots.wake()
-    return plans
+        `changes` are members of `RunTuning`: `concurrency`, `rpm` and `tpm`, of a whole run. Of
+        plans that share the account the lower limits count, as at the start. What is changed is
+        logged with each run, and kept in its manifest, so that `resume` goes on with it. Raise
+        `BadInput` or `MachineError` for limits that parts or this machine cannot have; then nothing
+        has changed.
+        """
+        slots = runner.caller.limiter.slots
+        changed = {}
+        for sharing, plan in self._plans.items():
+            if sharing.caller.limiter.slots is slots:
+                changed[sharing] = replace(plan, tuning=replace(plan.tuning, **changes))
+        plans = self._plans | changed
+        tuning = tuning_of(list(changed.values()))
+        admit_sockets(*sockets(list(plans.values())))
+        if "concurrency" in changes:
+            slots.control = control_of(tuning, slots.limit)
+        if changes.keys() & {"rpm", "tpm"}:
+            slots.rates = rates_of(tuning)
+        for sharing in changed:
+            sharing.limits_changed(tuning.concurrency, changes)
+        slots.pump()
+        slots.wake()
+        self._plans = plans
+        return changed
 
 
 async def _log_progress(runner: ModelRunner, control: _Control) -> None:
     """Log how far a runner's runs are, for curves, until it is over."""
     while not runner.over:
         await anyio.sleep(PROGRESS_SECONDS)
-        mine = next((item for item in control.snapshots if item.name == runner.progress.name), None)
-        if mine is None or runner.over:
-            continue
-        subsets: dict[str, SubsetProgress] = {item.subset: item for item in mine.subsets}
-        for run in runner.runs:
-            if subset := subsets.get(run.store.files.subset):
-                run.store.event(
-                    PROGRESS,
-                    done=subset.done,
-                    failed=subset.failed,
-                    steps=subset.steps_done,
-                    scores=dict(subset.scores),
-                    units=dict(subset.units),
-                    rate=round(mine.rate, 3),
-                    latency=None
-                    if mine.latency is None
-                    else [round(seconds, 3) for seconds in mine.latency],
-                    limit=mine.limit,
-                    in_flight=mine.in_flight,
-                    cost={item.currency: str(item.amount) for item in mine.cost},
-                )
+        for snapshot in control.snapshots:
+            if snapshot.name == runner.progress.name and not runner.over:
+                _log_snapshot(runner, snapshot)
+
+
+def _log_snapshot(runner: ModelRunner, snapshot: Snapshot) -> None:
+    """Log a snapshot of a runner with each of its runs."""
+    latency = None
+    if snapshot.latency is not None:
+        latency = [round(seconds, 3) for seconds in snapshot.latency]
+    subsets = {progress.subset: progress for progress in snapshot.subsets}
+    for run in runner.runs:
+        progress = subsets.get(run.subset)
+        if progress:
+            run.store.event(
+                PROGRESS,
+                done=progress.done,
+                failed=progress.failed,
+                steps=progress.steps_done,
+                scores=dict(progress.scores),
+                units=dict(progress.units),
+                rate=round(snapshot.rate, 3),
+                latency=latency,
+                limit=snapshot.limit,
+                in_flight=snapshot.in_flight,
+                cost={money.currency: str(money.amount) for money in snapshot.cost},
+            )
 
 
 def _stop(runner: ModelRunner) -> JSON:

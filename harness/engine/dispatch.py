@@ -30,7 +30,8 @@ class Dispatch:
 
     async def serve(self) -> None:
         """Return once every runner has started all its users, or is stopping."""
-        left, started = list(self.runners), 0
+        left = self.runners
+        started = 0
         while left:
             for runner in left:
                 if not runner.has_more:
@@ -48,30 +49,32 @@ class Dispatch:
     def _with_room(self, runners: list[ModelRunner]) -> list[ModelRunner]:
         """Return runners that may start a user now. A user that backs off takes no place of another
         runner's."""
-        probing = [
-            runner
-            for runner in runners
-            if runner.caller.limiter.probing and _is_open(runner, 1, _active(runner))
-        ]
         limit = self.slots.limit
-        active = sum(
-            [_active(runner) for runner in self.runners if not runner.caller.limiter.probing]
-        )
-        return probing + [
-            runner
-            for runner in runners
-            if not runner.caller.limiter.probing and _is_open(runner, limit, active)
-        ]
+        active = 0
+        for runner in self.runners:
+            if not runner.caller.limiter.probing:
+                active += _active(runner)
+        probing, others = [], []
+        for runner in runners:
+            if runner.caller.limiter.probing:
+                if _is_open(runner, 1, _active(runner)):
+                    probing.append(runner)
+            elif _is_open(runner, limit, active):
+                others.append(runner)
+        return probing + others
 
     def _start_one(self, free: list[ModelRunner]) -> None:
         slots = self.slots.limit
         if len(self.runners) == 1:
-            return free[0].start_next(slots, 0)
-        remaining = sum(
-            [runner.schedule.remaining_steps for runner in self.runners if runner.ending is None]
-        )
+            free[0].start_next(slots, 0)
+            return
+        remaining = 0
+        for runner in self.runners:
+            if runner.ending is None:
+                remaining += runner.schedule.remaining_steps
         chosen = max(free, key=lambda runner: runner.schedule.longest())
         if not chosen.schedule.is_urgent(slots, remaining - chosen.schedule.remaining_steps):
+            # In proportion to the users left, so that the runs end together.
             [chosen] = self._rng.choices(free, [runner.schedule.left for runner in free])
         chosen.start_next(slots, remaining - chosen.schedule.remaining_steps)
 

@@ -22,12 +22,17 @@ from harness.options.extension import extensions
 from harness.scoring.reports import Report
 from harness.scoring.scorer import Scorer
 from harness.scoring.totals import Totals
-from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
+from harness.store.manifest import (
+    COMPLETE,
+    INCOMPLETE,
+    STOPPED,
+    Manifest,
+    Selection,
+    parameters_set,
+)
 from harness.store.run import record_of
 from harness.store.tasks import TaskIndex
 from harness.ui.words import plural
-
-SELECTED = tuple(Selection.__annotations__)
 
 
 class ReportScores:
@@ -44,7 +49,9 @@ class ReportScores:
         index: TaskIndex,
         facts: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self._scorer, self._index, self._facts = Scorer(benchmark, subset), index, facts
+        self._scorer = Scorer(benchmark, subset)
+        self._index = index
+        self._facts = facts
         self._drawn = drawn(benchmark, index)
         self._shard: list[Record] = []
         self._merged: Totals | None = None
@@ -62,8 +69,9 @@ class ReportScores:
         return self._scorer.report(merged, facts)
 
     def _with_task(self, record: Record) -> Record:
-        benchmark, position = self._scorer.benchmark, self._index.find(record.key)
+        benchmark = self._scorer.benchmark
         with_task = benchmark.scoring.with_task
+        position = self._index.find(record.key)
         if with_task is None or position is None or not self._drawn[position]:
             return record
         known = self._facts.get(record.key)
@@ -83,12 +91,11 @@ class ReportScores:
     def flush(self) -> Totals:
         """Score the last users, and return the scores of all. Raise `BadInput` for a malformed
         record, as `add`."""
-        if self._shard or self._merged is None:
-            shard, self._shard = self._shard, []
-            scores = self._scorer.score(shard)
-            if self._merged is not None:
-                scores = self._scorer.merge(self._merged, scores)
-            self._merged = scores
+        if self._merged is None:
+            self._merged = self._scorer.score(self._shard)
+        elif self._shard:
+            self._merged = self._scorer.merge(self._merged, self._scorer.score(self._shard))
+        self._shard = []
         return self._merged
 
 
@@ -139,31 +146,30 @@ def facts(run: Run, name: str) -> RunFacts:
 
 
 def _notes(run: Run) -> Iterator[str]:
-    manifest, selection = run.manifest, run.manifest.selection
-    task = run.task(0)
-    if sentence := remark(run.benchmark, task):
-        yield sentence
+    manifest = run.manifest
+    about_task = remark(run.benchmark, run.task(0))
+    if about_task:
+        yield about_task
     yield from _about_roles(run)
     for change in manifest.provenance.get("allowed", ()):
         if not change.startswith("roles"):
             yield f"Continued although {change}; records from before and after stand side by side."
-    outside = run.index.users(run.expected & ~run.index.selected(selection))
+    outside = run.index.users(run.expected & ~run.index.selected(manifest.selection))
     if outside:
         yield (
             f"{outside} of the users stand outside the selection asked for last: together they are"
             " no fair sample."
         )
     used = manifest.provenance.get("quirks_used", ())
-    if manifest.identity["settings"].get(
-        "structured"
-    ) == "auto" and not WITHOUT_SCHEMA.intersection(used):
+    structured = manifest.identity["settings"].get("structured")
+    if structured == "auto" and WITHOUT_SCHEMA.isdisjoint(used):
         yield (
             "Requests had the benchmark's JSON schema where it gives one, and otherwise asked for"
             " any JSON object."
         )
+    # Requests were sent differently from the settings: the endpoint takes them in no other way.
     for name in used:
-        # Requests were sent differently from the settings: the endpoint takes them in no other way.
-        if name in QUIRKS:
+        if name in QUIRKS:  # else a later version's
             sentence = QUIRKS[name].sentence
             yield f"{sentence[0].upper()}{sentence[1:]}."
     for extension in extensions():
@@ -182,14 +188,12 @@ def _about_roles(run: Run) -> Iterator[str]:
 
 def _played_by(run: Run, role: str, task: str) -> str:
     """Return which model had a role, where, and what its requests cost."""
-    manifest = run.manifest
-    parameters = [
-        f"{name} {value}"
-        for name, value in run.sampling.roles[role].identity.items()
-        if value not in (None, {})
-    ]
-    costs, model = run.costs_of(role), run.sampling.roles[role].model
-    about = ", ".join([f"at {manifest.endpoint_of(role)}", *parameters])
+    sampling = run.sampling.roles[role]
+    model = sampling.model
+    about = f"at {run.manifest.endpoint_of(role)}"
+    for name, value in parameters_set(sampling.identity).items():
+        about += f", {name} {value}"
+    costs = run.costs_of(role)
     sentence = f"Role {role} ({task}): {model} {about}: {_replies_and_cost(costs.pop(model))}."
     for earlier, cost in costs.items():
         sentence += f" Before it {earlier} had this role: {_replies_and_cost(cost)}."
@@ -205,16 +209,19 @@ def described(manifest: Manifest) -> JSON:
     """Return what was run, for the report: everything that a reader needs to compare it or to do it
     again."""
     identity, provenance = manifest.identity, manifest.provenance
-    return {
+    tasks, selection = manifest.tasks, manifest.selection
+    described = {
         **identity["settings"],
-        **{name: value for name, value in identity["sampling"].items() if value not in (None, {})},
+        **parameters_set(identity["sampling"]),
         "files": identity["files"],
-        "tasks": Path(manifest.tasks["path"]).name,
-        "tasks_sha256": manifest.tasks["sha256"],
-        "users_in_tasks": manifest.tasks["users"],
-        **{name: value for name, value in manifest.selection.items() if name in SELECTED},
+        "tasks": Path(tasks["path"]).name,
+        "tasks_sha256": tasks["sha256"],
+        "users_in_tasks": tasks["users"],
+        **{name: value for name, value in selection.items() if name in Selection.__annotations__},
         "endpoint": provenance["endpoint"],
-        **({"roles": manifest.role_models} if manifest.role_models else {}),
-        "harness": provenance.get("harness"),
-        "created": manifest.times.get("created"),
     }
+    if manifest.role_models:
+        described["roles"] = manifest.role_models
+    described["harness"] = provenance.get("harness")
+    described["created"] = manifest.times.get("created")
+    return described

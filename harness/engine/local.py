@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 
+from harness.client.limiter import Slots
 from harness.defaults import GRACE_SECONDS
 from harness.engine.dispatch import Dispatch
 from harness.engine.runner import ModelRunner
@@ -27,8 +28,7 @@ NOTE_SECONDS = 10.0
 """Between two log lines with the actual concurrency."""
 SATURATED, SATURATED_SECONDS = 0.9, 60.0
 """The share of its core above which the event loop holds a run up, and the shortest run of which
-that is said."""
-
+a report has that share."""
 
 Signalled = Callable[[], RunStopped | None]
 """Returns the last signal that asked this process to end, None before; from any thread."""
@@ -36,7 +36,7 @@ Signalled = Callable[[], RunStopped | None]
 
 class Signals:
     """The signals that ask this process to end, from `listen` until after the event loop. Enter it
-    in the main thread; in another, where no handlers can be set, it hears none.
+    in the main thread; in another, where no handlers can be set, it gets none.
 
     The event loop's own receivers would leave its last steps to the handlers from before, whose
     exceptions break them.
@@ -44,7 +44,7 @@ class Signals:
 
     def __init__(self) -> None:
         self._before: dict[signal.Signals, Any] = {}
-        self._heard: deque[signal.Signals] = deque()
+        self._received: deque[signal.Signals] = deque()
         self._wake: Callable[[], object] = bool
 
     def __enter__(self) -> Signals:
@@ -55,21 +55,21 @@ class Signals:
     def __exit__(self, *raised: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        for number in self._heard:  # too late for the engine
+        for number in self._received:  # too late for the engine
             signal.raise_signal(number)
 
     def listen(self) -> None:
         """Set the handlers, after libraries have set theirs."""
         for number in self._before:
-            signal.signal(number, self._hear)
+            signal.signal(number, self._receive)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        self._heard.append(signal.Signals(number))
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._received.append(signal.Signals(number))
         self._wake()
 
     def late(self) -> RunStopped | None:
         """Return the signal that has come since the engine ended, as `Signalled`."""
-        return RunStopped(EXIT_CODES[self._heard[-1]]) if self._heard else None
+        return RunStopped(EXIT_CODES[self._received[-1]]) if self._received else None
 
     async def each(self) -> AsyncIterator[signal.Signals]:
         """Yield each signal in the event loop."""
@@ -77,8 +77,8 @@ class Signals:
         self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, fresh.set)
         try:
             while True:
-                while self._heard:
-                    yield self._heard.popleft()
+                while self._received:
+                    yield self._received.popleft()
                 await fresh.wait()
                 fresh.clear()
         finally:
@@ -108,17 +108,15 @@ class LocalEngine:
         self._signals = signals or Signals()
         self._clock = clock
         self._cpu = cpu
-        self._since = clock(), cpu()
+        self._started = clock()
+        self._cpu_before = cpu()
         self._observe = observe
         self._ended = ended
         self._signalled: RunStopped | None = None
-        shared = dict.fromkeys(runner.caller.limiter.slots for runner in runners)
-        self._dispatches = [
-            Dispatch(
-                slots, [runner for runner in runners if runner.caller.limiter.slots is slots], seed
-            )
-            for slots in shared
-        ]
+        sharing: dict[Slots, list[ModelRunner]] = {}
+        for runner in runners:
+            sharing.setdefault(runner.caller.limiter.slots, []).append(runner)
+        self._dispatches = [Dispatch(slots, group, seed) for slots, group in sharing.items()]
 
     async def run(self) -> None:
         """Play every remaining user of every runner; a runner's `ending` holds why it stopped
@@ -138,15 +136,17 @@ class LocalEngine:
     def schedule(self, runner: ModelRunner) -> JSON:
         """Return how close the runs on a runner's slots came to the shortest time possible, for its
         report."""
-        [dispatch] = [dispatch for dispatch in self._dispatches if runner in dispatch.runners]
-        took = runner.progress.schedule(
-            [other.progress for other in dispatch.runners if other is not runner]
-        )
-        return took | self._bottleneck()
+        slots = runner.caller.limiter.slots
+        others = []
+        for other in self._runners:
+            if other is not runner and other.caller.limiter.slots is slots:
+                others.append(other.progress)
+        return runner.progress.schedule(others) | self._bottleneck()
 
     def _bottleneck(self) -> JSON:
         """Return the share of its core that the event loop used, if that held the run up."""
-        seconds, used = self._clock() - self._since[0], self._cpu() - self._since[1]
+        seconds = self._clock() - self._started
+        used = self._cpu() - self._cpu_before
         if seconds < SATURATED_SECONDS or used < SATURATED * seconds:
             return {}
         return {"event_loop": round(used / seconds, 2)}
@@ -178,24 +178,27 @@ class LocalEngine:
         """Stop every runner on a signal: with a grace period if any runner was still running, else
         (a second signal, or all runners already stopping) at once."""
         async for number in self._signals.each():
-            runners = [runner for runner in self._runners if not runner.over]
-            first = any(runner.ending is None for runner in runners)
-            if not first and number == signal.SIGHUP:
+            playing = [runner for runner in self._runners if not runner.over]
+            is_first = any(runner.ending is None for runner in playing)
+            if not is_first and number == signal.SIGHUP:
                 continue  # a closed terminal sends one itself, and so does its shell
             self._signalled = RunStopped(EXIT_CODES[number])
-            for run in [run for runner in self._runners for run in runner.runs]:
-                run.scores.end()
-            for runner in runners:
-                runner.stop(self._signalled, GRACE_SECONDS if first else 0.0)
+            for runner in self._runners:
+                for run in runner.runs:
+                    run.scores.end()
+            for runner in playing:
+                runner.stop(self._signalled, GRACE_SECONDS if is_first else 0.0)
 
     async def _tick(self) -> None:
         logged = self._clock()
         while True:
             due = self._clock() + TICK_SECONDS
             await anyio.sleep(TICK_SECONDS)
-            lag = max(0.0, self._clock() - due)
-            log = self._clock() - logged >= NOTE_SECONDS
-            logged = self._clock() if log else logged
+            now = self._clock()
+            lag = max(0.0, now - due)
+            log = now - logged >= NOTE_SECONDS
+            if log:
+                logged = now
             for runner in self._runners:
                 if not runner.over:
                     await runner.guarded(partial(runner.look_around, lag, log))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -96,25 +97,27 @@ class RunningScores:
 
     def _add(self, shard: list[Record]) -> None:
         benchmark = self._scorer.benchmark
-        rows, tally = made_of(lambda some: raw_rows(benchmark, some, live=True), shard)
+        rows, tally = made_of(partial(raw_rows, benchmark, live=True), shard)
         if tally is not None:
             with guarded(benchmark, "the sum of two tallies"):
                 self._tally = tally if self._tally is None else self._tally + tally
         if self._repeats == 1:
             self.users += len(shard)
-            total: Array = expanded(benchmark, rows).sum(axis=0)
-            self._whole = self._whole + total
-            return
-        complete, defined = [], ~np.isnan(rows)
-        for record, values, is_defined in zip(
-            shard, np.where(defined, rows, 0.0), defined, strict=True
-        ):
-            earlier = self._open.pop(record.key, None)
-            self.users += earlier is None
-            if earlier is None:
-                row = _Row(values, is_defined.astype(np.float64), 1)
-            else:
-                row = _Row(earlier.sums + values, earlier.defined + is_defined, earlier.plays + 1)
+            self._whole = self._whole + expanded(benchmark, rows).sum(axis=0)
+        else:
+            self._add_repeats(shard, rows)
+
+    def _add_repeats(self, shard: list[Record], rows: Array) -> None:
+        """Add the rows of some of the users' repeats; those of a user count once all have ended."""
+        defined = ~np.isnan(rows)
+        values = np.where(defined, rows, 0.0)
+        complete = []
+        for place, record in enumerate(shard):
+            row = self._open.pop(record.key, None)
+            if row is None:
+                self.users += 1
+                row = _Row(np.zeros(rows.shape[1]), np.zeros(rows.shape[1]), 0)
+            row = _Row(row.sums + values[place], row.defined + defined[place], row.plays + 1)
             if row.plays == self._repeats:
                 complete.append(row)
             else:

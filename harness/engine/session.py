@@ -28,8 +28,8 @@ from harness.store.submissions import outstanding, pending
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 BROKEN = frozenset({MachineError.exit_code, BenchmarkError.exit_code})
-"""Of ends for a reason of this machine or of a benchmark, after which a run's files say more than
-the sentence."""
+"""Of ends for a reason of this machine or of a benchmark, after which a run's files have more than
+the error's sentence."""
 
 
 class PlanSession:
@@ -54,16 +54,17 @@ class PlanSession:
         """Finish each run and report what remains. A signal leaves runs with users left as they
         are, without a report; once `signalled` returns one, no record is read."""
         ending = self.runner.ending if self.runner else None
-        code = COMPLETE_EXIT
         if isinstance(ending, RunStopped) and not self.remaining:
             ending = None  # the grace period was enough for all users
         received = any(run.store.received for run in self.runs)
-        if ending is not None and ending.exit_code not in BROKEN and not received and self._is_free:
+        if ending and ending.exit_code not in BROKEN and not received and self._is_free:
             self.code = self._drop(ending)
             return
         no_replies = isinstance(ending, EndpointStopped) and not received
+        code = COMPLETE_EXIT
         for run in self.runs:
-            if run not in self.unfinished and not run.changed and run.manifest.state == COMPLETE:
+            is_complete = run.manifest.state == COMPLETE and not run.changed
+            if is_complete and run not in self.unfinished:
                 self._emit(Unchanged(run.label, run.store.files.report("txt")))
                 continue
             # A full disk has no room for a report; saved data is intact.
@@ -134,7 +135,8 @@ class PlanSession:
         control = self.runner.caller.limiter.slots.control
         if isinstance(control, FixedControl):
             return None
-        return min(control.limit * part_of(self.plan.selection)[1], self.plan.tuning.ceiling)
+        _, parts = part_of(self.plan.selection)
+        return min(control.limit * parts, self.plan.tuning.ceiling)
 
     def _leave(self, run: Run) -> None:
         """Save the state of a run that a signal has stopped: a job scheduler gives seconds, so no
@@ -162,48 +164,48 @@ class PlanSession:
         before that, the next command finishes the run again.
         """
         plan, files = self.plan, run.store.files
+        was_stopped = self.runner is not None and self.runner.ending is not None
         later = (
             "its records are saved; once there is more memory, `resume` or `reeval` makes the"
             " report"
         )
         with memory_for(f"score {run.label}", later):
-            report, other_files = finish(
-                run,
-                plan.name,
-                self.runner is not None and self.runner.ending is not None,
-                signalled,
-            )
+            report, other_files = finish(run, plan.name, was_stopped, signalled)
             if not no_replies:
                 write_report(files, report, other_files)
         if not no_replies:
-            reported = Reported(
-                files, report, plan.selection["sample_seed"], plan.benchmark, run.index
-            )
+            seed = plan.selection["sample_seed"]
+            reported = Reported(files, report, seed, plan.benchmark, run.index)
             self.reported.append(reported)
             self._emit(ReportMade(run.label, reported))
         run.save()
 
     def _ended(self, ending: HarnessError | None) -> int:
         """Emit what remains; return the exit code."""
-        runs = self.runs
         remaining = self.remaining
-        batches = 0
-        if ending is not None:
-            batches = sum([len(outstanding(run.store.files)) for run in runs])
-        warnings = [warning for run in runs for warning in run.warnings]
+        warnings: list[str] = []
         other_models = models_warning(self.unfinished)
         if other_models:
-            warnings.insert(0, f"{other_models}; the report has their shares")
+            warnings.append(f"{other_models}; the report has their shares")
+        refused: list[str] = []
+        failed = diverged = batches = 0
+        for run in self.runs:
+            warnings += run.warnings
+            refused += run.refused
+            failed += run.failed
+            diverged += run.diverged
+            if ending is not None:
+                batches += len(outstanding(run.store.files))
         self._emit(
             Ended(
                 plan=self.plan,
                 ending=ending,
                 remaining=remaining,
-                failed=sum(run.failed for run in runs),
-                refused=[key for run in runs for key in run.refused],
+                failed=failed,
+                refused=refused,
                 batches=batches,
                 warnings=warnings,
-                diverged=sum(run.diverged for run in runs),
+                diverged=diverged,
             )
         )
         if ending is not None:

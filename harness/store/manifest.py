@@ -232,7 +232,7 @@ OF_SESSION = frozenset(
 )
 
 
-def _set(sampling: JSON) -> JSON:
+def parameters_set(sampling: JSON) -> JSON:
     """Return the parameters that are in a request's body."""
     return {name: value for name, value in sampling.items() if value not in (None, {})}
 
@@ -374,7 +374,7 @@ class Manifest(msgspec.Struct, kw_only=True):
         if roles is None:
             return None
         return {
-            role: {"model": model["model"], **_set(model["sampling"])}
+            role: {"model": model["model"], **parameters_set(model["sampling"])}
             for role, model in roles.items()
         }
 
