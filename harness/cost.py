@@ -3,7 +3,7 @@ to the last digit.
 
     bill = Bill()                                 # the store keeps that of every saved reply
     bill.at(Rate()).add(completion, sent=len(body))
-    cost = bill.cost([price], most=None)          # price: None if it is not known: tokens only
+    cost = bill.cost([price], None)               # price: None if it is not known: tokens only
     cost.money                                    # Money(Decimal("0.01234"), "USD", about=False)
 
 Amounts are `Decimal`: whole tokens times a price per million, divided by a power of ten, so nothing
@@ -86,37 +86,36 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
     def when_deferred(self) -> Price:
         """Return the price of requests that may be answered within a day: the usual one where no
         other is known."""
-        if (factor := self.deferred) is None:
+        factor = self.deferred
+        if factor is None:
             return self
         with localcontext(EXACT):
-            cached = None if self.cached is None else self.cached * factor
             return structs.replace(
                 self,
                 prompt=self.prompt * factor,
                 completion=self.completion * factor,
-                cached=cached,
+                cached=None if self.cached is None else self.cached * factor,
                 deferred=None,
             )
 
     def amount(self, prompt: int, completion: int, cached: int = 0) -> Decimal:
         """Return what so many tokens cost; the `cached` ones are among those of the prompt."""
         with localcontext(EXACT):
-            of_cached = self.prompt if self.cached is None else self.cached
-            million = (
-                (prompt - cached) * self.prompt + cached * of_cached + completion * self.completion
-            )
-            return million.scaleb(-6).normalize() + 0
+            price_of_cached = self.prompt if self.cached is None else self.cached
+            amount = (prompt - cached) * self.prompt + completion * self.completion
+            amount += cached * price_of_cached
+            # Prices are for a million tokens; 1E+3 plus 0 is 1000.
+            return amount.scaleb(-6).normalize() + 0
 
     @property
     def described(self) -> str:
         """Return the price in words: `0.3 USD for a million prompt tokens (cached 0.006), ...`."""
-        cached = "" if self.cached is None else f" (cached {plain(self.cached)})"
-        of = (
-            f"{plain(self.prompt)} {self.currency} for a million prompt tokens{cached},"
-            f" {plain(self.completion)} for "
-        )
+        text = f"{plain(self.prompt)} {self.currency} for a million prompt tokens"
+        if self.cached is not None:
+            text += f" (cached {plain(self.cached)})"
+        text += f", {plain(self.completion)} for completion tokens"
         about = ", ".join(filter(None, (str(self.date or ""), self.source, self.note)))
-        return f"{of}completion tokens{about and f' ({about})'}"
+        return f"{text} ({about})" if about else text
 
 
 def price_in(text: str) -> Price:
@@ -147,16 +146,20 @@ class Rate(NamedTuple):
     @property
     def data(self) -> JSON:
         """Return the members of a line that state it; the usual one has none."""
-        return {
-            **({"price": self.price} if self.price else {}),
-            **({DEFERRED: True} if self.deferred else {}),
-        }
+        data: JSON = {}
+        if self.price:
+            data["price"] = self.price
+        if self.deferred:
+            data[DEFERRED] = True
+        return data
 
     @classmethod
     def of_line(cls, line: JSON) -> Rate:
         """Return the rate of a line; what is no place of a price is the first."""
         place = line.get("price")
-        return cls(place if type(place) is int and place >= 0 else 0, line.get(DEFERRED) is True)
+        if type(place) is not int or place < 0:
+            place = 0
+        return cls(place, line.get(DEFERRED) is True)
 
     def among(self, prices: Sequence[Price | None]) -> Price | None:
         """Return the price; of a place that there is none at, the last one."""
@@ -216,27 +219,24 @@ class Cost(Struct, frozen=True, kw_only=True):
         if self.cached_tokens > self.prompt_tokens:
             raise ValueError("more cached tokens than tokens of prompts")
         for amount in (self.amount, self.low, self.high):
-            if isinstance(amount, Decimal) and not (
-                amount.is_finite() and abs(amount.adjusted()) < LONGEST
-            ):
+            if not isinstance(amount, Decimal):
+                continue
+            if not amount.is_finite() or abs(amount.adjusted()) >= LONGEST:
                 raise ValueError("an amount of money that no run costs")
 
     def at(self, price: Price | None) -> Cost:
         """Return the cost of all at one price."""
+        amount: Decimal | None = None
         low: Decimal | UnsetType = UNSET
         high: Decimal | UnsetType = UNSET
+        if price:
+            amount = price.amount(*self.tokens, self.cached_tokens)
         if price and not isinstance(self.most_prompt_tokens, UnsetType):
-            fewest, most = self.bounds
-            low = price.amount(*fewest, self.most_cached_tokens or self.cached_tokens)
-            high = price.amount(*most, self.cached_tokens)
-        return structs.replace(
-            self,
-            price=price,
-            amount=price.amount(*self.tokens, self.cached_tokens) if price else None,
-            low=low,
-            high=high,
-            shares=UNSET,
-        )
+            fewest_tokens, most_tokens = self.bounds
+            # Cached tokens cost less: the lower bound has as many as there may be.
+            low = price.amount(*fewest_tokens, self.most_cached_tokens or self.cached_tokens)
+            high = price.amount(*most_tokens, self.cached_tokens)
+        return structs.replace(self, price=price, amount=amount, low=low, high=high, shares=UNSET)
 
     @property
     def tokens(self) -> tuple[int, int]:
@@ -250,27 +250,25 @@ class Cost(Struct, frozen=True, kw_only=True):
     def bounds(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return the fewest and the most tokens that may have been billed, of prompts and of
         completions."""
-        into, out = self.tokens
-        most = self.most_prompt_tokens or into, self.most_completion_tokens or out
-        return (self.prompt_tokens, self.completion_tokens), (max(into, most[0]), max(out, most[1]))
+        prompt, completion = self.tokens
+        fewest_tokens = (self.prompt_tokens, self.completion_tokens)
+        most_prompt = max(prompt, self.most_prompt_tokens or 0)
+        return fewest_tokens, (most_prompt, max(completion, self.most_completion_tokens or 0))
 
     @property
     def money(self) -> Money | None:
         """Return the amount with its currency and bounds, None without a price."""
         if self.amount is None or self.price is None:
             return None
-        low, high = (of if isinstance(of, Decimal) else None for of in (self.low, self.high))
+        low = None if isinstance(self.low, UnsetType) else self.low
+        high = None if isinstance(self.high, UnsetType) else self.high
         return Money(self.amount, self.price.currency, self.requests_without_usage > 0, low, high)
 
     @property
     def prices(self) -> tuple[Price, ...]:
         """Return the prices of the replies."""
-        found = (
-            [self.price]
-            if isinstance(self.shares, UnsetType)
-            else [share.price for share in self.shares]
-        )
-        return tuple(dict.fromkeys(filter(None, found)))
+        prices = [share.price for share in self.shares or (self,)]
+        return tuple(dict.fromkeys(filter(None, prices)))
 
 
 class Bill:
@@ -291,23 +289,23 @@ class Bill:
 
     def copy(self, pending: Iterable[Pending] = ()) -> Bill:
         """Return a bill of the same counts, and of requests that a provider may still answer."""
-        made = Bill()
+        copied = Bill()
         for rate, usage in self._usages.items():
-            made.at(rate).merge(usage)
-        for one in pending:
-            made.lose(one.rate, one.requests, one.sent)
-        return made
+            copied.at(rate).merge(usage)
+        for submission in pending:
+            copied.lose(submission.rate, submission.requests, submission.sent)
+        return copied
 
     @property
     def total(self) -> RunUsage:
         """Return what all requests have used."""
-        made = RunUsage()
+        total = RunUsage()
         for usage in self._usages.values():
-            made.merge(usage)
-        return made
+            total.merge(usage)
+        return total
 
-    def cost(self, prices: Sequence[Price | None], most: int | None) -> Cost:
-        """Return what all cost at the prices of their rates; `most` as for `ceiling`.
+    def cost(self, prices: Sequence[Price | None], max_completion: int | None) -> Cost:
+        """Return what all cost at the prices of their rates; `max_completion` as for `ceiling`.
 
         What is not reported is estimated by the ratios of all.
         """
@@ -316,7 +314,8 @@ class Bill:
         for rate, usage in sorted(self._usages.items()):
             if usage.requests or usage.lost:
                 price = rate.among(prices)
-                by_price.setdefault(price, []).append(cost_of(usage, price, most, total))
+                cost = cost_of(usage, price, max_completion, total)
+                by_price.setdefault(price, []).append(cost)
         if not by_price:
             return Cost().at(Rate().among(prices))
         shares = tuple(_sum(costs).at(price) for price, costs in by_price.items())
@@ -324,11 +323,11 @@ class Bill:
 
     def at_places(self, places: Collection[int]) -> Bill:
         """Return the part of the bill at the prices of some places."""
-        part = Bill()
+        bill = Bill()
         for rate, usage in self._usages.items():
             if rate.price in places:
-                part.at(rate).merge(usage)
-        return part
+                bill.at(rate).merge(usage)
+        return bill
 
     def forgive(self) -> None:
         """Forget the requests without a reply."""
@@ -348,99 +347,106 @@ class Bill:
 
 def _sum(costs: Sequence[Cost]) -> Cost:
     """Return the counts of costs together, without a price."""
-    counts: JSON = {name: sum(getattr(one, name) for one in costs) for name in COUNTS}
-    if any(not isinstance(one.most_prompt_tokens, UnsetType) for one in costs):
-        most = [one.bounds[1] for one in costs]
-        counts |= {
-            "most_prompt_tokens": sum(of[0] for of in most),
-            "most_completion_tokens": sum(of[1] for of in most),
-        }
-    if any(one.most_cached_tokens for one in costs):
-        counts["most_cached_tokens"] = sum(
-            one.most_cached_tokens or one.cached_tokens for one in costs
-        )
+    counts = JSON()
+    for name in COUNTS:
+        counts[name] = sum([getattr(cost, name) for cost in costs])
+    if any(not isinstance(cost.most_prompt_tokens, UnsetType) for cost in costs):
+        # A cost without bounds adds its tokens to those of the others.
+        prompts, completions = zip(*[cost.bounds[1] for cost in costs], strict=True)
+        counts["most_prompt_tokens"] = sum(prompts)
+        counts["most_completion_tokens"] = sum(completions)
+    if any(cost.most_cached_tokens for cost in costs):
+        most_cached = [cost.most_cached_tokens or cost.cached_tokens for cost in costs]
+        counts["most_cached_tokens"] = sum(most_cached)
     for name in ("requests_without_reply", "requests_with_unclear_usage"):
-        counts[name] = sum(getattr(one, name) or 0 for one in costs) or UNSET
+        counts[name] = sum([getattr(cost, name) or 0 for cost in costs]) or UNSET
     return Cost(**counts)
 
 
 def _of_shares(shares: tuple[Cost, ...]) -> Cost:
     """Return costs at several prices together; the amount is unknown where one of them is, and
     where they are in two currencies."""
-    made, amounts = _sum(shares), [share.money for share in shares]
+    cost = structs.replace(_sum(shares), shares=shares)
+    amounts = [share.money for share in shares]
     sums = together(amounts)
     if None in amounts or len(sums) > 1:
-        return structs.replace(made, shares=shares)
-    [whole] = sums
-    low, high = (UNSET if of is None else of for of in (whole.low, whole.high))
-    return structs.replace(
-        made, price=shares[-1].price, amount=whole.amount, low=low, high=high, shares=shares
-    )
+        return cost
+    [money] = sums
+    low = UNSET if money.low is None else money.low
+    high = UNSET if money.high is None else money.high
+    return structs.replace(cost, price=shares[-1].price, amount=money.amount, low=low, high=high)
 
 
 REPORTED = (
-    *(
-        "requests",
-        "prompt_tokens",
-        "cached_tokens",
-        "completion_tokens",
-        "reasoning_tokens",
-        "requests_without_usage",
-    ),
+    "requests",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "reasoning_tokens",
+    "requests_without_usage",
 )
 COUNTS = (*REPORTED, "estimated_prompt_tokens", "estimated_completion_tokens")
 
 
 def cost_of(
-    usage: RunUsage, price: Price | None, most: int | None = None, seen: RunUsage | None = None
+    usage: RunUsage,
+    price: Price | None,
+    max_completion: int | None = None,
+    seen: RunUsage | None = None,
 ) -> Cost:
     """Return what requests cost at one price, with estimates for the tokens that the endpoint did
     not report.
 
-    `most` is as for `ceiling`; `seen` is the usage whose ratios and longest completion count, by
-    default the same.
+    `max_completion` is as for `ceiling`; `seen` is the usage whose ratios and longest completion
+    count, by default the same.
     """
     seen = seen or usage
-    made = Cost(
+    prompt = _estimated(usage.unknown_prompt, seen.seen_prompt_tokens, seen.sent)
+    completion = _estimated(usage.unknown_completion, seen.seen_tokens, seen.seen_bytes)
+    cost = Cost(
         **{name: getattr(usage, name) for name in REPORTED},
-        estimated_prompt_tokens=_estimated(
-            usage.unknown_prompt, seen.seen_prompt_tokens, seen.sent
-        ),
-        estimated_completion_tokens=_estimated(
-            usage.unknown_completion, seen.seen_tokens, seen.seen_bytes
-        ),
+        estimated_prompt_tokens=prompt,
+        estimated_completion_tokens=completion,
     )
     if usage.lost or usage.requests_without_usage or usage.unclear:
-        into = usage.unknown_prompt + usage.lost_bytes + usage.unclear_prompt
-        out = (usage.unknown_completions + usage.lost) * ceiling(most, seen.longest)
-        out += usage.unknown_completion if most is None else 0
+        more_prompt = usage.unknown_prompt + usage.lost_bytes + usage.unclear_prompt
+        without_length = usage.unknown_completions + usage.lost
+        more_completion = without_length * ceiling(max_completion, seen.longest)
+        if max_completion is None:
+            more_completion += usage.unknown_completion
+        # Tokens of prompt or completion are counted as the dearer of the two.
         if price and price.prompt > price.completion:
-            into += usage.unclear_either
+            more_prompt += usage.unclear_either
         else:
-            out += usage.unclear_either
-        made = structs.replace(
-            made,
+            more_completion += usage.unclear_either
+        most_cached: int | UnsetType = UNSET
+        if usage.unclear_cached:
+            most_cached = cost.cached_tokens + usage.unclear_cached
+        cost = structs.replace(
+            cost,
             requests_without_reply=usage.lost or UNSET,
             requests_with_unclear_usage=usage.unclear or UNSET,
-            most_prompt_tokens=min(made.prompt_tokens + into, LARGEST),
-            most_completion_tokens=min(made.completion_tokens + out, LARGEST),
-            most_cached_tokens=(
-                made.cached_tokens + usage.unclear_cached if usage.unclear_cached else UNSET
-            ),
+            most_prompt_tokens=min(cost.prompt_tokens + more_prompt, LARGEST),
+            most_completion_tokens=min(cost.completion_tokens + more_completion, LARGEST),
+            most_cached_tokens=most_cached,
         )
-    return made.at(price)
+    return cost.at(price)
 
 
-def ceiling(most: int | None, longest: int = 0) -> int:
-    """Return the tokens that a completion of unknown length takes at most, besides a token for each
-    byte of its text: the `most` that requests allow, else 8,192 or the `longest` so far."""
-    return max(SAFE_COMPLETION, longest) if most is None else most
+def ceiling(max_completion: int | None, longest: int = 0) -> int:
+    """Return the tokens that a completion of unknown length takes at most, in addition to a token
+    for each byte of its text: `max_completion`, which requests allow, else 8,192 or the `longest`
+    so far."""
+    if max_completion is None:
+        return max(SAFE_COMPLETION, longest)
+    return max_completion
 
 
 def _estimated(size: int, tokens: int, seen: int) -> int:
     """Return the tokens of so many bytes by the ratio of tokens to bytes seen, rounded up, and at
     most what a file can hold."""
-    tokens, seen = (tokens, seen) if tokens and seen else (1, BYTES_PER_TOKEN)
+    if not tokens or not seen:
+        tokens, seen = 1, BYTES_PER_TOKEN
     return min(-(-size * tokens // seen), LARGEST)
 
 
@@ -449,51 +455,61 @@ def together(amounts: Iterable[Money | None]) -> tuple[Money, ...]:
     occurrence."""
     sums: dict[str, Money] = {}
     with localcontext(EXACT):
-        for one in filter(None, amounts):
-            before = sums.get(one.currency, Money(Decimal(0), one.currency))
-            bounds: tuple[Decimal | None, Decimal | None] = (None, None)
-            if one.high is not None or before.high is not None:
-                bounds = before.least + one.least, before.most + one.most
-            sums[one.currency] = Money(
-                before.amount + one.amount, one.currency, before.about or one.about, *bounds
-            )
+        for money in filter(None, amounts):
+            currency = money.currency
+            so_far = sums.get(currency, Money(Decimal(0), currency))
+            amount = so_far.amount + money.amount
+            total = Money(amount, currency, so_far.about or money.about)
+            if money.high is not None or so_far.high is not None:
+                low, high = so_far.least + money.least, so_far.most + money.most
+                total = total._replace(low=low, high=high)
+            sums[currency] = total
     return tuple(sums.values())
 
 
 def each(amounts: Iterable[Money], users: int) -> tuple[Money, ...]:
     """Return the amounts for one of so many users, rounded to `DIGITS` decimal places; nothing
     without users."""
+    if not users:
+        return ()
     with localcontext(prec=EXACT.prec):
-        return tuple(_divided(one, users) for one in amounts) if users else ()
+        return tuple([_divided(money, users) for money in amounts])
 
 
-def _divided(one: Money, users: int) -> Money:
-    low, high = (of if of is None else round(of / users, DIGITS) for of in (one.low, one.high))
-    return one._replace(amount=round(one.amount / users, DIGITS), low=low, high=high)
+def _divided(money: Money, users: int) -> Money:
+    shares: JSON = {}
+    for name in ("amount", "low", "high"):
+        value = getattr(money, name)
+        if value is not None:
+            shares[name] = round(value / users, DIGITS)
+    return money._replace(**shares)
 
 
 def money_text(amounts: Sequence[Money]) -> str:
     """Return amounts for people, joined by a plus, such as `about 1.640 USD (0.5000 to 4.270) +
     3.200 CNY`, or `0.7700 to 1.130 USD` where nothing is estimated; empty for none."""
-    words = " + ".join(map(_money_text, amounts))
-    return f"about {words}" if any(one.about for one in amounts) else words
+    text = " + ".join(map(_money_text, amounts))
+    if any(money.about for money in amounts):
+        return f"about {text}"
+    return text
 
 
-def _money_text(one: Money) -> str:
-    bounds = f"{rounded(one.least)} to {rounded(one.most)}"
-    if one.high is None:
-        return f"{rounded(one.amount)} {one.currency}"
-    return (
-        f"{rounded(one.amount)} {one.currency} ({bounds})"
-        if one.about
-        else f"{bounds} {one.currency}"
-    )
+def _money_text(money: Money) -> str:
+    amount = f"{rounded(money.amount)} {money.currency}"
+    if money.high is None:
+        return amount
+    bounds = f"{rounded(money.least)} to {rounded(money.most)}"
+    if money.about:
+        return f"{amount} ({bounds})"
+    return f"{bounds} {money.currency}"
 
 
 def rounded(amount: Decimal) -> str:
     """Return an amount with two decimal places, or as many more as its first significant digits
     need."""
-    places = max(2, SIGNIFICANT - 1 - amount.adjusted()) if amount else 2
+    places = 2
+    if amount:
+        places = max(2, SIGNIFICANT - 1 - amount.adjusted())
     return f"{amount:.{places}f}"
 
 

@@ -62,7 +62,8 @@ class Message:
         """Return the content as text: of parts that are no text, their type in brackets."""
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
-        return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in self.content)
+        texts = [str(item.get("text", f"[{item.get('type')}]")) for item in self.content]
+        return "\n".join(texts)
 
     def with_note(self, note: str) -> Message:
         """Return the message with more text at its end."""
@@ -93,7 +94,8 @@ class ToolMessage(Message):
 def message_of(data: Mapping[str, Any]) -> Message:
     """Return the message of a mapping in OpenAI's form; members that no message here has are left
     out. Raise `KeyError` without a role, or without a content where there is no tool call."""
-    if calls := data.get("tool_calls"):
+    calls = data.get("tool_calls")
+    if calls:
         return AssistantMessage(data["role"], data.get("content"), calls)
     if "tool_call_id" in data:
         return ToolMessage(data["role"], data["content"], data["tool_call_id"])
@@ -247,7 +249,7 @@ class Completion(Struct, frozen=True, forbid_unknown_fields=True):
     def data(self) -> JSON:
         """Return the completion as responses have it; `SENT_BY_SOME`, tool calls and
         log-probabilities only if the endpoint sends them."""
-        made: JSON = {
+        data: JSON = {
             "text": self.text,
             "finish_reason": self.finish_reason,
             "prompt_tokens": self.prompt_tokens,
@@ -259,14 +261,14 @@ class Completion(Struct, frozen=True, forbid_unknown_fields=True):
         for name in SENT_BY_SOME:
             value = getattr(self, name)
             if value is not None:
-                made[name] = value
+                data[name] = value
         if self.unclear is not None:
-            made["unclear"] = to_builtins(self.unclear)
+            data["unclear"] = to_builtins(self.unclear)
         if self.tool_calls:
-            made["tool_calls"] = to_builtins(self.tool_calls)
+            data["tool_calls"] = to_builtins(self.tool_calls)
         if self.logprobs is not None:
-            made["logprobs"] = self.logprobs
-        return made
+            data["logprobs"] = self.logprobs
+        return data
 
     def as_message(self) -> Message:
         """Return the reply as a message of the next request, its thoughts left out."""
@@ -349,12 +351,14 @@ class Usage(Struct, frozen=True):
     @property
     def data(self) -> JSON:
         """Return the usage as records have it; `untold` only if there is any."""
-        counts = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
-        return {
-            **counts,
+        data = {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
             "requests": self.requests,
-            **({"untold": self.untold} if self.untold else {}),
         }
+        if self.untold:
+            data["untold"] = self.untold
+        return data
 
 
 @dataclass(slots=True)
@@ -428,18 +432,21 @@ class RunUsage:
 
     def _add_unknown(self, completion: Completion, sent: int) -> None:
         self.requests_without_usage += 1
-        self.unknown_prompt += sent if completion.prompt_tokens is None else 0
+        if completion.prompt_tokens is None:
+            self.unknown_prompt += sent
         if completion.completion_tokens is None:
             self.unknown_completions += 1
-            thoughts = completion.reasoning if completion.reasoning_tokens else None
-            self.unknown_completion += completion.size - len((thoughts or "").encode())
+            self.unknown_completion += completion.size
+            if completion.reasoning and completion.reasoning_tokens:
+                # The endpoint reports the tokens of the thoughts, and nothing else.
+                self.unknown_completion -= len(completion.reasoning.encode())
 
-    def merge(self, other: RunUsage) -> None:
-        """Count what another has counted."""
-        longest = max(self.longest, other.longest)
+    def merge(self, usage: RunUsage) -> None:
+        """Count what another one has counted."""
+        longest = max(self.longest, usage.longest)
         for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.longest = longest
+            setattr(self, name, getattr(self, name) + getattr(usage, name))
+        self.longest = longest  # the only member that is no sum
 
 
 class Money(NamedTuple):
@@ -514,10 +521,12 @@ class RunFacts:
     def stated(self) -> JSON:
         """Return the members that a report has as they are, by the same names."""
         names = ("prompt", "subset", "model", "name", "schedule", "run", "notes")
-        known = {
-            name: value for name, value in (("cost", self.cost), ("replies", self.replies)) if value
-        }
-        return {name: getattr(self, name) for name in names} | known
+        stated = {name: getattr(self, name) for name in names}
+        if self.cost:
+            stated["cost"] = self.cost
+        if self.replies:
+            stated["replies"] = self.replies
+        return stated
 
 
 RUN_FACTS = frozenset(

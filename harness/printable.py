@@ -60,12 +60,17 @@ def as_json(value: object) -> str:
 def _escaped(text: str, escape: Callable[[str], str]) -> str:
     if text.isprintable():  # nearly always
         return text
-    return "".join(escape(text[at]) if _steers(text, at) else text[at] for at in range(len(text)))
+    characters = list(text)
+    for index, character in enumerate(text):
+        if _steers(text, index):
+            characters[index] = escape(character)
+    return "".join(characters)
 
 
-def _steers(text: str, at: int) -> bool:
-    if text[at] == JOINER and 0 < at < len(text) - 1:
-        before, after = text[at - 1], text[at + 1]
-        if category(after) in EMOJI and (before == EMOJI_STYLE or category(before) in EMOJI):
+def _steers(text: str, index: int) -> bool:
+    if text[index] == JOINER and 0 < index < len(text) - 1:
+        previous, following = text[index - 1], text[index + 1]
+        joins = previous == EMOJI_STYLE or category(previous) in EMOJI
+        if joins and category(following) in EMOJI:
             return False
-    return category(text[at]) in STEERING
+    return category(text[index]) in STEERING

@@ -54,15 +54,12 @@ class ReplyFacts(Struct, frozen=True, omit_defaults=True):
 
         None without a difference: a dated snapshot is the model itself, but two of them are two.
         """
-        models = list(
-            dict.fromkeys(answerer.model for answerer in self.answered_by if answerer.model)
-        )
+        models = dict.fromkeys(answerer.model for answerer in self.answered_by if answerer.model)
         if len(models) > 1:
-            return f"{asked} was asked for, and several models answered: {_listed(models)}"
+            return f"{asked} was asked for, and several models answered: {_listed([*models])}"
         for model in models:
-            if model != asked and not (
-                model.startswith(asked) and DATED.fullmatch(model[len(asked) :])
-            ):
+            is_snapshot = model.startswith(asked) and DATED.fullmatch(model[len(asked) :])
+            if model != asked and not is_snapshot:
                 return f"{asked} was asked for, and {model} answered"
         return None
 
@@ -93,8 +90,10 @@ def _replies_by_name(answerers: Sequence[Answerer]) -> list[tuple[str, int]]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = len(names) - SHOWN_ANSWERERS
-    return ", ".join([*names[:SHOWN_ANSWERERS], *([f"{more} more"] if more > 0 else [])])
+    shown = [*names[:SHOWN_ANSWERERS]]
+    if len(names) > SHOWN_ANSWERERS:
+        shown.append(f"{len(names) - SHOWN_ANSWERERS} more")
+    return ", ".join(shown)
 
 
 _Names = tuple[str | None, str | None, str | None]
@@ -120,7 +119,9 @@ class ReplyCounts:
             self._of(role).merge(answerers)
 
     def _of(self, role: str) -> AnswererCounts:
-        return self._of_roles.setdefault(role, AnswererCounts()) if role else self._of_model
+        if role:
+            return self._of_roles.setdefault(role, AnswererCounts())
+        return self._of_model
 
     @property
     def facts(self) -> ReplyFacts:
@@ -154,9 +155,10 @@ class AnswererCounts:
     def _new(self, names: _Names) -> _Names:
         """Return the names under which a new answerer is counted."""
         model, provider, fingerprint = [name and name[:MAX_NAME] for name in names]
-        kept = model, provider, fingerprint
-        has_room = len(self._answerers) < MAX_ANSWERERS or kept in self._answerers
-        return kept if has_room else UNNAMED
+        cut = model, provider, fingerprint
+        if len(self._answerers) < MAX_ANSWERERS or cut in self._answerers:
+            return cut
+        return UNNAMED
 
     @property
     def ranked(self) -> tuple[Answerer, ...]:

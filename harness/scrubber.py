@@ -38,10 +38,9 @@ class Scrubber:
 def _patterns(secret: str) -> Iterator[str]:
     """Yield expressions for a secret, whole ones before its beginning."""
     raw = secret.encode()
-    whole = (secret, quote(secret, safe=""), *_in_base64(raw))
-    yield from map(re.escape, whole)
-    rest = REST if len(secret) > BEGINNING else ""
-    yield "".join(map(_percent_encoded, secret[:BEGINNING])) + rest
+    yield from map(re.escape, (secret, quote(secret, safe=""), *_in_base64(raw)))
+    remainder = REST if len(secret) > BEGINNING else ""
+    yield "".join(map(_percent_encoded, secret[:BEGINNING])) + remainder
     if len(raw) > BEGINNING:
         yield from (re.escape(text) + REST for text in _in_base64(raw[:BEGINNING]))
 
@@ -56,8 +55,10 @@ def _in_base64(raw: bytes) -> set[str]:
     """Return what base64 makes of these bytes alone, wherever they begin among its groups of
     three."""
     texts = set()
-    for before in range(3):
-        first, end = -(-before * 8 // 6), (before + len(raw)) * 8 // 6
+    for offset in range(3):
+        # Of 8 bits a byte and 6 a character, the first and the last may depend on other bytes.
+        first = -(-offset * 8 // 6)
+        end = (offset + len(raw)) * 8 // 6
         for encode in (b64encode, urlsafe_b64encode):
-            texts.add(encode(b"\0" * before + raw).decode()[first:end])
+            texts.add(encode(b"\0" * offset + raw).decode()[first:end])
     return {text for text in texts if len(text) >= SHORTEST_SECRET}
