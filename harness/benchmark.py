@@ -105,9 +105,10 @@ class Metric:
     @property
     def title(self) -> str:
         """Return the heading of a table of this metric."""
-        return (
-            f"{self.name}, {self.shown_unit}{' (lower is better)' if self.lower_is_better else ''}"
-        )
+        title = f"{self.name}, {self.shown_unit}"
+        if self.lower_is_better:
+            title += " (lower is better)"
+        return title
 
     def shown(self, value: float) -> float:
         """Return a value scaled and rounded for tables, so that values that look equal are
@@ -118,7 +119,9 @@ class Metric:
         """Return a value as text, without its unit; `n/a` for None and NaN."""
         if value is None or math.isnan(value):
             return "n/a"
-        return f"{self.scale * value:{'+' if signed else ''}z.{self.decimals}f}"
+        sign = "+" if signed else ""
+        # `z` writes a negative value that is rounded to 0 without its sign.
+        return f"{self.scale * value:{sign}z.{self.decimals}f}"
 
     def span(
         self, interval: Sequence[float] | None, *, signed: bool = False, approximate: bool = False
@@ -127,9 +130,8 @@ class Metric:
         approximate one."""
         if interval is None:
             return "n/a"
-        return (
-            f"{'~' * approximate}[{', '.join(self.text(end, signed=signed) for end in interval)}]"
-        )
+        ends = ", ".join([self.text(end, signed=signed) for end in interval])
+        return f"{'~' * approximate}[{ends}]"
 
     def within(self, value: float) -> float | None:
         """Return the value if one user can have it, else None. One that misses a bound by rounding
@@ -143,11 +145,9 @@ class Metric:
     def admits(self, value: float) -> bool:
         """Return whether the value is finite and within `bounds`."""
         low, high = self.bounds or (None, None)
-        return (
-            math.isfinite(value)
-            and (low is None or value >= low)
-            and (high is None or value <= high)
-        )
+        if not math.isfinite(value):
+            return False
+        return (low is None or value >= low) and (high is None or value <= high)
 
     @property
     def data(self) -> JSON:
@@ -364,12 +364,14 @@ class Configuration:
     @classmethod
     def of(cls, settings: DataclassInstance, asking: Asking) -> Configuration:
         """Return the configuration of a benchmark whose `Settings` name all files."""
-        named = own_settings.files(settings)
+        source = "own"
+        path = None
+        for field_name, path in own_settings.files(settings).items():
+            source = own_settings.file_name(field_name, path)
+            break  # the first file names the configuration
         return cls(
-            source=next(
-                (own_settings.file_name(field, path) for field, path in named.items()), "own"
-            ),
-            path=next(iter(named.values()), None),
+            source=source,
+            path=path,
             files=own_settings.contents(settings),
             identity=own_settings.identity(settings) | asking.identity,
         )
@@ -641,10 +643,9 @@ class Benchmark:
         self.configuration = Configuration.of(self.settings, asking)
         with guarded(self, "prepare"):
             self.prepare()
-            if hidden := [
-                name for name, kind in OBJECTS.items() if not isinstance(getattr(self, name), kind)
-            ]:
-                raise TypeError(f"self.{hidden[0]} is an object of the harness: rename yours")
+            for name, kind in OBJECTS.items():
+                if not isinstance(getattr(self, name), kind):
+                    raise TypeError(f"self.{name} is an object of the harness: rename yours")
 
     def prepare(self) -> Configuration | None:
         """Load the data that `play` and `measure` need, from `self.folder`.
@@ -708,8 +709,11 @@ OBJECTS = {
 def kept_files(benchmark: Benchmark) -> Mapping[str, bytes]:
     """Return all files that a run's folder keeps: those of prompt and agent, and that of a
     plug-in."""
-    origin, files = benchmark.origin, benchmark.configuration.files
-    return {**files, origin.kept: origin.content} if origin else files
+    origin = benchmark.origin
+    files = benchmark.configuration.files
+    if origin:
+        return {**files, origin.kept: origin.content}
+    return files
 
 
 def metrics_of(benchmark: Benchmark | type[Benchmark]) -> dict[str, Metric]:
@@ -719,9 +723,8 @@ def metrics_of(benchmark: Benchmark | type[Benchmark]) -> dict[str, Metric]:
 
 def headline_of(benchmark: Benchmark | type[Benchmark]) -> tuple[str, ...]:
     """Return the names of the headline metrics."""
-    return tuple(benchmark.scoring.headline) or tuple(
-        metric.name for metric in benchmark.metrics[:2]
-    )
+    names = benchmark.scoring.headline or [metric.name for metric in benchmark.metrics[:2]]
+    return tuple(names)
 
 
 def role_baselines(benchmark: Benchmark | type[Benchmark]) -> dict[str, Baseline]:
@@ -751,10 +754,13 @@ def title_of(benchmark: Benchmark | type[Benchmark]) -> str:
 def remark(benchmark: Benchmark, task: Task) -> str:
     """Return what a report on tasks like this one must say first; empty for nothing."""
     about = benchmark.about
-    synthetic = about.synthetic or (
-        "The tasks are synthetic: they show that the harness works, and say nothing of real"
-        f" {about.user}s."
-    )
-    return " ".join(
-        filter(None, (synthetic if task.synthetic else "", benchmark.configuration.remark))
-    )
+    sentences = list[str]()
+    if task.synthetic:
+        synthetic = (
+            "The tasks are synthetic: they show that the harness works, and say nothing of real"
+            f" {about.user}s."
+        )
+        sentences.append(about.synthetic or synthetic)
+    if benchmark.configuration.remark:
+        sentences.append(benchmark.configuration.remark)
+    return " ".join(sentences)

@@ -132,8 +132,10 @@ class Chat:
     @property
     def usage_data(self) -> JSON:
         """Return the usage as records have it, with a part for each role that was asked."""
-        roles = {role: used.data for role, used in self.usage_of_roles.items()}
-        return {**self.usage.data, "roles": roles} if roles else self.usage.data
+        data = self.usage.data
+        if self.usage_of_roles:
+            data["roles"] = {role: usage.data for role, usage in self.usage_of_roles.items()}
+        return data
 
     async def ask(self, request: Request) -> Completion:
         """Return the completion of one request, unchanged. Raise the error of a request that got no
@@ -142,10 +144,11 @@ class Chat:
             completion = await self._ask(request)
             # counts of a changed saved reply may be no numbers
             self.usage = self.usage.plus(completion)
-            self.unjudged = None if request.role else completion
-            if role := request.role:
-                used = self.usage_of_roles.get(role, Usage())
-                self.usage_of_roles[role] = used.plus(completion)
+            self.unjudged = completion
+            if request.role:
+                self.unjudged = None
+                usage = self.usage_of_roles.get(request.role, Usage())
+                self.usage_of_roles[request.role] = usage.plus(completion)
         except BaseException as error:  # also a cancelled user must not become an answer
             self.failed = error
             raise
@@ -190,7 +193,9 @@ class Chat:
         def reader(completion: Completion) -> tuple[Any, list[str]]:
             repairs: list[str] = []
             value = extract(completion, repairs)
-            return (value if read is None else read(value)), repairs
+            if read is not None:
+                value = read(value)
+            return value, repairs
 
         answer, repairs = await self.read(prompt, reader, json=json, schema=schema, role=role)
         self.repairs += repairs
@@ -221,7 +226,7 @@ class Chat:
     async def _read_in_tries(
         self, request: Request, read: Callable[[Completion], T], *, json: bool
     ) -> T:
-        messages, retries = request.messages, self._asking.parse_retries
+        messages = request.messages
         for number in count(2):
             completion = await self.ask(request)
             try:
@@ -239,7 +244,7 @@ class Chat:
             error.role = request.role
             self.unjudged = None
             self._judged(completion, error)
-            if error.final or number > retries + 1:
+            if error.final or number > self._asking.parse_retries + 1:
                 raise error
             note = self._note.json if json else self._note.text
             note = note.format(why=error.why or self._note.reasons.get(error.kind, error.kind))

@@ -33,7 +33,9 @@ from typing import Any
 class _Short(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
         """Python may refuse to write the digits of a large one."""
-        return "a number beyond 64 bits" if x.bit_length() > 64 else super().repr_int(x, level)
+        if x.bit_length() > 64:
+            return "a number beyond 64 bits"
+        return super().repr_int(x, level)
 
 
 def to_install(requirement: str) -> str:
@@ -69,7 +71,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     spelt = _plain(word)
     longer = [name for name in names if len(spelt) > 1 and name.startswith(spelt)]
     near = [*longer, *get_close_matches(spelt, names, 1, 0.65)]
-    return f": did you mean {names[near[0]]}?" if near else ""
+    if near:
+        return f": did you mean {names[near[0]]}?"
+    return ""
 
 
 def _plain(name: str) -> str:
@@ -276,7 +280,10 @@ class FieldError(ValueError):
     file and line."""
 
     def __init__(self, field: str, expected: str, got: str = "") -> None:
-        super().__init__(f"field {field}: expected {expected}{f', got {got}' if got else ''}")
+        message = f"field {field}: expected {expected}"
+        if got:
+            message += f", got {got}"
+        super().__init__(message)
 
 
 @contextmanager
@@ -287,9 +294,8 @@ def memory_for(doing: str, remedy: str) -> Iterator[None]:
     except (MemoryError, OSError, ValueError, RuntimeError, ImportError) as error:
         if not lacks_memory(error):
             raise
-        raise MachineError(
-            f"no memory left to {doing}{f' ({error})' if str(error) else ''}: {remedy}"
-        ) from None
+        detail = f" ({error})" if str(error) else ""
+        raise MachineError(f"no memory left to {doing}{detail}: {remedy}") from None
 
 
 NO_MEMORY = (

@@ -84,16 +84,14 @@ class LoadedRun:
         try:
             report = self.report
             rows = [("coverage", covered(report))]
-            rows += [
-                (figure.metric.name, with_unit(figure.metric, figure.shown.value))
-                for figure in report.figures
-            ]
+            for figure in report.figures:
+                rows.append((figure.metric.name, with_unit(figure.metric, figure.shown.value)))
         except HarnessError:
             rows = [("report", "none")]
         title = on_one_line(f"{self.folder}, {self.subset}")
-        cells = "".join(
-            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows
-        )
+        cells = ""
+        for name, text in rows:
+            cells += f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>"
         return f"<table><caption>{escape(title)}</caption>{cells}</table>"
 
     def __fspath__(self) -> str:
@@ -366,10 +364,7 @@ class _CommandFromPython:
         args = self._parsed.args
         if self._name != "reeval":
             args = replace(args, progress=self._progress and self._observe, run_async=run_async)
-        changes_before = {
-            saved_run.files.manifest: _changed(saved_run)
-            for saved_run in list_runs(args.results_dir)
-        }
+        changes_before = dict(map(_last_change, list_runs(args.results_dir)))
         try:
             code = replace(self._parsed, args=args).execute()
         except HarnessError as error:
@@ -383,11 +378,9 @@ class _CommandFromPython:
         runs_so_far = self._runs(changes_before)
         if code < FAILED_CODE:
             return runs_so_far
-        ending = (
-            code.error
-            if isinstance(code, ExitCode)
-            else HarnessError(f"{self._name} ended with exit code {code}")
-        )
+        ending = HarnessError(f"{self._name} ended with exit code {code}")
+        if isinstance(code, ExitCode):
+            ending = code.error
         ending.exit_code = int(code)
         ending.runs = runs_so_far
         raise ending
@@ -407,16 +400,9 @@ class _CommandFromPython:
         saved_runs = list_runs(args.results_dir)
         if self._name == "run":
             names = run_command.names(args)
-            return [
-                saved_run
-                for saved_run in saved_runs
-                if saved_run.name in names and _is_asked_for(saved_run, args)
-            ]
-        return [
-            saved_run
-            for saved_run in saved_runs
-            if changes_before.get(saved_run.files.manifest) != _changed(saved_run)
-        ]
+            named = [saved_run for saved_run in saved_runs if saved_run.name in names]
+            return [saved_run for saved_run in named if _is_asked_for(saved_run, args)]
+        return [run for run in saved_runs if _last_change(run) not in changes_before.items()]
 
 
 def _called(name: str, arguments: Mapping[str, Any]) -> _CommandFromPython:
@@ -499,11 +485,13 @@ aresume = _in_this_loop("resume", resume)
 
 def _is_asked_for(loaded: LoadedRun, args: RunOptions) -> bool:
     """Return whether a run has a benchmark and subset that `run` was called for."""
-    return (
-        loaded.subset in (args.platform or [loaded.subset])
-        and loaded.manifest.identity["benchmark"] == args.benchmark_class.name
-    )
+    if args.platform and loaded.subset not in args.platform:
+        return False
+    benchmark: str = loaded.manifest.identity["benchmark"]
+    return benchmark == args.benchmark_class.name
 
 
-def _changed(loaded: LoadedRun) -> int:
-    return loaded.files.manifest.stat().st_mtime_ns
+def _last_change(loaded: LoadedRun) -> tuple[Path, int]:
+    """Return the path of a run's manifest, and the time of its last change in nanoseconds."""
+    path = loaded.files.manifest
+    return path, path.stat().st_mtime_ns

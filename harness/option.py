@@ -210,7 +210,9 @@ class Option:
         """Return the check of this option, else that of its kind."""
         if self.check:
             return self.check
-        return one_of(self.choices) if self.choices else CHECKS[self.kind]
+        if self.choices:
+            return one_of(self.choices)
+        return CHECKS[self.kind]
 
 
 def _converted(raw: object, kind: object) -> Any:
@@ -248,12 +250,8 @@ def options_of(cls: type[Any]) -> tuple[Option, ...]:
 @cache
 def _options_of(cls: type[Any]) -> tuple[Option, ...]:
     hints = get_type_hints(cls)
-    declared = [
-        declared_field for declared_field in fields(cls) if "option" in declared_field.metadata
-    ]
-    return tuple(
-        [_option(declared_field, hints[declared_field.name]) for declared_field in declared]
-    )
+    declared = [member for member in fields(cls) if "option" in member.metadata]
+    return tuple([_option(member, hints[member.name]) for member in declared])
 
 
 def _option(declared: Field[Any], hint: object) -> Option:
