@@ -48,6 +48,13 @@ def quotes(completion: Completion, label: str) -> Iterator[Quote]:
         )
 
 
+def numbered(replies: Sequence[Completion]) -> Iterator[Quote]:
+    """Yield a user's replies as they came."""
+    for number, completion in enumerate(replies, 1):
+        label = f"Reply {number}" if len(replies) > 1 else "Reply"
+        yield from quotes(completion, label)
+
+
 def _token_lines(logprobs: JSON) -> str:
     """Return a line for each token, with those that the endpoint names as alternatives; the JSON of
     what is not in OpenAI's form."""

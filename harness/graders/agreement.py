@@ -32,24 +32,32 @@ def krippendorff_alpha(units: Iterable[Iterable[float]], level: Level = "interva
     """Return Krippendorff's alpha of the ratings of each unit: 1 for full agreement, 0 for that of
     chance. Units with one rating are left out. None where no rating differs from another, or no
     unit has two."""
-    pairable = [np.array(list(unit), float) for unit in units]
-    pairable = [ratings for ratings in pairable if len(ratings) > 1]
-    if not pairable:
+    values: list[float] = []
+    ends = []
+    for unit in units:
+        ratings = list(unit)
+        if len(ratings) > 1:
+            values += ratings
+            ends.append(len(values))
+
+    if not values:
         return None
-    values = np.concatenate(pairable)
-    sizes = [len(ratings) for ratings in pairable]
-    scaled = _scaled(values, level)
+
+    scaled = np.array(values, float)
+    # The distance of two ordinal ratings is the number of ratings between them, which is the
+    # difference of their mean ranks.
+    if level == "ordinal":
+        scaled = rankdata(values)
+
     observed = 0.0
-    for ratings in np.split(scaled, np.cumsum(sizes)[:-1]):
-        observed += _squares(ratings, level) / (len(ratings) - 1)
+    for unit_ratings in np.split(scaled, ends[:-1]):
+        observed += _squares(unit_ratings, level) / (len(unit_ratings) - 1)
+
     expected = _squares(scaled, level) / (len(scaled) - 1)
-    return None if expected == 0 else float(1 - observed / expected)
+    if expected == 0:
+        return None
 
-
-def _scaled(values: NDArray[np.float64], level: Level) -> NDArray[np.float64]:
-    """Return the ratings as numbers whose differences count. The distance of two ordinal ratings is
-    the number of ratings between them, which is the difference of their mean ranks."""
-    return rankdata(values) if level == "ordinal" else values
+    return float(1 - observed / expected)
 
 
 def _squares(values: NDArray[np.float64], level: Level) -> float:
@@ -102,16 +110,16 @@ class HumanAgreement:
 
     def table(self) -> Table:
         """Return the figures as a table for a report."""
-        figures = {
-            "Krippendorff's alpha, people among themselves": self.people_alpha,
-            "Krippendorff's alpha, judge and the people's mean": self.judge_alpha,
-            "mean rating of the judge less that of people": self.judge_above_people,
-        }
-        rows = [
-            (name, "undefined" if figure is None else f"{figure:.3f}")
-            for name, figure in figures.items()
-        ]
-        return Table(("agreement", f"{self.users} users"), tuple(rows))
+        rows = (
+            ("Krippendorff's alpha, people among themselves", _text(self.people_alpha)),
+            ("Krippendorff's alpha, judge and the people's mean", _text(self.judge_alpha)),
+            ("mean rating of the judge less that of people", _text(self.judge_above_people)),
+        )
+        return Table(("agreement", f"{self.users} users"), rows)
+
+
+def _text(figure: float | None) -> str:
+    return "undefined" if figure is None else f"{figure:.3f}"
 
 
 def human_agreement(
@@ -119,14 +127,22 @@ def human_agreement(
 ) -> HumanAgreement:
     """Return how far a judge's ratings, by user, agree with those of people. The users that one
     side alone has rated are left out."""
-    shared = sorted(user for user in judge.keys() & people.keys() if people[user])
-    if not shared:
+    ratings = []
+    means = []
+    graded = []
+    # Sorted, since the order of a sum decides its last digit.
+    for user in sorted(judge.keys() & people.keys()):
+        if people[user]:
+            ratings.append(list(people[user].values()))
+            means.append(float(np.mean(ratings[-1])))
+            graded.append(judge[user])
+
+    if not ratings:
         return HumanAgreement(0, None, None, None)
-    means = [float(np.mean(list(people[user].values()))) for user in shared]
-    graded = [judge[user] for user in shared]
+
     return HumanAgreement(
-        len(shared),
-        krippendorff_alpha((people[user].values() for user in shared), level),
+        len(ratings),
+        krippendorff_alpha(ratings, level),
         krippendorff_alpha(zip(graded, means, strict=True), level),
         float(np.mean(graded) - np.mean(means)),
     )

@@ -85,12 +85,17 @@ class Rubric:
         return await chat.json(prompt, self._grades, self.schema, role=role)
 
     def _grades(self, reply: JSON) -> dict[str, int]:
-        grades = {name: reply.get(name) for name in self.criteria}
-        for name, grade in grades.items():
+        grades: dict[str, int] = {}
+        for name in self.criteria:
+            grade: Any = reply.get(name)
+            # JSON's `true` is no grade, though it equals 1.
             if type(grade) is not int or not self.low <= grade <= self.high:
                 why = f"{name}: expected a whole number from {self.low} to {self.high}"
                 raise InvalidReply("no_grade", why)
-        return {name: reply[name] for name in self.criteria}
+
+            grades[name] = grade
+
+        return grades
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +113,13 @@ async def prefer(
     """Return which of two answers a judge prefers. It is asked twice, the second time with the
     answers in the other order: judges prefer a place, too. Raise `InvalidReply` as
     `Rubric.grade`."""
-    as_given = await _better(chat, task, first, second, role)
-    swapped = await _better(chat, task, second, first, role)
-    as_swapped = 0
-    if swapped:
-        as_swapped = 1 if swapped == 2 else 2
-    if as_given != as_swapped:
+    better = await _better(chat, task, first, second, role)
+    better_swapped = await _better(chat, task, second, first, role)
+    # The first answer is the second one of the other order.
+    if better_swapped != {0: 0, 1: 2, 2: 1}[better]:
         return Preference(0.5, consistent=False)
-    return Preference({0: 0.5, 1: 1.0, 2: 0.0}[as_given], consistent=True)
+
+    return Preference({0: 0.5, 1: 1.0, 2: 0.0}[better], consistent=True)
 
 
 async def _better(chat: Chat, task: str, first: str, second: str, role: str) -> int:

@@ -47,18 +47,19 @@ class PassHatK(Means):
         for record in records:
             value = record["metrics"][self._metric]
             if value is not None:
-                of_user = tries.setdefault(str(record["user_id"]), [0, 0])
-                of_user[0] += value == 1
-                of_user[1] += 1
+                user_tries = tries.setdefault(str(record["user_id"]), [0, 0])
+                user_tries[0] += value == 1
+                user_tries[1] += 1
+
         return rows, Counter((successes, count) for successes, count in tries.values())
 
     def sections(self, scored: Any) -> Iterable[Block]:
-        names = [metric.name for metric in self.secondary]
-        values = [scored.report.secondary[name].value for name in names]
-        rows = [
-            (name, "undefined" if value is None else f"{100 * value:.2f} %")
-            for name, value in zip(names, values, strict=True)
-        ]
+        rows = []
+        for metric in self.secondary:
+            value = scored.report.secondary[metric.name].value
+            share = "undefined" if value is None else f"{100 * value:.2f} %"
+            rows.append((metric.name, share))
+
         yield Heading("All of k repeats succeed")
         yield Table((self._metric, "mean over users"), tuple(rows))
 
@@ -68,9 +69,14 @@ class PassHatK(Means):
 
 def _mean_pass_hat_k(tally: Tries, k: int) -> float | None:
     """Return the mean over the users with at least k tries, None without any."""
-    total, users = 0.0, 0
+    total = 0.0
+    users = 0
     for (successes, tries), count in tally.items():
         if tries >= k:
             total += count * pass_hat_k(successes, tries, k)
             users += count
-    return total / users if users else None
+
+    if not users:
+        return None
+
+    return total / users

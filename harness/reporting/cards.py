@@ -13,7 +13,7 @@ from msgspec import structs
 from harness.benchmark import VALID, Benchmark, Cards, Metric, Task, headline_of, metrics_of
 from harness.benchmarks import registry
 from harness.benchmarks.records import ODD_SHAPE
-from harness.benchmarks.rendering import quotes
+from harness.benchmarks.rendering import numbered
 from harness.benchmarks.user_code import guarded
 from harness.document import Block, Card, Heading, Paragraph, Quote
 from harness.model import JSON, Completion
@@ -245,13 +245,6 @@ class ReportCards:
 
         blamed_on_code = () if self.benchmark.origin else ODD_SHAPE
         return guarded(self.benchmark, about, *blamed_on_code)
-
-
-def numbered(replies: Sequence[Completion]) -> Iterator[Block]:
-    """Yield a user's replies as they came."""
-    for number, completion in enumerate(replies, 1):
-        label = f"Reply {number}" if len(replies) > 1 else "Reply"
-        yield from quotes(completion, label)
 
 
 def failure(data: JSON) -> Iterator[Block]:

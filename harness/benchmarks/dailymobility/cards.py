@@ -91,13 +91,14 @@ class ResidentCards(Cards):
 
 def _places(records: Sequence[JSON], city: City) -> dict[str, tuple[tuple[float, float], ...]]:
     """Return each place once, by intention."""
-    points: dict[str, list[tuple[float, float]]] = {name: [] for name in INTENTIONS.values()}
+    points: dict[int, dict[tuple[float, float], None]] = {number: {} for number in INTENTIONS}
     for data in records:
         for number, aoi in zip(data["intentions"], data["places"], strict=True):
             point = _point(aoi, city)
             if point:
-                points[INTENTIONS[number]].append(point)
-    return {name: tuple(dict.fromkeys(places)) for name, places in points.items()}
+                points[number][point] = None
+
+    return {INTENTIONS[number]: tuple(places) for number, places in points.items()}
 
 
 def _point(aoi: int | None, city: City) -> tuple[float, float] | None:

@@ -217,11 +217,12 @@ class GroundTruth:
         replacement.
 
         It is the mean of the draws and their middle 95 %, of the score and of the divergence per
-        slot, averaged over the day.
+        slot, averaged over the day (docs/statistics.md, DailyMobility).
         """
         rng = np.random.default_rng(seed)
         counts = self.counts
-        by_intention = [self.lists.columns[SEQUENCES] == number for number in NUMBERS]
+        sequences = self.lists.columns[SEQUENCES]
+        by_intention = [sequences == number for number in NUMBERS]
         share = np.full(self.residents, 1 / self.residents)
         score_chunks = []
         slot_chunks = []

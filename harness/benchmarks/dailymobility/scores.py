@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,17 +195,14 @@ class DayTally:
         # The corrected figure has no noise of second order, which is its bias.
         corrected = replace(spread, noise=0 * spread.noise).intervals(means, users)
         for name, mean in zip(FIGURES, means.clip(0.0, 1.0).tolist(), strict=True):
-            estimate = estimates[name]._replace(
-                interval=intervals[name],
-                with_truth=wider[name],
+            value = estimates[name].value
+            estimates[name] = DivergenceEstimate(
+                value,
+                intervals[name],
+                wider[name],
+                corrected=(mean, corrected[name]) if users >= MIN_USERS else None,
+                bias=value - mean if users >= FEWEST_AT_ALL else None,
             )
-            if users >= MIN_USERS:
-                estimate = estimate._replace(corrected=(mean, corrected[name]))
-
-            if users >= FEWEST_AT_ALL:
-                estimate = estimate._replace(bias=estimate.value - mean)
-
-            estimates[name] = estimate
 
         return estimates
 
@@ -230,17 +227,18 @@ def tallied(days: Sequence[JSON], truth: GroundTruth) -> tuple[Array, DayTally]:
 
     A resident's proportions are those of the sequence.
     """
-    radii = np.array([day["gyration_radius_m"] for day in days], dtype=np.float64)
-    locations = np.array([day["daily_location_number"] for day in days], dtype=np.int64)
-    sequences = np.array([day["intentions"] for day in days], dtype=np.uint8).reshape(-1, SLOTS)
+    radii = np.array(_values(days, "gyration_radius_m"), dtype=np.float64)
+    locations = np.array(_values(days, "daily_location_number"), dtype=np.int64)
+    sequences = np.array(_values(days, "intentions"), dtype=np.uint8).reshape(-1, SLOTS)
     valid = np.array([day["invalid"] is None for day in days], dtype=np.bool_)
     slots = np.stack([(sequences == number).sum(axis=1) for number in NUMBERS], axis=1)
     radius_bins = truth.support.place(RADIUS, radii)
     location_bins = truth.support.place(LOCATIONS, locations)
+    # Bins and numbers of slots fit into a byte.
     rows = np.column_stack([radius_bins, location_bins, slots]).astype(np.uint8)
     bin_counts = side_by_side(rows).astype(np.float64)
     counts = Counter(residents=len(days), valid=int(valid.sum()))
-    warnings: Counter[str] = Counter()
+    warnings = Counter[str]()
     for day in days:
         counts["repaired"] += bool(day["repairs"])
         counts["warned"] += bool(day["warnings"])
@@ -258,10 +256,14 @@ def tallied(days: Sequence[JSON], truth: GroundTruth) -> tuple[Array, DayTally]:
         valid_days=bin_counts[valid].sum(axis=0),
         lists=((locations, sequences),),
         counts=counts,
-        modes=Counter([text(day["mode"]) for day in days]),
+        modes=Counter(map(text, _values(days, "mode"))),
         warnings=warnings,
     )
     return bin_counts, tally
+
+
+def _values(days: Sequence[JSON], name: str) -> list[Any]:
+    return [day[name] for day in days]
 
 
 def _resident_counts(counts: Rows, ends: NDArray[np.int64]) -> Rows | Integers:

@@ -178,7 +178,7 @@ def _day(person: Person) -> list[Slot]:
     wake = person.wake + int(3 * rng.random()) - 1
     bed = person.bed + int(3 * rng.random()) - 1
     slots = [(SLEEP, home)] * SLOTS
-    slots[wake:bed] = [(AT_HOME, home)] * (bed - wake)
+    _fill(slots, wake, bed, (AT_HOME, home))
     if rng.random() < person.work_share:
         free = _go_to_work(person, slots, wake + 2 + int(2 * rng.random()))
     else:
@@ -189,10 +189,14 @@ def _day(person: Person) -> list[Slot]:
         intention = NUMBERS[pick(rng, RESIDENTS["outings"])]
         length = 1 + int(4 * rng.random())
         end = min(free + length, bed - 1)
-        slots[free:end] = [(intention, pick(rng, person.favourites[intention]))] * (end - free)
+        _fill(slots, free, end, (intention, pick(rng, person.favourites[intention])))
         free += length
 
     return slots
+
+
+def _fill(slots: list[Slot], start: int, end: int, slot: Slot) -> None:
+    slots[start:end] = [slot] * (end - start)
 
 
 def _go_to_work(person: Person, slots: list[Slot], begin: int) -> int:
@@ -200,16 +204,15 @@ def _go_to_work(person: Person, slots: list[Slot], begin: int) -> int:
     rng = person.rng
     work = person.profile["work"]
     end = begin + person.work_slots + int(3 * rng.random()) - 1
-    slots[begin:end] = [(WORK, work)] * (end - begin)
+    _fill(slots, begin, end, (WORK, work))
     for edge, chance in ((begin, 0.6), (begin + 1, 0.2), (end - 1, 0.4)):
         if rng.random() < chance:
             slots[edge] = (OTHER, work)
 
     if rng.random() < person.lunch_out:
-        slots[24 + int(2 * rng.random())] = (
-            EATING,
-            person.favourites[EATING][1],
-        )
+        noon = 24 + int(2 * rng.random())
+        near_work = person.favourites[EATING][1]
+        slots[noon] = (EATING, near_work)
 
     return end
 

@@ -14,8 +14,10 @@ the same bytes on every machine.
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, product
+from itertools import cycle, islice, pairwise, product
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -114,12 +116,13 @@ def _within(column: int, row: int, right: float, up: float) -> XY:
 def _add_grounds(city: Map, grounds: Sequence[_Ground], names: Iterator[str], rng: Random) -> None:
     """Add the AOIs that have an outline, with their POIs."""
     shops = [number for number, ground in enumerate(grounds) if ground.use in ("B1", "B2")]
-    extra = [shops[number % len(shops)] for number in range(EXTRA)]
+    # Shops and offices get the extra ones in turn.
+    extra = Counter(islice(cycle(shops), EXTRA))
     for number, ground in enumerate(grounds):
         name = next(names)
         use = USES[ground.use]
         aoi = _add_aoi(city, name + use["end"], ground, _outline(ground, rng))
-        for category, end in _kinds(use["pois"], POIS + extra.count(number), rng):
+        for category, end in _kinds(use["pois"], POIS + extra[number], rng):
             x = ground.x + ground.half_width * _offset(rng, 0.6)
             y = ground.y + ground.half_height * _offset(rng, 0.6)
             _add_poi(city, aoi, name + end, category, x, y)
@@ -182,25 +185,24 @@ def _add_aoi(city: Map, name: str, ground: _Ground, outline: Sequence[XY]) -> Ao
     if len(outline) > 1:
         aoi.area = round(_area(outline), 2)
 
-    sides = (
-        (aoi.driving_positions, aoi.driving_gates),
-        (aoi.walking_positions, aoi.walking_gates),
-    )
-    for kind, (positions, gates) in enumerate(sides):
-        lanes = [city.lanes[road.lane_ids[kind]] for road in city.roads]
-        nearest = min(
-            [_nearest_point(lane, ground) for lane in lanes],
-            key=lambda point: point[0],
-        )
-        _, metres, x, y, lane = nearest
-        positions.add(lane_id=lane.id, s=round(metres, 2))
-        # The gate is where the outline is nearest to that point.
-        x = _clamp(x, ground.x - ground.half_width, ground.x + ground.half_width)
-        y = _clamp(y, ground.y - ground.half_height, ground.y + ground.half_height)
-        gates.add(x=round(x, 2), y=round(y, 2))
-        lane.aoi_ids.append(aoi.id)
+    # A road has its driving lane first, then its walking lane.
+    _add_gate(city, aoi, ground, 0, aoi.driving_positions, aoi.driving_gates)
+    _add_gate(city, aoi, ground, 1, aoi.walking_positions, aoi.walking_gates)
 
     return aoi
+
+
+def _add_gate(city: Map, aoi: Aoi, ground: _Ground, kind: int, positions: Any, gates: Any) -> None:
+    """Add where one leaves an AOI for the nearest lane of a kind: the position on the lane, and the
+    gate."""
+    points = [_nearest_point(city.lanes[road.lane_ids[kind]], ground) for road in city.roads]
+    _, metres, x, y, lane = min(points, key=itemgetter(0))
+    positions.add(lane_id=lane.id, s=round(metres, 2))
+    # The gate is where the outline is nearest to that point.
+    x = _clamp(x, ground.x - ground.half_width, ground.x + ground.half_width)
+    y = _clamp(y, ground.y - ground.half_height, ground.y + ground.half_height)
+    gates.add(x=round(x, 2), y=round(y, 2))
+    lane.aoi_ids.append(aoi.id)
 
 
 def _area(outline: Sequence[XY]) -> float:

@@ -127,14 +127,17 @@ class Steps(Records):
         return {**data, "steps": steps}
 
     def rows(self, record: JSON) -> Iterable[JSON]:
-        about: JSON = {
-            name: record[name] for name in ("user_id", "repeat", "platform") if name in record
-        }
+        about: JSON = {}
+        for name in ("user_id", "repeat", "platform"):
+            if name in record:  # `repeat` only with repeats
+                about[name] = record[name]
+
         for step in record["steps"]:
-            known = {
-                name: step.get(name) for name in ("step_id", "outcome", "asked", "out_of_pool")
-            }
-            yield {**about, **known, **step["metrics"]}
+            row = about.copy()
+            for name in ("step_id", "outcome", "asked", "out_of_pool"):
+                row[name] = step.get(name)
+
+            yield {**row, **step["metrics"]}
 
     def completed(self, record: JSON) -> JSON:
         steps = record["steps"]
@@ -169,9 +172,9 @@ def published() -> Published:
     for model in data["models"]:
         name = model.pop("name")
         for metric, percentages in model.items():
-            shares = [value / 100 for value in percentages]
-            row = dict(zip(data["columns"], shares, strict=True))
-            figures.setdefault(metric, {})[name] = row
+            row = figures.setdefault(metric, {})[name] = {}
+            for column, percent in zip(data["columns"], percentages, strict=True):
+                row[column] = percent / 100
 
     return Published(data["source"], PUBLISHED.format(source=data["source"]), figures)
 
@@ -264,10 +267,11 @@ class StreamProfile(Benchmark):
 
     def measure(self, task: Task, answer: Sequence[StepAnswer]) -> Any:
         """Return a `StepMetrics` for each step: the figures are made of records (`scores.py`)."""
-        return tuple(
-            measure_step(truth, step, predicted.tags)
-            for truth, step, predicted in zip(task.truth, task.given.steps, answer, strict=True)
-        )
+        measured = []
+        for truth, step, predicted in zip(task.truth, task.given.steps, answer, strict=True):
+            measured.append(measure_step(truth, step, predicted.tags))
+
+        return tuple(measured)
 
     @classmethod
     def synthesise(

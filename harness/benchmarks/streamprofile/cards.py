@@ -18,7 +18,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from harness.benchmark import VALID, Cards, Metric, Task
-from harness.benchmarks.rendering import quotes
+from harness.benchmarks.rendering import numbered, quotes
 from harness.benchmarks.streamprofile.metrics import F1, METRICS, harmonic
 from harness.benchmarks.streamprofile.reply import read
 from harness.benchmarks.streamprofile.task import StepInput, Truth
@@ -152,7 +152,7 @@ def _blocks(
             yield Quote("Reasoning", step["reasoning"])
 
         if replies_by_step:
-            yield from _reply_quotes(replies_by_step[number])
+            yield from numbered(replies_by_step[number])
 
         if task_step:
             yield Quote("Posts", task_step[0].posts_text, private=True)
@@ -166,42 +166,44 @@ def _blocks(
             yield from quotes(completion, f"Reply {number}")
 
 
-def _reply_quotes(replies: Sequence[Completion]) -> Iterator[Block]:
-    if len(replies) == 1:
-        yield from quotes(replies[0], "Reply")
-        return
-    for number, completion in enumerate(replies, 1):
-        yield from quotes(completion, f"Reply {number}")
-
-
 def _metrics(step: JSON) -> Iterator[Block]:
     values = step["metrics"]
     if not values:
         yield Paragraph("Not scored: the truth is empty.")
         return
 
-    figures = [
-        f"{name.replace('_', ' ')} {100 * values[name]:.1f}"
-        for name in METRICS
-        if values[name] is not None
-    ]
+    figures = []
+    for name in METRICS:
+        if values[name] is not None:
+            figures.append(f"{name.replace('_', ' ')} {100 * values[name]:.1f}")
+
     yield Paragraph(f"In %: {' · '.join(figures)}.")
 
 
 def _tags(step: JSON, task_step: tuple[StepInput, Truth] | None) -> Iterator[Block]:
     """Yield the predicted and the missed tags, each with its kind if the task is there."""
-    predicted = step["prediction"]
-    missed = [tag for tag in dict.fromkeys(step["ground_truth"]) if tag not in predicted]
-    if task_step:
-        kinds = [_kind(tag, *task_step) for tag in predicted]
-        new_tags = task_step[1].new_tags
-        missed_kinds = ["missed, new" if tag in new_tags else "missed, kept" for tag in missed]
-    else:
-        kinds = ["hit" if tag in step["ground_truth"] else "wrong" for tag in predicted]
-        missed_kinds = ["missed"] * len(missed)
+    true_tags = dict.fromkeys(step["ground_truth"])
+    predicted = []
+    for tag in step["prediction"]:
+        kind = "hit" if tag in true_tags else "wrong"
+        if task_step:
+            kind = _kind(tag, *task_step)
 
-    yield Tags("Predicted", tuple(zip(predicted, kinds, strict=True)))
-    yield Tags("Missed", tuple(zip(missed, missed_kinds, strict=True)))
+        predicted.append((tag, kind))
+
+    missed = []
+    for tag in true_tags:
+        if tag in step["prediction"]:
+            continue
+
+        kind = "missed"
+        if task_step:
+            kind = "missed, new" if tag in task_step[1].new_tags else "missed, kept"
+
+        missed.append((tag, kind))
+
+    yield Tags("Predicted", tuple(predicted))
+    yield Tags("Missed", tuple(missed))
 
 
 def _kind(tag: str, step: StepInput, truth: Truth) -> str:

@@ -56,10 +56,9 @@ def expected(urns: Sequence[Urn]) -> Array:
     probability = np.minimum(asked, pool) / np.maximum(pool, 1)
     true = only_new + only_kept + in_both
     hits = np.stack([true, true, only_new + in_both, only_kept + in_both], axis=1)
+    divisors = np.stack([asked, either, new, kept_count], axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        means: Array = (
-            probability[:, None] * hits / np.stack([asked, either, new, kept_count], axis=1)
-        )
+        means: Array = probability[:, None] * hits / divisors
 
     return means
 
@@ -106,11 +105,16 @@ def drawn(urns: Sequence[Urn]) -> Array:
 
 
 def _uniform(seeds: NDArray[np.uint64], number: int) -> Array:
-    """Return a number from 0 to 1 for each draw and step (SplitMix64: Steele, Lea & Flood 2014)."""
+    """Return a number from 0 to 1 for each draw and step (SplitMix64: Steele, Lea & Flood 2014).
+
+    `seeds` are those of the steps; `number` counts the tags that were drawn before.
+    """
+    # Arithmetic is modulo 2**64; the constants are those of the paper.
     places = np.arange(DRAWS, dtype=np.uint64) + np.uint64(number * DRAWS + 1)
     mixed = seeds + places[:, None] * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)
+    # The upper 53 bits, as many as a float has.
     fractions: Array = (mixed >> np.uint64(11)).view(np.int64) * 2.0**-53
     return fractions

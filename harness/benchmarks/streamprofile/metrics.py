@@ -113,11 +113,17 @@ def _best_split(
     for new_count in range(single - max_kept, max_new + 1):
         new_hits = shared + new_count
         kept_hits = shared + single - new_count
-        novelty = new_hits / len(truth.new_tags) if truth.new_tags else None
-        stability = kept_hits / len(truth.kept_tags) if truth.kept_tags else None
-        recalls.append((novelty, stability))
+        recalls.append(
+            (_share(new_hits, len(truth.new_tags)), _share(kept_hits, len(truth.kept_tags)))
+        )
 
     return max(recalls, key=_split_rank)
+
+
+def _share(hits: int, total: int) -> float | None:
+    if not total:
+        return None
+    return hits / total
 
 
 def _split_rank(
@@ -156,4 +162,4 @@ def _overlap(tags: AbstractSet[str] | None, others: AbstractSet[str]) -> float |
     """Return the share of `tags` that `others` holds; None where there are no tags."""
     if not tags:
         return None
-    return len(tags & others) / len(tags)
+    return _share(len(tags & others), len(tags))

@@ -69,6 +69,7 @@ INDEX = {column: index for index, column in enumerate(COLUMNS)}
 PRECISION = GAINS.index("Precision")
 NOVELTY = GAINS.index("Recall_Novelty")
 STABILITY = GAINS.index("Recall_Stability")
+NAME_COLUMNS = slice(len(NAMES))
 ERROR_COLUMNS = slice(len(GAINS), len(METRICS))
 UNITS = 64
 """Sums of curves are whole numbers of 2**-64."""
@@ -205,7 +206,7 @@ def tallied(records: Sequence[JSON]) -> tuple[Array, StepTally]:
     parts `valid`, `cut` (errors) and `fwt_cut` on the answers, too.
     """
     table = _StepTable.from_records(records)
-    values = table.rows(len(records))
+    values = table.rows()
     starts = user_starts(records)
     repeats = np.diff([*starts, len(records)])
     user_of_record = np.repeat(np.arange(len(starts)), repeats)
@@ -226,20 +227,21 @@ def tallied(records: Sequence[JSON]) -> tuple[Array, StepTally]:
 
 def rows(records: Sequence[JSON]) -> Array:
     """Return the values that `tallied` returns."""
-    return _StepTable.from_records(records).rows(len(records))
+    return _StepTable.from_records(records).rows()
 
 
 def _counts(records: Sequence[JSON], values: Array) -> Counter[str]:
     """Count over every step, scored or not."""
-    counts: Counter[str] = Counter()
-    for step in chain.from_iterable(map(operator.itemgetter("steps"), records)):
-        counts["repaired_steps"] += bool(step["repairs"])
-        counts["out_of_pool_steps"] += bool(step["out_of_pool"])
-        counts["out_of_pool_tags"] += count(step["out_of_pool"])
-        if step["outcome"] == VALID:
-            extra = len(step["prediction"]) - step["asked"]
-            counts["more_tags"] += extra > 0
-            counts["fewer_tags"] += extra < 0
+    counts = Counter[str]()
+    for record in records:
+        for step in record["steps"]:
+            counts["repaired_steps"] += bool(step["repairs"])
+            counts["out_of_pool_steps"] += bool(step["out_of_pool"])
+            counts["out_of_pool_tags"] += count(step["out_of_pool"])
+            if step["outcome"] == VALID:
+                extra = len(step["prediction"]) - step["asked"]
+                counts["more_tags"] += extra > 0
+                counts["fewer_tags"] += extra < 0
 
     # The released code leaves out users with both means 0: undefined there, 0 here.
     undefined = np.isnan(values).sum(axis=0)
@@ -250,14 +252,15 @@ def _counts(records: Sequence[JSON], values: Array) -> Counter[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StepTable:
-    """The scored steps of a shard, a row each: the number of its record (ascending), and its values
-    (NaN undefined).
+    """The scored steps of a shard of `records` records, a row each: the number of its record
+    (ascending), and its values (NaN undefined).
 
     `follows_rules` marks the answers that follow the task's rules. `filled` is how many tags a cut
     answer has, as a share of those asked for. `urns` are those of the records that have them, else
     None.
     """
 
+    records: int
     record: Numbers
     step_id: Numbers
     valid: Mask
@@ -288,6 +291,7 @@ class _StepTable:
                 at_asked.append(step.get("metrics_at_asked") or step["metrics"])
 
         return cls(
+            records=len(records),
             record=np.array(record_numbers, dtype=np.int_),
             step_id=np.array([step["step_id"] for step in steps], dtype=np.int_),
             valid=np.array([step["outcome"] == VALID for step in steps], dtype=np.bool_),
@@ -299,21 +303,20 @@ class _StepTable:
             urns=[step.get("urn") for step in steps],
         )
 
-    def rows(self, records: int) -> Array:
+    def rows(self) -> Array:
         """Return the values of each record: records x COLUMNS."""
         all_steps = np.ones(len(self.record), dtype=np.bool_)
-        overall = self._means(self.values, all_steps, records)[:, : len(NAMES)]
-        cold, augmented = self._sides(self.values, all_steps, records)
-        at_asked = self._means(self.at_asked, all_steps, records)[:, : len(NAMES)]
+        overall = self._means(self.values, all_steps)[:, NAME_COLUMNS]
+        cold, augmented = self._sides(self.values, all_steps)
         cut = self.at_asked.copy()
         # Otherwise one sure tag would have a higher Precision than a full answer.
         cut[:, PRECISION] *= self.filled
-        comparable = self._means(cut, all_steps, records)[:, : len(NAMES)]
-        of_rules = self._means(cut, self.follows_rules, records)
+        comparable = self._means(cut, all_steps)[:, NAME_COLUMNS]
+        of_rules = self._means(cut, self.follows_rules)
         # An empty answer makes no errors, so errors are compared over answers that follow the
         # rules.
         comparable[:, ERROR_COLUMNS] = of_rules[:, ERROR_COLUMNS]
-        cut_cold, cut_augmented = self._sides(cut, self.follows_rules, records)
+        cut_cold, cut_augmented = self._sides(cut, self.follows_rules)
         # In the order of PARTS.
         columns = [
             overall,
@@ -324,48 +327,50 @@ class _StepTable:
             np.delete(cut_augmented - cut_cold, NAMES.index(F1), axis=1),
             cold,
             augmented,
-            at_asked,
-            _with_f1(self._record_means(self.ceiling, all_steps, records)),
-            self._record_means(self.values, self.valid, records)[:, ERROR_COLUMNS],
-            self._chance(records),
+            self._means(self.at_asked, all_steps)[:, NAME_COLUMNS],
+            _with_f1(self._record_means(self.ceiling, all_steps)),
+            self._record_means(self.values, self.valid)[:, ERROR_COLUMNS],
+            self._chance(),
         ]
         return np.hstack(columns)
 
-    def _chance(self, records: int) -> Array:
+    def _chance(self) -> Array:
         """Return the columns of the `chance` parts: what random answers have, and the variances of
-        means of draws."""
+        means of draws. NaN for records without urns."""
         columns = len(COLUMNS) - INDEX["chance", GAINS[0]]
-        result = np.full((records, columns), np.nan)
+        result = np.full((self.records, columns), np.nan)
         steps = np.flatnonzero([urn is not None for urn in self.urns])
         if not steps.size:
             return result
 
         urns = [*filter(None, self.urns)]
+        step_ids = self.step_id[steps]
         chosen_records, starts = np.unique(self.record[steps], return_index=True)
         all_steps = np.ones(len(steps), dtype=np.bool_)
         values = drawn(urns)
-        f1 = _f1(values[..., NOVELTY], values[..., STABILITY])
-        step_values = np.stack([values[..., NOVELTY], values[..., STABILITY], f1], axis=-1)
-        cold = _transfer_side(step_values, self.step_id[steps] == 1, starts)
-        augmented = _transfer_side(step_values, self.step_id[steps] >= 2, starts)
-        means = _run_means(step_values, all_steps, starts)
-        user_f1 = _f1(means[..., 0], means[..., 1])[..., None]
+        novelty = values[..., NOVELTY]
+        stability = values[..., STABILITY]
+        step_values = np.stack([novelty, stability, _f1(novelty, stability)], axis=-1)
+        cold = _transfer_side(step_values, step_ids == 1, starts)
+        augmented = _transfer_side(step_values, step_ids >= 2, starts)
+        user_f1 = _transfer_side(step_values, all_steps, starts)[..., :1]
         draws = np.concatenate([user_f1, augmented - cold, cold, augmented], axis=-1)
+        # Of F1 and both columns of `fwt`: the variance of a mean of draws.
         noise = draws[..., : 1 + len(TRANSFER)].var(axis=0, ddof=1) / DRAWS
         exact = _run_means(expected(urns)[None], all_steps, starts)[0]
         result[chosen_records] = np.hstack([exact, draws.mean(axis=0), noise])
         return result
 
-    def _sides(self, values: Array, chosen: Mask, records: int) -> tuple[Array, Array]:
+    def _sides(self, values: Array, chosen: Mask) -> tuple[Array, Array]:
         """Return means over the chosen steps of cold start, and over those after it, as `_means`
         each."""
-        cold = self._means(values, chosen & (self.step_id == 1), records)
-        return cold, self._means(values, chosen & (self.step_id >= 2), records)
+        cold = self._means(values, chosen & (self.step_id == 1))
+        return cold, self._means(values, chosen & (self.step_id >= 2))
 
-    def _means(self, values: Array, chosen: Mask, records: int) -> Array:
+    def _means(self, values: Array, chosen: Mask) -> Array:
         """Return means within each record over the chosen steps: the columns, F1^NS of their means,
         and the mean F1^NS of each step."""
-        means = self._record_means(_with_f1(values), chosen, records)
+        means = self._record_means(_with_f1(values), chosen)
         return np.column_stack([_with_f1(means[:, :-1]), means[:, -1]])
 
     def curves(self, last_steps: Sequence[int], user_of_record: Numbers) -> Curves:
@@ -376,16 +381,18 @@ class _StepTable:
         if len(steps) < len(values):  # there are repeats
             values = _means_by(step_of_row, values, len(steps))
 
-        points, point_of_step = _number((last_steps[user], step_id) for user, step_id in steps)
+        keys = [(last_steps[user], step_id) for user, step_id in steps]
+        points, point_of_step = _number(keys)
         sums, _ = _sums_by(point_of_step, _point_columns(values), len(points))
-        counts = np.bincount(point_of_step, minlength=len(points)).tolist()
-        rows = map(tuple, sums.astype(np.int64).tolist())
-        return dict(zip(points, map(CurvePoint, counts, rows), strict=True))
+        users_of_point = np.bincount(point_of_step, minlength=len(points)).tolist()
+        # As Python's whole numbers, which have no limit.
+        sums_of_point = map(tuple, sums.astype(np.int64).tolist())
+        return dict(zip(points, map(CurvePoint, users_of_point, sums_of_point), strict=True))
 
-    def _record_means(self, values: Array, chosen: Mask, records: int) -> Array:
+    def _record_means(self, values: Array, chosen: Mask) -> Array:
         """Return the mean within each record over the chosen steps: records x columns, NaN where
         nothing is defined."""
-        return _means_by(self.record[chosen], values[chosen], records)
+        return _means_by(self.record[chosen], values[chosen], self.records)
 
 
 def _number(keys: Iterable[Key]) -> tuple[dict[Key, int], Numbers]:
@@ -428,10 +435,11 @@ def _sums_by(place: Numbers, values: Array, places: int) -> tuple[Array, Array]:
     """Return the sum and number of the defined values by place: each places x columns."""
     defined = ~np.isnan(values)
     columns = values.shape[1]
-    cell = (place[:, None] * columns + np.arange(columns)).ravel()
+    # A number for each place and column: one call adds up all of them, each in the order of rows.
+    cells = (place[:, None] * columns + np.arange(columns)).ravel()
 
     def total(weights: Array) -> Array:
-        totals = np.bincount(cell, weights.ravel(), minlength=places * columns)
+        totals = np.bincount(cells, weights.ravel(), minlength=places * columns)
         return np.asarray(totals, dtype=np.float64).reshape(places, columns)
 
     return total(np.where(defined, values, 0.0)), total(defined.astype(np.float64))

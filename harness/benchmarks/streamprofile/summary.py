@@ -506,9 +506,11 @@ def _curves(details: JSON) -> Iterator[Block]:
 
 def _curve_blocks(curve: Sequence[JSON]) -> Iterator[Block]:
     """Yield pictures and table of the points that are over enough users, or early enough."""
-    points = [
-        point for point in curve if point["users"] >= MIN_CURVE_USERS or point["step_id"] <= 3
-    ]
+    points = []
+    for point in curve:
+        if point["users"] >= MIN_CURVE_USERS or point["step_id"] <= 3:
+            points.append(point)
+
     yield _curve_chart("Hits", points, (F1, "Recall_Novelty", "Recall_Stability"))
     yield _curve_chart("Errors", points, ERRORS)
     rows = []

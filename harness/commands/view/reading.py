@@ -30,6 +30,7 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import VALID, Benchmark, Task
 from harness.benchmarks import registry, tasks
 from harness.benchmarks.records import ODD_SHAPE, read_of
+from harness.benchmarks.rendering import numbered
 from harness.commands.view.index import (
     LineIndex,
     SummaryCache,
@@ -45,7 +46,7 @@ from harness.errors import BadInput, HarnessError
 from harness.model import JSON, Snapshot, Where
 from harness.options.plan import sampling_again
 from harness.reporting import report_files
-from harness.reporting.cards import ReportCards, cut, failure, numbered
+from harness.reporting.cards import ReportCards, cut, failure
 from harness.scoring.reports import Report
 from harness.store import log
 from harness.store.files import RunFiles, runs
