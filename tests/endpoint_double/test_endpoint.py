@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import socket
-import subprocess
-import sys
 from collections import Counter
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -16,15 +11,13 @@ import orjson
 import pytest
 
 from harness.benchmark import Benchmark
-from harness.benchmarks import registry
 from harness.client.address import Address
 from harness.client.baselines import Baselines
 from harness.client.http import Client
-from tests.support import BOTH_LOOPS, ROOT
+from tests.support import BOTH_LOOPS
 from tests.support.embedded import session_with
 from tests.support.endpoint_double.app import OVER_LIMIT, Embedded, Options, start
 from tests.support.endpoint_double.faults import CONTENT, TRANSPORT, FaultPlan
-from tests.support.plugins import FLOOR, STARS
 from tests.support.scripted import answer
 
 MESSAGES = [
@@ -89,26 +82,6 @@ def test_content_faults_stay_with_the_body_at_every_try() -> None:
 
 
 @pytest.mark.anyio
-async def test_completion_is_openai_shaped_and_byte_identical_each_time() -> None:
-    """The reply holds the baseline's text and a usage, and a second asking brings the same
-    bytes."""
-    async with session_with(Options()) as (endpoint, session):
-        status, body, headers = await post(endpoint, session, chat())
-        assert (await post(endpoint, session, chat()))[1] == body
-    reply = orjson.loads(body)
-    assert (status, headers["Content-Type"]) == (200, "application/json")
-    assert reply["choices"][0]["message"]["content"] == TEXT
-    assert reply["choices"][0]["finish_reason"] == "stop"
-    assert reply["model"] == "baseline/recency"
-    prompt_tokens, completion_tokens = len(MESSAGES[0]["content"]) // 2, len(TEXT) // 2
-    assert reply["usage"] == {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-    }
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "members",
     [
@@ -155,28 +128,6 @@ async def test_stats_count_requests_bodies_completions_and_faults() -> None:
             **dict.fromkeys(("batched", "batches", "batch_inputs", "files"), 0),
             "faults": {"500": 3},
         }
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("kind", "status", "content_type"),
-    [
-        ("429", 429, "application/json"),
-        ("429-date", 429, "application/json"),
-        ("500", 500, "application/json"),
-        ("503-html", 503, "text/html"),
-    ],
-)
-async def test_error_statuses(kind: str, status: int, content_type: str) -> None:
-    """Each status fault comes with its body; 429 says when to come back, in its own form."""
-    async with session_with(always(kind)) as (endpoint, session):
-        got, body, headers = await post(endpoint, session, chat())
-    assert (got, headers["Content-Type"]) == (status, content_type)
-    assert (b"<html>" in body) == (kind == "503-html")
-    if status == 429:
-        retry_after = headers["Retry-After"]
-        assert retry_after == "1" if kind == "429" else parsedate_to_datetime(retry_after)
-        assert orjson.loads(body)["error"]["code"] == "rate_limit_exceeded"
 
 
 @pytest.mark.anyio
@@ -240,28 +191,6 @@ async def test_content_faults_are_whole_replies_with_spoilt_content(
     )
     assert bool(choice["message"]["refusal"]) == (kind == "refusal")
     assert (counts["completed"], counts["faults"]) == (2, {kind: 2})
-
-
-@pytest.mark.anyio
-async def test_repeated_tries_come_through_to_the_fault_free_reply() -> None:
-    """Under transport faults a body that is sent again and again gets the very bytes of a calm
-    endpoint."""
-    async with session_with(Options()) as (calm, session):
-        expected = (await post(calm, session, chat()))[1]
-        plan = FaultPlan(0.6, ("429", "500", "truncated", "reset"), seed=2)
-        async with session_with(Options(faults=plan)) as (endpoint, other):
-            wholes = []
-            for _ in range(40):
-                try:
-                    status, body, _headers = await post(endpoint, other, chat())
-                except aiohttp.ClientError:
-                    continue
-                if status == 200 and body.endswith(b"}"):
-                    wholes.append(body)
-            counts = await stats(endpoint, other)
-    assert set(wholes) == {expected}
-    assert counts["completed"] == len(wholes) == 40 - sum(counts["faults"].values())
-    assert counts["distinct_bodies"] == 1
 
 
 @pytest.mark.anyio
@@ -342,14 +271,6 @@ async def test_stream_says_what_the_whole_reply_says(kind: str | None) -> None:
 
 
 @pytest.mark.anyio
-async def test_usage_comes_only_where_it_is_asked_for() -> None:
-    """Without include_usage the last chunk is the one with the finish reason."""
-    async with session_with(Options()) as (endpoint, session):
-        *_, finish, done = await events(endpoint, session, chat(stream=True))
-    assert (finish["choices"][0]["finish_reason"], done) == ("stop", "[DONE]")
-
-
-@pytest.mark.anyio
 @BOTH_LOOPS
 @pytest.mark.parametrize("kind", ["stream-cut", "stream-error", "truncated"])
 async def test_stream_that_ends_too_soon(kind: str) -> None:
@@ -402,34 +323,4 @@ async def test_requests_without_the_key_are_refused_and_counted(given: str | Non
 # The process
 
 
-@pytest.mark.anyio
-async def test_baselines_of_a_benchmark_are_served_too() -> None:
-    """Next to those that ship."""
-    async with session_with(Options(baselines=registry.served(registry.find(str(STARS))))) as (
-        endpoint,
-        session,
-    ):
-        status, reply, _ = await post(endpoint, session, chat(model=FLOOR))
-        assert status == 200 and orjson.loads(reply)["model"] == FLOOR
-        assert (await post(endpoint, session, chat()))[0] == 200
-
-
 """Requests whose body cannot be read."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_process_prints_its_url_and_serves_until_a_signal(stop: signal.Signals) -> None:
-    """The one line says where it listens; a signal ends it with exit code 0, quietly."""
-    command = [sys.executable, "-m", "tests.support.endpoint_double", "--port", "0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    ) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("listening on http://127.0.0.1:") and line.endswith("/v1\n")
-        port = int(line.rpartition(":")[2].removesuffix("/v1\n"))
-        socket.create_connection(("127.0.0.1", port)).close()
-        process.send_signal(stop)
-        output, errors = process.communicate(timeout=HANGS)
-    assert (process.returncode, output, errors) == (0, "", "")

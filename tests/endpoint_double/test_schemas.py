@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from harness.benchmarks.parsing import strict_object
-from tests.endpoint_double.test_imitations import post
 from tests.support.embedded import session_with
 from tests.support.endpoint_double.app import Options
 
@@ -42,6 +41,9 @@ async def test_endpoint_refuses_what_it_cannot_follow(
     form = {"type": "json_schema", "json_schema": {"name": "x", "strict": strict, "schema": schema}}
     messages = [{"role": "user", "content": 'Tags: 猫\n从 ["狗", "猫"] 里选，输出 JSON'}]
     body = {"model": "baseline/recency", "messages": messages, "response_format": form}
-    async with session_with(Options(imitate=name)) as (endpoint, session):
-        found, content, _ = await post(endpoint, session, body)
+    async with (
+        session_with(Options(imitate=name)) as (endpoint, session),
+        session.post(f"{endpoint.url}/chat/completions", json=body) as response,
+    ):
+        found, content = response.status, await response.read()
     assert (found, b"error" in content) == (status, status == 400)

@@ -153,7 +153,7 @@ def freedom(values: Array) -> float:
     return float(min(users - 1, users / (kurtosis - 1) / (1 - linked) / 1.5))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(0, 40, 5))
 def test_one_value_moves_an_interval_smoothly(seed: int) -> None:
     """As the largest of 60 values grows to its double in steps of a hundredth, no step moves an end
     by more than 0.1 standard errors; with all of the skewness taken out one moved it by up to
@@ -255,11 +255,12 @@ def test_no_interval_where_all_rests_on_one_user() -> None:
     assert interval(rows[:, 0].sum(), [of]) is None
 
 
-@pytest.mark.parametrize("users", range(FEWEST, 401))
-def test_exactly_the_fewest_untied_users_are_enough(users: int) -> None:
-    """At every number of users, with one platform and with two."""
-    values = np.concatenate([np.zeros(users - FEWEST_UNTIED), np.linspace(0.2, 0.7, FEWEST_UNTIED)])
-    assert interval(values.mean(), [moments(values)]) is not None
+def test_exactly_the_fewest_untied_users_are_enough() -> None:
+    """At every number of users."""
+    untied = np.linspace(0.2, 0.7, FEWEST_UNTIED)
+    for users in range(FEWEST, 401):
+        values = np.concatenate([np.zeros(users - FEWEST_UNTIED), untied])
+        assert interval(values.mean(), [moments(values)]) is not None, users
 
 
 def ones(rng: np.random.Generator, shape: tuple[int, int]) -> Array:

@@ -724,7 +724,10 @@ def played(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("how", first_quick(["death midway", "death before"]))
 @pytest.mark.parametrize(
-    "command", ["run --model baseline/recency --platform weibo --tasks-dir", "resume --tasks-dir"]
+    "command",
+    first_quick(
+        ["resume --tasks-dir", "run --model baseline/recency --platform weibo --tasks-dir"]
+    ),
 )
 def test_run_that_dies_at_any_write_after_its_last_reply_is_finished_by_the_next_command(
     command: str, how: str, tasks: Path, played: Path, made: Path, tmp_path: Path
