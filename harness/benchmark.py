@@ -110,6 +110,11 @@ class Metric:
             title += " (lower is better)"
         return title
 
+    @property
+    def ranking(self) -> str:
+        """Return the name of the metric by which runs are ranked: this one's own by default."""
+        return self.ranked_by or self.name
+
     def shown(self, value: float) -> float:
         """Return a value scaled and rounded for tables, so that values that look equal are
         equal."""

@@ -126,7 +126,7 @@ class Figures:
         """Return the places of the figures that rank. Raise `BenchmarkError` if one is beyond the
         columns."""
         names = list(metrics_of(self.benchmark))
-        places = [names.index(metric.ranked_by or metric.name) for metric in self.benchmark.metrics]
+        places = [names.index(metric.ranking) for metric in self.benchmark.metrics]
         if max(places) >= columns:
             raise BenchmarkError(
                 f"benchmark {self.benchmark.name}: a metric is ranked by {names[max(places)]}, for"

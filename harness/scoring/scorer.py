@@ -155,7 +155,7 @@ class Scorer:
         for name in benchmark.scoring.live or headline_of(benchmark):
             metric = metrics_of(benchmark).get(name)
             if metric:
-                ranking = metric.ranked_by or name
+                ranking = metric.ranking
                 if figures[name] != figures[ranking]:
                     name = ranking
 
@@ -303,7 +303,7 @@ class Scorer:
             if metric is None:
                 continue
 
-            value = values[metric.ranked_by or name]
+            value = values[metric.ranking]
             if value.ci95 and value.users and not value.approximate:
                 differences[name] = detectable(value.ci95, value.users)
 

@@ -52,16 +52,17 @@ def _csv_line(
 ) -> JSON:
     metric = standing.metric
     data = _figure(standing, figure)
-    data["from"], data["to"] = data["ci95"] or (None, None)
+    if data["ci95"]:
+        data["from"], data["to"] = data["ci95"]
+    else:
+        data["approximate"] = None
 
     for name in ("value", "from", "to", "ranked_value", "chance", "chance_error", "bias"):
-        if data[name] is not None:
+        if data.get(name) is not None:
             data[name] = metric.text(data[name])
 
     if figure.following is not None:
         data["following"] = SHARE.text(figure.following)
-    if not data["ci95"]:
-        data["approximate"] = None
     if not row.reports:
         data["complete"] = None
 
@@ -82,26 +83,25 @@ def _csv_costs(standing: Standing) -> Iterator[JSON]:
     """Yield lines with a cost as the value of a metric, over the scored users, and its bounds where
     it has some."""
     for name, row, report, money in costs.amounts(standing):
-        has_bounds = money.low is not None or money.high is not None
-        yield _in_cells(
-            {
-                "benchmark": standing.benchmark,
-                "metric": name,
-                "run": row.name,
-                "subset": report.subset,
-                "value": plain_amount(money.amount),
-                "unit": money.currency,
-                "from": plain_amount(money.least) if has_bounds else "",
-                "to": plain_amount(money.most) if has_bounds else "",
-                "users": report.scored,
-                "expected": report.expected,
-                "answers": report.answers,
-                "invalid": report.invalid,
-                "complete": report.complete,
-                "published": False,
-                "what": about_run(row.reports),
-            }
-        )
+        data: JSON = {
+            "benchmark": standing.benchmark,
+            "metric": name,
+            "run": row.name,
+            "subset": report.subset,
+            "value": plain_amount(money.amount),
+            "unit": money.currency,
+            "users": report.scored,
+            "expected": report.expected,
+            "answers": report.answers,
+            "invalid": report.invalid,
+            "complete": report.complete,
+            "published": False,
+            "what": about_run(row.reports),
+        }
+        if money.high is not None:
+            data |= {"from": plain_amount(money.least), "to": plain_amount(money.most)}
+
+        yield _in_cells(data)
 
 
 def _in_cells(data: JSON) -> JSON:
@@ -130,10 +130,10 @@ def as_json(standings: Sequence[Standing]) -> JSON:
     for standing in standings:
         by_run: JSON = {}
         for row in standing.runs:
-            columns = row.figures.items()
-            by_run[row.name] = {
-                name: figure and _figure(standing, figure) for name, figure in columns
-            }
+            by_run[row.name] = figures = dict.fromkeys(row.figures)
+            for column, figure in row.figures.items():
+                if figure:
+                    figures[column] = _figure(standing, figure)
 
         data[standing.label] = by_run
 
@@ -162,39 +162,60 @@ def _ranks(standing: Standing) -> JSON:
     ranks: JSON = {}
     for row in standing.rows:
         if row.mean and row.mean.rank:
-            rank = _rank(row.mean.rank)
-            ranks[row.name] = {"subsets": row.subsets, "value": row.mean.ranked, **rank}
+            ranks[row.name] = {
+                "subsets": row.subsets,
+                "value": row.mean.number,
+                **_rank(row.mean.rank),
+            }
 
     return ranks
 
 
 def _rank(rank: Rank | None) -> JSON:
-    return {"rank": rank and rank.place, "separable": rank and rank.separable}
+    if rank is None:
+        return {"rank": None, "separable": None}
+
+    return {"rank": rank.place, "separable": rank.separable}
 
 
 def _figure(standing: Standing, figure: StandingFigure) -> JSON:
     """Return a figure with how many users have it and how many should, of how many answers how many
     were invalid, and what ranks it."""
-    report = figure.report
-    ranking_value = None if figure.ranked is None else figure.ranking_value
+    value = figure.value
     chance, chance_error = figure.chance or (None, None)
-
-    return {
-        "value": figure.value.value,
-        "ci95": figure.value.ci95,
-        "users": figure.value.users,
-        "expected": report and report.expected,
-        "answers": report and report.answers,
-        "invalid": report and report.invalid,
+    data: JSON = {
+        "value": value.value,
+        "ci95": value.ci95,
+        "users": value.users,
+        "expected": None,
+        "answers": None,
+        "invalid": None,
         "complete": figure.complete,
         "place": figure.place,
         **_rank(figure.rank),
-        "ranked_by": standing.ranking if ranking_value else None,
-        "ranked_value": ranking_value and ranking_value.value,
-        "ranked_users": ranking_value and ranking_value.users,
+        "ranked_by": None,
+        "ranked_value": None,
+        "ranked_users": None,
         "following": figure.following,
         "chance": chance,
         "chance_error": chance_error,
-        "approximate": bool(figure.value.approximate),
+        "approximate": bool(value.approximate),
         "bias": figure.bias,
     }
+    report = figure.report
+    # A mean and a published figure are of no single report.
+    if report:
+        data |= {
+            "expected": report.expected,
+            "answers": report.answers,
+            "invalid": report.invalid,
+        }
+
+    if figure.ranked:
+        data |= {
+            "ranked_by": standing.ranking,
+            "ranked_value": figure.number,
+            "ranked_users": figure.shown.users,
+        }
+
+    return data

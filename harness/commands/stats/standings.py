@@ -53,10 +53,10 @@ class StandingFigure:
 
     Only complete figures whose `comparison_key` is equal compare; None compares with nothing.
     `ranking_value` is the value that ranks, of another metric if the metric is `ranked_by` one,
-    None where it has none; `ranked` is the same number, None for a run or metric that is not
-    ranked. `following` is the share of the answers that `ranking_value` is over, None if it is
-    unknown. `chance` is the chance level and its standard error; a run that is not `skilled` has no
-    `place`. `rank` is its place among the runs that are ranked together.
+    None where it has none; a figure that has one may not be `ranked` all the same. `following` is
+    the share of the answers that `ranking_value` is over, None if it is unknown. `chance` is the
+    chance level and its standard error; a run that is not `skilled` has no `place`. `rank` is its
+    place among the runs that are ranked together.
     """
 
     value: Value
@@ -64,7 +64,7 @@ class StandingFigure:
     comparison_key: tuple[str, ...] | None = None
     report: RunReport | None = None
     ranking_value: Value | None = None
-    ranked: float | None = None
+    ranked: bool = False
     following: float | None = 1.0
     skilled: bool = True
     chance: tuple[float, float] | None = None
@@ -76,6 +76,15 @@ class StandingFigure:
     def shown(self) -> Value:
         """Return the value that tables show: the one that ranks, where there is one."""
         return self.ranking_value or self.value
+
+    @property
+    def number(self) -> float:
+        """Return the value that tables show as a number: a figure always has one."""
+        return self.shown.value or 0.0
+
+    @property
+    def is_comparable(self) -> bool:
+        return self.complete and self.ranked and self.comparison_key is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +156,7 @@ class Standing:
     @property
     def ranking(self) -> str:
         """Return the name of the metric that ranks."""
-        return self.metric.ranked_by or self.metric.name
+        return self.metric.ranking
 
     @property
     def runs(self) -> list[StandingRow]:
@@ -203,19 +212,19 @@ class Standing:
     def chance(self) -> dict[str, tuple[float, float]]:
         """Return the chance level by column and its error, where that of all runs reads the same:
         of complete runs, and of partial ones where there are no others."""
-        levels = dict[str, tuple[float, float]]()
+        common_levels = dict[str, tuple[float, float]]()
         for column in self.columns:
-            figures = [figure for figure in self.in_column(column) if figure.chance]
-            complete = [figure for figure in figures if figure.complete]
-            texts = {}
-            for figure in complete or figures:
+            levels_by_completeness: dict[bool, dict[str, tuple[float, float]]] = {}
+            for figure in self.in_column(column):
                 if figure.chance:
-                    texts[self.metric.text(figure.chance[0])] = figure.chance
+                    levels = levels_by_completeness.setdefault(figure.complete, {})
+                    levels[self.metric.text(figure.chance[0])] = figure.chance
 
-            if len(texts) == 1:
-                levels[column] = texts.popitem()[1]
+            levels = levels_by_completeness.get(True) or levels_by_completeness.get(False, {})
+            if len(levels) == 1:
+                common_levels[column] = levels.popitem()[1]
 
-        return levels
+        return common_levels
 
 
 def standings(
@@ -238,24 +247,31 @@ def standings(
     for name, of_benchmark in reports_by_benchmark.items():
         all_standings += _standings_of_benchmark(name, of_benchmark, published, subsets)
 
-    duplicates = {
-        (standing.benchmark, standing.metric.ranked_by)
-        for standing in all_standings
-        if not standing.is_ranked_by_other
-    }
-    times = Counter[str]()
+    duplicates = set()
+    for standing in all_standings:
+        if not standing.is_ranked_by_other:
+            duplicates.add((standing.benchmark, standing.metric.ranked_by))
+
     distinct = []
     for standing in all_standings:
         if (standing.benchmark, standing.metric.name) not in duplicates:
             distinct.append(standing)
-            times[standing.label] += 1
 
-    for position, standing in enumerate(distinct):
-        if times[standing.label] > 1:
-            label = f"{standing.label} ({standing.benchmark})"
-            distinct[position] = replace(standing, label=label)
+    return _with_unique_labels(distinct)
 
-    return distinct
+
+def _with_unique_labels(all_standings: Sequence[Standing]) -> list[Standing]:
+    """Return standings whose labels name the benchmark too where two have a metric of one name."""
+    times = Counter(standing.label for standing in all_standings)
+    labelled = []
+    for standing in all_standings:
+        label = standing.label
+        if times[label] > 1:
+            label = f"{label} ({standing.benchmark})"
+
+        labelled.append(replace(standing, label=label))
+
+    return labelled
 
 
 def _standings_of_benchmark(
@@ -379,9 +395,7 @@ def _figure(standing: Standing, report: RunReport) -> StandingFigure | None:
     following = report.following(standing.ranking)
     # A few answers that the model chose to give say nothing about the others.
     follows_rules = following is not None and following >= MIN_FOLLOWING
-    ranked = None
-    if ranking_value and follows_rules and not standing.metric.unranked:
-        ranked = ranking_value.value
+    has_value = ranking_value is not None
 
     return StandingFigure(
         value,
@@ -389,7 +403,7 @@ def _figure(standing: Standing, report: RunReport) -> StandingFigure | None:
         report.comparison_key,
         report,
         ranking_value=ranking_value,
-        ranked=ranked,
+        ranked=has_value and follows_rules and not standing.metric.unranked,
         following=following,
         skilled=not metrics_without_skill(report, standing),
         chance=_chance(report, name),
@@ -417,7 +431,7 @@ def _is_better(
     chance: tuple[float, float],
 ) -> bool:
     """Return whether a figure is shown to be better than its chance level."""
-    value = report.report.values.get(metric.ranked_by or metric.name)
+    value = report.report.values.get(metric.ranking)
     if value is None or value.value is None:
         return False
 
@@ -445,15 +459,12 @@ def _mean_figure(figures: Sequence[StandingFigure]) -> StandingFigure | None:
     if len(figures) < 2:
         return next(iter(figures), None)
 
-    ranking_values = (figure.ranking_value or Value(None) for figure in figures)
-    ranking_mean = _mean([value.value for value in ranking_values])
-
     return StandingFigure(
-        Value(_mean([figure.value.value for figure in figures])),
+        _mean([figure.value for figure in figures]),
         all(figure.complete for figure in figures),
         _combined([figure.comparison_key for figure in figures], lambda keys: tuple(chain(*keys))),
-        ranking_value=None if ranking_mean is None else Value(ranking_mean),
-        ranked=_mean([figure.ranked for figure in figures]),
+        ranking_value=_combined([figure.ranking_value for figure in figures], _mean),
+        ranked=all(figure.ranked for figure in figures),
         following=_combined([figure.following for figure in figures], min),
         skilled=all(figure.skilled for figure in figures),
         chance=_combined([figure.chance for figure in figures], _mean_chance),
@@ -470,8 +481,9 @@ def _combined(values: Sequence[T | None], combine: Callable[[list[T]], R]) -> R 
     return combine(present) if len(present) == len(values) else None
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    return _combined(values, lambda present: sum(present) / len(present))
+def _mean(values: Sequence[Value]) -> Value:
+    """Return the mean of values that are all defined, without an interval."""
+    return Value(sum(value.value or 0.0 for value in values) / len(values))
 
 
 def _mean_chance(chances: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -493,39 +505,41 @@ def main_standings(
         for name in (*standing.headline, *published):
             wanted[standing.benchmark, name] = None
             if with_ranking and name in standing.metrics:
-                wanted[standing.benchmark, standing.metrics[name].ranked_by or name] = None
+                wanted[standing.benchmark, standing.metrics[name].ranking] = None
 
     return [by_name[key] for key in wanted if key in by_name]
 
 
 def _with_places(standing: Standing) -> Standing:
-    """Return a standing with the best and second best of each column marked, by the values that are
-    shown: what looks equal is equal. A run without a place has no mark, and no other run has that
-    of its value."""
-    metric = standing.metric
+    """Return a standing with the best and second best of each column marked. A run without skill
+    has no mark, and no other run has that of its value."""
     figures_by_row = [dict(row.figures) for row in standing.rows]
     for group in comparable_groups(standing):
-        if group.column not in standing.all_columns or (
-            group.column == AVERAGE and group.subsets != standing.subsets
-        ):
-            continue
-
-        values = set()
-        for row in standing.runs:
-            figure = row.figures[group.column]
-            if figure and figure.complete:
-                values.add(metric.shown(figure.shown.value or 0.0))
-
-        ordered = sorted(values, reverse=not metric.lower_is_better)
-        places: dict[float, Place] = dict(zip(ordered, ("best", "second"), strict=False))
+        places = _places(standing, group.column)
         for number, figure in group.figures.items():
-            if figure.skilled:
-                place = places.get(metric.shown(figure.ranked or 0.0))
-                figures_by_row[number][group.column] = replace(figure, place=place)
+            figures = figures_by_row[number]
+            # A mean over some of the subsets is in no column.
+            if figure.skilled and figures.get(group.column):
+                place = places.get(standing.metric.shown(figure.number))
+                figures[group.column] = replace(figure, place=place)
 
-    rows = zip(standing.rows, figures_by_row, strict=True)
+    rows = map(lambda row, figures: replace(row, figures=figures), standing.rows, figures_by_row)
 
-    return replace(standing, rows=tuple(replace(row, figures=figures) for row, figures in rows))
+    return replace(standing, rows=tuple(rows))
+
+
+def _places(standing: Standing, column: str) -> dict[float, Place]:
+    """Return the places of the best values of a column, as they are shown: what looks equal is
+    equal."""
+    values = set()
+    for row in standing.runs:
+        figure = row.figures.get(column)
+        if figure and figure.complete:
+            values.add(standing.metric.shown(figure.number))
+
+    ordered = sorted(values, reverse=not standing.metric.lower_is_better)
+
+    return dict(zip(ordered, ("best", "second"), strict=False))
 
 
 class ComparableGroup(NamedTuple):
@@ -539,15 +553,13 @@ class ComparableGroup(NamedTuple):
 
 def comparable_groups(standing: Standing) -> list[ComparableGroup]:
     """Return the groups of two or more figures."""
-    groups: dict[tuple[str, tuple[str, ...], tuple[str, ...]], ComparableGroup] = {}
+    groups: dict[tuple[object, ...], ComparableGroup] = {}
     for number, row in enumerate(standing.rows):
         figures = {subset: row.figures[subset] for subset in standing.subsets}
+        # Means over some of the subsets compare, too, although they are in no column.
         figures[AVERAGE] = row.mean
         for column, figure in figures.items():
-            if figure is None or figure.comparison_key is None:
-                continue
-
-            if figure.complete and figure.ranked is not None:
+            if figure and figure.is_comparable:
                 subsets = row.subsets if column == AVERAGE else (column,)
                 key = column, subsets, figure.comparison_key
                 group = groups.setdefault(key, ComparableGroup(column, subsets, {}))

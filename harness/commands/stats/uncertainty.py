@@ -142,7 +142,7 @@ def _read(report: RunReport, results: Path) -> _RunRecords:
         raise BadInput("the report is not of the records as they are now: run `harness reeval`")
 
     benchmark = figures.benchmark
-    ranking = [metric.ranked_by or metric.name for metric in benchmark.metrics]
+    ranking = [metric.ranking for metric in benchmark.metrics]
     as_given = parts(side.published, figures.published, counted_mask(benchmark, side.published))
     contributions = side.contributions
     that_rank = parts(contributions, figures.values, counted_mask(benchmark, contributions))
@@ -156,7 +156,7 @@ def _read(report: RunReport, results: Path) -> _RunRecords:
 
 def _rows(standing: Standing, records: _Records) -> tuple[StandingRow, ...]:
     main = set(standing.headline)
-    main.update(standing.metrics[name].ranked_by or name for name in standing.headline)
+    main.update(standing.metrics[name].ranking for name in standing.headline)
     ranks = _ranks(standing, records) if standing.metric.name in main else {}
     rows = []
     for number, row in enumerate(standing.rows):
@@ -246,7 +246,7 @@ def _ranks_in(
         records_of_run = records.on_subsets(standing.rows[number], group.subsets)
         if records_of_run:
             usable[number] = records_of_run
-            values[number] = sign * metric.shown(figure.ranked or 0.0)
+            values[number] = sign * metric.shown(figure.number)
 
     if len(values) < 2:
         return {}

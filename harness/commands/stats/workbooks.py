@@ -4,6 +4,7 @@ their runs."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import filterfalse
 
@@ -32,11 +33,19 @@ COSTS = (
 )
 """Columns on what reports cost together, where the cost of any run is known. An asterisk: tokens
 are estimated."""
+USAGE_COLUMNS = {
+    "requests": "requests",
+    "prompt_tokens": "prompt tokens",
+    "completion_tokens": "completion tokens",
+    "untold": "requests without count",
+}
+"""Names of a report's usage, and their columns."""
 RUN_COLUMNS = (
     *("users scored", "users expected", "requests", "prompt tokens", "completion tokens"),
     *("model", "prompt", "share", "tasks"),
 )
-Cells = tuple[str | Cell, ...]
+Facts = Mapping[str, str | Cell]
+"""Cells on a run by their columns."""
 
 
 def workbooks(
@@ -52,36 +61,29 @@ def workbooks(
     """
     for standing in standings:
         name = re.sub(r"[^\w ^().,+-]", "_", standing.label)[:100]
-        about = [(about_run(row.reports),) for row in standing.runs]
-        yield name, [_sheet(standing, ["what"], about, ends=False)]
+        facts: list[Facts] = [{"what": about_run(row.reports)} for row in standing.runs]
+        yield name, [_sheet(standing, ["what"], facts, ends=False)]
 
     runs = grouped(((report.report.benchmark, report.run), report) for report in reports)
-    facts = {key: _facts(of_run) for key, of_run in runs.items()}
+    facts_by_run = {key: _facts(of_run) for key, of_run in runs.items()}
     columns = (*RUN_COLUMNS, *COSTS) if costs.is_known(reports) else RUN_COLUMNS
     sheets = [_runs_sheet(reports, missing)]
 
     for standing in standings:
-        cells = []
-        for row in standing.runs:
-            cells.append(_in_columns(facts[standing.benchmark, row.name], columns))
-
-        sheets.append(_sheet(standing, columns, cells, ends=True))
+        facts = [facts_by_run[standing.benchmark, row.name] for row in standing.runs]
+        sheets.append(_sheet(standing, columns, facts, ends=True))
 
     yield SUMMARY, sheets
-
-
-def _in_columns(facts: Mapping[str, str | Cell], columns: Iterable[str]) -> Cells:
-    return tuple(map(facts.__getitem__, columns))
 
 
 def _sheet(
     standing: Standing,
     headings: Sequence[str],
-    about: Sequence[Cells],
+    facts: Sequence[Facts],
     *,
     ends: bool,
 ) -> Table:
-    """Return the table of a metric, with cells `about` each run under further `headings`, and the
+    """Return the table of a metric, with the facts on each run under these `headings` too, and the
     metric's own figures of columns that show others for some run."""
     shown = leaderboard.table(standing, ends=ends)
     published = []
@@ -97,9 +99,14 @@ def _sheet(
     ]
     rows = []
     for number, shown_cells in enumerate(shown.rows):
-        # Beneath the runs are published figures, and the chance level, which is no row of figures.
+        row = [*shown_cells]
+        # Beneath the runs are published figures, without facts.
+        facts_of_row = facts[number] if number < len(facts) else {}
+        for name in headings:
+            row.append(facts_of_row.get(name, ""))
+
+        # The last row may be the chance level, which is no row of figures.
         figures = standing.rows[number].figures if number < len(standing.rows) else {}
-        row = [*shown_cells, *(about[number] if number < len(about) else [""] * len(headings))]
         for figure in map(figures.get, published):
             row += leaderboard.cells(standing, figure and StandingFigure(figure.value), ends)
 
@@ -121,86 +128,102 @@ def _runs_sheet(reports: Sequence[RunReport], missing: Sequence[str]) -> Table:
     ordered = sorted(
         reports, key=lambda report: (report.run, report.report.subsets.index(report.subset))
     )
-    lines = dict.fromkeys((*RUNS_NOTES, *(f"{report.report.invalid_as}." for report in ordered)))
+    lines = [*RUNS_NOTES, *(f"{report.report.invalid_as}." for report in ordered)]
     facts = [_facts([report]) for report in ordered]
     columns = tuple(facts[0])
 
     if costs.is_known(reports):
-        lines[costs.COUNTED] = None
+        lines.append(costs.COUNTED)
     else:
         columns = tuple(filterfalse(COSTS.__contains__, columns))
 
-    rows = tuple(_in_columns(cells, columns) for cells in facts)
+    rows = [tuple(map(cells.__getitem__, columns)) for cells in facts]
 
-    return Table(columns, rows, "Runs", (*lines, *missing))
+    return Table(columns, tuple(rows), "Runs", (*dict.fromkeys(lines), *missing))
 
 
-def _facts(reports: Sequence[RunReport]) -> dict[str, str | Cell]:
-    """Return the cells on a run, on all its subsets or on one, by their columns."""
+def _facts(reports: Sequence[RunReport]) -> Facts:
+    """Return the cells on a run, on all its subsets or on one."""
     first = reports[0]
-    cost = costs.run_cost(reports)
-    usages = [report.report.usage for report in reports if report.report.usage.get("requests")]
-    users_scored = _sum(report.scored for report in reports)
-    is_partial = not all(report.complete for report in reports)
+    counts = Counter[str]()
+    for report in reports:
+        counts["users scored"] += report.scored
+        counts["users expected"] += report.expected
+        counts["users failed"] += report.report.coverage.failed_users
+        counts["answers"] += report.answers
+        counts["invalid"] += report.invalid
 
-    def used(name: str) -> str | Cell:
-        """Return a sum, blank if no request was counted, as for results of the authors' runner."""
-        return _sum(usage.get(name, 0) for usage in usages) if usages else ""
-
-    def billed(name: str) -> str | Cell:
-        return _sum([cost.total(name)]) if cost.costs else ""
+    cells = {name: _count(number) for name, number in counts.items()}
+    if not all(report.complete for report in reports):
+        cells["users scored"] = structs.replace(cells["users scored"], partial=True)
 
     return {
         "run": first.run,
         "benchmark": first.report.benchmark,
         "subset": first.subset,
-        "users scored": structs.replace(users_scored, partial=is_partial),
-        "users expected": _sum(report.expected for report in reports),
-        "users failed": _sum(report.report.coverage.failed_users for report in reports),
-        "answers": _sum(report.answers for report in reports),
-        "invalid": _sum(report.invalid for report in reports),
+        **cells,
         "share": Cell("", min(report.ratio for report in reports)),
         "model": _joined(report.report.model for report in reports),
         "prompt": _joined(", ".join((report.prompt, *report.settings)) for report in reports),
         "prompt version": first.report.prompt_version,
         "tasks": "synthetic" if any(report.is_synthetic for report in reports) else "",
         "tasks SHA-256": short_hash(first.run_settings.tasks_sha256 or ""),
-        "requests": used("requests"),
-        "prompt tokens": used("prompt_tokens"),
-        "completion tokens": used("completion_tokens"),
-        "requests without count": used("untold"),
+        **_usage_cells(reports),
         "begun": first.run_settings.created or "",
         "harness": first.run_settings.harness or "",
-        "cached tokens": billed("cached_tokens"),
-        "reasoning tokens": billed("reasoning_tokens"),
-        "cost": _amount(cost.money, "amount"),
-        "currency": " + ".join(money.currency for money in cost.money),
-        "at least": _amount(cost.money, "low"),
-        "at most": _amount(cost.money, "high"),
-        "cost a user": _amount(cost.money_per_user, "amount"),
-        "a user at least": _amount(cost.money_per_user, "low"),
-        "a user at most": _amount(cost.money_per_user, "high"),
+        **_cost_cells(costs.run_cost(reports)),
     }
 
 
-def _sum(counts: Iterable[int]) -> Cell:
-    number = sum(counts)
+def _usage_cells(reports: Sequence[RunReport]) -> dict[str, str | Cell]:
+    """Return the cells on requests and tokens, blank if no request was counted, as for results of
+    the authors' runner."""
+    usage = Counter[str]()
+    for report in reports:
+        usage.update(report.report.usage)
+
+    cells: dict[str, str | Cell] = dict.fromkeys(USAGE_COLUMNS.values(), "")
+    if usage["requests"]:
+        for name, column in USAGE_COLUMNS.items():
+            cells[column] = _count(usage[name])
+
+    return cells
+
+
+def _cost_cells(cost: costs.RunCost) -> dict[str, str | Cell]:
+    """Return the cells on tokens and money, blank without known tokens or price."""
+    cells: dict[str, str | Cell] = dict.fromkeys(COSTS, "")
+    if cost.costs:
+        cells["cached tokens"] = _count(cost.total("cached_tokens"))
+        cells["reasoning tokens"] = _count(cost.total("reasoning_tokens"))
+
+    cells["currency"] = " + ".join(money.currency for money in cost.money)
+    cells |= _amounts(cost.money, ("cost", "at least", "at most"))
+    cells |= _amounts(cost.money_per_user, ("cost a user", "a user at least", "a user at most"))
+
+    return cells
+
+
+def _count(number: int) -> Cell:
     return Cell(str(number), number, 0)
 
 
-def _amount(amounts: Sequence[Money], bound: str) -> str | Cell:
-    """Return an amount or a bound of it, blank without one, and where there are several
-    currencies."""
+def _amounts(amounts: Sequence[Money], columns: Sequence[str]) -> dict[str, Cell]:
+    """Return the cells of an amount and of its lower and upper bound, if known; none for amounts in
+    several currencies, which have no sum."""
     if len(amounts) != 1:
-        return ""
+        return {}
 
-    amount = getattr(amounts[0], bound)
-    if amount is None:
-        return ""
+    [money] = amounts
+    cells = {}
+    for column, amount in zip(columns, (money.amount, money.low, money.high), strict=True):
+        if amount is not None:
+            cells[column] = Cell(str(amount), float(amount), 6)
 
-    is_estimated = amounts[0].about and bound == "amount"
+    # Bounds are no estimates.
+    cells[columns[0]] = structs.replace(cells[columns[0]], partial=money.about)
 
-    return Cell(str(amount), float(amount), 6, partial=is_estimated)
+    return cells
 
 
 def _joined(texts: Iterable[str]) -> str:
