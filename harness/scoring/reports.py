@@ -279,7 +279,7 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
         limit = self.run.get("limit")
         share: float = self.run.get("ratio", 1.0)
         if limit is not None:
-            users = self.run.get("users_in_tasks", self.coverage.expected_users)
+            users = self.run.get("users_in_tasks") or self.coverage.expected_users
             share = min(1.0, limit / max(1, users))
 
         return share

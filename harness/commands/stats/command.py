@@ -83,40 +83,36 @@ def execute(args: Options) -> int:
         check_free(args.into, force=args.force)
 
     board = _board(args)
-    chosen = _chosen(board.standings, args)
     if args.excel:
-        _print_with_excel(board, chosen, args)
+        _print_with_excel(board, args)
     else:
-        _print(board, chosen, args)
+        _print(board, args)
 
     return board.code
 
 
-def _print_with_excel(
-    board: Board,
-    chosen: Sequence[Standing],
-    args: Options,
-) -> None:
+def _print_with_excel(board: Board, args: Options) -> None:
     """Write the Excel files and print the tables; these come also if the files cannot be written,
     as for a read-only archive."""
     out = args.out or args.results_dir / defaults.EXCEL_FOLDER
     try:
         _write_excel(board, out, args)
     except (MachineError, BadInput) as error:
-        _print(board, chosen, args)
+        _print(board, args)
         raise type(error)(f"{error} (--out DIR puts the Excel files elsewhere)") from error
 
-    _print(board, chosen, args)
+    _print(board, args)
     if args.format == "table" and not args.json:
         console().print(f"every metric: {out}", soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The figures of all metrics, the reports that they are of, sentences on what is missing, and
-    an exit code."""
+    """The figures of all metrics, the `chosen` ones to print, the reports that they are of,
+    sentences on what is missing, and an exit code."""
 
     standings: list[Standing]
+    chosen: list[Standing]
     reports: list[RunReport]
     missing: list[str]
     code: int
@@ -147,7 +143,13 @@ def _board(args: Options) -> Board:
         standings(covered, published=args.published, subsets=subsets), args.results_dir
     )
 
-    return Board(all_standings, reports, [*unranked(unusable), *left.sentences()], code)
+    return Board(
+        all_standings,
+        _chosen(all_standings, args),
+        reports,
+        [*unranked(unusable), *left.sentences()],
+        code,
+    )
 
 
 def leaderboard(
@@ -165,7 +167,7 @@ def leaderboard(
     has a report.
     """
     args = called("stats", {**locals(), "name": runs or None, "json": True}).args
-    return formats.as_json(_chosen(_board(args).standings, args))
+    return formats.as_json(_board(args).chosen)
 
 
 def _selected(paths: Sequence[Path], args: Options) -> list[Path]:
@@ -210,30 +212,24 @@ def _chosen(all_standings: list[Standing], args: Options) -> list[Standing]:
     if args.metric is None:
         return main_standings(all_standings, with_ranking=args.format == "csv")
 
+    standings_by_name: dict[str, dict[str, Standing]] = {}
+    for standing in all_standings:
+        for name in (standing.metric.name, standing.label):
+            standings_by_name.setdefault(name.casefold(), {})[standing.label] = standing
+
     chosen: dict[str, Standing] = {}
     for name in args.metric:
-        wanted = name.casefold()
-        named = {}
-        for standing in all_standings:
-            if wanted in (standing.metric.name.casefold(), standing.label.casefold()):
-                named[standing.label] = standing
+        if name.casefold() not in standings_by_name:
+            labels = [standing.label for standing in all_standings]
+            known = which_is_known(name, labels, "--metric")
+            raise BadInput(f"no run has the metric {name!r}{known}")
 
-        if not named:
-            known = [standing.label for standing in all_standings]
-            raise BadInput(
-                f"no run has the metric {name!r}{which_is_known(name, known, '--metric')}"
-            )
-
-        chosen |= named
+        chosen |= standings_by_name[name.casefold()]
 
     return list(chosen.values())
 
 
-def _write_excel(
-    board: Board,
-    out: Path,
-    args: Options,
-) -> None:
+def _write_excel(board: Board, out: Path, args: Options) -> None:
     """Write the Excel files. A folder that the command has named may be a symbolic link."""
     if args.out is None:
         atomic.check_folder(out)
@@ -247,92 +243,72 @@ def _write_excel(
         xlsx.write(path, sheets)
 
 
-def _print(
-    board: Board,
-    chosen: Sequence[Standing],
-    args: Options,
-) -> None:
+def _print(board: Board, args: Options) -> None:
     if args.json or args.format == "csv":  # which have no place for sentences
         for sentence in board.missing:
             tell(sentence)
 
     if args.json:
-        show_json(formats.as_json(chosen))
+        show_json(formats.as_json(board.chosen))
     elif args.format == "table":
-        _show(board, chosen, args)
+        _show(board, args)
     elif args.into:
-        atomic.write(args.into, _text(board, chosen, args).encode(), shared=True)
+        atomic.write(args.into, _text(board, args).encode(), shared=True)
         tell(f"written: {args.into}")
     else:
-        show(_text(board, chosen, args).rstrip("\n"))
+        show(_text(board, args).rstrip("\n"))
 
 
-def _text(
-    board: Board,
-    chosen: Sequence[Standing],
-    args: Options,
-) -> str:
+def _text(board: Board, args: Options) -> str:
     """Return tables as CSV, or as Markdown or LaTeX, where what is missing in them is a comment for
     the author."""
-    about = [*_about(chosen), *board.missing]
+    about = _about(board)
     match args.format:
         case "csv":
-            return formats.as_csv(chosen)
+            return formats.as_csv(board.chosen)
         case "latex":
-            return latex.rendered(_tables(chosen, args, with_notes=True), about)
+            return latex.rendered(_tables(board, args, with_notes=True), about)
         case _:
-            return markdown.rendered(_tables(chosen, args), [*_notes(chosen, args), *about])
+            return markdown.rendered(_tables(board, args), [*_notes(board, args), *about])
 
 
-def _show(
-    board: Board,
-    chosen: Sequence[Standing],
-    args: Options,
-) -> None:
+def _show(board: Board, args: Options) -> None:
     screen = console()
-    for table in _tables(chosen, args):
+    for table in _tables(board, args):
         terminal.show(screen, table)
         screen.print()
 
-    lines = _notes(chosen, args, places=screen.color_system is not None)
-    for line in [*lines, *_about(chosen), *board.missing]:
+    # Without colours and styles no place is marked.
+    lines = _notes(board, args, places=screen.color_system is not None)
+    for line in [*lines, *_about(board)]:
         screen.print(line, soft_wrap=not screen.is_terminal)
 
 
-def _tables(
-    chosen: Sequence[Standing],
-    args: Options,
-    *,
-    with_notes: bool = False,
-) -> list[Table]:
+def _tables(board: Board, args: Options, *, with_notes: bool = False) -> list[Table]:
     """Return the figures of each metric, and what runs cost unless metrics are named; with their
     notes on request."""
     shown = []
-    for standing in chosen:
+    for standing in board.chosen:
         lines = notes([standing], intervals=args.intervals) if with_notes else ()
         shown.append(tables.table(standing, intervals=args.intervals, notes=lines))
 
     if not args.metric:
-        for standing in costs.first_priced(chosen):
+        for standing in costs.first_priced(board.chosen):
             shown.append(costs.table(standing, notes=with_notes))
 
     return shown
 
 
-def _notes(
-    chosen: Sequence[Standing],
-    args: Options,
-    *,
-    places: bool = True,
-) -> list[str]:
-    lines = notes(chosen, places=places, intervals=args.intervals)
+def _notes(board: Board, args: Options, *, places: bool = True) -> list[str]:
+    lines = notes(board.chosen, places=places, intervals=args.intervals)
     if not args.metric:
-        lines += costs.cost_notes(costs.first_priced(chosen))
+        lines += costs.cost_notes(costs.first_priced(board.chosen))
 
     return lines
 
 
-def _about(chosen: Sequence[Standing]) -> list[str]:
-    """Return a description of each run, once."""
-    reports = chain.from_iterable(standing.reports for standing in chosen)
-    return [f"{run}: {about_run(of_run)}" for run, of_run in by_run(reports).items()]
+def _about(board: Board) -> list[str]:
+    """Return a description of each run, once, and what is missing."""
+    reports = chain.from_iterable(standing.reports for standing in board.chosen)
+    lines = [f"{run}: {about_run(of_run)}" for run, of_run in by_run(reports).items()]
+    return lines + board.missing

@@ -90,8 +90,7 @@ def _cells(row: StandingRow) -> Sequence[str]:
     if not run.costs:  # a baseline, or a report of an earlier version
         return [""] * len(COLUMNS)
 
-    prompt = sum(cost.tokens[0] for _, cost in run.costs)
-    completion = sum(cost.tokens[1] for _, cost in run.costs)
+    prompt, completion = map(sum, zip(*(cost.tokens for _, cost in run.costs), strict=True))
 
     return (
         money_text(run.money),
@@ -128,7 +127,7 @@ def cost_notes(standings: Sequence[Standing]) -> list[str]:
         priced = " and ".join([report.report.model, *report.role_models.values()])
         lines += [f"Price of {priced}: {price.described}." for price in cost.prices]
 
-    unpriced = dict.fromkeys(report.run for report, cost in costs if not cost.price)
+    unpriced = [report.run for report, cost in costs if not cost.price]
     if unpriced:
         lines.append(f"Tokens only, since no price is known: {bounded(unpriced)}.")
 

@@ -47,18 +47,19 @@ def table(
         rows.append(tuple(row_cells))
 
     # A line above what was published, and one above the chance level.
-    rules = {len(standing.runs), len(rows)}
+    rules = []
+    if 0 < len(standing.runs) < len(rows):
+        rules.append(len(standing.runs))
     if standing.chance:
+        rules.append(len(rows))
         rows.append((CHANCE, *_chance_cells(standing, headings[1:])))
-
-    shown_rules = tuple(number for number in sorted(rules) if 0 < number < len(rows))
 
     return Table(
         tuple(headings),
         tuple(rows),
         standing.title,
         tuple(notes),
-        shown_rules,
+        tuple(rules),
     )
 
 
@@ -104,7 +105,7 @@ def cells(
 
     value = Cell(
         metric.text(shown.value),
-        metric.shown(shown.value or 0.0),
+        metric.shown(figure.number),
         metric.decimals,
         figure.place,
         partial=not figure.complete,
@@ -118,11 +119,9 @@ def cells(
         return [value, "", ""]
 
     mark = "~" if is_approximate else ""
+    row_cells: list[str | Cell] = [value]
+    for end in shown.ci95:
+        text = f"{mark}{metric.text(end)}"
+        row_cells.append(Cell(text, metric.shown(end), metric.decimals, faint=True))
 
-    return [
-        value,
-        *(
-            Cell(f"{mark}{metric.text(end)}", metric.shown(end), metric.decimals, faint=True)
-            for end in shown.ci95
-        ),
-    ]
+    return row_cells

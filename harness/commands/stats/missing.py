@@ -59,7 +59,7 @@ class LeftOut:
         if self.unscored and not self.unfinished:
             return f"no reports under {results}. {' '.join(self._unscored()[:10])}"
 
-        named = f" of {bounded(map(in_brief, dict.fromkeys(names)))}" if names else ""
+        named = f" of {bounded(map(in_brief, names))}" if names else ""
         text = f"no reports{named} under {results}"
 
         return f"{text}, but {unfinished}" if self.unfinished else f"{text}: run something first"

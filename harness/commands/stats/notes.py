@@ -3,7 +3,7 @@ the runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from harness.commands.stats.run_reports import RunReport, grouped
@@ -71,31 +71,27 @@ def _partial(figures: Iterable[StandingFigure]) -> Iterator[str]:
         if figure.report and not figure.complete:
             partial[figure.report.key] = figure.report
 
-    ordered = sorted(
+    incomplete: dict[tuple[str, str], list[str]] = {}
+    covered: dict[tuple[str, str], list[str]] = {}
+    for report in sorted(
         partial.values(), key=lambda report: report.scored / max(report.users_in_tasks, 1)
-    )
-    yield from _covered(
-        "INCOMPLETE, not all chosen users are scored",
-        [report for report in ordered if report.is_incomplete],
-        lambda report: f"{report.scored} of {report.expected}",
-    )
-    yield from _covered(
-        "*: only some users of the tasks file", ordered, lambda report: report.covered
-    )
+    ):
+        covered.setdefault((report.run, report.covered), []).append(report.subset)
+        if report.is_incomplete:
+            users = f"{report.scored} of {report.expected}"
+            incomplete.setdefault((report.run, users), []).append(report.subset)
+
+    if incomplete:
+        yield f"INCOMPLETE, not all chosen users are scored: {_users_text(incomplete)}."
+    if covered:
+        yield f"*: only some users of the tasks file: {_users_text(covered)}."
 
 
-def _covered(
-    what: str,
-    reports: Iterable[RunReport],
-    users: Callable[[RunReport], str],
-) -> Iterator[str]:
-    """Yield a line with the users of each run, subsets that are alike together."""
-    groups = grouped(((report.run, users(report)), report.subset) for report in reports)
-    if groups:
-        counts = (
-            f"{run} on {', '.join(subsets)} {count}" for (run, count), subsets in groups.items()
-        )
-        yield f"{what}: {bounded(counts, '; ')}."
+def _users_text(subsets: Mapping[tuple[str, str], Sequence[str]]) -> str:
+    """Return the users of each run, with the subsets on which they are as many."""
+    return bounded(
+        (f"{run} on {', '.join(names)} {users}" for (run, users), names in subsets.items()), "; "
+    )
 
 
 def _settings(standings: Sequence[Standing]) -> Iterator[str]:
@@ -120,7 +116,7 @@ def _rules(standings: Sequence[Standing]) -> Iterator[str]:
     therefore."""
     ranked_by_others = []
     shares = list[tuple[float, str]]()
-    reasons: dict[str, dict[str, None]] = {}
+    runs_by_reason: dict[str, list[str]] = {}
     for standing in standings:
         if standing.is_ranked_by_other:
             ranked_by_others.append(f"{standing.label} by {standing.ranking}")
@@ -131,7 +127,8 @@ def _rules(standings: Sequence[Standing]) -> Iterator[str]:
 
             reason = _not_ranked_reason(figure)
             if reason and not standing.metric.unranked:
-                reasons.setdefault(reason, {})[f"{figure.report.run} ({standing.ranking})"] = None
+                run = f"{figure.report.run} ({standing.ranking})"
+                runs_by_reason.setdefault(reason, []).append(run)
 
             shares += _following_share(standing, figure, figure.report)
 
@@ -145,7 +142,7 @@ def _rules(standings: Sequence[Standing]) -> Iterator[str]:
         texts = (text for _, text in sorted(shares))
         yield f"Over the answers that keep the rules: {bounded(texts, '; ')}."
 
-    for reason, runs in reasons.items():
+    for reason, runs in runs_by_reason.items():
         yield f"Not ranked ({reason}): {bounded(runs)}."
 
 
@@ -177,7 +174,7 @@ def _following_share(
 def _without_skill(standings: Sequence[Standing]) -> Iterator[str]:
     """Yield which runs have no marks since headline figures of theirs are not better than
     chance."""
-    metrics: dict[str, dict[str, None]] = {}
+    metrics_by_run: dict[str, list[str]] = {}
     for standing in standings:
         if standing.metric.unranked:
             continue
@@ -185,10 +182,13 @@ def _without_skill(standings: Sequence[Standing]) -> Iterator[str]:
         for report in standing.reports:
             names = metrics_without_skill(report, standing)
             if names:
-                metrics.setdefault(report.run, {}).update(dict.fromkeys(names))
+                metrics_by_run.setdefault(report.run, []).extend(names)
 
-    if metrics:
-        runs = (f"{run} ({', '.join(names)})" for run, names in metrics.items())
+    if metrics_by_run:
+        runs = []
+        for run, names in metrics_by_run.items():
+            runs.append(f"{run} ({', '.join(dict.fromkeys(names))})")
+
         yield f"Never marked, not shown to be better than chance: {bounded(runs, '; ')}."
 
 
@@ -216,21 +216,25 @@ def _about_reports(standings: Sequence[Standing]) -> Iterator[str]:
     """Yield how many answers were invalid, which runs have repeats, and whose tasks are
     synthetic."""
     by_key = {}
-    for standing in standings:
-        for report in standing.reports:
-            by_key[report.key] = report
+    for report in chain.from_iterable(standing.reports for standing in standings):
+        by_key[report.key] = report
 
     reports = by_key.values()
     yield from _invalid(reports)
-    repeated = {f"{report.run} {report.repeats.repeats}" for report in reports if report.repeats}
+    repeated = []
+    synthetic = []
+    for report in reports:
+        if report.repeats:
+            repeated.append(f"{report.run} {report.repeats.repeats}")
+        if report.report.is_synthetic:
+            synthetic.append(report.run)
 
     if repeated:
         yield f"Each user counts with the mean over its repeats: {bounded(sorted(repeated))}."
 
-    runs = dict.fromkeys(report.run for report in reports)
-    synthetic = dict.fromkeys(report.run for report in reports if report.is_synthetic)
     if synthetic:
-        names = "All runs" if len(synthetic) == len(runs) else ", ".join(synthetic)
+        is_all = {report.run for report in reports} == set(synthetic)
+        names = "All runs" if is_all else ", ".join(dict.fromkeys(synthetic))
         yield f"{names}: synthetic tasks, which say nothing about real users."
 
 
@@ -251,8 +255,8 @@ def _invalid(reports: Iterable[RunReport]) -> Iterator[str]:
 
 
 def bounded(entries: Iterable[str], separator: str = ", ") -> str:
-    """Return the first entries, and how many more there are."""
-    texts = list(entries)
+    """Return the first entries, each once, and how many more there are."""
+    texts = list(dict.fromkeys(entries))
     text = separator.join(texts[:MAX_NAMED])
     if len(texts) > MAX_NAMED:
         text += f" and {len(texts) - MAX_NAMED} more"

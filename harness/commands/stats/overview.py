@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import quote
 
 from msgspec import structs
@@ -55,9 +56,8 @@ def execute(args: report.Options) -> int:
     linked_reports, code = selection.each(selected, _linked_report, report.label)
     left = left_out([], {files.report("json") for files in selected}, results)
     outdated = left.outdated
-    reports = without_merged(
-        [run_report for run_report, _ in linked_reports if run_report.key not in outdated]
-    )
+    current = [run_report for run_report, _ in linked_reports if run_report.key not in outdated]
+    reports = without_merged(current)
 
     if not reports:
         raise BadInput(left.nothing_else(results, ()))
@@ -71,10 +71,7 @@ def execute(args: report.Options) -> int:
 
     links: dict[tuple[str, str], str] = {}
     if page_path.parent == results:  # addresses are relative to the results folder
-        for run_report, address in linked_reports:
-            if run_report in reports:
-                links.setdefault((run_report.run, RUN), address)
-                links[run_report.key] = address
+        links = _links(linked_reports, reports)
 
     page = html.page("All runs", blocks, links=links)
     atomic.write(page_path, page.encode("utf-8", "replace"), shared=True)
@@ -83,12 +80,27 @@ def execute(args: report.Options) -> int:
     return code
 
 
+def _links(
+    linked_reports: Sequence[tuple[RunReport, str]],
+    shown: Sequence[RunReport],
+) -> dict[tuple[str, str], str]:
+    """Return the addresses of the shown reports by run and subset; the name of a run leads to its
+    first one."""
+    links: dict[tuple[str, str], str] = {}
+    for run_report, address in linked_reports:
+        if run_report in shown:
+            links.setdefault((run_report.run, RUN), address)
+            links[run_report.key] = address
+
+    return links
+
+
 def _linked_report(files: RunFiles) -> tuple[RunReport, str]:
     """Return a report as `stats` reads it, and the path of its page, else of its text, from the
     results folder."""
     run_report = checked(report.read(files), files.report("json"))
-    paths = map(files.report, ("html", "txt"))
-    path = next((path for path in paths if path.exists()), files.report("json"))
+    paths = filter(Path.exists, map(files.report, ("html", "txt")))
+    path = next(paths, files.report("json"))
 
     return run_report, f"{quote(os.fsencode(path.parent.name))}/{quote(os.fsencode(path.name))}"
 
@@ -103,8 +115,8 @@ def _blocks(reports: Sequence[RunReport], of_benchmark: Sequence[Standing]) -> I
     yield from map(Paragraph, notes(of_benchmark))
     rows = []
     for run, of_run in by_run(reports).items():
-        scored = sum(run_report.scored for run_report in of_run)
-        expected = sum(run_report.expected for run_report in of_run)
+        users = [(run_report.scored, run_report.expected) for run_report in of_run]
+        scored, expected = map(sum, zip(*users, strict=True))
         rows.append((run, f"{scored} of {expected}", about_run(of_run)))
 
     yield Table((RUN, "users", "what"), tuple(rows))
@@ -116,7 +128,7 @@ def _by_score(standing: Standing) -> Standing:
     sign = 1 if standing.metric.lower_is_better else -1
 
     def key(row: StandingRow) -> tuple[bool, int, tuple[str, ...], float]:
-        score = row.mean.shown.value or 0.0 if row.mean else 0.0
+        score = row.mean.number if row.mean else 0.0
         return not _is_complete(row), -len(row.subsets), row.subsets, sign * score
 
     return replace(standing, rows=tuple(sorted(standing.rows, key=key)))

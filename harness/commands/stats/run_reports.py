@@ -93,19 +93,9 @@ class RunReport:
         return users
 
     @property
-    def ratio(self) -> float:
-        """Return the share of the users in the tasks file that are to be scored."""
-        limit = self.run_settings.limit
-        if limit is None:
-            return self.run_settings.ratio
-
-        return min(1.0, limit / max(1, self.users_in_tasks))
-
-    @property
     def complete(self) -> bool:
         """Return whether all users of the tasks file are scored."""
-        is_whole_run = self.ratio == 1.0 and self.run_settings.part is None
-        return is_whole_run and self.report.coverage.complete
+        return not self.report.is_partial
 
     @property
     def repeats(self) -> Repeats | None:
@@ -137,10 +127,6 @@ class RunReport:
         return self.report.diagnostics.valid_answers + self.invalid
 
     @property
-    def is_synthetic(self) -> bool:
-        return any("synthetic" in note for note in self.report.notes)
-
-    @property
     def file_hashes(self) -> tuple[str, ...]:
         """Return the SHA-256 of the prompt's or agent's files, in the order of their names."""
         files = self.run_settings.files
@@ -156,8 +142,12 @@ class RunReport:
 
         tasks = self.run_settings.tasks_sha256 or ""
 
-        roles = [f"{role} {model}" for role, model in self.role_models.items()]
-        return report.prompt, report.prompt_version, tasks, *self.file_hashes, *roles
+        return report.prompt, report.prompt_version, tasks, *self.file_hashes, *self.roles
+
+    @property
+    def roles(self) -> list[str]:
+        """Return each role with its model, as text."""
+        return list(map(" ".join, self.role_models.items()))
 
     @property
     def role_models(self) -> dict[str, str]:
@@ -168,12 +158,13 @@ class RunReport:
     def prompt(self) -> str:
         """Return the prompt's name; a user's own with the beginning of its SHA-256, since two files
         may have one."""
-        text = self.report.prompt
-        if self.file_hashes and text not in KNOWN_PROMPTS:
-            text = f"{text} ({'+'.join(map(short_hash, self.file_hashes))})"
+        name = text = self.report.prompt
+        if self.file_hashes and name not in KNOWN_PROMPTS:
+            text += f" ({'+'.join(map(short_hash, self.file_hashes))})"
+        if not name.startswith("agent "):
+            text += " prompt"
 
-        text = text if self.report.prompt.startswith("agent ") else f"{text} prompt"
-        return ", ".join([text, *(f"{role} {model}" for role, model in self.role_models.items())])
+        return ", ".join([text, *self.roles])
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -208,16 +199,15 @@ class RunReport:
         usual."""
         run = self.run_settings
         texts = [self.report.model, self.prompt, *self.settings]
-        if run.limit is not None and self.ratio != 1.0:
-            texts.append(f"limit {run.limit}")
-        elif self.ratio != 1.0:
-            texts.append(f"share {self.ratio:g}")
+        if self.report.share != 1.0:
+            is_share = run.limit is None
+            texts.append(f"share {self.report.share:g}" if is_share else f"limit {run.limit}")
 
         if run.part:
             texts.append(f"part {run.part}")
         if self.repeats:
             texts.append(f"{self.repeats.repeats} repeats")
-        if self.is_synthetic:
+        if self.report.is_synthetic:
             texts.append("synthetic tasks")
 
         return ", ".join(texts)

@@ -129,12 +129,11 @@ def _read(report: RunReport, results: Path) -> _RunRecords:
         raise BadInput("no records")
 
     manifest = load(files.manifest)
-    saved = SavedRun(files, manifest) if manifest else None
-    if saved and not (saved.is_known or registry.is_shipped(saved.manifest.identity["benchmark"])):
-        # A table does not ask for trust.
+    subset = sides.Subset(report.run, files, SavedRun(files, manifest) if manifest else None)
+    # A table does not ask for trust.
+    if subset.saved and not (subset.saved.is_known or registry.is_shipped(subset.benchmark)):
         raise BadInput("they need code of a folder that you have not run before")
 
-    subset = sides.Subset(report.run, files, saved)
     figures = sides.common_figures([subset], None)
     side = sides.read_side(subset, figures)
 
@@ -142,16 +141,17 @@ def _read(report: RunReport, results: Path) -> _RunRecords:
         raise BadInput("the report is not of the records as they are now: run `harness reeval`")
 
     benchmark = figures.benchmark
-    ranking = [metric.ranking for metric in benchmark.metrics]
-    as_given = parts(side.published, figures.published, counted_mask(benchmark, side.published))
     contributions = side.contributions
-    that_rank = parts(contributions, figures.values, counted_mask(benchmark, contributions))
-    by_name = dict(zip(ranking, that_rank.T, strict=True))
-    by_name |= zip(figures.names, as_given.T, strict=True)
+    ranking = [metric.ranking for metric in benchmark.metrics]
+    ranking_parts = parts(contributions, figures.values, counted_mask(benchmark, contributions))
+    own_parts = parts(side.published, figures.published, counted_mask(benchmark, side.published))
+    # A metric that also ranks another has its own parts under its name.
+    parts_by_name = dict(zip(ranking, ranking_parts.T, strict=True))
+    parts_by_name |= zip(figures.names, own_parts.T, strict=True)
     # Of many runs, what is not needed is much memory.
     slim = replace(side, published=contributions, outcomes=())
 
-    return _RunRecords(subset, slim, dict(zip(ranking, figures.names, strict=True)), by_name)
+    return _RunRecords(subset, slim, dict(zip(ranking, figures.names, strict=True)), parts_by_name)
 
 
 def _rows(standing: Standing, records: _Records) -> tuple[StandingRow, ...]:
@@ -160,9 +160,10 @@ def _rows(standing: Standing, records: _Records) -> tuple[StandingRow, ...]:
     ranks = _ranks(standing, records) if standing.metric.name in main else {}
     rows = []
     for number, row in enumerate(standing.rows):
-        figures: dict[str, StandingFigure | None] = {}
+        figures = dict(row.figures)
         for column, figure in row.figures.items():
-            figures[column] = figure and replace(figure, rank=ranks.get((number, column)))
+            if figure:
+                figures[column] = replace(figure, rank=ranks.get((number, column)))
 
         mean = row.mean
         if mean:
@@ -216,7 +217,7 @@ def _with_interval(
 def _ranks(standing: Standing, records: _Records) -> dict[tuple[int, str], Rank]:
     """Return the ranks by number of row and column: on each subset, and under `AVERAGE` those of
     the rows' means, among the rows with the same subsets."""
-    ranks_of_groups: dict[tuple[tuple[str, ...], tuple[int, ...]], dict[int, Rank]] = {}
+    ranks_of_groups: dict[tuple[object, ...], dict[int, Rank]] = {}
     ranks: dict[tuple[int, str], Rank] = {}
     for group in comparable_groups(standing):
         # A mean over one subset is that subset's figure.
@@ -246,6 +247,7 @@ def _ranks_in(
         records_of_run = records.on_subsets(standing.rows[number], group.subsets)
         if records_of_run:
             usable[number] = records_of_run
+            # What looks equal in the table shares a rank.
             values[number] = sign * metric.shown(figure.number)
 
     if len(values) < 2:
@@ -256,19 +258,18 @@ def _ranks_in(
     if standing.ranking not in ranked_metrics:
         return {}
 
+    runs_of_others = list(map(usable.__getitem__, others))
     try:
-        worse = _worse_than_best(
-            usable[best], [usable[number] for number in others], ranked_metrics[standing.ranking]
-        )
+        worse = _worse_than_best(usable[best], runs_of_others, ranked_metrics[standing.ranking])
     except BadInput as error:
         for number in values:
             records.unusable[standing.rows[number].name] = str(error)
         return {}
 
+    ordered_values = sorted(values.values())
     ranks = {}
     for number, separable in zip((best, *others), (False, *worse), strict=True):
-        better = sum(value < values[number] for value in values.values())
-        ranks[number] = Rank(1 + better, separable)
+        ranks[number] = Rank(1 + ordered_values.index(values[number]), separable)
 
     return ranks
 
