@@ -70,16 +70,16 @@ class LineIndex:
         """Read what was appended since the last call, for about so many seconds of this thread;
         return whether that was all."""
         with self.lock, opened(self.path) as file:
-            state = None
+            identity = None
+            size = 0
             if file:
                 state = os.fstat(file.fileno())
-            identity = None
-            if state:
                 identity = (state.st_dev, state.st_ino)
+                size = state.st_size
             # Another file, or one that was cut off: what was read of it is void.
-            if identity != self._identity or (state and state.st_size < self._end):
+            if identity != self._identity or size < self._end:
                 self._forget(identity)
-            if file and state and self.stopped is None and state.st_size > self._end:
+            if file and self.stopped is None and size > self._end:
                 return self._read(file, thread_time() + seconds)
             return True
 

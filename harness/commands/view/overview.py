@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from harness.benchmarks.records import ODD_SHAPE
 from harness.benchmarks.rendering import spanned
 from harness.commands.view.reading import ViewedRun
@@ -33,6 +35,8 @@ HEADS = (
     "model",
 )
 ALWAYS = ("run", "score", "users")
+TEXT_COLUMNS = ("run", "state", "model")
+NO_CELL = Cell("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,11 @@ def listed(run: ViewedRun) -> RunRow:
     state = run.state
     if run.problem and not (run.manifest or run.report):
         state = "unreadable"
-    cells = {"state": Cell(state, faint=state == "complete"), "model": Cell(run.model)}
+    cells = {
+        "run": Cell(run.name),
+        "state": Cell(state, faint=state == "complete"),
+        "model": Cell(run.model),
+    }
     row = RunRow(run.name, run.benchmark, run.subset, state, cells)
     if run.snapshot:
         cells |= _playing(run.snapshot, run.subset)
@@ -96,28 +104,17 @@ def _reported(row: RunRow, report: Report) -> RunRow:
     coverage = report.coverage
     in_tasks = max(report.run.get("users_in_tasks", 0), coverage.expected_users)
     is_partial = not coverage.complete or coverage.scored_users < in_tasks
-    cells = {
-        **row.cells,
-        **_counted(coverage.scored_users, coverage.expected_users, coverage.failed_users),
-        "score": Cell(
-            metric.text(figure.value),
-            figure.value,
-            partial=is_partial,
-            interval=spanned(metric, figure) if figure.ci95 else "",
-        ),
-    }
-    if metric.name in report.chance:
-        chance = report.chance[metric.name]
+    score = Cell(metric.text(figure.value), figure.value, partial=is_partial)
+    if figure.ci95:
+        score = structs.replace(score, interval=spanned(metric, figure))
+
+    cells = {**row.cells, **_report_cells(report), "score": score}
+    whole = whole_of(row.name, report.run.get("part"))
+    if whole:
+        cells["run"] = Cell(row.name, note=f"part of {whole}")
+    chance = report.chance.get(metric.name)
+    if chance is not None:
         cells[CHANCE] = Cell(level(metric, chance, report.chance_error.get(metric.name)), chance)
-    answers = report.diagnostics.answers
-    invalid = sum(report.diagnostics.invalid.values())
-    if invalid:
-        cells["invalid"] = Cell(f"{100 * invalid / answers:.1f} %", invalid / answers)
-    if report.cost and report.cost.money:
-        cells["cost"] = Cell(money_text([report.cost.money]), float(report.cost.money.amount))
-    seconds = (report.schedule or {}).get("seconds")
-    if isinstance(seconds, int | float) and seconds > 0:
-        cells["speed"] = _speed(answers / seconds)
 
     # Tables rank the smallest first, and figures that are not defined last.
     value = figure.value or 0.0
@@ -128,10 +125,26 @@ def _reported(row: RunRow, report: Report) -> RunRow:
         cells=cells,
         metric=metric.title,
         rank=(True, is_partial or figure.value is None, value),
-        whole=whole_of(row.name, report.run.get("part")),
+        whole=whole,
         partial=f"{coverage.scored_users} of {in_tasks}" if is_partial else "",
-        is_synthetic=any("synthetic" in note for note in report.notes),
+        is_synthetic=report.is_synthetic,
     )
+
+
+def _report_cells(report: Report) -> dict[str, Cell]:
+    """Return the cells of a report that need no metric: users, answers, cost and speed."""
+    coverage = report.coverage
+    cells = _counted(coverage.scored_users, coverage.expected_users, coverage.failed_users)
+    answers = report.diagnostics.answers
+    invalid = sum(report.diagnostics.invalid.values())
+    if invalid:
+        cells["invalid"] = Cell(f"{100 * invalid / answers:.1f} %", invalid / answers)
+    if report.cost and report.cost.money:
+        cells["cost"] = Cell(money_text([report.cost.money]), float(report.cost.money.amount))
+    seconds = (report.schedule or {}).get("seconds")
+    if isinstance(seconds, int | float) and seconds > 0:
+        cells["speed"] = _speed(answers / seconds)
+    return cells
 
 
 def _speed(rate: float) -> Cell:
@@ -156,10 +169,10 @@ def _playing(snapshot: Snapshot, subset: str) -> dict[str, Cell]:
     if snapshot.cost:
         amount = sum(money.amount for money in snapshot.cost)
         cells["cost"] = Cell(money_text(snapshot.cost), float(amount))
-    unusable = sum(number for _, number in snapshot.unusable)
+    unusable = sum(dict(snapshot.unusable).values())
     if unusable:
         cells["invalid"] = Cell(plural(unusable, "reply", "replies"), unusable)
-    faults = sum(number for _, number in snapshot.faults)
+    faults = sum(dict(snapshot.faults).values())
     if faults:
         note = f"{plural(faults, 'try', 'tries')} failed"
         cells["failed"] = Cell(str(progress.failed), progress.failed, note=note)
@@ -175,46 +188,43 @@ def ordered(rows: Sequence[RunRow], column: str, is_down: bool) -> list[RunRow]:
     """Return runs table by table, those with playing runs first. In a table parts follow their
     whole run, or runs are sorted by a column, those without a value last."""
     playing = {group(row) for row in rows if not row.rank[0]}
-    anchors = {(group(row), row.name): (row.rank, row.name) for row in rows}
+    places = {(group(row), row.name): (row.rank, row.name) for row in rows}
 
     def nested(row: RunRow) -> tuple[object, ...]:
+        """Return the place of a run's whole, if that is in the table, before its own."""
         place = row.rank, row.name
-        return anchors.get((group(row), row.whole or ""), place), bool(row.whole), place
+        return places.get((group(row), row.whole or ""), place), bool(row.whole), place
 
     rows = sorted(rows, key=nested)
     if column in HEADS:
-        with_value = list[RunRow]()
-        without_value = list[RunRow]()
-        for row in rows:
-            (without_value if _value(row, column) is None else with_value).append(row)
-        with_value.sort(key=lambda row: _value(row, column), reverse=is_down)  # type: ignore[arg-type, return-value]
-        rows = with_value + without_value
+        # Two sorts, as a column is sorted down or up, and rows without a value are last in both.
+        rows.sort(key=lambda row: _sort_value(row, column), reverse=is_down)
+        rows.sort(key=lambda row: row.cells.get(column, NO_CELL).value is None)
     return sorted(rows, key=lambda row: (group(row) not in playing, group(row)))
 
 
-def _value(row: RunRow, column: str) -> float | str | None:
-    if column == "run":
-        return row.name
-    cell = row.cells.get(column, Cell(""))
-    if column in ("state", "model"):
-        return cell.text
-    return cell.value
+def _sort_value(row: RunRow, column: str) -> tuple[float, str]:
+    cell = row.cells.get(column, NO_CELL)
+    if column in TEXT_COLUMNS:
+        return 0.0, cell.text
+    return cell.value or 0.0, ""
 
 
 def table(rows: Sequence[RunRow]) -> tuple[Table, dict[str, str]]:
     """Return a table of runs of one benchmark and subset, and the heads of its columns by name."""
-    shown = [name for name in HEADS if name in ALWAYS or any(name in row.cells for row in rows)]
-    if all(row.state in ("complete", "scored") for row in rows):
-        shown.remove("state")
-    metrics = dict.fromkeys(row.metric for row in rows if row.metric)
-    heads = {name: name for name in shown} | {"score": ", ".join(metrics) or "score"}
-    cells = [[_first(row), *(row.cells.get(name, Cell("")) for name in shown[1:])] for row in rows]
+    used = set(ALWAYS).union(*[row.cells for row in rows])
+    if {row.state for row in rows} <= {"complete", "scored"}:
+        used.remove("state")
+    heads = {name: name for name in HEADS if name in used}
+    metrics = dict.fromkeys(row.metric for row in rows)
+    heads["score"] = ", ".join(filter(None, metrics)) or "score"
+
+    table_rows = []
+    for row in rows:
+        table_rows.append(tuple([row.cells.get(name, NO_CELL) for name in heads]))
     title = f"{rows[0].benchmark or 'unknown benchmark'} on {rows[0].subset}"
-    return Table(tuple(heads.values()), tuple(map(tuple, cells)), title, tuple(_notes(rows))), heads
-
-
-def _first(row: RunRow) -> Cell:
-    return Cell(row.name, note=f"part of {row.whole}" if row.whole else "")
+    shown = Table(tuple(heads.values()), tuple(table_rows), title, tuple(_notes(rows)))
+    return shown, heads
 
 
 def _notes(rows: Sequence[RunRow]) -> Iterator[str]:

@@ -179,9 +179,7 @@ class ViewedRun:
         if self._interim is None or self._interim.generation is not self.users.generation:
             self._interim = interim(SavedRun(self.files, manifest), self.users)
         try:
-            if self._interim:
-                return self._interim.report()
-            return None
+            return self._interim.report() if self._interim else None
         except HarnessError:
             return None
 
@@ -195,17 +193,13 @@ class ViewedRun:
     def benchmark(self) -> str:
         """Return the benchmark's name, empty without manifest and report."""
         manifest = self.manifest
-        if manifest:
-            return manifest.identity["benchmark"]
-        return self.report.benchmark if self.report else ""
+        return manifest.identity["benchmark"] if manifest else getattr(self.report, "benchmark", "")
 
     @property
     def model(self) -> str:
         """Return the model's name, empty without manifest and report."""
         manifest = self.manifest
-        if manifest:
-            return manifest.identity["model"]
-        return self.report.model if self.report else ""
+        return manifest.identity["model"] if manifest else getattr(self.report, "model", "")
 
     @property
     def state(self) -> str:
@@ -251,15 +245,11 @@ class ViewedRun:
     @property
     def user(self) -> str:
         """Return the word for a user."""
-        report = self.report
-        return report.user if report else (self.shipped or Benchmark).about.user
+        return self.report.user if self.report else (self.shipped or Benchmark).about.user
 
     @property
     def repeats(self) -> int:
-        manifest = self.manifest
-        if manifest:
-            return manifest.repeats
-        return 1
+        return self.manifest.repeats if self.manifest else 1
 
     # Users
 
@@ -274,12 +264,11 @@ class ViewedRun:
     @property
     def outcomes(self) -> list[str]:
         """Return the outcomes that users have, as far as they are known."""
-        known = [VALID]
-        report = self.report
-        if report:
-            known += report.diagnostics.invalid
-        known += [user.outcome for user in self.facts(0.0)]
-        return list(dict.fromkeys(known))
+        known = dict.fromkeys([VALID])
+        if self.report:
+            known |= dict.fromkeys(self.report.diagnostics.invalid)
+        known |= dict.fromkeys(user.outcome for user in self.facts(0.0))
+        return list(known)
 
     def row(self, number: int, data: JSON | None) -> tuple[str, ...]:
         """Return a user's name, outcome and figures."""
@@ -417,9 +406,8 @@ def _progress(lines: Iterable[bytes]) -> Iterator[LoggedProgress]:
         # Most lines of a log are other events: only these are decoded.
         if b'"what":"%b"' % calls.PROGRESS.encode() in line and log.has_valid_crc(line):
             with suppress(msgspec.MsgspecError):
-                yield msgspec.json.decode(
-                    line, type=LoggedProgress, strict=False
-                )  # amounts are text
+                # Not strict, as amounts are text.
+                yield msgspec.json.decode(line, type=LoggedProgress, strict=False)
 
 
 def _with_pauses(lines: Sequence[LoggedProgress]) -> Iterator[LoggedProgress]:
@@ -433,55 +421,40 @@ def _with_pauses(lines: Sequence[LoggedProgress]) -> Iterator[LoggedProgress]:
 
 def _charts(lines: Sequence[LoggedProgress]) -> Iterator[Chart]:
     """Yield a chart of each figure that is known."""
-    last = lines[-1]
     start = lines[0].time
-    unit, size = _time_unit(last.time - start)
+    unit, size = _time_unit(lines[-1].time - start)
     times = tuple([round((line.time - start) / size, 3) for line in lines])
-
-    def chart(
-        title: str, label: str, values: Mapping[str, Sequence[float | None]]
-    ) -> Iterator[Chart]:
-        series = list[Series]()
+    for title, label, values in _curves(lines):
+        series = []
         for name, figures in values.items():
             if any(figure is not None for figure in figures):
                 series.append(Series(name, tuple(figures)))
         if series:
-            yield Chart(
-                "curve",
-                title,
-                times,
-                unit,
-                label,
-                tuple(series),
-                percent=not label,
-            )
+            yield Chart("curve", title, times, unit, label, tuple(series), percent=not label)
 
+
+def _curves(
+    lines: Sequence[LoggedProgress],
+) -> Iterator[tuple[str, str, Mapping[str, Sequence[float | None]]]]:
+    """Yield the title of each chart, the label of its figures (empty for shares), and these by
+    name."""
+    last = lines[-1]
     # Figures of one unit share a chart.
     scores = defaultdict[str, dict[str, list[float | None]]](dict)
     for name in last.scores:
         label = last.units.get(name) or ""
         scores[label][name] = [line.scores.get(name) for line in lines]
     for label, values in scores.items():
-        yield from chart("Running scores", label, values)
+        yield "Running scores", label, values
 
-    yield from chart("Speed", "steps a second", {"steps": [line.rate for line in lines]})
-    latency = zip(*[line.latency or (None, None) for line in lines], strict=True)
-    yield from chart(
-        "Latency",
-        "seconds",
-        dict(zip(("median", "95 %"), latency, strict=True)),
-    )
-    requests = {
-        "limit": [line.limit for line in lines],
-        "in flight": [line.in_flight for line in lines],
-    }
-    yield from chart("Requests in flight", "requests", requests)
+    yield "Speed", "steps a second", {"steps": [line.rate for line in lines]}
+    median, slowest = zip(*[line.latency or (None, None) for line in lines], strict=True)
+    yield "Latency", "seconds", {"median": median, "95 %": slowest}
+    limits = [line.limit for line in lines]
+    in_flight = [line.in_flight for line in lines]
+    yield "Requests in flight", "requests", {"limit": limits, "in flight": in_flight}
     for currency in last.cost:
-        yield from chart(
-            "Cost",
-            currency,
-            {"cost": [line.cost.get(currency) for line in lines]},
-        )
+        yield "Cost", currency, {"cost": [line.cost.get(currency) for line in lines]}
 
 
 def _time_unit(seconds: float) -> tuple[str, int]:
@@ -524,13 +497,11 @@ class Folder:
         """Return the runs that there are now, and results of other programs, by name and subset."""
         results = self.chosen.results
         current = dict[tuple[str, str], ViewedRun]()
-        for files in (
-            *runs(results),
-            *[scores.files for scores in imported(results)],
-        ):
-            # A run that was here before keeps what was read of it.
+        others = [scores.files for scores in imported(results)]
+        for files in (*runs(results), *others):
             key = files.folder.name, files.subset
             if _is_text("".join(key)):
+                # A run that was here before keeps what was read of it.
                 current[key] = self._runs.get(key) or ViewedRun(files, self.chosen)
         self._runs = current
         return [run for _, run in sorted(current.items())]

@@ -8,7 +8,7 @@ is longer is divided.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby, zip_longest
@@ -47,6 +47,8 @@ Query = Mapping[str, Sequence[str]]
 Content = dict[str, Any]
 """What the template is given."""
 FIELDS = "run warning tiles snapshot now curves body rows chosen live near"
+SELECTING = ("q", "only", "outcome", "value", "least", "most")
+"""Keys of queries that select users."""
 NOTHING: Content = dict.fromkeys(FIELDS.split())
 NOTHING |= {"page": 1, "pages": 1, "part": 1, "parts": 1, "others": (), "about": {}}
 Link = Callable[..., str]
@@ -91,43 +93,34 @@ class Site:
         return run, {"name": run.name, "subset": run.subset}
 
     def _heads(
-        self, view: str, columns: Mapping[str, str], query: Content
+        self, view: str, columns: Mapping[str, str], query: Mapping[str, str]
     ) -> dict[tuple[str, str], str]:
         """Return the addresses that sort by a column, the largest first; a second time the smallest
         first."""
-        if self._is_static:
-            return {("", head): "" for head in columns.values()}
-        sorted_down = query.get("sort") if query.get("order") == "down" else None
+        sorted_down = query["sort"] if query["order"] == "down" else None
         links = dict[tuple[str, str], str]()
         for name, head in columns.items():
             order = "up" if name == sorted_down else "down"
-            links["", head] = self._link(view, **{**query, "sort": name, "order": order})
+            address = self._link(view, **{**query, "sort": name, "order": order})
+            # Files cannot be sorted.
+            links["", head] = "" if self._is_static else address
         return links
 
     def _overview(self, query: Query) -> Content:
         rows = [overview.listed(run) for run in self.folder.runs()]
-        kinds = {
-            name: sorted({getattr(row, name) for row in rows})
-            for name in ("benchmark", "subset", "state")
-        }
+        kinds = {}
+        for name in ("benchmark", "subset", "state"):
+            kinds[name] = sorted({getattr(row, name) for row in rows})
         chosen = _values(query, *kinds, "sort", "order")
         for name in kinds:
-            if name in chosen:
+            if chosen[name]:
                 rows = [row for row in rows if getattr(row, name) == chosen[name]]
-        rows = overview.ordered(rows, chosen.get("sort", ""), chosen.get("order") == "down")
+        rows = overview.ordered(rows, chosen["sort"], chosen["order"] == "down")
         paging, shown = _paged(query, rows, RUNS)
-        pick = "compare" if len(rows) > 1 and not self._is_static else ""
-        tables = list[Markup]()
+        can_pick = len(rows) > 1 and not self._is_static
+        tables = []
         for _, group in groupby(shown, key=overview.group):
-            table_rows = list(group)
-            table, heads = overview.table(table_rows)
-            links = self._heads("", heads, chosen)
-            for row in table_rows:
-                about = {"name": row.name, "subset": row.subset}
-                links[row.name, "run"] = self._link("run", **about)
-                links[row.name, heads["users"]] = self._link("users", **about)
-            sort = _sort(chosen, heads.get(chosen["sort"], ""))
-            tables.append(rendered([table], links, pick=pick, sort=sort))
+            tables.append(self._run_table(list(group), chosen, can_pick))
         return {
             "title": f"{plural(len(rows), 'run')} in {self.folder.chosen.results}",
             "total": len(rows),
@@ -137,6 +130,19 @@ class Site:
             "live": True,
             **paging,
         }
+
+    def _run_table(
+        self, rows: Sequence[overview.RunRow], chosen: Mapping[str, str], can_pick: bool
+    ) -> Markup:
+        """Return the table of runs of one benchmark and subset, with links to their pages."""
+        table, heads = overview.table(rows)
+        links = self._heads("", heads, chosen)
+        for row in rows:
+            about = {"name": row.name, "subset": row.subset}
+            links[row.name, "run"] = self._link("run", **about)
+            links[row.name, heads["users"]] = self._link("users", **about)
+        pick = "compare" if can_pick else ""
+        return rendered([table], links, pick=pick, sort=_sort(chosen, heads))
 
     def _run(self, query: Query) -> Content:
         run, about = self._selected(query)
@@ -178,11 +184,11 @@ class Site:
         run, about = self._selected(query)
         is_read = run.users.advance(math.inf if self._is_static else READ_SECONDS)
         run.failures.advance()
-        chosen = _values(query, "q", "only", "outcome", "value", "least", "most", "sort", "order")
-        is_failed = chosen.get("only") == "failed"
+        chosen = _values(query, *SELECTING, "sort", "order")
+        is_failed = chosen["only"] == "failed"
         index = run.failures if is_failed else run.users
         columns = () if is_failed else run.cards.columns
-        numbers: Sequence[int] = index.searched(chosen.get("q", ""))
+        numbers: Sequence[int] = index.searched(chosen["q"])
         decoded = None
         if not is_failed:
             numbers, decoded = _matching(run, numbers, chosen)
@@ -196,18 +202,17 @@ class Site:
             rows.append(row)
             if data and "user_id" in data:
                 links[row[0], run.user] = self._link("user", **about, user=str(data["user_id"]))
-        notes = _reading_notes(run.user, len(index), decoded, is_read, "sort" in chosen)
+        notes = _reading_notes(run.user, len(index), decoded, is_read, bool(chosen["sort"]))
         table = Table((run.user, "outcome", *columns), tuple(rows))
-        sort = _sort(chosen, heads.get(chosen["sort"], ""))
         title = plural(len(numbers), "failure" if is_failed else run.user)
-        if chosen.keys() - {"sort", "order"}:
+        if any(chosen[key] for key in SELECTING):
             title += " selected"
         return {
             "title": f"{title}: {run.name}, {run.subset}",
             "run": run,
             "about": about,
             "chosen": chosen,
-            "body": rendered([*notes, table], links, sort=sort),
+            "body": rendered([*notes, table], links, sort=_sort(chosen, heads)),
             "live": run.state == RUNNING or bool(notes),
             **paging,
         }
@@ -233,10 +238,10 @@ class Site:
         for number in run.users.numbers_of(key)[:1]:
             near = [run.users.key(number - 1), run.users.key(number + 1)]
             page = number // USERS + 1
+        tasks = run.benchmark, run.subset
         others = list[str]()
         for other in self.folder.runs():
-            is_same_task = other.subset == run.subset and other.benchmark == run.benchmark
-            if is_same_task and other.name != run.name:
+            if (other.benchmark, other.subset) == tasks and other.name != run.name:
                 others.append(other.name)
         return {
             "title": key,
@@ -314,16 +319,16 @@ def _matching(
 ) -> tuple[Sequence[int], int | None]:
     """Return which lines of users are selected, in their order; and from how many lines, None for
     all."""
-    sort_column = _integer(chosen, "sort", -1)
-    value_column = _integer(chosen, "value", -1)
-    outcome = chosen.get("outcome")
-    is_repaired = chosen.get("only") == "repaired"
+    sort_column = _integer(chosen["sort"], -1)
+    value_column = _integer(chosen["value"], -1)
+    outcome = chosen["outcome"]
+    is_repaired = chosen["only"] == "repaired"
     if sort_column < 0 and value_column < 0 and not outcome and not is_repaired:
         return numbers, None
     users = run.facts(READ_SECONDS)
     columns = range(len(run.cards.columns))
-    low = _number(chosen, "least", -math.inf)
-    high = _number(chosen, "most", math.inf)
+    low = _number(chosen["least"], -math.inf)
+    high = _number(chosen["most"], math.inf)
 
     def is_selected(number: int) -> bool:
         if number >= len(users):
@@ -335,11 +340,12 @@ def _matching(
             return False
         return value_column not in columns or low <= user.figures[value_column] <= high
 
-    numbers = [*filter(is_selected, numbers)]
+    numbers = list(filter(is_selected, numbers))
     if sort_column in columns:
         figures = np.array([users[number].figures[sort_column] for number in numbers])
-        if chosen.get("order") == "down":
+        if chosen["order"] == "down":
             figures = -figures
+        # NaN, of a user without the figure, comes last in both orders.
         numbers = np.array(numbers, int)[np.argsort(figures, kind="stable")].tolist()
     return numbers, len(users)
 
@@ -407,37 +413,33 @@ def value_of(query: Query, key: str) -> str:
     return query.get(key, [""])[-1]
 
 
-def _values(query: Query, *keys: str) -> defaultdict[str, str]:
-    """Return the values of a query by these keys; all others are empty."""
-    values = defaultdict[str, str](str)
-    for key in keys:
-        value = value_of(query, key)
-        if value:
-            values[key] = value
-    return values
+def _values(query: Query, *keys: str) -> dict[str, str]:
+    """Return the values of a query by these keys, empty without one."""
+    return {key: value_of(query, key) for key in keys}
 
 
-def _sort(chosen: Mapping[str, str], head: str) -> tuple[str, str]:
-    return head, "descending" if chosen.get("order") == "down" else "ascending"
+def _sort(chosen: Mapping[str, str], heads: Mapping[str, str]) -> tuple[str, str]:
+    """Return the head of the column that rows are sorted by, empty for none, and the order."""
+    order = "descending" if chosen["order"] == "down" else "ascending"
+    return heads.get(chosen["sort"], ""), order
 
 
-def _integer(values: Mapping[str, str], key: str, default: int) -> int:
-    text = values.get(key, "")
+def _integer(text: str, default: int) -> int:
     if text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)
     return default
 
 
-def _number(values: Mapping[str, str], key: str, default: float) -> float:
+def _number(text: str, default: float) -> float:
     try:
-        return float(values.get(key) or default)
+        return float(text or default)
     except ValueError:
         return default
 
 
 def _page_number(query: Query, key: str, count: int) -> int:
     """Return the requested one of so many pages or parts, the first one by default."""
-    number = _integer({key: value_of(query, key)}, key, 1)
+    number = _integer(value_of(query, key), 1)
     return min(max(1, number), count)
 
 
