@@ -49,8 +49,9 @@ def _rows(snapshots: Snapshots, screen: Screen, height: int) -> list[Text]:
         rows = content.rows(snapshots, with_subsets=with_subsets)
         if len(rows) <= height:
             return _table(rows, screen)
-    by_worth = sorted(range(len(snapshots)), key=lambda number: snapshots[number].over)
-    shown = tuple([snapshots[number] for number in sorted(by_worth[: height - 1])])
+    # Ended runs are the first to go; those that are shown stay in their order.
+    numbers = sorted(range(len(snapshots)), key=lambda number: snapshots[number].over)
+    shown = tuple([snapshots[number] for number in sorted(numbers[: height - 1])])
     hidden_line = _line(f"and {len(snapshots) - len(shown):,} more", "dim")
     return [*_table(content.rows(shown, with_subsets=False), screen), hidden_line]
 
@@ -62,17 +63,15 @@ def _table(rows: Sequence[ProgressRow], screen: Screen) -> list[Text]:
     name_cells = max(MIN_NAME, screen.width // 4)
     names = _names(rows, screen, name_cells)
     users = _column([row.users for row in rows], to_right)
-    figures = [
-        _column([screen.fit(figure, screen.width) for figure in column], to_left)
-        for column in zip_longest(*[row.figures for row in rows], fillvalue="")
-    ]
-    ends = (
-        _column([row.eta for row in rows], to_left),
-        _column([row.failed for row in rows], to_right),
-    )
+    figures = []
+    for column in zip_longest(*[row.figures for row in rows], fillvalue=""):
+        figures.append(_column([screen.fit(figure, screen.width) for figure in column], to_left))
+    etas = _column([row.eta for row in rows], to_left)
+    failed = _column([row.failed for row in rows], to_right)
     while True:
-        columns = [column for column in (users, *figures, *ends) if column[0]]
-        bar = screen.width - cell_len(GAP.join([names[0], "", *[column[0] for column in columns]]))
+        columns = [column for column in (users, *figures, etas, failed) if column[0]]
+        without_bar = GAP.join([names[0], "", *[column[0] for column in columns]])
+        bar = screen.width - cell_len(without_bar)
         longer_names = _names(rows, screen, name_cells + max(0, bar - screen.width // 4))
         is_clear = len(set(longer_names)) == len({row.name for row in rows})
         if not figures or (bar >= MIN_BAR and is_clear):
@@ -80,13 +79,11 @@ def _table(rows: Sequence[ProgressRow], screen: Screen) -> list[Text]:
         figures.pop()
     bar -= cell_len(longer_names[0]) - cell_len(names[0])
     lines = []
-    for number, row in enumerate(rows):
-        line = Text(no_wrap=True).append(longer_names[number], "bold" if row.eta else "")
+    for row, name, *cells in zip(rows, longer_names, *columns, strict=True):
+        line = Text(no_wrap=True).append(name, "bold" if row.eta else "")
         if bar >= MIN_BAR:
             line.append(GAP).append_text(_bar(row.share, bar, screen))
-        for column in columns:
-            line.append(GAP + column[number])
-        lines.append(line)
+        lines.append(line.append(GAP + GAP.join(cells)))
     return lines
 
 

@@ -3,8 +3,10 @@ a whole."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from harness.cost import money_text, together
 from harness.model import Snapshot, Snapshots, SubsetProgress
@@ -41,18 +43,19 @@ def rows(snapshots: Snapshots, *, with_subsets: bool) -> list[ProgressRow]:
 
 def _row(name: str, subsets: Sequence[SubsetProgress], eta: str) -> ProgressRow:
     """Return the row of subsets: figures of several have no sum."""
-    steps, steps_done, users, done, failed = [
-        sum([getattr(subset, count) for subset in subsets]) for count in COUNTS
-    ]
-    figures = [
-        f"{metric} {words.figure(value, subset.units.get(metric))}"
-        for subset in (subsets if len(subsets) == 1 else ())
-        for metric, value in subset.scores.items()
-    ]
+    totals = Counter[str]()
+    for subset in subsets:
+        for count in COUNTS:
+            totals[count] += getattr(subset, count)
+    figures = []
+    if len(subsets) == 1:
+        for metric, value in subsets[0].scores.items():
+            figures.append(f"{metric} {words.figure(value, subsets[0].units.get(metric))}")
+    failed = totals["failed"]
     return ProgressRow(
         name,
-        steps_done / steps if steps else 1.0,
-        f"{done:,}/{users:,}",
+        totals["steps_done"] / totals["steps"] if totals["steps"] else 1.0,
+        f"{totals['done']:,}/{totals['users']:,}",
         figures,
         eta,
         f"{failed:,} failed" if failed else "",
@@ -63,28 +66,38 @@ def traffic(snapshots: Snapshots) -> list[str]:
     """Return how the command goes, what matters most first: in flight, speed, cost, tokens,
     time."""
     running = [s for s in snapshots if not s.over]
-    load = [f"{sum([s.in_flight for s in running]):,} in flight"]
-    if len(running) == 1:
-        load = words.in_flight(running[0])
-    load.append(words.pace(sum([s.rate for s in running])))
-    cost = together(money for s in snapshots for money in s.cost)
+    sentences = _load(running)
+    cost = together(chain.from_iterable(s.cost for s in snapshots))
+    if cost:
+        sentences.append(money_text(cost))
     into = sum([s.prompt_tokens for s in snapshots])
     out = sum([s.completion_tokens for s in snapshots])
-    sentences = [
-        *(load if running else ()),
-        *([money_text(cost)] if cost else ()),
-        *words.tokens_of(into, out),
-        f"{words.duration(max([s.seconds for s in snapshots]))} gone",
-        *[text for s in running for text in (*s.load, *s.allowance)],
-        *(words.by_the_end(running[0]) if len(snapshots) == len(running) == 1 else ()),
-    ]
+    sentences += words.tokens_of(into, out)
+    sentences.append(f"{words.duration(max([s.seconds for s in snapshots]))} gone")
+    for s in running:
+        sentences += [*s.load, *s.allowance]
+    if len(snapshots) == len(running) == 1:
+        sentences += words.by_the_end(running[0])
     return list(dict.fromkeys(sentences))
+
+
+def _load(running: Sequence[Snapshot]) -> list[str]:
+    """Return the requests in flight and the speed; nothing if no run goes on."""
+    if not running:
+        return []
+    requests = [f"{sum([s.in_flight for s in running]):,} in flight"]
+    if len(running) == 1:
+        requests = words.in_flight(running[0])
+    return [*requests, words.pace(sum([s.rate for s in running]))]
 
 
 def troubles(snapshots: Snapshots) -> list[str]:
     """Return why runs stop or are slow, each reason once, and what failed."""
-    reasons = [reason for s in snapshots if not s.over for reason in words.held_back(s)]
-    return [*dict.fromkeys(reasons), *words.failed_counts(snapshots)]
+    reasons: dict[str, None] = {}
+    for s in snapshots:
+        if not s.over:
+            reasons |= dict.fromkeys(words.held_back(s))
+    return [*reasons, *words.failed_counts(snapshots)]
 
 
 def developer_details(s: Snapshot) -> list[str]:
@@ -106,12 +119,12 @@ def developer_details(s: Snapshot) -> list[str]:
 def warnings(snapshots: Snapshots) -> dict[str, str]:
     """Return warnings in words, by their text, the newest first: the same one of several runs
     once."""
-    all_warnings = [(warning, s.name) for s in snapshots for warning in s.warnings]
+    all_warnings = []
+    for s in snapshots:
+        run = f"{s.name}: " if len(snapshots) > 1 else ""
+        all_warnings += [(warning, run) for warning in s.warnings]
     all_warnings.sort(key=lambda item: item[0].age)
     newest: dict[str, str] = {}
-    for warning, name in all_warnings:
-        run = ""
-        if len(snapshots) > 1:
-            run = f"{name}: "
+    for warning, run in all_warnings:
         newest.setdefault(warning.text, words.warned(replace(warning, text=run + warning.text)))
     return newest

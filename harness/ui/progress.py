@@ -55,28 +55,21 @@ class PlainDisplay:
         if not runs:
             return
         lines = [line(s, verbose=self._verbose) for s in runs]
-        new = {
-            text: sentence
-            for text, sentence in content.warnings(self._last).items()
-            if text not in self._warned
-        }
-        self._warned.update(new)
-        # Neither cut nor broken into lines, since people search a log for the words.
-        lines += [f"warning {on_one_line(sentence)}" for sentence in new.values()]
+        for text, sentence in content.warnings(self._last).items():
+            if text not in self._warned:
+                self._warned.add(text)
+                # Neither cut nor broken into lines, since people search a log for the words.
+                lines.append(f"warning {on_one_line(sentence)}")
         self._console.print(*lines, sep="\n", highlight=False, soft_wrap=True, markup=False)
 
 
 def line(s: Snapshot, *, verbose: bool = False) -> str:
     """Return the rows of a run and what the board says below them, on one line."""
-    rows = [
-        ", ".join(
-            filter(
-                None, [f"{row.name.strip()}: {row.users} users", *row.figures, row.eta, row.failed]
-            )
-        )
-        for row in content.rows((s,), with_subsets=True)
-    ]
-    details = content.developer_details(s) if verbose else ()
-    return on_one_line(
-        BETWEEN.join([*rows, *content.traffic((s,)), *content.troubles((s,)), *details])
-    )
+    sentences = []
+    for row in content.rows((s,), with_subsets=True):
+        users = f"{row.name.strip()}: {row.users} users"
+        sentences.append(", ".join(filter(None, [users, *row.figures, row.eta, row.failed])))
+    sentences += [*content.traffic((s,)), *content.troubles((s,))]
+    if verbose:
+        sentences += content.developer_details(s)
+    return on_one_line(BETWEEN.join(sentences))

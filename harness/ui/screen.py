@@ -17,14 +17,10 @@ class Screen:
     height: int
     encoding: str = "utf-8"
 
-    def has(self, text: str) -> bool:
-        """Return whether the encoding has these characters; False for an unknown encoding."""
-        return has(self.encoding, text)
-
     @property
     def bars(self) -> str:
         """The character of what is done, and of what is not."""
-        return "━─" if self.has("━─") else "#-"
+        return "━─" if has(self.encoding, "━─") else "#-"
 
     def fit(self, text: str, width: int) -> str:
         """Return a text on one line in at most so many cells (or two), in the terminal's characters
@@ -32,11 +28,9 @@ class Screen:
         print are left out."""
         if not text.isprintable():
             text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-        if not self.has(text):
+        if not has(self.encoding, text):
             text = text.encode("ascii", "backslashreplace").decode()
         if cell_len(text) <= width:
             return text
-        mark = ".."
-        if self.has("…"):
-            mark = "…"
+        mark = "…" if has(self.encoding, "…") else ".."
         return set_cell_size(text, max(0, width - len(mark))).rstrip() + mark

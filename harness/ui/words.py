@@ -81,34 +81,30 @@ def state(s: Snapshot) -> str:
     overdue."""
     if halted(s):
         return halted(s)
-    if s.eta is None or (is_silent(s) and not s.at_most):
+    if s.eta is None:
         return "?"
     if s.at_most:
         return f"at most {duration(s.eta)}"
-    return duration(s.eta)
+    return "?" if is_silent(s) else duration(s.eta)
 
 
 def halted(s: Snapshot) -> str:
     """Return why there is no time to go, in one word; empty if there is one."""
+    if s.over and s.stopping:
+        return "stopped"
     if s.over:
-        if s.stopping:
-            return "stopped"
         return "done"
     if s.stopping:
         return "stopping"
-    if s.outage:
-        if s.awaited:
-            return "waiting"
-        return "outage"
-    return ""
+    if s.outage and s.awaited:
+        return "waiting"
+    return "outage" if s.outage else ""
 
 
 def is_silent(s: Snapshot) -> bool:
     """Return whether replies are overdue for longer than usual."""
-    usual = 0.0
-    if s.latency:
-        usual = s.latency[1]
-    return bool(s.outage) or (s.in_flight > 0 and s.silence > max(SILENT, 2 * usual))
+    slowest = s.latency[1] if s.latency else 0.0
+    return bool(s.outage) or (s.in_flight > 0 and s.silence > max(SILENT, 2 * slowest))
 
 
 # Traffic
@@ -161,13 +157,14 @@ def failed_counts(snapshots: Snapshots) -> list[str]:
     kinds."""
     result = []
     for name, nouns in FAILED.items():
-        kinds = sum([Counter(dict(getattr(s, name))) for s in snapshots], Counter())
+        kinds = Counter[str]()
+        for s in snapshots:
+            kinds.update(dict(getattr(s, name)))
         shown = [f"{kind} {number:,}" for kind, number in kinds.most_common(KINDS_SHOWN)]
-        ellipsis = ""
         if len(kinds) > KINDS_SHOWN:
-            ellipsis = ", ..."
+            shown.append("...")
         if kinds:
-            result.append(f"{plural(kinds.total(), *nouns)}: {', '.join(shown)}{ellipsis}")
+            result.append(f"{plural(kinds.total(), *nouns)}: {', '.join(shown)}")
     return result
 
 
@@ -176,11 +173,11 @@ def latency(s: Snapshot) -> list[str]:
     replies = "no reply yet"
     if s.latency:
         replies = f"p50 {s.latency[0]:.3g} s, p95 {s.latency[1]:.3g} s"
-    machine = [
+    return [
+        replies,
         f"event loop {1e3 * s.lag:.0f} ms late",
         f"disk write {1e3 * s.slowest_write:.1f} ms",
     ]
-    return [replies, *machine]
 
 
 def requests_sent(s: Snapshot) -> list[str]:
@@ -200,8 +197,11 @@ def by_the_end(s: Snapshot) -> list[str]:
     """Return the tokens and the cost that are expected by the end of a run that goes on."""
     if not s.eta or s.stopping:
         return []
-    expected = tokens_of(*(s.projected_tokens or (0, 0)))
-    expected += [money_text(s.projected_cost)] if s.projected_cost else []
+    expected = []
+    if s.projected_tokens:
+        expected += tokens_of(*s.projected_tokens)
+    if s.projected_cost:
+        expected.append(money_text(s.projected_cost))
     if expected:
         return [f"expected by the end: {', '.join(expected)}"]
     return []

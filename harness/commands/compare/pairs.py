@@ -63,8 +63,9 @@ class RunPair(NamedTuple):
         """Return the subsets on which both have users with the same task."""
         strata = []
         for (a, b), subsets in zip(self.sides, self.subsets, strict=True):
-            reports = (subset.report for subset in subsets)
-            with_chance = next((report for report in reports if report and report.chance), None)
+            # The chance level is of the tasks: either report has it, unless it is an earlier one.
+            reports = filter(None, (subset.report for subset in subsets))
+            with_chance = next((report for report in reports if report.chance), None)
             stratum = Stratum.of(a, b, self.figures, with_chance)
 
             if stratum.users:
@@ -114,6 +115,7 @@ def compared(
         sentences = chain.from_iterable(pair.left_out for pair in pairs)
         raise BadInput(" ".join(dict.fromkeys(sentences)))
 
+    # All pairs of a benchmark are one family of tests, whose p-values are adjusted together.
     families: dict[str, list[list[Stratum]]] = {}
     for pair, strata_of_pair in zip(pairs, strata, strict=True):
         families.setdefault(pair.benchmark, []).append(strata_of_pair)
@@ -153,18 +155,26 @@ def _runs(chosen: CompareOptions) -> Runs:
 
 
 def _run_data(run: str, by_name: Mapping[str, Subset]) -> JSON:
-    subsets = by_name.values()
-    manifests = [subset.manifest for subset in subsets if subset.manifest]
-    models = dict.fromkeys(manifest.identity["model"] for manifest in manifests)
-    reports = [subset.report for subset in subsets]
-    costs = [report.cost.money for report in reports if report and report.cost]
+    benchmarks = []
+    models = []
+    facts = []
+    costs = []
+    for subset in by_name.values():
+        report = subset.report
+        benchmarks.append(subset.benchmark)
+        if subset.manifest:
+            models.append(subset.manifest.identity["model"])
+            facts.append(subset.manifest.reply_facts)
+        if report and report.cost:
+            costs.append(report.cost.money)
+
     data: JSON = {
         "name": run,
-        "benchmark": ", ".join(dict.fromkeys(subset.benchmark for subset in subsets)),
-        "model": ", ".join(models) or None,
+        "benchmark": ", ".join(dict.fromkeys(benchmarks)),
+        "model": ", ".join(dict.fromkeys(models)) or None,
         "subsets": ", ".join(by_name),
     }
-    replies = to_builtins(together(manifest.reply_facts for manifest in manifests))
+    replies = to_builtins(together(facts))
 
     if replies:
         data["replies"] = replies
@@ -178,15 +188,8 @@ def _run_data(run: str, by_name: Mapping[str, Subset]) -> JSON:
 
 def _pairs(runs: Runs, tasks: Path | None) -> list[RunPair]:
     """Return every pair of runs, for each benchmark that both have; each file is read once."""
-    by_subset: dict[str, list[Subset]] = {}
-    for name, subset in chain.from_iterable(subsets.items() for subsets in runs.values()):
-        by_subset.setdefault(name, []).append(subset)
-
-    figures = {}
-    for name, subsets in by_subset.items():
-        if len(subsets) > 1:
-            figures[name] = sides.common_figures(subsets, tasks)
-
+    figures = _common_figures(runs, tasks)
+    # A run is in several pairs.
     read = cache(lambda run, name: sides.read_side(runs[run][name], figures[name]))
     pairs = []
     for a, b in combinations(runs, 2):
@@ -200,25 +203,30 @@ def _pairs(runs: Runs, tasks: Path | None) -> list[RunPair]:
             groups.setdefault(in_a[name].benchmark, []).append(name)
 
         for benchmark, names in groups.items():
-            of_both = [(in_a[name], in_b[name]) for name in names]
-            pair_sides = [(read(a, name), read(b, name)) for name in names]
+            subsets = [(in_a[name], in_b[name]) for name in names]
+            sides_of_subsets = [(read(a, name), read(b, name)) for name in names]
             common = figures[names[0]]
-            pairs.append(
-                RunPair(
-                    a,
-                    b,
-                    benchmark,
-                    of_both,
-                    pair_sides,
-                    common,
-                    alone,
-                )
-            )
+            pairs.append(RunPair(a, b, benchmark, subsets, sides_of_subsets, common, alone))
 
     if not pairs:
         raise BadInput(f"the runs have no subset in common: {_subsets_text(runs)}")
 
     return pairs
+
+
+def _common_figures(runs: Runs, tasks: Path | None) -> dict[str, Figures]:
+    """Return the figures on each subset that several runs have."""
+    subsets_by_name: dict[str, list[Subset]] = {}
+    for subsets in runs.values():
+        for name, subset in subsets.items():
+            subsets_by_name.setdefault(name, []).append(subset)
+
+    figures = {}
+    for name, of_runs in subsets_by_name.items():
+        if len(of_runs) > 1:
+            figures[name] = sides.common_figures(of_runs, tasks)
+
+    return figures
 
 
 def _subsets_text(runs: Runs) -> str:
@@ -239,10 +247,10 @@ def _pair_data(
 ) -> JSON:
     """Return everything about two runs."""
     names = {"a": pair.a, "b": pair.b}
-    covered = [
-        coverage(subsets, sides_of_subset, pair.figures)
-        for subsets, sides_of_subset in zip(pair.subsets, pair.sides, strict=True)
-    ]
+    covered = []
+    for subsets, sides_of_subset in zip(pair.subsets, pair.sides, strict=True):
+        covered.append(coverage(subsets, sides_of_subset, pair.figures))
+
     units = pair.figures.metrics
     verdicts = []
     for figure in reversed(figures):
@@ -263,9 +271,10 @@ def _pair_data(
         "most_different": differences.most_different(strata),
         "verdicts": verdicts or ["Nothing to compare."],
     }
-    gate = None if points is None else _gate(pair, strata, figures, points, gate_metric)
-    if gate:
-        data["non_inferiority"] = asdict(gate)
+    if points is not None:
+        gate = _gate(pair, strata, figures, points, gate_metric)
+        if gate:
+            data["non_inferiority"] = asdict(gate)
 
     return data
 

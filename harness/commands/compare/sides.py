@@ -8,7 +8,7 @@ they are written.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -137,6 +137,7 @@ def common_figures(subsets: Sequence[Subset], tasks: Path | None) -> Figures:
     for run in runs:
         _check_measures_alike(run, benchmark)
 
+    # Only a primary metric that all runs have declared is theirs.
     primary = set()
     for subset in subsets:
         primary.add(subset.manifest.provenance.get("primary") if subset.manifest else None)
@@ -185,17 +186,11 @@ def read_side(subset: Subset, figures: Figures) -> Side:
         # Many users have the same outcomes, and a run may have a million users.
         outcomes += map(shared.setdefault, counts, counts)
 
-    places_of_users = [list(places[user].values()) for user in tasks]
+    places_of_users = [list(by_repeat.values()) for by_repeat in places.values()]
     starts = np.cumsum([0, *map(len, places_of_users)])[:-1].tolist()
     order = list(chain.from_iterable(places_of_users))
     raw = np.concatenate(chunks)[order] if chunks else figures.raw([])
     contributions, given = figures.contributions(raw, starts)
-    failed = {}
-    for _, data in objects(subset.files.failures):
-        user = str(data.get("user_id"))
-        if user not in tasks:
-            failed[user] = str(data.get("task"))
-
     outcomes_of_users = []
     for of_repeats in places_of_users:
         outcomes_of_users.append(_together([outcomes[place] for place in of_repeats]))
@@ -207,10 +202,21 @@ def read_side(subset: Subset, figures: Figures) -> Side:
         contributions,
         given,
         outcomes_of_users,
-        failed,
+        _failed_tasks(subset, tasks),
         subset.saved.expected_users if subset.saved else None,
         skipped[0],
     )
+
+
+def _failed_tasks(subset: Subset, tasks: Mapping[str, str]) -> dict[str, str]:
+    """Return the tasks of users that have failed, without those of `tasks`, who have a record."""
+    failed = {}
+    for _, data in objects(subset.files.failures):
+        user = str(data.get("user_id"))
+        if user not in tasks:
+            failed[user] = str(data.get("task"))
+
+    return failed
 
 
 def _measured(

@@ -28,12 +28,15 @@ def coverage(
     a, b = sides
     shared = common(a, b)
 
+    # Users of both whose tasks are not the same cannot be compared.
+    other_tasks = len(a.tasks.keys() & b.tasks.keys()) - len(shared)
+
     return {
         "subset": a.subset,
         "a": _covered(subsets[0], a, shared),
         "b": _covered(subsets[1], b, shared),
         "common": len(shared),
-        "other_tasks": sum(b.tasks.get(user, task) != task for user, task in a.tasks.items()),
+        "other_tasks": other_tasks,
         "on_common": [_figures(side, shared, figures) for side in sides],
         "only_a": _only(a, b, figures),
         "only_b": _only(b, a, figures),
