@@ -58,6 +58,8 @@ def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterato
             file = io.BufferedWriter(content, 1 << 20)
             yield file
             file.flush()
+            # Before the rename: else a loss of power could leave the name with content that was
+            # never written.
             disk.sync(content.fileno())
         disk.replace(new, path)
     except OSError as error:
@@ -165,6 +167,7 @@ def keep_old(path: Path, stamp: str, disk: Disk) -> None:
     """Give a file that is about to be replaced a second name, so that its content stays."""
     second = _free_name(path, stamp)
     try:
+        # A link costs nothing, and at no moment is the content without a name.
         disk.link(path, second)
     except FileExistsError:  # another command has taken the name since
         return keep_old(path, stamp, disk)

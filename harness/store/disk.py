@@ -39,6 +39,8 @@ class Disk:
         except OSError as error:
             raise _refused(path, error) from None
         try:
+            # Checked on the open file: between a look at the path and the opening, another could be
+            # put there.
             state = os.fstat(fd)
             if not stat.S_ISREG(state.st_mode):
                 raise OSError(errno.EINVAL, f"{path.name} is not a regular file")

@@ -29,12 +29,15 @@ from harness.store.disk import DISK, KEEP, Disk
 LEASE = 60.0
 """Seconds."""
 
+# Some network mounts have no locks.
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 def kernel_lock(fd: int) -> None:
     """Lock a file. Raise `BlockingIOError` if another process holds it, another `OSError` where
     there are no locks."""
+    # `flock` belongs to the open file, so no other library of this process can drop it by closing a
+    # file of its own, as it could with `lockf`.
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -93,6 +96,7 @@ class RunLock:
     def beat(self) -> None:
         """Renew the lease if it is due; else this is a comparison. Raise `MachineError` if it was
         lost."""
+        # Often enough that a slow disk does not lose the lease, and rarely enough to cost nothing.
         if self._clock() - self._holder["renewed"] > LEASE / 6:
             if not self._is_ours():
                 raise MachineError(
@@ -148,6 +152,8 @@ class RunLock:
         }
         content = orjson.dumps(self._holder)
         try:
+            # Content first: a death before the cut leaves JSON with a tail, which is nobody's
+            # lease.
             if self._disk.write_at(self._fd, content, 0) < len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._disk.truncate(self._fd, len(content))
@@ -168,6 +174,7 @@ def held(path: Path, clock: Callable[[], float]) -> bool:
         return False
     with file:
         try:
+            # Shared, so that two commands that only look do not see each other as holders.
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True

@@ -40,6 +40,7 @@ TAIL = len(b',"crc":"00000000"}')
 def encode_line(data: JSON) -> bytes:
     """Return the line for an object of at least one member, with its checksum and line end."""
     payload = orjson.dumps(data)[:-1]
+    # The checksum comes last, so that a line without its end cannot have a valid one.
     return b'%b,"crc":"%08x"}\n' % (payload, crc32(payload))
 
 
@@ -126,6 +127,7 @@ def checked_lines(path: Path) -> Iterator[tuple[Line, bool]]:
             is_sound = has_valid_crc(line.text)
             if is_sound:
                 is_any_sound = True
+            # A loss of power leaves zeros where content was not written; only UTF-16 has them too.
             elif line.ended and (b"\0" not in line.text or line.text.startswith(UTF16)):
                 is_changed = True
             yield line, is_sound
@@ -194,6 +196,7 @@ def _ended(path: Path) -> bool:
 def _take_out(path: Path, fd: int, torn: Mapping[int, int], disk: Disk) -> None:
     offset, size = next(iter(torn.items()))
     if offset + size >= os.fstat(fd).st_size:
+        # The lock keeps other writers out, so the file can be cut in place.
         disk.truncate(fd, offset)  # the usual case: nothing but the last line of a killed writer
         return
     with replacing(path, disk=disk) as repaired:
@@ -243,6 +246,8 @@ class AppendLog:
         try:
             if self._stuck:
                 raise self._stuck
+            # One `write` for a line: after a death the file has all of it, or a part that the next
+            # start cuts.
             written = self._disk.write(self._fd, content)
             self.slowest = max(self.slowest, perf_counter() - start)
         except OSError as error:

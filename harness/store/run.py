@@ -156,6 +156,7 @@ class RunStore:
         go with the folder, if that was made for it."""
         files = self.files
         try:
+            # Another subset of this folder may be in play, and its files are not touched.
             for path in filter(os.path.lexists, (files.manifest, *files.logs, files.batches)):
                 self._disk.unlink(path)
         except OSError as error:
@@ -266,12 +267,14 @@ class RunStore:
         Only of users that are not done, since they were last given up."""
         given_up: dict[int | None, float] = {}
         for _, data in log.objects(self.files.failures):
+            # An event is rounded, so one of the same instant must not count as later.
             given_up[index.position_of(data)] = _time(data) + EVENT_SECONDS
         counts: dict[tuple[str, str], tuple[int, int]] = {}
         done = self.done
         for _, data in log.objects(self.files.events):
             self.beat()
             request = data.get("request")
+            # An outage is the endpoint's fault: tries before it count against no request.
             if data.get("what") == "outage":
                 counts = {key: (0, billable) for key, (_, billable) in counts.items()}
             if data.get("what") != "retry" or type(request) is not str:
@@ -331,6 +334,7 @@ class RunStore:
         self._records += 1
         self._appended_users += 1
         self._unsynced_line()
+        # The record replaces the replies: nothing asks for them again, and memory stays bounded.
         self._saved.pop(position, None)
         return Record(str(line["user_id"]), line)
 
@@ -367,6 +371,7 @@ class RunStore:
         in_flight.sent += times * size
         logged_requests, logged_sent = in_flight.logged
         if in_flight.requests > logged_requests or in_flight.sent > logged_sent:
+            # Twice as many, so that a run of millions of requests writes a handful of such lines.
             self._log_in_flight(
                 role,
                 max(2 * in_flight.requests, logged_requests),
@@ -479,6 +484,8 @@ class RunStore:
             self.beat()
             position = self._current(data, index)
             if position is not None:
+                # The last record of a user counts: one that was played again follows the one it
+                # replaces.
                 offsets[position] = line.offset
         return offsets
 

@@ -160,6 +160,8 @@ def _apply(line: _Line, by_label: dict[str, Submission]) -> None:
     submission.completed = max(line.completed, submission.completed)
     if line.status:
         submission.ended = line.status
+        # Replies are in the run's own log by now, and places of thousands of requests would stay in
+        # memory.
         submission.places = ()
 
 
@@ -221,5 +223,7 @@ class BatchJournal:
             **details,
             "format": FORMAT,
         }
+        # Before the operation begins: what is not in the journal cannot be found at the provider
+        # again.
         self._log.append(line)
         self._log.sync()

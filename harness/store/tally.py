@@ -73,6 +73,7 @@ class RunTally:
             self.add_event(line)
             if line.get("what") == IN_FLIGHT:
                 in_flight[str(line.get("session"))] = line
+        # The last line of a session counts; one that says zero was written at its orderly end.
         for line in in_flight.values():
             self._lose(line)
 
@@ -103,6 +104,7 @@ def completion_of(line: JSON) -> Completion | None:
         return None
     if type(line.get("request")) is not str or type(line.get("nth")) is not int:
         return None
+    # A count beyond the bound would overflow the sums, and a negative one would lower the bill.
     for count in (
         saved.prompt_tokens,
         saved.completion_tokens,

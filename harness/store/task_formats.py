@@ -79,6 +79,8 @@ def _csv_lines(source: IO[bytes]) -> Iterator[bytes]:
                 raise ValueError(
                     f"line {rows.line_num}: expected {fields} fields, as in the first line"
                 )
+            # Blank lines stand for the line ends within quoted fields, so that errors name the
+            # right line.
             yield b"\n" * (rows.line_num - 1 - written)
             yield orjson.dumps(row) + b"\n"
             written = rows.line_num
@@ -91,4 +93,5 @@ def _parquet_lines(source: IO[bytes]) -> Iterator[bytes]:
         raise BadInput(f"tasks in Parquet need pyarrow: {to_install('pyarrow')}") from None
     for batch in parquet.ParquetFile(source).iter_batches():
         for row in batch.to_pylist():
+            # Columns may have types that JSON lacks, such as times.
             yield orjson.dumps(row, default=str) + b"\n"

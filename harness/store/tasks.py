@@ -39,6 +39,7 @@ Measured = Callable[[bytes, Where], tuple[str, int]]
 
 
 def key_hash(key: str) -> int:
+    # Sixty-four bits: among ten million users two share a hash with a chance of 3 in a million.
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little")
 
 
@@ -154,6 +155,7 @@ class TaskIndex:
         """Return the line of a task. Raise `MachineError` if the file is no longer the one that was
         indexed."""
         row = self.rows[position]
+        # `pread` keeps no position, so threads may read at once.
         line = os.pread(self._fd, int(row["size"]), int(row["offset"]))
         if line_digest(line) != self.digest(position):
             with suppress(OSError):  # it would be found to be outdated anyway
@@ -178,6 +180,7 @@ class TaskIndex:
         fewer. Of these, `part` (i, n) has every n-th in the seed's order from the i-th on, so that
         parts differ by one user at most."""
         users = max(1, round(ratio * self.users())) if limit is None else limit
+        # Ranks of hashes, and no random draw: another order of the lines selects the same users.
         order = np.argsort(_mixed(self._keys, seed), kind="stable")
         # A user's repeats have the same key, so they follow one another.
         drawn = order.reshape(-1, self.repeats)[:users]
@@ -211,6 +214,7 @@ def open_index(
         raise BadInput(f"{path} is not a file")
     if part != WHOLE:
         kind += f" slice {part[0]}/{part[1]}"
+    # Two subsets may be in files of one name, and a benchmark's next version may read other fields.
     place = blake2b(os.fsencode(str(path.resolve()) + kind), digest_size=6).hexdigest()
     cache = cache_folder / f"{path.name}.{place}.npz"
     times = {"mtime_ns": state.st_mtime_ns, "ctime_ns": state.st_ctime_ns}
@@ -289,8 +293,10 @@ def _load(cache: Path, path: Path, stamp: dict[str, object]) -> Indexed | None:
     made again."""
     try:
         with open_regular(cache) as file:
+            # Somebody else's cache could be an archive that unpacks to more than the memory.
             if os.fstat(file.fileno()).st_size > BLOCK + CACHE_MOST * path.stat().st_size:
                 return None
+            # Pickles execute code when they are loaded.
             held = np.load(file, allow_pickle=False)
             saved = orjson.loads(bytes(held["stamp"]))
             digest, users = saved.pop("sha256"), saved.pop("users")
