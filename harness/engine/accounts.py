@@ -34,6 +34,7 @@ def by_account(plans: Sequence[Plan]) -> list[list[Plan]]:
         others: list[list[Plan]] = []
         sharing: list[Plan] = []
         for members in groups:
+            # A plan with replicas can join groups that had no server in common before.
             if any(map(plan.shares_with, members)):
                 sharing += members
             else:
@@ -63,6 +64,7 @@ def sockets(plans: Sequence[Plan]) -> tuple[int, int]:
         concurrency = tuning_of(sharing).most
         # each server of an account may get all of its requests
         servers = frozenset().union(*(plan.hosts for plan in sharing))
+        # Idle connections of one server do not serve requests to another.
         connections += concurrency * len(servers)
         largest = max(largest, concurrency)
     return connections, largest
@@ -132,6 +134,7 @@ def runner_specs(plans: Sequence[tuple[Plan, list[Run]]]) -> list[RunnerSpec]:
     for sharing in by_account(with_roles([plan for plan, _ in plans])):
         tuning = tuning_of(sharing)
         slots = Slots(control_of(tuning, tuning.start), time.monotonic, rates_of(tuning))
+        # Plans are not hashable, and two equal ones are still two.
         accounts |= dict.fromkeys(map(id, sharing), _Account(slots, tuning))
     specs = []
     for plan, runs in plans:

@@ -54,6 +54,7 @@ class Answers:
                 f", the last of {user} with finish_reason {completion.finish_reason}: {beginning}"
             )
         number = self.unusable.total()
+        # Judged once, at the twentieth answer: a later look would stop runs that are merely bad.
         if self.read != FIRST or self._allow_invalid or number < MOST_UNUSABLE:
             return
         kinds = self.unusable.most_common()

@@ -38,10 +38,12 @@ class GroupCommit:
         while True:
             await self._wanted.wait()
             self._wanted = anyio.Event()
+            # Before the sync: whoever appends from here on waits for the next one.
             waiting, self._committed = self._committed, anyio.Event()
             await self._sync()
             waiting.set()
 
     async def _sync(self) -> None:
         for store in self._stores:
+            # In a thread: an fsync takes up to seconds, and replies go on arriving.
             await anyio.to_thread.run_sync(store.sync)

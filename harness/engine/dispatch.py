@@ -41,6 +41,8 @@ class Dispatch:
             if free:
                 self._start_one(free)
                 started += 1
+                # A thousand tasks that start in one turn of the loop would hold up replies that
+                # have come.
                 if started % STARTS_AT_ONCE == 0:
                     await anyio.lowlevel.checkpoint()
             elif left:
@@ -72,6 +74,8 @@ class Dispatch:
         for runner in self.runners:
             if runner.ending is None:
                 remaining += runner.schedule.remaining_steps
+        # A chain that could outlast all others decides the end of the command, whoever has the
+        # turn.
         chosen = max(free, key=lambda runner: runner.schedule.longest())
         if not chosen.schedule.is_urgent(slots, remaining - chosen.schedule.remaining_steps):
             # In proportion to the users left, so that the runs end together.

@@ -64,6 +64,7 @@ class Signals:
             signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        # Handlers run between two instructions of anything, so they only note the signal.
         self._received.append(signal.Signals(number))
         self._wake()
 
@@ -187,6 +188,8 @@ class LocalEngine:
                 for run in runner.runs:
                     run.scores.end()
             for runner in playing:
+                # A grace period is given once: a second signal, or one to runners that stop
+                # already, ends at once.
                 runner.stop(self._signalled, GRACE_SECONDS if is_first else 0.0)
 
     async def _tick(self) -> None:

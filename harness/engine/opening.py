@@ -76,6 +76,7 @@ def open_indexes(plans: Sequence[Plan], held: ExitStack) -> dict[str, dict[str, 
         rules = benchmark.name, tasks.version(benchmark)
         of_plan = by_plan[plan.name] = {}
         for subset, path in plan.tasks.items():
+            # Plans of several models read the same file, and a pass over a large one takes minutes.
             key = *rules, subset, path, plan.repeats, slice_of(selection)
             index = indexes.get(key)
             if index is None:
@@ -114,6 +115,7 @@ def _check_room(runs: Sequence[Run]) -> None:
         return
     steps = sum(int(run.index.steps[run.remaining].sum()) for run in runs)
     present = sum(run.store.files.results.stat().st_size for run in runs)
+    # An estimate errs, so half as much again; and the rewrite at the end holds the results twice.
     needed = steps * defaults.BYTES_PER_STEP * 3 // 2 + present
     folder = runs[0].store.files.folder
     free = shutil.disk_usage(folder).free
@@ -269,6 +271,7 @@ def _open_files(plan: Plan, run: Run, old: Manifest | None, emit: Emit) -> None:
     store, index = run.store, run.index
     selected = run.expected
     done = store.open_logs(index)
+    # Which users there are: those asked for now, and those whom an earlier session has paid for.
     run.expected = selected | done
     prices = resumed = None
     if old is not None:

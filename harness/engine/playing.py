@@ -40,6 +40,7 @@ def play(
     once. `run_async` awaits the play in a loop that runs already, with the signals of its thread;
     without, it has a loop of its own.
     """
+    # What exists now lives until the end: the collector need not look at it in every round.
     gc.freeze()
     try:
         with Signals() as signals, ExitStack() as held, ExitStack() as shown:
@@ -83,6 +84,8 @@ async def _play(
             session_of[runner].schedule = schedule
             if shown:
                 await runner.guarded(
+                    # In a thread: a report of many users takes seconds, and other runs go on
+                    # meanwhile.
                     partial(anyio.to_thread.run_sync, session_of[runner].finish, signalled)
                 )
 

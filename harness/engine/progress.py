@@ -44,6 +44,7 @@ class RecentRates:
         history.append((now, counts))
         while len(history) > 2:
             second, (steps, _, _) = history[1]
+            # A few steps say little of a rate, so the window grows where they are rare.
             if now - second <= RATE_SECONDS or counts[0] - steps <= RATE_STEPS:
                 break
             history.popleft()
@@ -70,6 +71,7 @@ class Warnings:
         _, times = self._kept.pop(text, (now, 0))
         self._kept[text] = now, times + 1
         if len(self._kept) > self._size:
+            # The oldest text goes: the dictionary is in the order of the last time that each came.
             del self._kept[next(iter(self._kept))]
 
     def recent(self, now: float) -> tuple[Warned, ...]:
@@ -249,6 +251,7 @@ class Progress:
         seconds = self._clock() - self._started
         slots = self._slots / max(1e-9, self._slots_since - self._started)
         work, bound = self._work, self._longest_chain
+        # Work of other runs was done on the same slots, so only all of it together has a bound.
         for other in others:
             work += other._work
             bound = max(bound, other._longest_chain)
@@ -389,6 +392,7 @@ class Progress:
     @property
     def _replies_per_step(self) -> float | None:
         """Replies that users took per step expected of them; None until enough have ended."""
+        # No user has ended in this session with fewer: a single odd user would decide the estimate.
         if self._ended_replies < REPLIES_TO_PROJECT:
             return None
         return self._ended_replies / self._ended_steps
@@ -423,6 +427,7 @@ class Progress:
         factor = self._growth(steps)
         if factor is None:
             return ()
+        # A float would bring digits that no price has.
         growth = Decimal(f"{factor - 1:.6f}")
         earlier = {cost.currency: cost.amount for cost in self._cost_before}
         return tuple(

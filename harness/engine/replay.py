@@ -83,6 +83,7 @@ class Conversation:
         body = self._sampling.encode(request)
         # Of the body before quirks: what is learned in mid-run makes no saved reply useless.
         key = digest(body, role)
+        # The same request can come twice in one play, and each has a reply of its own.
         nth = self._times.get(key, 0)
         self._times[key] = nth + 1
         completion = self._saved.get((key, nth))

@@ -159,6 +159,7 @@ class ModelRunner:
                     background.start_soon(self.guarded, task.serve)
                 await self._all_started.wait()
             background.cancel_scope.cancel()
+        # A machine that cannot save cannot sync, either.
         if not isinstance(self.ending, MachineError):
             await self.guarded(self._flush)
         self.over = True
@@ -184,6 +185,8 @@ class ModelRunner:
 
     def start_next(self, slots: int, other_steps: int) -> None:
         """Start a user; `slots` and `other_steps` as for `Schedule.next`."""
+        # The user is counted as soon as it is scheduled, so that the dispatcher starts no second
+        # one for the same place before the task has run.
         self.in_play += 1
         self._users.start_soon(self._user, self.schedule.next(slots, other_steps))
 
@@ -200,6 +203,7 @@ class ModelRunner:
         scope = self._users.cancel_scope
         scope.deadline = min(scope.deadline, anyio.current_time() + grace)
         for caller in self.callers.values():
+            # No new request is sent: those that wait for a slot get none.
             caller.limiter.close()
             caller.limiter.slots.wake()
         if is_first and not is_of_machine:
@@ -371,6 +375,7 @@ class ModelRunner:
         run = user.run
         self._completed += 1
         saved = run.store.save_record(record, run.index, user.position)
+        # The record first: figures must never show a user whom a crash would take back.
         await self.commit.saved()
         run.scores.add(saved)
         self.advance(run, user.steps - user.counted)

@@ -84,9 +84,12 @@ class RunningScores:
     def _advance(self) -> None:
         records = list(islice(self._saved, SAVED_AT_ONCE))
         self._has_saved = len(records) == SAVED_AT_ONCE
+        # Records of this session are few in one call, and all are taken, so that the figures keep
+        # up.
         while self._finished:
             records.append(self._finished.popleft())
         for start in range(0, len(records), SHARD_USERS):
+            # Scoring may take long, so a signal is looked for between two shards.
             if self._ended:
                 break
             self._add(records[start : start + SHARD_USERS])

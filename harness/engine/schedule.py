@@ -30,9 +30,11 @@ class Schedule:
         self._steps = steps.data
         order = np.random.default_rng(seed).permutation(len(steps))
         if repeats is not None:
+            # A stable sort keeps the random order within each repeat.
             order = order[np.argsort(repeats[order], kind="stable")]
         self._random = order.data
         self._longest = np.argsort(-steps, kind="stable").data
+        # Marks, and no removal from the two orders: a user stands in both, and each is passed once.
         self._started = bytearray(len(steps))
         self._next_random = self._next_longest = 0
         self._left = len(steps)

@@ -57,6 +57,7 @@ class PlanSession:
         if isinstance(ending, RunStopped) and not self.remaining:
             ending = None  # the grace period was enough for all users
         received = any(run.store.received for run in self.runs)
+        # A run of which nothing came, such as after a wrong key, leaves no folder to clean up.
         if ending and ending.exit_code not in BROKEN and not received and self._is_free:
             self.code = self._drop(ending)
             return
@@ -135,6 +136,7 @@ class PlanSession:
         control = self.runner.caller.limiter.slots.control
         if isinstance(control, FixedControl):
             return None
+        # The manifest has the limit of the whole run, of which each part takes its share.
         _, parts = part_of(self.plan.selection)
         return min(control.limit * parts, self.plan.tuning.ceiling)
 
@@ -143,6 +145,7 @@ class PlanSession:
         record is read, however many there are. `resume` finishes the run, and `report` makes a
         report of it as it is."""
         run.end(STOPPED)
+        # The old report would be read as that of the run as it is now.
         run.store.set_aside_report()
         run.save()
         self._emit(
