@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -171,7 +172,7 @@ def nothing_found(args: Selected) -> BadInput:
 
 
 def each(
-    items: Sequence[T], work: Callable[[T], R], name: Callable[[T], str]
+    items: Sequence[T], work: Callable[[T], R], name: Callable[[T], str] = attrgetter("label")
 ) -> tuple[list[R], int]:
     """Process one after the other; return the results, and the worst exit code of those that
     failed.

@@ -11,7 +11,7 @@ from harness.commands.report import write_new_page
 from harness.option import command_options, option
 from harness.options import options
 from harness.reporting import report as overview
-from harness.ui.console import console
+from harness.ui.console import PLAIN, console
 
 
 @command_options
@@ -43,9 +43,7 @@ def execute(args: Options) -> int:
         args.providers,
         partial(write_new_page, args),
     )
-    codes, failed = selection.each(
-        runs, lambda run: _show(rescoring.rescored_run(run, chosen)), lambda run: run.label
-    )
+    codes, failed = selection.each(runs, lambda run: _show(rescoring.rescored_run(run, chosen)))
     imported_codes, unread = selection.each(
         imported,
         lambda results: _show(imported_scores.scored_again(results, chosen)),
@@ -62,5 +60,5 @@ def _show(rescored: Rescored) -> int:
         f"{files.folder.name}, {files.subset}: scored again: {users}; report: {files.report('txt')}"
     )
     for line in (summary, *rescored.notes):
-        console().print(line, highlight=False, soft_wrap=True, markup=False)
+        console().print(line, **PLAIN)
     return 0 if rescored.complete else 1

@@ -12,7 +12,7 @@ from harness.errors import BadInput, in_brief
 from harness.option import command_options
 from harness.options import options
 from harness.store.run import RunStore, runs_in
-from harness.ui.console import console
+from harness.ui.console import PLAIN, console
 
 
 @command_options
@@ -24,10 +24,8 @@ class Options(options.ResultsFolder):
 
 
 def execute(args: Options) -> int:
-    _, code = selection.each(
-        list(dict.fromkeys(options.named_runs(args.runs))), lambda name: _remove(name, args), str
-    )
-    return code
+    names = [*dict.fromkeys(options.named_runs(args.runs))]
+    return selection.each(names, lambda name: _remove(name, args), str)[1]
 
 
 def _remove(name: str, args: Options) -> None:
@@ -50,8 +48,4 @@ def _remove(name: str, args: Options) -> None:
         for store in stores:
             store.set_aside_everything()
     subsets = ", ".join(files.subset for files in subsets_of_run)
-    console().print(
-        f"{name}: {subsets}: set aside as {folder}/*.before-{stamp_text}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    console().print(f"{name}: {subsets}: set aside as {folder}/*.before-{stamp_text}", **PLAIN)

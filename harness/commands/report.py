@@ -27,7 +27,7 @@ from harness.scoring.reports import Report
 from harness.store.files import RunFiles
 from harness.store.manifest import RUNNING, STOPPED, Manifest, load
 from harness.store.tasks import TaskIndex
-from harness.ui.console import console
+from harness.ui.console import PLAIN, console
 from harness.ui.streams import tell
 
 ALL_USERS = "all"
@@ -100,7 +100,10 @@ def _write(files: RunFiles, args: Options) -> None:
     """Write the page of a run, and with `--users all` that of all users."""
     report = read(files)
     manifest = load(files.manifest)
-    if manifest is None:
+    seed = defaults.SAMPLE_SEED
+    if manifest:
+        seed = manifest.selection["sample_seed"]
+    else:
         results = imported_of(files)
         if results and not results.is_current:
             raise BadInput(results.remedy)
@@ -110,7 +113,6 @@ def _write(files: RunFiles, args: Options) -> None:
     # `all` writes a second page: this one has the usual sample.
     users = args.users if isinstance(args.users, int) else pages.SAMPLE_USERS
     options = pages.PageOptions(users, args.with_posts, patient=True)
-    seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
     source = Reported(files, report, seed)
     with ExitStack() as stack:
         try:
@@ -146,11 +148,13 @@ def _opened(
 def _make_missing(args: Options) -> int:
     """Make the reports of selected runs that ended without one; return an exit code. A run that was
     stopped by a signal has none, nor has one that was killed."""
-    runs, _ = selection.find(args)
-    ended = [run for run in runs if run.manifest.state in (STOPPED, RUNNING)]
-    without = [run for run in ended if not run.files.report("json").exists()]
+    without_report = list[SavedRun]()
+    for run in selection.find(args)[0]:
+        has_ended = run.manifest.state in (STOPPED, RUNNING)
+        if has_ended and not run.files.report("json").exists():
+            without_report.append(run)
     make = partial(report_of, results=args.results_dir, tasks=args.tasks_dir)
-    return selection.each(without, make, lambda run: run.label)[1]
+    return selection.each(without_report, make)[1]
 
 
 def selected(args: Options) -> tuple[list[RunFiles], int]:
@@ -193,9 +197,4 @@ def label(files: RunFiles) -> str:
 
 def show(path: Path) -> None:
     """Print where a file is, and its size."""
-    console().print(
-        f"{path} ({path.stat().st_size / 1e6:.2f} MB)",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    console().print(f"{path} ({path.stat().st_size / 1e6:.2f} MB)", **PLAIN)

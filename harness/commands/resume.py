@@ -25,8 +25,9 @@ from harness.options import address, endpoint_file, models, options, prices, pro
 from harness.options.extension import hooks_of
 from harness.options.options import ResumeOptions
 from harness.options.plan import EndpointChoice, Plan, RunPolicy, sampling_again
+from harness.options.providers import Book, Provider
 from harness.store.manifest import COMPLETE
-from harness.ui.console import console
+from harness.ui.console import PLAIN, console
 
 Options = ResumeOptions
 
@@ -41,17 +42,18 @@ def execute(args: ResumeOptions) -> int:
     if not unfinished:
         screen.print("nothing to resume: every run is complete")
         return skipped
-    groups = [list(runs) for _, runs in groupby(sorted(unfinished, key=_together), key=_together)]
+    by_schedule = groupby(sorted(unfinished, key=_together), key=_together)
+    groups = [list(group) for _, group in by_schedule]
     _check_one_endpoint(groups, args)
     plans, failed = selection.each(
         groups, lambda group: _planned(group, args, screen), lambda group: group[0].name
     )
     for previous, plan in pairwise(plans):
-        if previous.name != plan.name:
-            continue
-        raise BadInput(
-            f"{plan.name} holds runs of two configurations: resume one subset of it with --subset"
-        )
+        if previous.name == plan.name:
+            raise BadInput(
+                f"{plan.name} holds runs of two configurations: resume one subset of it with"
+                " --subset"
+            )
     code = 0
     if plans:
         hooks = hooks_of(args, [run.manifest for run in unfinished])
@@ -101,14 +103,13 @@ def _together(run: SavedRun) -> bytes:
 def _planned(group: list[SavedRun], args: ResumeOptions, screen: Console) -> Plan:
     """Return the plan of runs that share a schedule, and print what it changes."""
     first = group[0]
-    changed = [*first.changed, *first.changed_benchmark]
-    changed = [name for name in changed if name not in args.allow]
+    all_changed = (*first.changed, *first.changed_benchmark)
+    changed = [name for name in all_changed if name not in args.allow]
     if changed:
         screen.print(
             f"{first.name}: {', '.join(changed)} was changed or deleted since the run began:"
             f" resuming with the run's own copy (--allow {changed[0]} uses the current file)",
-            highlight=False,
-            soft_wrap=True,
+            **PLAIN,
         )
     if first.manifest.provenance.get("ca_file") and not args.ca_file:
         screen.print(
@@ -116,49 +117,58 @@ def _planned(group: list[SavedRun], args: ResumeOptions, screen: Console) -> Pla
             " --ca-file"
         )
     plan = _plan(group, args)
-    screen.print(
-        f"{plan.name}: {plan.sampling.model} on {plan.endpoint}", highlight=False, soft_wrap=True
-    )
+    screen.print(f"{plan.name}: {plan.sampling.model} on {plan.endpoint}", **PLAIN)
     return plan
 
 
 def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
     first = group[0]
-    manifest = group[0].manifest
-    provenance: JSON = {**manifest.provenance}
-    endpoint = None
-    if args.api_url or args.provider or provenance["endpoint"] != defaults.EMBEDDED:
-        command = shlex.join(resume_words(args.results_dir, [first.name]))
-        run = address.EarlierRun(
-            first.name, provenance, _provider(first.name, provenance, args), command
-        )
-        endpoint = address.for_resume(args, run, os.environ)
-        for server_address in endpoint.addresses:
-            usable(server_address)
-    price, book = None, providers.read(args.providers, os.environ)
+    manifest = first.manifest
+    allowed = frozenset(args.allow)
+    book = providers.read(args.providers, os.environ)
+    endpoint = _endpoint(first, args, book)
+    price = None
     if endpoint:
         price = args.price or prices.price_of(endpoint, manifest.identity["model"], book)
         price = price or manifest.price_at(endpoint.shown)
-    is_known = all(run.is_known for run in group)  # else a manifest may name any file
+    named_files: JSON = {}
+    # The manifest of a run from elsewhere may name any file of this machine.
+    if all(run.is_known for run in group):
+        named_files = {**manifest.provenance}
+    terms = RunPolicy(
+        allowed,
+        source=named_files.get("source"),
+        sources=named_files.get("sources", {}),
+        allow_invalid=args.allow_invalid,
+        pages=args.html,
+        earlier=manifest,
+    )
     plan = Plan(
         name=first.name,
-        benchmark=first.benchmark(args.tasks_dir, allowed=frozenset(args.allow)),
+        benchmark=first.benchmark(args.tasks_dir, allowed=allowed),
         sampling=sampling_again(manifest),
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
         endpoint_choice=EndpointChoice.of(args, endpoint, price),
         tuning=options.tuning(args, _lower({**manifest.tuning}, endpoint)),
         selection=manifest.selection,
-        terms=RunPolicy(
-            frozenset(args.allow),
-            source=provenance.get("source") if is_known else None,
-            sources=provenance.get("sources", {}) if is_known else {},
-            allow_invalid=args.allow_invalid,
-            pages=args.html,
-            earlier=manifest,
-        ),
+        terms=terms,
     )
     return roles.with_earlier_roles(plan, args, book, manifest)
+
+
+def _endpoint(run: SavedRun, args: ResumeOptions, book: Book) -> address.ResolvedEndpoint | None:
+    """Return where a run goes on, None for a baseline. Raise `BadInput`."""
+    provenance = run.manifest.provenance
+    if not (args.api_url or args.provider) and provenance["endpoint"] == defaults.EMBEDDED:
+        return None
+    provider = _provider(run, args, book)
+    command = shlex.join(resume_words(args.results_dir, [run.name]))
+    earlier = address.EarlierRun(run.name, provenance, provider, command)
+    endpoint = address.for_resume(args, earlier, os.environ)
+    for server_address in endpoint.addresses:
+        usable(server_address)
+    return endpoint
 
 
 def _lower(tuning: JSON, endpoint: address.ResolvedEndpoint | None) -> JSON:
@@ -170,31 +180,28 @@ def _lower(tuning: JSON, endpoint: address.ResolvedEndpoint | None) -> JSON:
     lowered = dict(tuning)
     for name in ("rpm", "tpm", "concurrency"):
         limit = limits.get(name)
-        earlier = lowered.get(name)
-        if limit is None:
-            continue
-        if earlier is not None:
-            lowered[name] = min(limit, earlier)
-        elif name != "concurrency":  # `auto` finds its own limit
-            lowered[name] = limit
+        earlier = tuning.get(name)
+        # `auto`, which has no earlier number, finds its own limit.
+        if limit is not None and (earlier is not None or name != "concurrency"):
+            lowered[name] = min(limit, earlier or limit)
     return lowered
 
 
-def _provider(run: str, provenance: JSON, args: ResumeOptions) -> providers.Provider | None:
+def _provider(run: SavedRun, args: ResumeOptions, book: Book) -> Provider | None:
     """Return the provider of a run, from the current providers file.
 
     A file named only in the run's folder is not read: a folder from another user could redirect
     keys.
     """
+    provenance = run.manifest.provenance
     name = args.provider or provenance.get("provider")
     if name is None:
         return None
-    book = providers.read(args.providers, os.environ)
     if name not in book.providers:
         file = provenance.get("providers_file")
         earlier = f" (it was {file})" if file else ""
         raise BadInput(
-            f"{run} ran on the provider {name}, which is not in {book.files[-1]}: name its file"
-            f" with --providers{earlier}"
+            f"{run.name} ran on the provider {name}, which is not in {book.files[-1]}: name its"
+            f" file with --providers{earlier}"
         )
     return book.providers[name]

@@ -37,19 +37,20 @@ COLUMN_NAMES = {"untold": "requests_without_usage"}
 """By the names that counts have elsewhere."""
 TOKENS = ("prompt_tokens", "completion_tokens")
 COLUMNS = (
-    *(
-        "name",
-        "subset",
-        "model",
-        "state",
-        "users",
-        "repeats",
-        "done",
-        "percent",
-        "failed",
-        "requests",
-    ),
-    *(*TOKENS, "cost", "waves", "updated"),
+    "name",
+    "subset",
+    "model",
+    "state",
+    "users",
+    "repeats",
+    "done",
+    "percent",
+    "failed",
+    "requests",
+    *TOKENS,
+    "cost",
+    "waves",
+    "updated",
 )
 LEAST_FIRST = (
     "completion_tokens",
@@ -77,9 +78,10 @@ def execute(args: Options) -> int:
     imported, unnamed = selection.find_imported(args)
     if not args.runs:
         found_runs = selection.without_merged(found_runs)
-    rows, failed = selection.each(found_runs, _row, lambda run: run.label)
+    rows, failed = selection.each(found_runs, _row)
     rows += [results.row(_named({}, None)) for results in imported]
-    rows = [{**row, "percent": _percent(row)} for row in rows]
+    for row in rows:
+        row["percent"] = _percent(row)
     if args.json:
         show_json(rows)
     elif rows:
@@ -91,22 +93,27 @@ def execute(args: Options) -> int:
 
 def _percent(row: JSON) -> int | None:
     """Return how much is done in percent, of users or of users times their repeats."""
-    if not row["users"]:
+    expected = row["users"]
+    done = row["done"]
+    if not expected:
         return None
     if "repeats" in row:
-        return int(100 * row["repeats_done"] // (row["users"] * row["repeats"]))
-    return int(100 * row["done"] // row["users"])
+        expected *= row["repeats"]
+        done = row["repeats_done"]
+    return int(100 * done // expected)
 
 
 def _fitting(rows: list[JSON], width: int) -> Table:
     """Return a table without columns for which there is no room; a note names them."""
     table = _table(rows)
     columns = table.columns
-    for number in range(1, 1 + len(LEAST_FIRST)):
+    left_out = list[str]()
+    for name in LEAST_FIRST:
         lines = text.rendered([table], terminal.NO_LIMIT).splitlines()
         if max(map(cell_len, lines)) <= width:
             break
-        table = _table(rows, LEAST_FIRST[:number])
+        left_out.append(name)
+        table = _table(rows, left_out)
     missing = [name for name in columns if name not in table.columns]
     if not missing:
         return structs.replace(table, notes=())
@@ -116,9 +123,11 @@ def _fitting(rows: list[JSON], width: int) -> Table:
 
 def _table(rows: list[JSON], left_out: Sequence[str] = ()) -> Table:
     """Return a row for each run on each subset, with the columns that some row has."""
-    names = [name for name in COLUMNS if name not in left_out]
-    heads = tuple([name.removesuffix("_tokens") for name in names])
-    cells = [tuple([_cell(row, name) for name in names]) for row in rows]
+    columns = list[tuple[str, ...]]()
+    for name in COLUMNS:
+        if name not in left_out:
+            columns.append((name.removesuffix("_tokens"), *[_cell(row, name) for row in rows]))
+    heads, *cells = zip(*columns, strict=True)
     return without_empty_columns(Table(heads, tuple(cells)))
 
 
@@ -150,6 +159,7 @@ def _row(run: SavedRun) -> JSON:
     for _, data in objects(run.files.results):
         if "user_id" in data:
             plays.add((str(data["user_id"]), str(data.get("repeat"))))
+    # A user whose task changed has several records: plays are counted, not lines.
     repeats_done = Counter([user for user, _ in plays])
     row = {
         "name": run.name,
@@ -186,10 +196,8 @@ def _usage(run: SavedRun) -> JSON:
         return _named(report.usage, report.cost or None)
     bill = tally_of(run.files).bill.copy(pending(run.files))
     usage = bill.total
-    counts = {
-        "untold": usage.requests_without_usage,
-        **{name: getattr(usage, name) for name in USAGE[:3]},
-    }
+    counts = {name: getattr(usage, name) for name in USAGE[:3]}
+    counts["untold"] = usage.requests_without_usage
     return _named(counts, counted_cost(manifest, bill))
 
 

@@ -64,21 +64,25 @@ def execute(args: Options) -> int:
     unfound = replace(args, runs=[name for name in args.runs if name not in names_found])
     if not code and (unfound.runs or not runs):
         raise selection.nothing_found(unfound)
-    out = Path(args.out) if args.out else None
-    out_format = FORMATS.get(out.suffix.lower()) if out else None
+    return max(code, _export(runs, args))
+
+
+def _export(runs: Sequence[SavedRun], args: Options) -> int:
+    """Send runs to a tracker, or write their files; return an exit code."""
+    out = None
+    out_format = None
+    if args.out:
+        out = Path(args.out)
+        out_format = FORMATS.get(out.suffix.lower())
     form = args.format or out_format or "csv"
     _check_options(args, form, out_format)
     if form in TRACKERS:
         trackers.check(form)
-        sent = selection.each(runs, lambda run: trackers.send(run, form), lambda run: run.label)
-        return max(code, sent[1])
+        return selection.each(runs, lambda run: trackers.send(run, form))[1]
     formats.check(form)
     if out and out_format:
-        return max(code, _write_together(runs, out, form, args))
-    written = selection.each(
-        runs, lambda run: _write_run(run, out, form, args), lambda run: run.label
-    )
-    return max(code, written[1])
+        return _write_together(runs, out, form, args)
+    return selection.each(runs, lambda run: _write_run(run, out, form, args))[1]
 
 
 def _check_options(args: Options, form: str, out_format: str | None) -> None:
@@ -111,7 +115,7 @@ def _write_together(runs: Sequence[SavedRun], path: Path, form: str, args: Optio
             f"--out {path} is for one log, and these are {len(runs)}: name one run with its"
             " --subset"
         )
-    return selection.each(runs, lambda run: _log(run, path, form, args), lambda run: run.label)[1]
+    return selection.each(runs, lambda run: _log(run, path, form, args))[1]
 
 
 def _write_run(run: SavedRun, out: Path | None, form: str, args: Options) -> None:

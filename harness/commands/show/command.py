@@ -58,7 +58,7 @@ def execute(args: Options) -> int:
     runs, skipped = selection.find(args)
     if not runs and not skipped:
         raise selection.nothing_found(args)
-    printed, code = selection.each(runs, lambda run: _print(run, args), lambda run: run.label)
+    printed, code = selection.each(runs, lambda run: _print(run, args))
     if args.user and printed and not any(printed):
         raise BadInput(
             f"{args.run} has no user {in_brief(args.user)}: `harness show {args.run}` lists the"

@@ -49,12 +49,8 @@ def _proofs(args: Options) -> tuple[list[JSON], int]:
     imported, unnamed = selection.find_imported(args)
     if not runs and not imported:
         raise selection.nothing_found(args)
-    run_proofs, failed = selection.each(
-        runs, lambda run: _prove_free(run, args), lambda run: run.label
-    )
-    imported_proofs, unread = selection.each(
-        imported, proving.imported, lambda results: results.label
-    )
+    run_proofs, failed = selection.each(runs, lambda run: _prove_free(run, args))
+    imported_proofs, unread = selection.each(imported, proving.imported)
     proofs = [proof for proof in (*run_proofs, *imported_proofs) if proof]
     # Where every run was in use, nothing was checked: that is no success.
     unchecked = InUse.exit_code if run_proofs and not proofs else 0
