@@ -236,8 +236,10 @@ def declaration(subject: Subject) -> Iterator[str]:
         yield undeclared
     waived = subject.benchmark.about.waived
     waivable = CHECKS.keys() - REQUIRED_CHECKS
-    for name in [name for name in waived if name not in waivable][:1]:
-        yield (f"waived: {name} is no check that can be waived: these are {', '.join(waivable)}")
+    for name in waived:
+        if name not in waivable:
+            yield f"waived: {name} is no check that can be waived: these are {', '.join(waivable)}"
+            break
     for name, reason in waived.items():
         if type(reason) is not str or not reason.strip():
             yield f"waived: {name}: expected the reason"
@@ -259,18 +261,18 @@ def settings_again(subject: Subject) -> Iterator[str]:
     for name, kind in own_settings.kinds(cls.Settings).items():
         for value in _other_values(getattr(settings, name), kind):
             try:
-                other = cls(
+                changed = cls(
                     replace(settings, **{name: value}),
                     asking=benchmark.asking,
                     folder=benchmark.folder,
                 )
             except (BadInput, ValueError):  # values that the benchmark itself refuses
                 continue
-            identity = orjson.loads(orjson.dumps(other.configuration.identity))
+            identity = orjson.loads(orjson.dumps(changed.configuration.identity))
             if identity == benchmark.configuration.identity:
                 yield f"{name}: {value!r} leaves the identity of a run as it was"
-            files = own_settings.files(other.settings)
-            if own_settings.of_run(cls, identity, files) != other.settings:
+            files = own_settings.files(changed.settings)
+            if own_settings.of_run(cls, identity, files) != changed.settings:
                 yield f"{name}: {value!r} is not read back from the identity of a run"
 
 
@@ -358,15 +360,16 @@ def unreachable_truth(subject: Subject) -> Iterator[str]:
             yield "the truth of one line, parsed twice, is not equal: give its class an __eq__"
             return
         expected = subject.requests(text, number)
-        for path, copies in line_changes.others(line, pools):
-            other = _other_truth(subject, task, number, copies)
-            if other is None:
+        for path, copies in line_changes.other_values(line, pools):
+            other_line = _other_truth(subject, task, number, copies)
+            if other_line is None:
                 continue
-            requests = subject.requests(other, number)
-            for model in [model for model in expected if requests[model] != expected[model]][:1]:
+            requests = subject.requests(other_line, number)
+            models = [model for model in expected if requests[model] != expected[model]]
+            if models:
                 yield (
                     f"line {number}: {line_changes.path_text(path)} changes the truth and, with"
-                    f" {model}, a request"
+                    f" {models[0]}, a request"
                 )
 
 
@@ -374,10 +377,10 @@ def _other_truth(subject: Subject, task: Task, number: int, copies: Sequence[JSO
     """Return the first of the copies of a line that has another truth of the same user."""
     for line in map(orjson.dumps, copies):
         try:
-            other = subject.parse(line, number)
+            other_task = subject.parse(line, number)
         except BadInput:
             continue
-        if other.truth != task.truth and other.key == task.key:
+        if other_task.truth != task.truth and other_task.key == task.key:
             return line
     return None
 
@@ -385,9 +388,11 @@ def _other_truth(subject: Subject, task: Task, number: int, copies: Sequence[JSO
 def values(subject: Subject) -> Iterator[str]:
     """Every metric is defined for a user. (Playing raises where a value is missing or out of
     bounds.)"""
-    data = [record.data for record in subject.records]
-    for metric in subject.benchmark.metrics if subject.benchmark.scoring.is_measured else ():
-        if data and all(record_data["metrics"][metric.name] is None for record_data in data):
+    records = subject.records
+    if not records or not subject.benchmark.scoring.is_measured:
+        return
+    for metric in subject.benchmark.metrics:
+        if all(record.data["metrics"][metric.name] is None for record in records):
             yield f"{metric.name} is None for every user"
 
 
@@ -441,28 +446,36 @@ def additive_statistics(subject: Subject) -> Iterator[str]:
         return compared.contributions(compared.raw(records), range(len(records)))[0]
 
     rows = rows_of(records)
-    if not _close(rows, np.vstack([rows_of([record]) for record in records])).all():
+    rows_alone = np.vstack([rows_of([record]) for record in records])
+    if not _close(rows, rows_alone).all():
         yield "statistics: the row of a user depends on the other users that it is computed with"
-    totals = np.vstack([rows.sum(axis=0), rows[::-1].sum(axis=0), 2 * rows.sum(axis=0)])
+    total = rows.sum(axis=0)
+    yield from _wrong_figures(benchmark, np.vstack([total, rows[::-1].sum(axis=0), 2 * total]))
+    compared.uses(rows.shape[1])
+    yield from _unlike_in_shards(Scorer(benchmark, subject.subset), records)
+
+
+def _wrong_figures(benchmark: Benchmark, totals: Any) -> Iterator[str]:
+    """Yield what is wrong with the figures of totals, a row for each: they depend on one another,
+    or are declared as means and are none."""
     figures = figures_of(benchmark, totals)
-    alone = np.vstack([figures_of(benchmark, total[None]) for total in totals])
-    if not _close(figures, alone).all():
+    figures_alone = np.vstack([figures_of(benchmark, total[None]) for total in totals])
+    if not _close(figures, figures_alone).all():
         yield "figures: a row of the result depends on the other rows of totals"
     if benchmark.scoring.is_mean:
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # a mean of nothing
             means = Means().figures(totals)[:, : figures.shape[1]]
         if not _close(figures, means).all():
             yield "figures: other than means: for these extend `Scoring`"
-    compared.uses(rows.shape[1])
-    yield from _unlike_in_shards(Scorer(benchmark, subject.subset), records)
 
 
 def _unlike_in_shards(scorer: Scorer, records: Sequence[Record]) -> Iterator[str]:
     """Yield a figure that is another one when the records are scored in shards, for each way."""
     expected = scorer.running(scorer.score(records))
     for size, order in ((1, records), (2, records), (7, records), (3, records[::-1])):
-        starts = range(0, len(order), size)
-        shards = [scorer.score(order[start : start + size]) for start in starts]
+        shards = list[Any]()
+        for start in range(0, len(order), size):
+            shards.append(scorer.score(order[start : start + size]))
         scores = {
             "merged": reduce(scorer.merge, shards),
             "condensed": reduce(scorer.merge, map(scorer.condense, shards)),
@@ -486,17 +499,12 @@ def reports(subject: Subject) -> Iterator[str]:
     benchmark = subject.benchmark
     notes = tuple(filter(None, dict.fromkeys(remark(benchmark, task) for task in subject.tasks)))
     scorer = Scorer(benchmark, subject.subset)
+    source = benchmark.configuration.source
     for records in ([], subject.records[:1], subject.records):
         for missing in (0, 1):
-            facts = RunFacts(
-                subject.subset,
-                "model",
-                "check",
-                benchmark.configuration.source,
-                len(records) + missing,
-                missing,
-            )
-            saved, _ = scorer.report(scorer.score(records), replace(facts, notes=notes))
+            users = len(records) + missing
+            facts = RunFacts(subject.subset, "model", "check", source, users, missing, notes)
+            saved, _ = scorer.report(scorer.score(records), facts)
             report = report_files.read(typed.encoded(saved))
             page(report)
     cards = ReportCards.of(report, benchmark, posts=False)

@@ -22,7 +22,7 @@ from harness.engine.files import index_file
 from harness.errors import BadInput
 from harness.option import option
 from harness.options import options
-from harness.ui.console import console
+from harness.ui.console import PLAIN, console
 
 CHECKED_USERS = 20
 """Of each subset; the first ones."""
@@ -48,14 +48,15 @@ def execute(args: Options) -> int:
 def _checked(args: Options) -> int:
     cls = registry.find(args.benchmark)
     folder = args.tasks_dir
-    models = models_of(cls, _replies(args.replies) if args.replies else [])
+    replies = _replies(args.replies) if args.replies else []
+    models = models_of(cls, replies)
     missing = {subset: _missing_file(cls, subset, folder) for subset in cls.subsets}
     if all(missing.values()):
+        first = next(iter(missing.values()))
         raise BadInput(
-            f"no tasks: missing {next(iter(missing.values()))}; {how_to_get(cls)}, or name their"
-            " folder with --tasks-dir"
+            f"no tasks: missing {first}; {how_to_get(cls)}, or name their folder with --tasks-dir"
         )
-    say = partial(console().print, highlight=False, soft_wrap=True, markup=False)
+    say = partial(console().print, **PLAIN)
     code = 0
     seen = dict[str, str]()
     notes = defaultdict[str, list[str]](list)
@@ -105,8 +106,10 @@ def _replies(path: Path) -> list[str]:
         try:
             reply = orjson.loads(line)
         except ValueError as error:
-            expected = "expected a reply in JSON, or any other reply as a JSON string"
-            raise BadInput(f"{path}, line {number}: {expected} ({error})") from None
+            raise BadInput(
+                f"{path}, line {number}: expected a reply in JSON, or any other reply as a JSON"
+                f" string ({error})"
+            ) from None
         replies.append(reply if isinstance(reply, str) else line.decode())
     if not replies:
         raise BadInput(f"{path}: expected one reply or more, each in a line")

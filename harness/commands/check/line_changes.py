@@ -73,14 +73,14 @@ def pools(lines: Sequence[JSON]) -> Mapping[Path, list[Any]]:
     return values_by_kind
 
 
-def others(line: JSON, pools: Mapping[Path, list[Any]]) -> Iterator[tuple[Path, list[JSON]]]:
+def other_values(line: JSON, pools: Mapping[Path, list[Any]]) -> Iterator[tuple[Path, list[JSON]]]:
     """Yield the path of each text or number, with copies of the line that have another fitting
     value there."""
     for path in paths(line):
         value = at(line, path)
         if isinstance(value, list | dict):
             continue
-        other_values = [other for other in pools.get(kinds(path), ()) if other != value]
+        substitutes = [entry for entry in pools.get(kinds(path), ()) if entry != value]
         if isinstance(value, int | float) and not isinstance(value, bool):
-            other_values += [value + 1, value - 1]
-        yield path, [replaced(line, path, other) for other in other_values]
+            substitutes += [value + 1, value - 1]
+        yield path, [replaced(line, path, substitute) for substitute in substitutes]

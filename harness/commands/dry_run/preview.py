@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 import orjson
@@ -105,30 +104,36 @@ def preview(plan: Plan, subset: str, index: TaskIndex) -> Preview:
     """Return what a subset of a plan would send, from its first user to its last."""
     selected = index.selected(plan.selection)
     positions = np.flatnonzero(selected)
-    steps = int(index.steps[positions].sum())
-    sample = positions[_spread(index.steps[positions], SAMPLED_USERS)]
+    steps_of_users = index.steps[positions]
+    steps = int(steps_of_users.sum())
+    sample = positions[_spread(steps_of_users, SAMPLED_USERS)]
+    steps_of_sample = index.steps[sample]
     with asyncio.Runner() as loop:
         rehearsals = [_rehearsed(plan, subset, index, int(sampled), loop) for sampled in sample]
-    is_complete = all(rehearsal.is_complete for rehearsal in rehearsals)
-    bodies = [*chain.from_iterable(rehearsal.bodies for rehearsal in rehearsals)]
-    bytes_sent = sum(map(len, bodies))
-    bytes_replied = sum(rehearsal.replied for rehearsal in rehearsals)
+    is_complete = True
+    bodies = list[bytes]()
+    bytes_replied = 0
+    for rehearsal in rehearsals:
+        is_complete = is_complete and rehearsal.is_complete
+        bodies += rehearsal.bodies
+        bytes_replied += rehearsal.replied
     # At least one request a step, where no baseline answers.
     requests = steps
     if is_complete:
-        requests = round(steps * len(bodies) / int(index.steps[sample].sum()))
+        requests = round(steps * len(bodies) / int(steps_of_sample.sum()))
     first = list[tuple[str, int, bytes]]()
-    for number in _spread(index.steps[sample], SHOWN_USERS):
+    for number in _spread(steps_of_sample, SHOWN_USERS):
         rehearsal = rehearsals[number]
         if rehearsal.bodies:
             first.append((rehearsal.key, rehearsal.steps, rehearsal.bodies[0]))
+    bodies_sampled = max(1, len(bodies))
     return Preview(
         users=index.users(selected),
         steps=steps,
-        longest=int(index.steps[positions].max(initial=0)),
+        longest=int(steps_of_users.max(initial=0)),
         requests=requests,
-        size=round(requests * bytes_sent / max(1, len(bodies))),
-        replied=round(requests * bytes_replied / max(1, len(bodies))),
+        size=round(requests * sum(map(len, bodies)) / bodies_sampled),
+        replied=round(requests * bytes_replied / bodies_sampled),
         is_complete=is_complete,
         first=tuple(first),
     )

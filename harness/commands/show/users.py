@@ -106,15 +106,12 @@ def _record(
     played: Plays | None,
 ) -> Iterator[Block]:
     """Yield the blocks of a record; without `played` its prompts are not known."""
-    transcript = None
-    if played:
-        transcript = played.exchanges_of(data)
-    requests = list(conversation(transcript.exchanges if transcript else ()))
+    transcript = played and played.exchanges_of(data)
+    requests = list(conversation(transcript.exchanges)) if transcript else []
+    # Without its conversation a user has at least what the model replied.
     replies = [] if requests else _replies(run, cards, data)
     card = cards.card(data, task, replies)
-    user = ""
-    if cards.report:
-        user = cards.report.user
+    user = cards.report.user if cards.report else ""
     yield from cards.heading(card, f"{run.label}: {user} ")
     if cards.left_out:
         yield Paragraph(

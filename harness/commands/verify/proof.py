@@ -60,14 +60,10 @@ class Replayer:
             measured = recorded(self.benchmark, task, played)
         except (ReplayMiss, AgentFailed):
             return "was made of a missing response"
-        roles = {"roles": data["roles"]} if "roles" in data else {}
-        measured = {
-            "task": data["task"],
-            "format": data["format"],
-            **roles,
-            **numbered(repeat),
-            **measured,
-        }
+        header = {"task": data["task"], "format": data["format"]}
+        if "roles" in data:
+            header["roles"] = data["roles"]
+        measured = {**header, **numbered(repeat), **measured}
         expected = as_saved(self.benchmark, data, measured)
         names = [name for name in expected | data if data.get(name, ...) != expected.get(name, ...)]
         if names:
@@ -156,7 +152,11 @@ class Check:
             self._failed[position] = True
 
     def _results(self) -> Iterator[str]:
-        """Yield torn, duplicate, foreign and misplaced lines; note where each user's record is."""
+        """Yield torn, duplicate, foreign and misplaced lines; note where each user's record is.
+
+        Only a complete run has its records in the order of the tasks, and none of an earlier
+        content of its tasks.
+        """
         checksum = hashlib.sha256()
         without_task = 0
         last_position = -1

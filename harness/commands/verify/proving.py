@@ -33,20 +33,21 @@ def prove(run: SavedRun, results: Path, folder: Path | None, without_tasks: bool
 
     `folder` is that of the tasks, None for the run's own; `without_tasks` checks the lines alone.
     """
-    try:
-        tasks = None if without_tasks else run.tasks(folder)
-    except BadInput as error:
-        raise BadInput(f"{error}, or check its lines alone with --without-tasks") from None
+    tasks = None
+    if not without_tasks:
+        try:
+            tasks = run.tasks(folder)
+        except BadInput as error:
+            raise BadInput(f"{error}, or check its lines alone with --without-tasks") from None
     with _locked(run) as beat:
         manifest = load(run.files.manifest)  # read again under the lock
         if manifest is None:
             raise BadInput(f"{run.files.manifest} no longer exists")
         current = replace(run, manifest=manifest)
-        outcome = (
-            _check_run(current, tasks, folder, results, beat)
-            if tasks
-            else checksums.without_tasks(current, beat)
-        )
+        if tasks:
+            outcome = _check_run(current, tasks, folder, results, beat)
+        else:
+            outcome = checksums.without_tasks(current, beat)
     return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **outcome}
 
 
@@ -89,18 +90,18 @@ def _check_run(run: SavedRun, tasks: Path, folder: Path | None, results: Path, b
         "users": index.users(check.expected),
         "records": index.users(check.done),
         "findings": findings,
-        "notes": [*filter(None, [not_played]), *check.notes],
+        "notes": [not_played, *check.notes] if not_played else check.notes,
     }
 
 
 def _benchmark_of(run: SavedRun, folder: Path | None) -> tuple[Benchmark, str | None]:
     """Return the benchmark of a run, and why its records cannot be replayed from the saved
     responses, if so."""
-    copies = checksums.kept_copies(run)
+    in_place = {name: run.files.folder / name for name in run.manifest.identity["files"]}
     why = None
     if run.has_code and not run.trust:
         why = "playing them again would run the run's own code (--trust)"
-    elif any(path != run.files.folder / name for name, path in copies.items()):
+    elif checksums.kept_copies(run) != in_place:
         why = "its prompt is not in the folder"
     benchmark = run.as_it_was(folder, play=why is None)
     if why is None:
@@ -162,8 +163,8 @@ def _index(
 ) -> TaskIndex:
     """Return the index of the tasks, kept under the results folder if that can be written."""
     with TemporaryDirectory() as elsewhere:
+        folder = Path(elsewhere)
         # An index next to the results makes the next check faster.
-        is_writable = all(map(_is_writable, (results.resolve(), *results.glob(".index"))))
-        return index_file(
-            benchmark, subset, tasks, results if is_writable else Path(elsewhere), selection
-        )
+        if all(map(_is_writable, (results.resolve(), *results.glob(".index")))):
+            folder = results
+        return index_file(benchmark, subset, tasks, folder, selection)
