@@ -23,6 +23,7 @@ from harness.client import replies
 from harness.client.body import Body, whole_body
 from harness.client.error_phrases import error_text, one_line, searchable
 from harness.client.http import LARGEST_REPLY, Client, check_size
+from harness.client.objects import object_of, objects_of
 from harness.client.transport import Received
 from harness.errors import HarnessError, MachineError, Rejected, TransportFault
 from harness.model import JSON
@@ -113,13 +114,10 @@ class BatchApi:
 
     def why(self, batch: ProviderBatch) -> str:
         """Return the provider's words for a batch that failed."""
-        details = batch.errors.get("data") if isinstance(batch.errors, dict) else None
-        phrases = [
-            error_text({"error": error}) for error in details or () if isinstance(error, dict)
-        ]
-        return self._client.hide(
-            "; ".join(dict.fromkeys(filter(None, phrases))) or replies.NO_EXPLANATION
-        )
+        errors = objects_of(object_of(batch.errors).get("data"))
+        phrases = dict.fromkeys(error_text({"error": error}) for error in errors)
+        phrases.pop("", None)
+        return self._client.hide("; ".join(phrases) or replies.NO_EXPLANATION)
 
     def is_too_much(self, reason: str) -> bool:
         """Return whether an account may not have as much enqueued, by the provider's words for a
@@ -129,26 +127,29 @@ class BatchApi:
     def judged(self, line: JSON, body: bytes) -> Received:
         """Return what a line of the results settles; `body` is its request. Raise as
         `Transport.send`."""
-        response, error = line.get("response"), line.get("error")
-        if isinstance(response, dict) and isinstance(response.get("body"), dict):
+        response = object_of(line.get("response"))
+        if isinstance(response.get("body"), dict):
             return self._settled(response, body)
-        code = error.get("code") if isinstance(error, dict) else None
-        kind = code if isinstance(code, str) and code.isidentifier() else "batch_error"
+        error = line.get("error")
+        kind = object_of(error).get("code")
+        if not isinstance(kind, str) or not kind.isidentifier():
+            kind = "batch_error"
         reason = self._client.hide(error_text({"error": error}) or replies.NO_EXPLANATION)
         raise TransportFault(self._client.hide(kind), reason, unreachable=kind in UNANSWERED)
 
     def _settled(self, response: JSON, body: bytes) -> Received:
         """Return what a reply settles, with its status and its own `body`, to the request
         `body`."""
-        status, client = response.get("status_code"), self._client
+        client = self._client
+        status = response.get("status_code")
+        reply = response["body"]
         try:
             if type(status) is not int or 200 <= status < 300:
-                completion = replies.completion_of(response["body"], request=body)
+                completion = replies.completion_of(reply, request=body)
                 check_size(completion)
             else:
-                completion = replies.refused(
-                    status, {}, orjson.dumps(response["body"]), datetime.now(UTC), body
-                )
+                now = datetime.now(UTC)
+                completion = replies.refused(status, {}, orjson.dumps(reply), now, body)
         except HarnessError as error:
             raise client.scrubbed(client.named(error)) from None
         return Received(client.vetted(completion), client.shown)
@@ -163,18 +164,19 @@ class BatchApi:
     ) -> JSON:
         """Return the JSON object of a GET, or a POST of `data`, below the endpoint's base; or write
         the reply `into` a file, and return nothing of it."""
-        client, base = self._client, self._client.base
-        url = base._replace(
-            path=base.path + path, query="&".join(filter(None, (base.query, query)))
-        ).geturl()
-        headers = {name: value for name, value in client.headers.items() if name != "Content-Type"}
-        if isinstance(data, bytes):
-            headers["Content-Type"] = "application/json"
-        how: JSON = {"data": data, "headers": headers, "allow_redirects": False}
+        client = self._client
+        path = client.base.path + path
+        query = "&".join(filter(None, (client.base.query, query)))
+        url = client.base._replace(path=path, query=query).geturl()
+        method = "GET" if data is None else "POST"
+        headers = client.headers.copy()
+        if not isinstance(data, bytes):
+            del headers["Content-Type"]  # a form has its own
+        options: JSON = {"data": data, "headers": headers, "allow_redirects": False}
         try:
             async with (
                 client.sessions(client.timeout) as session,
-                session.request("GET" if data is None else "POST", url, **how) as response,
+                session.request(method, url, **options) as response,
             ):
                 if into is not None and response.status == 200:
                     body = Body(response)
@@ -193,16 +195,17 @@ class BatchApi:
 
     async def _listed(self, path: str, query: str = "") -> AsyncIterator[JSON]:
         """Yield what an account has, page by page."""
-        cursor, seen = "", set[str]()
+        cursor = ""
+        seen: set[str] = set()
         while True:
             page = await self.call(path, f"{query}limit={PAGE}{cursor}")
-            listed = [item for item in page.get("data") or () if isinstance(item, dict)]
+            listed = objects_of(page.get("data"))
             for item in listed:
                 yield item
             if not (page.get("has_more") and listed):
                 return
             last = _id(listed[-1])
-            if last in seen:
+            if last in seen:  # a provider without cursors sends the first page for ever
                 return
             seen.add(last)
             cursor = f"&after={quote(last, safe='')}"

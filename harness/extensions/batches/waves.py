@@ -20,12 +20,12 @@ import hashlib
 import random
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
-from itertools import groupby
+from math import ceil
 from typing import BinaryIO, NamedTuple, TypeVar
 from uuid import uuid4
 
@@ -62,7 +62,8 @@ from harness.model import JSON, Completion, Load, Reply
 from harness.store.submissions import INSTEAD_OF_BATCHES, BatchJournal, RequestKey, Submission, Wave
 from harness.ui.words import plural
 
-FIRST_POLL, LONGEST_POLL, POLL_SHARE = 1.0, 60.0, 0.1
+FIRST_POLL, LONGEST_POLL = 1.0, 60.0
+POLL_SHARE = 0.1
 """Seconds between two looks at a batch: a share of its age, within bounds."""
 FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
 """Seconds after a batch that failed as a whole, doubled with each in a row: the account may have
@@ -143,7 +144,7 @@ class Waves:
     ) -> None:
         self._runner = runner
         self._api = api
-        self._caller = caller = runner.caller
+        self._caller = runner.caller
         self._findings = runner.findings
         self._adapted = adapted.over(self)
         self._clock = clock
@@ -152,21 +153,20 @@ class Waves:
         self._of_file = limits
         self._room: int | None = None
         """How many requests the provider takes at once, once it has refused more."""
-        self._journals = {
-            run: BatchJournal(run.store.own_log(run.store.files.batches), run.store.now)
-            for run in runner.runs
-        }
+        self._journals: dict[Run, BatchJournal] = {}
+        for run in runner.runs:
+            log = run.store.own_log(run.store.files.batches)
+            self._journals[run] = BatchJournal(log, run.store.now)
         self._by_number: dict[str, _Request] = {}
         self._requests: dict[_Key, _Request] = {}
         self._new: dict[_Key, _Request] = {}
-        self._sent = {
-            (run, place) for run, submission in self._outstanding for place in submission.places
-        }
+        self._sent: set[_Key] = set()
         self._users: Counter[User] = Counter()
         self._watched: dict[str, _Watched] = {}
         self._settled: dict[str, tuple[Run, Submission, str]] = {}
-        for _, submission in self._outstanding:
-            caller.allowance.resume(submission.reserved)
+        for run, submission in self._outstanding:
+            self._sent.update((run, place) for place in submission.places)
+            self._caller.allowance.resume(submission.reserved)
         self._has_api = self._answered = False
         self._failed_in_row = 0
         self._not_before = clock()
@@ -276,8 +276,10 @@ class Waves:
             self._watch(submission)
 
     async def _submit(self) -> None:
-        waves = groupby(self._with_budget(self._next_wave()), lambda request: request.user.run)
-        for run, wave in [(run, list(wave)) for run, wave in waves]:
+        waves: defaultdict[Run, list[_Request]] = defaultdict(list)
+        for request in self._with_budget(self._next_wave()):
+            waves[request.user.run].append(request)
+        for run, wave in waves.items():
             self._journals[run].waves += 1
             for file_requests, content in self._files(wave):
                 await self._submit_file(run, file_requests, content)
@@ -285,15 +287,15 @@ class Waves:
     def _next_wave(self) -> list[_Request]:
         """Return what no batch has, by run; one file of it, once no batch is left, if the provider
         has no more room."""
-        wave = sorted(
-            self._new.values(), key=lambda request: self._findings.runs.index(request.user.run)
-        )
+        runs = self._findings.runs
+        wave = sorted(self._new.values(), key=lambda request: runs.index(request.user.run))
         if self._room is None:
             return wave
         if self._outstanding:
             return []
+        run = wave[0].user.run
         file_requests, _ = next(
-            self._files([request for request in wave if request.user.run is wave[0].user.run])
+            self._files([request for request in wave if request.user.run is run])
         )
         return file_requests
 
@@ -307,43 +309,40 @@ class Waves:
 
     def _files(self, wave: Sequence[_Request]) -> Iterator[tuple[list[_Request], bytes]]:
         """Yield the requests of each input file, and its content."""
-        file_requests, lines, size, limits = list[_Request](), list[bytes](), 0, self._of_file
-        requests = min(limits.requests, self._room or limits.requests)
+        limits = self._of_file
+        most_requests = min(limits.requests, self._room or limits.requests)
+        file_requests: list[_Request] = []
+        content = bytearray()
         for request in wave:
             line = _line(len(file_requests), request.body)
-            if file_requests and (len(file_requests) == requests or size + len(line) > limits.size):
-                yield file_requests, b"".join(lines)
-                file_requests, lines, size, line = [], [], 0, _line(0, request.body)
+            is_full = len(file_requests) == most_requests
+            if file_requests and (is_full or len(content) + len(line) > limits.size):
+                yield file_requests, bytes(content)
+                file_requests = []
+                content = bytearray()
+                line = _line(0, request.body)
             file_requests.append(request)
-            lines.append(line)
-            size += len(line)
-        yield file_requests, b"".join(lines)
+            content += line
+        yield file_requests, bytes(content)
 
     async def _submit_file(
         self, run: Run, file_requests: Sequence[_Request], content: bytes
     ) -> None:
         journal = self._journals[run]
-        places, sha256 = (
-            [request.place for request in file_requests],
-            hashlib.sha256(content).hexdigest(),
-        )
-        sent = sum([request.size for request in file_requests])
         submission = Submission(
             f"harness-{uuid4().hex}",
             journal.waves,
-            places,
-            sent=sent,
+            [request.place for request in file_requests],
+            sent=sum([request.size for request in file_requests]),
             rate=run.store.rate,
             reserved=_reserved_together(file_requests),
         )
-        journal.intend(submission, sha256)
+        journal.intend(submission, hashlib.sha256(content).hexdigest())
         for request in file_requests:
             self._new.pop(request.key, None)
             self._sent.add(request.key)
-        journal.uploaded(
-            submission,
-            await self._step(run, submission, partial(self._uploaded, submission, content)),
-        )
+        upload = partial(self._uploaded, submission, content)
+        journal.uploaded(submission, await self._step(run, submission, upload))
         await self._create(run, submission)
 
     async def _step(self, run: Run, submission: Submission, act: Callable[[], Awaitable[T]]) -> T:
@@ -358,12 +357,13 @@ class Waves:
 
     async def _uploaded(self, submission: Submission, content: bytes) -> str:
         """Return the id of the uploaded input file; upload it if the provider does not have it."""
-        if submission.doubtful and (existing := await self._api.find_file(submission.name)):
-            return existing
+        if submission.doubtful:
+            existing = await self._api.find_file(submission.name)
+            if existing:
+                return existing
         try:
-            return await self._accepted_or_not(
-                submission, self._api.upload(submission.name, content)
-            )
+            upload = self._api.upload(submission.name, content)
+            return await self._accepted_or_not(submission, upload)
         except (Rejected, TransportFault) as error:
             if error.kind not in NO_BATCH_API or self._has_api:
                 raise
@@ -399,14 +399,13 @@ class Waves:
     async def _created(self, submission: Submission) -> ProviderBatch:
         """Return the batch of an uploaded file; create it if the provider does not have it."""
         assert submission.file is not None
-        if submission.doubtful and (
-            existing := await self._api.find_batch(submission.file, submission.label)
-        ):
-            return existing
+        if submission.doubtful:
+            existing = await self._api.find_batch(submission.file, submission.label)
+            if existing:
+                return existing
         try:
-            return await self._accepted_or_not(
-                submission, self._api.create(submission.file, submission.label)
-            )
+            creation = self._api.create(submission.file, submission.label)
+            return await self._accepted_or_not(submission, creation)
         except (Rejected, TransportFault) as error:
             if self._api.is_too_much(error.detail):
                 raise _TooMuch(error.detail) from None
@@ -428,7 +427,8 @@ class Waves:
         if batch.status in ENDED:
             await self._collect(run, submission, batch)
         now = self._clock()
-        watched.due = now + min(LONGEST_POLL, max(FIRST_POLL, POLL_SHARE * (now - watched.since)))
+        pause = POLL_SHARE * (now - watched.since)
+        watched.due = now + min(LONGEST_POLL, max(FIRST_POLL, pause))
 
     async def _get(self, batch: str) -> ProviderBatch:
         try:
@@ -466,12 +466,12 @@ class Waves:
             )
         # As a whole, which is no try of its requests: they wait for the next batch.
         if batch.status == "failed":
-            return self._batch_failed(batch, unanswered, why)
+            self._batch_failed(batch, unanswered, why)
+            return
         self._failed_in_row = 0
+        kind = f"batch_{batch.status}"
         for request in unanswered:
-            kind = f"batch_{batch.status}"
             self._answer(request, TransportFault(kind, why, unreachable=kind in UNANSWERED))
-        return None
 
     async def _downloaded(self, batch: ProviderBatch, file: BinaryIO) -> None:
         """Download a batch's results and errors to an empty file. Raise `TransportFault` if they
@@ -491,6 +491,7 @@ class Waves:
             request = self._request_of_line(run, submission, data)
             if request is not None:
                 self._settle(submission, request, data)
+            # A large file does not hold back signals and the display.
             if number % LINES_AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()
 
@@ -510,7 +511,8 @@ class Waves:
 
     def _settle(self, submission: Submission, request: _Request, data: JSON) -> None:
         """Save the reply in a line of results and hand it to its user, or else its error."""
-        caller, seconds = self._caller, self._clock() - request.since
+        caller = self._caller
+        seconds = self._clock() - request.since
         caller.traffic.requests += 1
         answer: Received | HarnessError
         try:
@@ -520,10 +522,8 @@ class Waves:
         caller.allowance.took(submission.label, request.reserved, request.size, answer)
         if isinstance(answer, Received):
             completion = answer.completion
-            request.user.keep(
-                request.pending,
-                Reply(completion, seconds, request.tries, answer.endpoint, sent=request.size),
-            )
+            reply = Reply(completion, seconds, request.tries, answer.endpoint, sent=request.size)
+            request.user.keep(request.pending, reply)
             caller.latency.add(seconds)
             caller.traffic.successes += 1
             caller.traffic.prompt_tokens += completion.prompt_tokens or 0
@@ -552,8 +552,12 @@ class Waves:
         self._watched.pop(submission.label, None)
         self._settled.pop(submission.label, None)
         self._sent.difference_update(keys)
-        waiting = list(filter(None, map(self._waiting, keys)))
-        self._new |= {request.key: request for request in waiting}
+        waiting: list[_Request] = []
+        for key in keys:
+            request = self._waiting(key)
+            if request is not None:
+                self._new[key] = request
+                waiting.append(request)
         return waiting
 
     def _batch_failed(self, batch: ProviderBatch, unanswered: Sequence[_Request], why: str) -> None:
@@ -575,22 +579,19 @@ class Waves:
         """
         requests = len(refused)
         if not requests:
-            return None
-        if self._outstanding:
-            self._room = requests
-        elif requests > 1:
-            self._room = requests // 2
-        else:
+            return
+        if requests == 1 and not self._outstanding:
             self._room = None
-            return self._pause(why)
-        batches = -(-len(self._new) // self._room)
+            self._pause(why)
+            return
+        self._room = requests if self._outstanding else requests // 2
+        batches = ceil(len(self._new) / self._room)
         self._findings.note(
             "batch",
             f"the provider does not take {requests} requests at once ({why}): at most {self._room}"
             f" from now on, one batch after the other; this wave may take {batches} batches, and"
             " each up to a day",
         )
-        return None
 
     def _pause(self, why: str) -> None:
         """Submit nothing for a while. Raise `EndpointStopped` after too many pauses in a row."""
@@ -599,16 +600,17 @@ class Waves:
             raise EndpointStopped(
                 f"the endpoint failed {self._failed_in_row} batches in a row: {why}"
             )
-        self._not_before = self._clock() + min(
-            LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._failed_in_row - 1)
-        )
+        pause = FIRST_PAUSE * 2 ** (self._failed_in_row - 1)
+        self._not_before = self._clock() + min(LONGEST_PAUSE, pause)
 
     # Calls
 
     async def _call(self, act: Callable[[], Awaitable[T]]) -> T:
         """Do a step of the protocol, again after transport faults. Raise `EndpointStopped` if the
         endpoint refuses it, or does not answer for `--max-outage`."""
-        limiter, since, failures = self._caller.limiter, self._clock(), 0
+        limiter = self._caller.limiter
+        since = self._clock()
+        failures = 0
         while True:
             if not limiter.at_once(0.0):
                 await limiter.acquire(1)
@@ -645,25 +647,23 @@ class Waves:
 def _reserved_together(requests: Sequence[_Request]) -> Reserved | None:
     """Return what is reserved for requests together, which was reserved at once."""
     reserved = list(filter(None, [request.reserved for request in requests]))
-    return (
-        reserved[0]._replace(amount=sum([amount.amount for amount in reserved], Decimal(0)))
-        if reserved
-        else None
-    )
+    if not reserved:
+        return None
+    amounts = [request_amount.amount for request_amount in reserved]
+    return reserved[0]._replace(amount=sum(amounts, Decimal(0)))
 
 
 def _line(number: int, body: bytes) -> bytes:
     """Return a line of an input file, for the request at this place in its batch."""
-    return b'{"custom_id":"%d","method":"POST","url":"%b","body":%b}\n' % (
-        number,
-        PATH.encode(),
-        body,
-    )
+    line = b'{"custom_id":"%d","method":"POST","url":"%b","body":%b}\n'
+    return line % (number, PATH.encode(), body)
 
 
 def _is_complete(file: BinaryIO, expected: int) -> bool:
     """Return whether a file of results has so many lines, and a last one that is not torn."""
-    lines, last = 0, b"{}"
-    for lines, line in enumerate(filter(bytes.strip, file), 1):  # noqa: B007
+    lines = 0
+    last = b"{}"
+    for line in filter(bytes.strip, file):
+        lines += 1
         last = line
     return lines >= expected and decoded(last) is not None
