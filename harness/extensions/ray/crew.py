@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -29,14 +29,19 @@ from harness.extensions.ray.messages import PartEnd, SentPart, TurnOrder, TurnRe
 from harness.extensions.ray.runner import PartsRunner, UserPart
 from harness.extensions.ray.worker import LEASE_SECONDS
 
-TURN_SECONDS, FIRST_TURN_SECONDS = 1.0, 0.1
-"""How long a worker plays between two reports; the first is short: the log gets the requests in
-flight."""
-SHARE_SECONDS, SILENT_SECONDS = LEASE_SECONDS + 1.0, 60.0
-"""Without a report for so long, a worker's share is dealt again, and its part."""
-HEAD_SECONDS, HEAD_MISSES = 3.0, 4
-"""Between two looks at the cluster's head, and failed ones in a row that mean that it is gone. Ray
-ends a driver that has been without it for a minute."""
+TURN_SECONDS = 1.0
+"""How long a worker plays between two reports."""
+FIRST_TURN_SECONDS = 0.1
+"""The first turn is short: the log gets the requests in flight."""
+SHARE_SECONDS = LEASE_SECONDS + 1.0
+"""Without a report for so long, a worker's share is dealt again."""
+SILENT_SECONDS = 60.0
+"""Without a report for so long, a worker's part is dealt again."""
+HEAD_SECONDS = 3.0
+"""Between two looks at the cluster's head."""
+HEAD_MISSES = 4
+"""Failed looks in a row that mean that it is gone. Ray ends a driver that has been without it for a
+minute."""
 LOSSES_MOST = 5
 """Losses without any user's end in between, for few workers, after which the run stops: twice the
 workers if these are more."""
@@ -119,11 +124,9 @@ class Crew:
         missed = 0
         while missed < HEAD_MISSES:
             await anyio.sleep(HEAD_SECONDS)
-            missed = (
-                0
-                if await anyio.to_thread.run_sync(head_answers, abandon_on_cancel=True)
-                else missed + 1
-            )
+            missed += 1
+            if await anyio.to_thread.run_sync(head_answers, abandon_on_cancel=True):
+                missed = 0
         self._stop(
             WorkersStopped(
                 "the head of the Ray cluster is gone: `resume` continues on another cluster"
@@ -152,7 +155,8 @@ class Crew:
         self._seats.append(seat)
         try:
             while True:
-                if part := self._next(seat):
+                part = self._next(seat)
+                if part:
                     await self._play(seat, part)
                 else:
                     await worker.turn(None, TurnOrder(0.0, RunTuning(), 0))
@@ -165,7 +169,9 @@ class Crew:
     async def _play(self, seat: _Seat, part: UserPart) -> None:
         """Have a worker play a part, until it has ended. Raise `WorkerGone`."""
         runner = part.runner
-        seat.part, seat.last, seat.allowed = part, TurnReport(), 0
+        seat.part = part
+        seat.last = TurnReport()
+        seat.allowed = 0
         seat.loan = runner.caller.allowance.loan()
         report = await self._answer(seat, part.sent(), self._order(seat, runner))
         while not report.ended and not runner.over:
@@ -203,16 +209,16 @@ class Crew:
         left."""
         if anyio.current_time() < seat.rests_until:
             return None
-        waiting = [
-            runner
-            for runner in self._runners
-            if runner.waiting and runner.ending is None and self._has_room(runner)
-        ]
-        if not waiting:
-            return None
-        return max(
-            waiting, key=lambda runner: len(runner.waiting) / len(runner.parts)
-        ).waiting.popleft()
+        best = None
+        largest = 0.0
+        for runner in self._runners:
+            if not runner.waiting or runner.ending is not None or not self._has_room(runner):
+                continue
+            left = len(runner.waiting) / len(runner.parts)
+            if left > largest:
+                best = runner
+                largest = left
+        return best.waiting.popleft() if best else None
 
     def _has_room(self, runner: PartsRunner) -> bool:
         """Return whether one more worker has a share of a runner's limit."""
@@ -228,32 +234,30 @@ class Crew:
 
     def _limits(self, runner: PartsRunner) -> RunTuning:
         """Return the limits of a runner's account as they are now."""
+        slots = runner.slots
         return reduce(
-            RunTuning.combined,
-            [
-                other_runner.tuning
-                for other_runner in self._runners
-                if other_runner.slots is runner.slots
-            ],
+            RunTuning.combined, [other.tuning for other in self._runners if other.slots is slots]
         )
 
     def _order(self, seat: _Seat, runner: PartsRunner) -> TurnOrder:
-        sharing, limits = self._sharing(runner), self._limits(runner)
-        number, shares = sharing.index(seat) + 1, min(len(sharing), limits.most)
+        """Return what holds in a worker's next turn. A share grows by what others have given up."""
+        sharing = self._sharing(runner)
+        limits = self._limits(runner)
+        number = sharing.index(seat) + 1
+        shares = min(len(sharing), limits.most)
         tuning = limits.shared(min(number, shares), shares)
-        used = sum([other_seat.in_use for other_seat in sharing if other_seat is not seat])
-        seat.allowed = max(0, min(tuning.most if number <= shares else 0, limits.most - used))
-        rates = {
-            name: rate * seat.allowed / limits.most
-            for name in ("rpm", "tpm")
-            if (rate := getattr(limits, name))
-        }
+        share = tuning.most if number <= shares else 0
+        used_by_others = sum([other.in_use for other in sharing]) - seat.in_use
+        seat.allowed = max(0, min(share, limits.most - used_by_others))
+        rates: dict[str, Any] = {}
+        for name in ("rpm", "tpm"):
+            rate = getattr(limits, name)
+            if rate:
+                rates[name] = rate * seat.allowed / limits.most
         tuning = replace(tuning, start=seat.limit or tuning.start, **rates)
-        loan = (
-            seat.loan.renewed(seat.last.taken, seat.last.reserved, len(sharing))
-            if seat.loan
-            else None
-        )
+        loan = None
+        if seat.loan:
+            loan = seat.loan.renewed(seat.last.taken, seat.last.reserved, len(sharing))
         seconds = TURN_SECONDS if seat.last.in_flight else FIRST_TURN_SECONDS
         grace = None if runner.ending is None else GRACE_SECONDS
         return TurnOrder(seconds, tuning, seat.allowed, loan, grace)
@@ -270,25 +274,28 @@ class Crew:
             runner.stop(error, grace=0.0)
         if report.logs.get("results"):
             self._losses = 0
-        seat.last, seat.limit = report, report.limit or seat.limit
+        seat.last = report
+        seat.limit = report.limit or seat.limit
 
     def _end(self, seat: _Seat, part: UserPart, ended: PartEnd) -> None:
         """Note how a part has ended; give it to others if it is its worker that cannot go on."""
-        runner, error, loan = part.runner, ended.error, seat.loan
-        if loan:
-            loan.settle(seat.last.taken)
+        runner = part.runner
+        error = ended.error
+        if seat.loan:
+            seat.loan.settle(seat.last.taken)
         runner.end_part(part.run, ended)
         if error is None:
-            return runner.finished()
-        if runner.ending is not None:
-            return None
-        if not self._may_go_on(runner, error):
-            return runner.stop(loan.reached(error) if loan else error, GRACE_SECONDS)
-        seat.rests_until = anyio.current_time() + REST_SECONDS
-        runner.waiting.appendleft(part)
-        return self._note(
-            f"worker {seat.worker.name} gets no users for {REST_SECONDS:.0f} s: {error}"
-        )
+            runner.finished()
+        elif runner.ending is not None:
+            return
+        elif self._may_go_on(runner, error):
+            seat.rests_until = anyio.current_time() + REST_SECONDS
+            runner.waiting.appendleft(part)
+            self._note(f"worker {seat.worker.name} gets no users for {REST_SECONDS:.0f} s: {error}")
+        else:
+            if seat.loan:
+                error = seat.loan.reached(error)
+            runner.stop(error, GRACE_SECONDS)
 
     def _may_go_on(self, runner: PartsRunner, error: HarnessError) -> bool:
         """Return whether other workers, or the same one later, may play a part that an error has
@@ -304,18 +311,17 @@ class Crew:
     def _lose(self, seat: _Seat, gone: WorkerGone) -> None:
         """Give a lost worker's part to others, and start another worker."""
         self._seats.remove(seat)
-        if part := seat.part:
-            part.runner.waiting.appendleft(part)
+        if seat.part:
+            seat.part.runner.waiting.appendleft(seat.part)
             if seat.loan:
                 seat.loan.lose()
         seat.worker.kill()
         self._losses += 1
         self._note(f"worker {seat.worker.name} is lost: {gone}")
         if self._losses > max(LOSSES_MOST, 2 * self._count):
-            return self._stop(
-                WorkersStopped(f"{self._losses} workers were lost, and no user was done: {gone}")
-            )
-        if self._open_runners:
+            why = f"{self._losses} workers were lost, and no user was done: {gone}"
+            self._stop(WorkersStopped(why))
+        elif self._open_runners:
             self._serving.start_soon(self._hire)
 
     def _note(self, text: str) -> None:

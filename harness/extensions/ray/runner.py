@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -22,7 +22,7 @@ from harness.engine.run import Run
 from harness.engine.runner import ModelRunner
 from harness.errors import HarnessError
 from harness.extensions.ray.messages import LOGS, PartEnd, SentPart, TurnReport
-from harness.model import JSON, Record, Snapshot
+from harness.model import JSON, Record, Snapshot, Warned
 from harness.options.plan import Plan
 from harness.store.log import objects
 from harness.store.manifest import part_of
@@ -30,9 +30,11 @@ from harness.store.manifest import part_of
 if TYPE_CHECKING:  # a circle of types alone
     from harness.extensions.ray.crew import Crew
 
-PARTS_A_WORKER, USERS_A_SLOT, USERS_MOST = 4, 2, 2000
-"""Parts are so many for each worker, but no more than leave this many users for each request in
-flight, and none has much more users than the last."""
+PARTS_A_WORKER = 4
+USERS_A_SLOT = 2
+"""Users of a part for each request in flight: with fewer there are fewer parts."""
+MAX_USERS = 2000
+"""Of a part, about."""
 WARNINGS = 3
 STOP_SECONDS = 3.0
 """Beyond the grace of a stopping runner: until the workers have reported what was answered."""
@@ -54,12 +56,15 @@ class UserPart:
 
     def sent(self) -> SentPart:
         """Return the part as a worker gets it, with all that is saved of it."""
-        runner, run = self.runner, self.run
+        runner = self.runner
+        run = self.run
         lines = [run.index.read(user * run.index.repeats) for user in self.users.tolist()]
         path = os.path.relpath(run.index.path, runner.plan.benchmark.folder)
-        tasks = (
-            b"[%b]" % b",\n".join(lines) if path.endswith(".json") else b"\n".join([*lines, b""])
-        )
+        if path.endswith(".json"):
+            tasks = b"[%b]" % b",\n".join(lines)
+        else:
+            tasks = b"\n".join([*lines, b""])
+        # These users are all of the worker's tasks file.
         selection: Any = run.manifest.selection.copy() | {"ratio": 1.0}
         for name in ("limit", "part", "by"):
             selection.pop(name, None)
@@ -71,9 +76,8 @@ class UserPart:
     def _read(self, log: str) -> bytes:
         path: Path = getattr(self.run.store.files, log)
         with path.open("rb") as file:
-            return b"".join(
-                [os.pread(file.fileno(), size, offset) for offset, size in self.saved[log]]
-            )
+            pieces = [os.pread(file.fileno(), size, offset) for offset, size in self.saved[log]]
+        return b"".join(pieces)
 
 
 class PartsRunner(ModelRunner):
@@ -104,26 +108,26 @@ class PartsRunner(ModelRunner):
     @property
     def tuning(self) -> RunTuning:
         """Return the plan's limits as they are now."""
-        set_later = {
-            name: self.runs[0].manifest.tuning.get(name) for name in ("concurrency", "rpm", "tpm")
-        }
-        return replace(self.plan.tuning, **cast(JSON, set_later)).shared(
-            *part_of(self.plan.selection)
-        )
+        tuning = self.runs[0].manifest.tuning
+        limits: JSON = {name: tuning.get(name) for name in ("concurrency", "rpm", "tpm")}
+        return replace(self.plan.tuning, **limits).shared(*part_of(self.plan.selection))
 
     def _cut(self, workers: int) -> list[UserPart]:
         """Return parts of the users who are left, dealt round, each with what earlier sessions have
         saved."""
         steps_left = [_steps_by_user(run) for run in self.runs]
-        all_left, slots = int(sum(map(np.count_nonzero, steps_left))), self.tuning.most
+        all_left = int(sum(map(np.count_nonzero, steps_left)))
+        slots = self.tuning.most
         fitting = max(min(workers, slots), all_left * workers // (USERS_A_SLOT * slots))
-        count = max(min(PARTS_A_WORKER * workers, fitting), all_left // USERS_MOST)
-        parts = []
+        count = max(min(PARTS_A_WORKER * workers, fitting), all_left // MAX_USERS)
+        parts: list[UserPart] = []
         for run, steps in zip(self.runs, steps_left, strict=True):
             users = np.flatnonzero(steps)
             number = min(len(users), max(1, count * len(users) // all_left))
-            dealt = [users[first::number] for first in range(number)]
-            parts_of_run = [UserPart(self, run, some, int(steps[some].sum())) for some in dealt]
+            parts_of_run: list[UserPart] = []
+            for first in range(number):
+                dealt = users[first::number]
+                parts_of_run.append(UserPart(self, run, dealt, int(steps[dealt].sum())))
             self._find_saved(run, parts_of_run)
             parts += parts_of_run
         return parts
@@ -140,7 +144,9 @@ class PartsRunner(ModelRunner):
                 if log == "events" and data.get("what") != "retry":
                     continue
                 position = run.index.position_of(data)
-                owner = -1 if position is None else owners[position // run.index.repeats]
+                if position is None:
+                    continue
+                owner = owners[position // run.index.repeats]
                 if owner >= 0:
                     parts[owner].saved[log].append((line.offset, line.size))
 
@@ -178,15 +184,16 @@ class PartsRunner(ModelRunner):
 
     def take(self, part: UserPart, report: TurnReport) -> None:
         """Save what a worker reports of a part, and count it. Raise `MachineError`."""
-        run, seconds = part.run, list[float]()
+        run = part.run
+        seconds: list[float] = []
         for log, lines in report.logs.items():
             offset, objects = run.store.append_lines(log, lines, run.index)
             part.saved[log].append((offset, len(lines)))
-            if log == "results":
-                for data in objects:
+            for data in objects:
+                if log == "results":
                     run.scores.add(Record(str(data["user_id"]), data))
-            if log == "responses":
-                seconds += [reply["seconds"] for reply in objects if "reused" not in reply]
+                elif log == "responses" and "reused" not in data:
+                    seconds.append(data["seconds"])
         for reply_seconds in seconds:
             self.caller.latency.add(reply_seconds)
             self.progress.replied()
@@ -224,16 +231,18 @@ class PartsRunner(ModelRunner):
         if self.over or not live:
             return base
         calmest = min(live, key=lambda snapshot: snapshot.silence)
-        warnings = {
-            warning.text: warning for snapshot in (base, *live) for warning in snapshot.warnings
-        }
+        eta = None if base.eta is None else base.eta + calmest.pause
+        # Workers see the same troubles: each is shown once.
+        warnings: dict[str, Warned] = {}
+        for snapshot in (base, *live):
+            warnings |= {warning.text: warning for warning in snapshot.warnings}
         return replace(
             base,
             held_by=calmest.held_by,
             waiting=sum([snapshot.waiting for snapshot in live]),
             backing_off=sum([snapshot.backing_off for snapshot in live]),
             pause=calmest.pause,
-            eta=None if base.eta is None else base.eta + calmest.pause,
+            eta=eta,
             outage=calmest.outage,
             silence=calmest.silence,
             warnings=tuple(sorted(warnings.values(), key=lambda warning: warning.age))[:WARNINGS],
@@ -245,7 +254,8 @@ class PartsRunner(ModelRunner):
 
         Users whom the last engine of a part has given up are failed: another plays them again.
         """
-        limiter, in_flight = self.caller.limiter, sum([report.in_flight for report in reports])
+        limiter = self.caller.limiter
+        in_flight = sum([report.in_flight for report in reports])
         self.slots.in_flight += in_flight - limiter.in_flight
         limiter.in_flight = in_flight
         if self.tuning.concurrency is None and reports:
@@ -260,9 +270,9 @@ class PartsRunner(ModelRunner):
         self.progress.faults = _by_kind(snapshot.faults for snapshot in engines)
         self.progress.failures = _by_kind(snapshot.failures for snapshot in last.values())
         for run in self.runs:
-            run.failed = sum(
-                [snapshot.subsets[0].failed for part, snapshot in last.items() if part.run is run]
-            )
+            run.failed = 0
+        for part, snapshot in last.items():
+            part.run.failed += snapshot.subsets[0].failed
 
 
 def _steps_by_user(run: Run) -> NDArray[Any]:

@@ -75,7 +75,8 @@ class Player:
 
     def turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:
         """Play for a turn, a new `part` if there is one."""
-        self._in_turn, self._lease_ends = True, self._clock() + LEASE_SECONDS
+        self._in_turn = True
+        self._lease_ends = self._clock() + LEASE_SECONDS
         self._renewed.set()
         self._renewed = asyncio.Event()
         try:
@@ -87,7 +88,8 @@ class Player:
                 self.engine = None
             return report
         finally:
-            self._in_turn, self._lease_ends = False, self._clock() + LEASE_SECONDS
+            self._in_turn = False
+            self._lease_ends = self._clock() + LEASE_SECONDS
 
     @property
     def is_abandoned(self) -> bool:
@@ -104,7 +106,8 @@ class PermittedTransport:
     """A transport that sends with its worker's permission alone."""
 
     def __init__(self, transport: Transport, player: Player) -> None:
-        self._transport, self._player = transport, player
+        self._transport = transport
+        self._player = player
 
     async def send(self, body: bytes, user: str = "") -> Received:
         await self._player.permission()
@@ -115,11 +118,13 @@ class PartEngine(Hooks):
     """The local engine of one part, in a folder of its own."""
 
     def __init__(self, player: Player, plan: WorkerPlan, part: SentPart, order: TurnOrder) -> None:
-        self._player, self._plan, self._part, self._order = player, plan, part, order
+        self._player = player
+        self._plan = plan
+        self._part = part
+        self._order = order
         self._held = ExitStack()
-        self._folder = Path(
-            self._held.enter_context(TemporaryDirectory(prefix="part-", ignore_cleanup_errors=True))
-        )
+        temporary = TemporaryDirectory(prefix="part-", ignore_cleanup_errors=True)
+        self._folder = Path(self._held.enter_context(temporary))
         self._files = RunFiles(self._folder / RESULTS / plan.name, part.subset)
         self._reported = {log: len(lines) for log, lines in part.logs.items()}
         self._share: tuple[int, Any] = (-1, None)
@@ -148,23 +153,22 @@ class PartEngine(Hooks):
         """Open the part as a run of this machine's own, and begin to play it; its loop runs in
         turns."""
         self._write_files()
-        plan, manifest = self._resumed_plan(), self._part.manifest
-        reused = self._plan.reused and str(self._folder / REUSED / self._plan.reused)
-        reuse = {
-            extension.name: extension.options(reuse=reused)
-            for extension in extensions()
-            if reused and extension.name == "reuse"
-        }
-        command = ResumeOptions(extension_options=reuse)
-        hooks = [*hooks_of(command, [manifest]), self]
-        for extension in hooks:
-            extension.check([plan])
-        for extension in hooks:
-            extension.prepare([plan], self._held, print)
+        plan = self._resumed_plan()
+        options: dict[str, Any] = {}
+        for extension in extensions():
+            if extension.name == "reuse" and self._plan.reused:
+                folder = self._folder / REUSED / self._plan.reused
+                options["reuse"] = extension.options(reuse=str(folder))
+        command = ResumeOptions(extension_options=options)
+        hooks = [*hooks_of(command, [self._part.manifest]), self]
+        for hook in hooks:
+            hook.check([plan])
+        for hook in hooks:
+            hook.prepare([plan], self._held, print)
         sessions: Sequence[Any]
         sessions, _ = open_sessions([plan], self._held, lambda event: None, hooks)
-        for extension in hooks:
-            sessions = extension.before_play(sessions, lambda alone: None, print)
+        for hook in hooks:
+            sessions = hook.before_play(sessions, lambda alone: None, print)
         if sessions[0].unfinished:
             play(sessions, hooks, print, lambda: nullcontext(_unseen), False, self._begin)
 
@@ -183,7 +187,8 @@ class PartEngine(Hooks):
         part.manifest.save(self._files.manifest)
 
     def _resumed_plan(self) -> Plan:
-        manifest, tasks_folder = self._part.manifest, self._folder / TASKS
+        manifest = self._part.manifest
+        tasks_folder = self._folder / TASKS
         plan = Plan(
             name=self._plan.name,
             benchmark=SavedRun(self._files, manifest, trust=True).benchmark(tasks_folder),
@@ -200,7 +205,8 @@ class PartEngine(Hooks):
         return replace(plan, tuning=self._order.tuning)
 
     def runner_task(self, runner: ModelRunner) -> None:
-        self._runner, caller = runner, runner.caller
+        self._runner = runner
+        caller = runner.caller
         caller.transport = PermittedTransport(caller.transport, self._player)
         self._extension_counts = counts(runner.runs[0].manifest)
         self._obey(runner, self._order)
@@ -231,10 +237,10 @@ class PartEngine(Hooks):
 
     def _report(self) -> TurnReport:
         ended = self._end() if self._task is None or self._task.done() else None
-        report = TurnReport(
-            {log: lines for log in LOGS if (lines := self._appended(log))}, ended=ended
-        )
-        if (runner := self._runner) is None:
+        appended = {log: self._appended(log) for log in LOGS}
+        report = TurnReport({log: lines for log, lines in appended.items() if lines}, ended=ended)
+        runner = self._runner
+        if runner is None:
             return report
         slots = runner.caller.limiter.slots
         if self._order.loan is not None:
@@ -253,13 +259,11 @@ class PartEngine(Hooks):
         self._reported[log] += len(lines)
         if log != "events":
             return lines
-        return b"".join(
-            [
-                line
-                for line in lines.splitlines(True)
-                if not any(name in line for name in DRIVERS_EVENTS)
-            ]
-        )
+        events = b""
+        for line in lines.splitlines(True):
+            if not any(name in line for name in DRIVERS_EVENTS):
+                events += line
+        return events
 
     def _end(self) -> PartEnd:
         error: HarnessError | None = None
@@ -269,10 +273,10 @@ class PartEngine(Hooks):
         except HarnessError as raised:
             error = raised
         except Exception as unforeseen:
-            error = MachineError(
-                f"a worker failed: {''.join(traceback.format_exception(unforeseen))}"
-            )
-        if (runner := self._runner) is None:
+            trace = "".join(traceback.format_exception(unforeseen))
+            error = MachineError(f"a worker failed: {trace}")
+        runner = self._runner
+        if runner is None:
             return PartEnd(error)
         [run] = runner.runs
         new_counts = counts(run.manifest) - self._extension_counts
