@@ -101,7 +101,8 @@ def secrets(address: Address, proxy: str | None, public: str) -> set[str]:
             values |= _spellings(item.partition("=")[2] or item)
         passwords |= _spellings(split.password or split.username or "")
     long = {value for value in values if len(value) >= SHORTEST_SECRET}
-    long |= {secret for secret in passwords if len(secret) >= SHORTEST_PASSWORD}
+    long |= {password for password in passwords if len(password) >= SHORTEST_PASSWORD}
+    # A part of the address that is shown all the same, such as a user's name in its path.
     return {secret for secret in long if secret == address.key or secret not in public}
 
 

@@ -67,10 +67,14 @@ class Baselines:
                 f"no baseline {call.model}; there are {', '.join(self._models)}: check --model"
             )
         room = call.max_completion_tokens or call.max_tokens
+        if room is not None and room <= 0:
+            room = None
         answer = self._answer(call)
-        text, is_cut = ended(answer.text, call.stop or (), room if room and room > 0 else None)
+        text, is_cut = ended(answer.text, call.stop or (), room)
         prompt = sum([len(message["content"] or "") for message in call.messages]) // 2
-        reason = "length" if is_cut else answer.finish_reason or "stop"
+        reason = answer.finish_reason or "stop"
+        if is_cut:
+            reason = "length"
         message = {"content": text, "tool_calls": [call.wire for call in answer.tool_calls]}
         choice = {"message": message, "finish_reason": reason, "logprobs": answer.logprobs}
         counted = "".join([text, *map(str, answer.tool_calls)])
@@ -162,7 +166,8 @@ def _fitting(value: Any, schema: Mapping[str, Any]) -> Any:
         return schema["enum"][0]
     kind = schema.get("type")
     empty = _EMPTY.get(kind, value) if isinstance(kind, str) else value
-    if type(value) is not type(empty) and not (kind == "number" and type(value) is int):
+    is_whole_number = kind == "number" and type(value) is int
+    if type(value) is not type(empty) and not is_whole_number:
         value = empty
     if kind == "object":
         members = {}

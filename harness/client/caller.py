@@ -343,14 +343,15 @@ class Caller:
     def _admits(self, attempt: Attempt, tokens: float, is_alone: bool) -> bool:
         """Return whether a request may use its slot now; else give that back. Raise why its user
         fails by now."""
-        tries, now = attempt.tries, self._clock()
+        tries = attempt.tries
         try:
             tries.check(attempt.number - 1, self.limits.max_retries)
-            seconds = self.health.seconds_to_spare(tries, now) if is_alone else 0.0
-            if seconds:
-                self.limiter.probe(seconds)
-                self.limiter.release(0.0, ABANDONED, is_alone, tokens, 0.0)
-                return False
+            if is_alone:
+                seconds = self.health.seconds_to_spare(tries, self._clock())
+                if seconds:
+                    self.limiter.probe(seconds)
+                    self.limiter.release(0.0, ABANDONED, is_alone, tokens, 0.0)
+                    return False
             for part in attempt.parts:
                 part.admitted()
         except BaseException:
@@ -439,29 +440,32 @@ class Caller:
         return [(place, user, now - start) for place, (start, user) in old if user]
 
     async def _pause(self, tries: FailedTries, user: str, seconds: float) -> None:
-        """Sleep between two tries. An answer, or an outage, ends a pause that the endpoint did not
-        request."""
+        """Sleep between two tries, and have a probe sent if only an answer shows what follows."""
         if seconds:
-            self._resting[user] += 1
-            self.traffic.backing_off = len(self._resting)
-            nap = anyio.CancelScope()
-            assert tries.last is not None
-            if tries.last.retry_after:
-                self._asked_to_wait[nap] = self._clock() + seconds
-            elif not tries.last.asks_to_wait:
-                self._naps[nap] = tries
-            try:
-                with nap:
-                    await self._sleep(seconds)
-            finally:
-                self._naps.pop(nap, None)
-                self._asked_to_wait.pop(nap, None)
-                self._resting[user] -= 1
-                self._resting += Counter()  # drops users without a pause
-                self.traffic.backing_off = len(self._resting)
+            await self._nap(tries, user, seconds)
         if self.health.needs_probe(tries):
             self.health.doubt(self._clock())
             self._go_alone()
+
+    async def _nap(self, tries: FailedTries, user: str, seconds: float) -> None:
+        """Sleep. An answer, or an outage, ends a pause that the endpoint did not request."""
+        nap = anyio.CancelScope()
+        assert tries.last is not None
+        if tries.last.retry_after:
+            self._asked_to_wait[nap] = self._clock() + seconds
+        elif not tries.last.asks_to_wait:
+            self._naps[nap] = tries
+        self._resting[user] += 1
+        self.traffic.backing_off = len(self._resting)
+        try:
+            with nap:
+                await self._sleep(seconds)
+        finally:
+            self._naps.pop(nap, None)
+            self._asked_to_wait.pop(nap, None)
+            self._resting[user] -= 1
+            self._resting += Counter()  # drops users without a pause
+            self.traffic.backing_off = len(self._resting)
 
     def _seconds(self, tries: FailedTries) -> float:
         """Return the seconds until a request may be tried again."""

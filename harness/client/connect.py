@@ -35,11 +35,11 @@ from harness.client.address import Address, check, public_url
 from harness.errors import BadInput, to_install
 
 SOCKS = {
-    "socks": (5, True),
-    "socks5": (5, False),
-    "socks5h": (5, True),
-    "socks4": (4, False),
-    "socks4a": (4, True),
+    "socks": ("SOCKS5", True),
+    "socks5": ("SOCKS5", False),
+    "socks5h": ("SOCKS5", True),
+    "socks4": ("SOCKS4", False),
+    "socks4a": ("SOCKS4", True),
 }
 """Scheme of a proxy: version, and whether the proxy resolves names (curl's manual, CURLOPT_PROXY).
 `socks` is what desktops write."""
@@ -171,7 +171,9 @@ def connection(address: Address, connections: int) -> Connection:
         "socket_factory": probed_socket,
     }
     name, proxy = _proxy(target)
-    unchecked = UNCHECKED if address.insecure_tls and target.scheme == "https" else ""
+    unchecked = ""
+    if address.insecure_tls and target.scheme == "https":
+        unchecked = UNCHECKED
     if proxy is None:
         return Connection(partial(Connector, **options), DIRECTLY + unchecked, trust)
     route = f"through {public_url(proxy)} ({name}){unchecked}"
@@ -185,9 +187,8 @@ def connection(address: Address, connections: int) -> Connection:
             f" {to_install('behavior-harness[socks]')}"
         ) from None
     errors = (socks.ProxyError, socks.ProxyConnectionError, socks.ProxyTimeoutError)
-    return Connection(
-        _by_socks(socks, urlsplit(proxy), options), route, trust, via=proxy, errors=errors
-    )
+    connector = _by_socks(socks, urlsplit(proxy), options)
+    return Connection(connector, route, trust, via=proxy, errors=errors)
 
 
 def usable(address: Address) -> None:
@@ -203,10 +204,11 @@ def usable(address: Address) -> None:
 def _proxy(target: SplitResult) -> tuple[str, str | None]:
     """Return the proxy of the environment for this address, and the variable that names it."""
     proxies = getproxies()
-    scheme = next((scheme for scheme in (target.scheme, "all") if proxies.get(scheme)), None)
-    if scheme is None or _goes_directly(target, proxies.get("no", "")):
+    scheme = target.scheme if proxies.get(target.scheme) else "all"
+    if not proxies.get(scheme) or _goes_directly(target, proxies.get("no", "")):
         return "", None
-    name, proxy = f"{scheme.upper()}_PROXY", proxies[scheme]
+    name = f"{scheme.upper()}_PROXY"
+    proxy = proxies[scheme]
     if "://" not in proxy:
         proxy = f"http://{proxy}"
     try:
@@ -262,7 +264,7 @@ def _by_socks(
         type("SocksConnector", (Connector, socks.ProxyConnector), {}),
         host=proxy.hostname,
         port=proxy.port or SOCKS_PORT,
-        proxy_type=socks.ProxyType.SOCKS5 if version == 5 else socks.ProxyType.SOCKS4,
+        proxy_type=getattr(socks.ProxyType, version),
         rdns=resolves,
         **options,
     )

@@ -188,7 +188,9 @@ class AdaptiveControl:
 
     def _restart(self, since: float) -> None:
         """Begin a window of the requests that are sent from `since` on."""
-        self._since, self._answers, self._seconds = since, 0, 0.0
+        self._since = since
+        self._answers = 0
+        self._seconds = 0.0
         self._pressed = self._doubted = False
 
 

@@ -106,7 +106,6 @@ class Client:
         self._connection = connection(address, connections)
         self.proxy = self._connection.proxy
         self.errors: tuple[type[Exception], ...] = (
-            TimeoutError,
             aiohttp.ClientError,
             OSError,
             *self._connection.errors,
@@ -444,7 +443,7 @@ async def _linger(response: aiohttp.ClientResponse) -> None:
         async with asyncio.timeout(LINGER_SECONDS):
             while await response.content.readany():
                 pass
-    except (TimeoutError, aiohttp.ClientError, OSError, asyncio.CancelledError):
+    except (aiohttp.ClientError, OSError, asyncio.CancelledError):
         response.close()
 
 

@@ -24,7 +24,6 @@ NEVER = float("inf")
 FIRST_REST, LONGEST_REST = 0.5, 8.0
 """Seconds: the pause of an endpoint that counts by time and does not say for how long, doubled up
 to the longest."""
-
 QUEUE = attrgetter("queue")
 
 _Waiting = tuple[int, int, float, asyncio.Future[bool]]
@@ -112,8 +111,10 @@ class Limiter:
         self.queue: list[_Waiting] = []
         self._closed = False
         self._not_before = float("-inf")
-        self._rested_until, self._rest = float("-inf"), FIRST_REST
-        self._refused_in_row = self._slots_then = 0
+        self._rested_until = float("-inf")
+        self._rest = FIRST_REST
+        self._refused_in_row = 0
+        self._slots_then = 0
         slots.limiters.append(self)
 
     @property
@@ -183,14 +184,17 @@ class Limiter:
         the tokens that it reserved it has `used` some, None if that is not known, those of the
         completion among them."""
         slots = self.slots
-        in_flight, now, control = slots.in_flight, slots.clock(), slots.control
+        in_flight = slots.in_flight
+        now = slots.clock()
+        control = slots.control
         if slots.rates:
             slots.rates.correct(reserved, used, completion, now)
         pressed = in_flight >= control.limit or bool(self.queue)
         self._return(is_probe)
         if fault is None:
             self._refused_in_row = 0
-            self._rested_until, self._rest = float("-inf"), FIRST_REST
+            self._rested_until = float("-inf")
+            self._rest = FIRST_REST
             control.answered(now, seconds, pressed)
         elif fault.asks_to_wait and not self.probing:
             if not self._refused_in_row:

@@ -146,13 +146,9 @@ def _streamed(body: JSON) -> None:
 
 def _system_first(body: JSON) -> None:
     """Put the text of the system messages in front of the first user message."""
-    system_texts: list[str] = []
-    others: list[JSON] = []
-    for message in body["messages"]:
-        if message["role"] == "system":
-            system_texts.append(text_of(message))
-        else:
-            others.append(message)
+    messages: list[JSON] = body["messages"]
+    others = [message for message in messages if message["role"] != "system"]
+    system_texts = [text_of(message) for message in messages if message["role"] == "system"]
     if not system_texts:
         return
     first = next((message for message in others if message["role"] == "user"), None)
@@ -228,7 +224,7 @@ own."""
 
 def checked(names: Iterable[str]) -> Quirks:
     """Return the quirks of these names. Raise `BadInput` for an unknown one."""
-    for name in (names,) if isinstance(names, str) else names:
+    for name in names:
         if name not in QUIRKS:
             raise BadInput(
                 f"{name!r} is no known habit of an endpoint; those known are {', '.join(QUIRKS)}"

@@ -49,7 +49,8 @@ class Rates:
     def __init__(self, rpm: float | None, tpm: float | None, now: float) -> None:
         self._requests = TokenBucket(rpm, now, REQUESTS_BURST_SECONDS) if rpm else None
         self._tokens = TokenBucket(tpm, now) if tpm else None
-        self._completion, self._replies = FIRST_GUESS, 0
+        self._completion = FIRST_GUESS
+        self._replies = 0
 
     def estimate(self, size: int) -> float:
         """Return the tokens that a request of so many bytes will use, prompt and completion."""
@@ -57,8 +58,10 @@ class Rates:
 
     def wait(self, tokens: float, now: float) -> float:
         """Return the seconds until a request of about so many tokens may be sent."""
-        requests = self._requests.wait(1.0, now) if self._requests else 0.0
-        return max(requests, self._tokens.wait(tokens, now) if self._tokens else 0.0)
+        seconds = self._requests.wait(1.0, now) if self._requests else 0.0
+        if self._tokens:
+            seconds = max(seconds, self._tokens.wait(tokens, now))
+        return seconds
 
     def take(self, tokens: float, now: float) -> None:
         if self._requests:

@@ -25,13 +25,15 @@ from harness.model import NEVER_ANSWERED
 SLACK, SLACK_PART = 2, 8
 """A replica keeps a user while it has at most 2 more in flight than the least loaded; or an eighth,
 if that is more."""
-FASTER, SMOOTHING = 1.25, 16
-"""Ratio of mean latencies from which on one replica is clearly faster; answers over which such a
-mean forgets."""
-FULL_SECONDS, IN_A_ROW = 5.0, 3
-"""How long a refusal (429) caps a replica; faults in a row (one if unreachable) that set a replica
-aside. So do as many refusals of requests that another answers: they are quick, so that the fewest
-in flight would attract all requests."""
+FASTER = 1.25
+"""Ratio of mean latencies from which on one replica is clearly faster."""
+SMOOTHING = 16
+"""Answers over which a mean latency forgets."""
+FULL_SECONDS = 5.0
+"""How long a refusal (429) caps a replica."""
+IN_A_ROW = 3
+"""Faults in a row (one if unreachable) that set a replica aside. So do as many refusals of requests
+that another answers: they are quick, so that the fewest in flight would attract all requests."""
 FIRST_PROBE, LONGEST_PROBE = 1.0, 30.0
 """Seconds between probes of a replica that is set aside: doubling from the first to the longest."""
 REMEMBERED = 2**14
@@ -169,9 +171,9 @@ class Replicas:
                 return probed
         idlest = self._least_loaded(self._serving, now)
         home = self._recent.get(user) or self._earlier.get(user) or idlest
-        if home is idlest or home.due != SERVES or home.full(now):
+        if home is idlest or home.due != SERVES or home.full(now) or not _keeps(home, idlest):
             return idlest
-        return home if _keeps(home, idlest) else idlest
+        return home
 
     def _least_loaded(self, among: list[_Replica], now: float) -> _Replica:
         """Return the least loaded that is not full, of equals the fastest; if all are full, the
@@ -193,6 +195,7 @@ class Replicas:
         aside = [replica for replica in self._replicas if replica.due != SERVES]
         if self._serving:
             aside = [replica for replica in aside if replica.due <= now and not replica.probes]
+        # Those that are set aside for good have the last `due`.
         return min(
             aside,
             key=lambda replica: (replica.due == NEVER, replica.probes, replica.due),

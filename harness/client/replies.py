@@ -286,7 +286,9 @@ def _without_text(
     # No tool was offered, so a call is how this model writes its answer.
     answer = "" if reason in FINAL_REASONS else _elsewhere(message)
     if answer:
-        return answer, thoughts, reason if message.get("parsed") else TOOL_CALL
+        if not message.get("parsed"):
+            reason = TOOL_CALL
+        return answer, thoughts, reason
     # vLLM and SGLang with a reasoning parser put the answer of a model that does not think in the
     # member for thoughts, and all of a reply whose thoughts have no end. The only object there, at
     # its end, is the answer (vllm-project/vllm issues).
@@ -489,19 +491,18 @@ def _settle(
     kind = f"http_{status}"
     match meaning:
         case "used_up" | "payment":
-            why = (
+            error = UsedUp if meaning == "used_up" else Denied
+            raise error(
                 f"the endpoint says that the account's quota or balance is used up ({shown}): top"
                 " it up, then go on"
             )
-            raise (UsedUp if meaning == "used_up" else Denied)(why)
         case "unknown_model":
             raise UnknownModel(f"the endpoint does not know this model ({shown}): check --model")
         case "region":
-            why = (
+            raise Denied(
                 f"the endpoint does not serve the country that this machine is in ({shown}): take"
                 " another provider"
             )
-            raise Denied(why)
         case "key":
             hint = "check the key and what it may use" + AZURE_HINT * says("azure_key", searched)
             raise Denied(f"{KEY_REFUSED} with status {status} ({shown}): {hint}")

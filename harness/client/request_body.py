@@ -82,7 +82,8 @@ class Sampling:
         messages = request.full_messages or request.messages
         body: dict[str, Any] = {"model": self.model, "messages": messages, **request.parameters}
         for name in ("temperature", "top_p", "seed", "max_tokens"):
-            if (value := getattr(self, name)) is not None:
+            value = getattr(self, name)
+            if value is not None:
                 body[name] = value
         if request.json_object:
             body.setdefault("response_format", _response_format(request.schema))

@@ -104,12 +104,12 @@ def exhausted(headers: Mapping[str, str], now: datetime, unstated: str = "") -> 
     if "ratelimit" not in "".join(headers).lower():
         return None
     now = _sent_at(headers) or now
-    waits = [
-        _until(headers.get(reset, ""), now)
-        for left, reset in QUOTAS
-        if headers.get(left, unstated if reset in headers else "").strip() == "0"
-    ]
-    return max(waits) if waits else None
+    waits: list[float] = []
+    for left, reset in QUOTAS:
+        default = unstated if reset in headers else ""
+        if headers.get(left, default).strip() == "0":
+            waits.append(_until(headers.get(reset, ""), now))
+    return max(waits, default=None)
 
 
 def _until(reset: str, now: datetime) -> float:
