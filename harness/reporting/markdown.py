@@ -26,6 +26,7 @@ def rendered(tables: Sequence[Table], notes: Sequence[str] = ()) -> str:
 
 
 def _table(table: Table) -> str:
+    # The first column is set left, figures right.
     rules = ["---"] + ["---:"] * (len(table.columns) - 1)
     lines = [_row(map(_text, table.columns)), _row(rules)]
     for row in table.rows:
@@ -55,4 +56,5 @@ def _cell(cell: str | Cell) -> str:
 
 def _text(text: str) -> str:
     """Return the text itself on one line, even if it looks like markup."""
+    # A line end would end a row, and characters such as `|` a cell.
     return re.sub(r"([\\`*_{}\[\]<>|~&$#!])", r"\\\1", on_one_line(" ".join(text.split())))

@@ -259,6 +259,7 @@ def text_blocks(report: Report) -> Iterator[Block]:
     """Yield the report as a text file has it: what is looked at first, the metrics, what they are
     of, and what the benchmark says first. The rest is in the JSON report and on the page."""
     for block in blocks(report):
+        # What pages fold is not looked at first.
         if isinstance(block, Heading) and block.folded:
             break
 

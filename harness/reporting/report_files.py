@@ -56,6 +56,7 @@ def read(content: bytes) -> Report:
                 f"a report of format {in_brief(number)}, not {FORMAT}: regenerate it with `reeval`"
             )
 
+        # Formats 2 to 4 have the same members; what is new in one has a default.
         if number == 1:
             report = _upgraded(data)
         else:
@@ -96,6 +97,7 @@ def _upgraded(data: JSON) -> Report:
         "diagnostics": diagnostics,
         "sections": [{"block": block["kind"], **block} for block in data.get("sections", ())],
     }
+    # Sections of another benchmark stay as they are: no code of it runs to read a report.
     if not registry.is_shipped(data["benchmark"]):
         return msgspec.convert(members, Report)
 

@@ -31,12 +31,8 @@ def show(screen: Console, table: Table) -> None:
     if screen.color_system:
         rows = tuple(tuple(map(_marked, row)) for row in rows)
 
-    bare = structs.replace(
-        table,
-        title="",
-        notes=(),
-        rows=rows,
-    )
+    # Title and notes are printed as they are, one line each: only the table is fitted.
+    bare = structs.replace(table, title="", notes=(), rows=rows)
     lines = []
     if table.title:
         lines.append(Text(table.title, style="italic"))
@@ -57,6 +53,7 @@ def _styled(line: str) -> Text:
     styled = Text()
     style = ""
     for piece in re.split("([\ufe00\ufe01])", line):
+        # The first mark begins a style, and the next one ends it.
         if piece in STYLES:
             style = "" if style else STYLES[piece]
         else:

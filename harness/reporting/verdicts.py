@@ -55,6 +55,7 @@ def verdict(
         better, worse = b, a
 
     sentence = f"{better} is better than {worse} in {name} by {_evidence(figure, metric)}."
+    # Only what missing users cannot change is a verdict about all of them.
     if figure.missing_users in (None, "cannot_change"):
         return sentence
 
@@ -86,6 +87,7 @@ def _evidence(
     which comes first."""
     difference = figure.difference or 0.0
     p = figure.p_adjusted or 0.0
+    # A sentence that names the better run first has no minus.
     sign = -1 if difference < 0 and not signed else 1
     margin = f"{metric.text(sign * difference, signed=signed)} {metric.difference_unit}"
     bounds = "no interval"
@@ -94,6 +96,7 @@ def _evidence(
         low, high = sorted(sign * end for end in figure.ci95_simultaneous)
         ends = " to ".join(metric.text(end, signed=signed or low < 0) for end in (low, high))
         bounds = f"95 % {'~' * figure.approximate}{ends}"
+        # The adjusted p decides a verdict, whatever the interval says.
         excludes_zero = low * high > 0
         if excludes_zero != (p < SIGNIFICANT):
             decides = " (decides)"

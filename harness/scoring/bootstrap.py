@@ -21,6 +21,7 @@ Array = NDArray[np.float64]
 def chunks(units: int, rows: int) -> Iterator[int]:
     """Yield how many of `rows` to compute at once, so that `CELLS` bounds the weights of so many
     units."""
+    # One row at least, even of more units than `CELLS`.
     at_once = max(1, CELLS // max(1, units))
     for start in range(0, rows, at_once):
         yield min(at_once, rows - start)

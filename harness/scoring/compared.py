@@ -92,6 +92,7 @@ class Figures:
 
         count = len(self.names)
         published = expanded(self.benchmark, rows[:, :count])
+        # No figure is ranked by another: both are the same array, not a copy.
         if rows.shape[1] == count:
             return published, published
 

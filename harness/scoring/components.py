@@ -48,6 +48,7 @@ def components(values: Array, users: NDArray[np.int_]) -> Components | None:
     A variance between users that is estimated below 0 is 0. None for fewer than two users, or none
     with two answers.
     """
+    # Only users with a defined answer have one: they are numbered again.
     defined = ~np.isnan(values)
     values = values[defined]
     _, user, answers = np.unique(users[defined], return_inverse=True, return_counts=True)

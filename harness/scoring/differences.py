@@ -310,6 +310,7 @@ drawn together."""
 
 
 def _places(pairs: Iterable[Sequence[Stratum]]) -> Places:
+    # A user of several pairs has one place, so that its sides are swapped in all of them.
     places: dict[tuple[str, str], int] = {}
     for stratum in chain.from_iterable(pairs):
         for user in stratum.users:
@@ -350,6 +351,7 @@ def _tests(
     if len(strata) > 1:
         groups[ALL] = list(strata)
 
+    # The verdict is about all subsets, or about the only one.
     last_subset = list(groups)[-1]
     tests = []
     for subset, group in groups.items():
@@ -441,6 +443,7 @@ def _scaled(
 ) -> tuple[float, Array]:
     """Return a mean difference over strata and those under swaps, in units that compare with other
     figures. What is no mean is studentised (Janssen 1997; Chung & Romano 2013)."""
+    # `ROUNDING` is for figures of the size of 1.
     size = float(np.abs(values).max(initial=1.0))
     swapped = swaps.differences[places, :, column].mean(axis=0) / size
     if swaps.variances is None:
@@ -516,6 +519,7 @@ def _adjusted(tests: Sequence[Test]) -> list[Difference]:
     figures = []
     for test in tests:
         figure = test.figure
+        # An undefined figure is no test.
         if figure.p is not None:
             figure = structs.replace(figure, p_adjusted=next(p_values), family=len(family))
 
@@ -577,6 +581,7 @@ def non_inferiority(
     # Each end of a 90 % interval is a one-sided 95 % bound.
     bounds = interval(figure.difference, strata_moments, level=0.9)
     answer: Literal["not_worse", "worse", "unknown"] = "unknown"
+    # Runs that are equal for each user have no interval.
     if figure.outcome == "same" and figure.users >= FEWEST:
         answer = "not_worse"
     elif bounds is not None and not figure.approximate:

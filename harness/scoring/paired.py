@@ -89,7 +89,7 @@ def swapped(
     several comparisons: with the same generator and number, a user's sides are swapped in all of
     these together. Source: Fisher 1935, chapter 3; Pitman 1937.
     """
-    is_complete = among < 63 and 2**among <= permutations
+    is_complete = 2**among <= permutations
     sides = [(pair.a.sum(axis=0), pair.b.sum(axis=0), pair.b - pair.a) for pair in pairs]
     differences = []
     variances = []
@@ -212,6 +212,7 @@ def max_t(
     largest of itself and all smaller ones. An undefined swap counts as far.
     """
     scale = np.sqrt(np.nanmean(differences**2, axis=0))
+    # Where every swap gives the same, there is no spread to divide by.
     scale = np.where(scale > ROUNDING, scale, 1.0)
     real = np.abs(observed) / scale
     distances = np.where(np.isnan(differences), np.inf, np.abs(differences))

@@ -33,6 +33,7 @@ class Blocks:
     arrays: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
+        # Only so can a field of a frozen class be set.
         if self.is_dropped:
             object.__setattr__(self, "arrays", ())
 

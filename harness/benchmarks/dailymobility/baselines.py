@@ -1,6 +1,6 @@
 """Baseline residents: honest floors for a day of mobility, which read the prompt and nothing else.
 
-They know no file, only text: home as `AOI 1，坐标 (0, 0) 米`, work as the same with
+They read no file, only text: home as `AOI 1，坐标 (0, 0) 米`, work as the same with
 `，距家 9 米` behind it, and places in lines `- AOI 3 ...，距家 4 米，距工作地 5 米` under headings
 with an intention, as `### 购物（shopping）`. What they answer depends on model, user messages and
 seed alone. Source: docs/design.md, sections 7 and 9.
@@ -27,6 +27,7 @@ EATING_OUT = "eating out"
 INTENTIONS = tuple(day.INTENTIONS.values())
 HOME = "home"
 
+# The forms in which `plan.py` writes them, wherever they are in the prompt.
 _AT = r"AOI (\d{1,18})，坐标 \([-\d, ]*\) 米"
 _HOME, _WORK = re.compile(f"{_AT}(?!，距家)"), re.compile(f"{_AT}，距家")
 _HEADING = re.compile(r"#+ .*[（(]([a-z ]+)[）)][ \t]*")

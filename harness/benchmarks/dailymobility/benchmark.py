@@ -170,11 +170,12 @@ class AgentMode:
         )
 
 
-def _divergence(metric: str) -> str:
-    return (
+def _divergence(metric: str) -> Metric:
+    definition = (
         f"Jensen-Shannon divergence of {metric.replace('_', ' ')} from real residents, protocol"
         " aligned"
     )
+    return Metric(f"JSD_{metric}", better="lower", definition=definition)
 
 
 @dataclass(frozen=True)
@@ -194,10 +195,6 @@ class Days(Records):
         outcome: str,
         repairs: Sequence[str],
     ) -> JSON:
-        invalid = None
-        if answer.outcome != VALID:
-            invalid = answer.outcome
-
         return {
             "user_id": task.given.number,
             "mode": answer.mode,
@@ -205,7 +202,7 @@ class Days(Records):
             "places": answer.places,
             "visited_aois": answer.visited,
             **metrics,
-            "invalid": invalid,
+            "invalid": None if answer.outcome == VALID else answer.outcome,
             "repairs": answer.repairs,
             "warnings": answer.warnings,
         }
@@ -214,37 +211,30 @@ class Days(Records):
         assert self.city is not None
         with read_of(task.key):
             _check_record(task.given, data, self.city)
-            return {
-                **data,
-                **_measured(self.city, data["visited_aois"], data["intentions"]),
-            }
+            return data | _measured(self.city, data["visited_aois"], data["intentions"])
 
     def rows(self, record: JSON) -> Iterable[JSON]:
         """Return a row for each half hour of the day, from 0."""
-        about: JSON = {
-            name: record[name] for name in ("user_id", "repeat", "mode") if name in record
-        }
+        about: JSON = {}
+        for name in ("user_id", "repeat", "mode"):
+            if name in record:  # `repeat` only with repeats
+                about[name] = record[name]
+
         # Tables of all benchmarks have this column.
         about["outcome"] = record["invalid"] or VALID
         slots = zip(record["places"], record["intentions"], strict=True)
         for slot, (place, intention) in enumerate(slots):
-            yield {
-                **about,
-                "slot": slot,
-                "place": place,
-                "intention": intention,
-            }
+            yield about | {"slot": slot, "place": place, "intention": intention}
 
     def outcomes(self, record: JSON) -> Iterable[str]:
         return (record["invalid"] or VALID,)
 
 
 def _measured(city: City, places: Sequence[int], intentions: Sequence[int]) -> JSON:
+    points = [(city.aois[place].x, city.aois[place].y) for place in places]
     return {
         "daily_location_number": len(places),
-        "gyration_radius_m": gyration_radius(
-            [(aoi.x, aoi.y) for aoi in map(city.aois.__getitem__, places)]
-        ),
+        "gyration_radius_m": gyration_radius(points),
         "intention_proportions": proportions(intentions),
     }
 
@@ -294,10 +284,7 @@ class DailyMobility(Benchmark):
             SCORE,
             definition="1 minus the mean of the four divergences, protocol aligned",
         ),
-        *(
-            Metric(f"JSD_{metric}", better="lower", definition=_divergence(metric))
-            for metric in METRICS
-        ),
+        *map(_divergence, METRICS),
     )
     about = About(
         title="DailyMobility",

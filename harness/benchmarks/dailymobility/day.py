@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from math import fsum, hypot
+from math import hypot
+from statistics import fmean
 
 from harness.benchmarks.agents.resident import Row
 
@@ -68,14 +69,16 @@ def gyration_radius(points: Collection[tuple[float, float]]) -> float:
     """
     if not points:
         raise ValueError("a radius of gyration needs a place")
-    mean_x = fsum(x for x, _ in points) / len(points)
-    mean_y = fsum(y for _, y in points) / len(points)
-    return fsum(hypot(x - mean_x, y - mean_y) for x, y in points) / len(points)
+    xs, ys = zip(*points, strict=True)
+    mean_x = fmean(xs)
+    mean_y = fmean(ys)
+    return fmean([hypot(x - mean_x, y - mean_y) for x, y in points])
 
 
 def intention_sequence(rows: Sequence[Row]) -> tuple[int, ...]:
     """Return numbers of the intentions in rows 0, 2, ..., 94: one for each of the 48 slots; any
     that is unknown is `other`."""
+    # A row is a quarter of an hour, and a slot two of them: the first one decides.
     return tuple(NUMBERS.get(row.intention or "", OTHER) for row in rows[: 2 * SLOTS : 2])
 
 

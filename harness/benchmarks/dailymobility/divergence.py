@@ -27,6 +27,7 @@ def divergence(p: Array | Counts, q: Array | Counts) -> Array:
     above 0.
     """
     totals: Array = _terms(_normalised(p), _normalised(q)).sum(axis=-1)
+    # Rounding may leave equal histograms a little below 0.
     return totals.clip(0.0, 1.0)
 
 

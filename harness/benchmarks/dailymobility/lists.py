@@ -70,6 +70,7 @@ def _decoded(path: Path) -> Any:
     """Decode a file. JSON may have the NaN and Infinity that Python writes, so that an error can
     name their row."""
     data = input_file(path)
+    # A JSON object is no pickle, whatever the file is called.
     is_object = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"")
     if not is_object and (data.startswith(b"\x80") or path.suffix in PICKLES):
         return unpickled(data, path)
@@ -81,6 +82,7 @@ def _decoded(path: Path) -> Any:
 
 
 def _four_lists(content: object, path: Path) -> JSON:
+    # asbench has the lists under `results`, the harness's own file has them alone.
     if isinstance(content, dict) and isinstance(content.get("results"), dict):
         content = content["results"]
 
@@ -217,7 +219,7 @@ def _opaque() -> type:
 
 
 class _Kind:
-    """Stands for a numpy dtype: a number's, or that of arrays of objects."""
+    """The stand-in of a numpy dtype: a number's, or that of arrays of objects."""
 
     def __init__(self, code: str, *flags: object) -> None:
         if code not in NUMERIC and code != "O8":
@@ -239,14 +241,14 @@ class _Kind:
 
 
 class _Array:
-    """Stands for a numpy array."""
+    """The stand-in of a numpy array."""
 
     def __init__(self, *ignored: object) -> None:
         self.items: NDArray[Any] | list[Any] = []
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, kind, is_by_column, data = state
-        if isinstance(data, list):
+        if isinstance(data, list):  # an array of objects has them as a list
             self.items = data
             return
         order = "F" if is_by_column else "C"

@@ -84,9 +84,12 @@ def _is_synthetic(folder: Path) -> bool:
     if not isinstance(residents, list):
         return False
 
-    return any(
-        isinstance(resident, dict) and resident.get("synthetic") is True for resident in residents
-    )
+    # One is enough: in a file that was put together, scores are not of real people alone.
+    for resident in residents:
+        if isinstance(resident, dict) and resident.get("synthetic") is True:
+            return True
+
+    return False
 
 
 def _scores(scored: Lists, truth: GroundTruth) -> JSON:

@@ -284,11 +284,8 @@ def _kind(warning: str) -> str:
 def _by_bin(metric: str, rows: Rows) -> Rows:
     """Return each resident's counts by bin of the aligned protocol: residents x bins."""
     size = SIZES[metric]
-    if metric == RADIUS:
-        return np.eye(size, dtype=np.uint8)[rows[:, 0]]
-
-    if metric == LOCATIONS:
-        return np.eye(size, dtype=np.uint8)[rows[:, 1]]
+    if metric in (RADIUS, LOCATIONS):  # the first two columns
+        return np.eye(size, dtype=np.uint8)[rows[:, METRICS.index(metric)]]
 
     slots = rows[:, 2:]
     if metric == SEQUENCES:
