@@ -649,6 +649,8 @@ class Benchmark:
         with guarded(self, "prepare"):
             self.prepare()
             for name, kind in OBJECTS.items():
+                # A plug-in's attribute of the same name would take the place of an object that
+                # reports call.
                 if not isinstance(getattr(self, name), kind):
                     raise TypeError(f"self.{name} is an object of the harness: rename yours")
 

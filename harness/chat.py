@@ -221,6 +221,7 @@ class Chat:
             request = self._request(_messages(prompt), json, schema, role)
             return await self._read_in_tries(request, read, json=json)
         finally:
+            # Also where it fails: `reads` says how many requests each reading took.
             self.reads.append(self.usage.requests - count_before)
 
     async def _read_in_tries(
@@ -251,6 +252,8 @@ class Chat:
             # A retry that equals the one before it would get the same reply at temperature 0.
             if number > 2 and not self._same_note:
                 note += self._note.again.format(number=number)
+            # The user's message at the end, and no new message: templates of some models take turns
+            # strictly.
             request = replace(request, messages=(*messages[:-1], messages[-1].with_note(note)))
         raise AssertionError("the last try returns or raises")
 

@@ -27,6 +27,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
 from harness.model import JSON, Money, RunUsage
 
+# `Inexact` raises instead of rounding: an amount that is not exact is a mistake.
 EXACT = Context(prec=100, traps=[Inexact])
 """More digits than any amount has; a rounded one would be an error."""
 MAX_PRICE = Decimal(10) ** 9
@@ -221,6 +222,8 @@ class Cost(Struct, frozen=True, kw_only=True):
         for amount in (self.amount, self.low, self.high):
             if not isinstance(amount, Decimal):
                 continue
+            # A file may hold any number: one with a billion digits would take the memory of whoever
+            # adds it.
             if not amount.is_finite() or abs(amount.adjusted()) >= LONGEST:
                 raise ValueError("an amount of money that no run costs")
 
@@ -309,6 +312,7 @@ class Bill:
 
         What is not reported is estimated by the ratios of all.
         """
+        # Ratios of all replies, whatever their price: a rate with few replies has none to rely on.
         total = self.total
         by_price: dict[Price | None, list[Cost]] = {}
         for rate, usage in sorted(self._usages.items()):
@@ -447,6 +451,7 @@ def _estimated(size: int, tokens: int, seen: int) -> int:
     most what a file can hold."""
     if not tokens or not seen:
         tokens, seen = 1, BYTES_PER_TOKEN
+    # Rounded up in whole numbers: a float would lose tokens of long runs.
     return min(-(-size * tokens // seen), LARGEST)
 
 
@@ -472,6 +477,7 @@ def each(amounts: Iterable[Money], users: int) -> tuple[Money, ...]:
     without users."""
     if not users:
         return ()
+    # Not the exact context: a division rarely ends.
     with localcontext(prec=EXACT.prec):
         return tuple([_divided(money, users) for money in amounts])
 

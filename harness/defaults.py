@@ -109,6 +109,7 @@ class RunTuning:
             if limit is not None:
                 # The first parts take what cannot be divided.
                 shares[name] = max(1, limit // parts + (number <= limit % parts))
+        # A rate can be divided, a request cannot.
         for name in ("rpm", "tpm"):
             rate = getattr(self, name)
             if rate is not None:
@@ -117,6 +118,7 @@ class RunTuning:
 
     def combined(self, other: RunTuning) -> RunTuning:
         """Return this tuning with the lower one of each limit of an account that two runs share."""
+        # Two runs on one account share its limits, so the lower one protects both.
         lower: dict[str, Any] = {}
         for name in ("concurrency", "start", "floor", "ceiling", "rpm", "tpm"):
             limits = getattr(self, name), getattr(other, name)

@@ -70,6 +70,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     names = {_plain(name): name for name in known}
     spelt = _plain(word)
     longer = [name for name in names if len(spelt) > 1 and name.startswith(spelt)]
+    # The beginning of a name counts before a similar one: `--conc` means `--concurrency`.
     near = [*longer, *get_close_matches(spelt, names, 1, 0.65)]
     if near:
         return f": did you mean {names[near[0]]}?"
@@ -156,6 +157,7 @@ closes SIGHUP."""
 def heeded() -> list[signal.Signals]:
     """Return the signals to obey: not those that are ignored, as `nohup` and shells have it for
     what they start in the background."""
+    # Job schedulers send signals that a shell's `nohup` has switched off on purpose.
     return [number for number in EXIT_CODES if signal.getsignal(number) != signal.SIG_IGN]
 
 
@@ -220,6 +222,7 @@ class TransportFault(CallError):
         self.retry_after = retry_after
         self.unreachable = unreachable
         self.foreign = foreign
+        # Where no request has reached the endpoint, or it has refused to serve, nothing is billed.
         self.billed = billed and not (unreachable or self.asks_to_wait)
         self.refusal = refusal
 

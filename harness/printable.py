@@ -40,6 +40,7 @@ def in_cell(text: str) -> str:
     """Return a text for a cell of a CSV file: on one line, with an apostrophe before what a
     spreadsheet would take for a formula."""
     plain = on_one_line(text)
+    # The apostrophe makes a spreadsheet show the text instead of computing it.
     return f"'{plain}" if plain.startswith(FORMULA) else plain
 
 
@@ -68,6 +69,7 @@ def _escaped(text: str, escape: Callable[[str], str]) -> str:
 
 
 def _steers(text: str, index: int) -> bool:
+    # An emoji of several joined signs (a family, a flag) falls apart without its joiner.
     if text[index] == JOINER and 0 < index < len(text) - 1:
         previous, following = text[index - 1], text[index + 1]
         joins = previous == EMOJI_STYLE or category(previous) in EMOJI

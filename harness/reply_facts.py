@@ -156,6 +156,7 @@ class AnswererCounts:
         """Return the names under which a new answerer is counted."""
         model, provider, fingerprint = [name and name[:MAX_NAME] for name in names]
         cut = model, provider, fingerprint
+        # A router may send another fingerprint with each reply, and memory must not grow with them.
         if len(self._answerers) < MAX_ANSWERERS or cut in self._answerers:
             return cut
         return UNNAMED

@@ -129,6 +129,8 @@ def find(
         return by_variables[0]
     if args.fallback:
         return _at_fallback(args.fallback, args, environment)
+    # A variable for an address is set on purpose; OpenAI's key alone may be there for another
+    # program.
     is_for_openai = not (environment.get("LLM_API_KEY") or _explicit_key(args))
     if by_variables and is_for_openai:
         return by_variables[0]
@@ -202,6 +204,7 @@ def _at_provider(
     if provider.base_url or not args.api_url:
         provider_urls = providers.addresses(provider, environment)
     urls = args.api_url or provider_urls
+    # At other addresses than its own a provider's key would reach whoever runs them.
     at_home = set(map(public_url, urls)) <= set(map(public_url, provider_urls))
     key = NO_KEY
     if at_home and provider.key_env and not _explicit_key(args):
@@ -279,6 +282,7 @@ def for_resume(
         assert endpoint is not None  # an address or a provider is named
         return endpoint
     endpoint = _named_as_before(args, run, environment) or _on_loopback(args, run, environment)
+    # Without its key the run would fail user by user, and each with the same sentence.
     if endpoint.key_from is None and run.provenance["key_from"] is not None:
         raise BadInput(
             f"{run.name} was run with a key ({run.provenance['key_from']}), and nothing names one"
@@ -318,6 +322,7 @@ def _on_loopback(
     args: PlayOptions, run: EarlierRun, environment: Mapping[str, str]
 ) -> ResolvedEndpoint:
     """Return the endpoint that a manifest has on this machine. Raise `BadInput` for any other."""
+    # A manifest may come from somebody else: an address in it must not receive a key of this user.
     is_sent = bool(_explicit_key(args) or args.extra_header)
     if is_sent or not run.urls or not all(map(_is_loopback, run.urls)):
         raise BadInput(
@@ -352,6 +357,7 @@ def _key_handed_over(path: Path) -> str:
 
 def _key_of_file(path: Path, read: Callable[[Path, int], bytes] = content) -> str:
     try:
+        # Editors on Windows write a byte order mark, which no server takes for a part of the key.
         key = read(path, LARGEST_KEY_FILE).decode("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(

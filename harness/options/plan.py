@@ -200,6 +200,7 @@ class Plan:
 
     def shares_with(self, other: Plan) -> bool:
         """Return whether both use the same server and key, and so the limits of one account."""
+        # With two keys a server counts two accounts, so each has its own limit.
         return self._key == other._key and not self.hosts.isdisjoint(other.hosts)
 
     @property
@@ -252,6 +253,7 @@ class Plan:
                 role: plan.endpoint_choice.provenance for role, plan in self.roles.items()
             }
         if self.benchmark.imports.runs_code(configuration.identity):
+            # String hashing decides the order of sets, and so what an agent's code may do.
             provenance["hash_seed"] = hash_seed.fixed(os.environ)
         return cast(Provenance, provenance)
 
@@ -291,6 +293,7 @@ def _commit() -> str | None:
         return None
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
+        # A checkout whose git hangs on a network mount must not hold up a run.
         git = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None

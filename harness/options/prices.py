@@ -78,6 +78,7 @@ def price_of(endpoint: ResolvedEndpoint, model: str, book: Book) -> Price | None
 def _prices(endpoint: ResolvedEndpoint, model: str, book: Book) -> Iterator[Price]:
     """Yield the prices of a model, the one that counts first: the user's own, then those of its
     whole name."""
+    # A model's own entry counts before that of its name without the date.
     names = list(dict.fromkeys((model, DATE.sub("", model))))
     user_providers = _providers_at(endpoint, book.providers)
     if endpoint.provider:
@@ -126,6 +127,7 @@ def _litellm() -> tuple[str, Mapping[str, Any]]:
         return "", {}
     path = Path(str(installed.locate_file(f"litellm/{LITELLM_FILE}")))
     try:
+        # Prices are sums of decimal fractions: a float would add digits that nobody bills.
         table = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
     except (OSError, ValueError) as error:
         raise BadInput(
@@ -170,6 +172,7 @@ def _deferred_factor(entry: JSON, prompt: Decimal, completion: Decimal) -> Decim
     if not prompt or deferred_prompt is None:
         return None
     factor = deferred_prompt / prompt
+    # One factor is all that a price here has, so a discount on one side alone cannot be said.
     if round(factor, DIGITS) != factor or deferred_completion != factor * completion:
         return None
     return factor
@@ -189,6 +192,7 @@ def genai_price(provider: str, model: str) -> Price | None:
     except LookupError:
         return None
     price = info.prices
+    # The package also finds models whose names merely begin alike.
     if info.id != model or isinstance(price, list):
         return None
     prompt, completion, cached = map(

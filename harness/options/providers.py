@@ -128,6 +128,7 @@ def split_model(text: str, book: Book) -> tuple[str | None, str]:
 def unknown_provider(text: str, book: Book) -> str | None:
     """Return a message that the part before the first colon is no provider, None if it cannot be
     one's name."""
+    # The first colon alone: names of models have colons of their own (`qwen2.5:7b`).
     name, colon, _ = text.partition(":")
     if not colon or name in book.providers or not NAME.fullmatch(name):
         return None
@@ -235,6 +236,7 @@ def _provider(below: Provider, entry: object, path: Path) -> Provider:
     fields.check_headers(values.get("extra_headers", {}), f"{where}.extra_headers")
     if "base_url" in values:
         urls = values["base_url"]
+        # A file may name the same address twice, and replicas get equal shares.
         values["base_url"] = tuple(dict.fromkeys(urls if type(urls) is list else [urls]))
     if "adapt" in values:
         values["adapt"] = tuple(values["adapt"])
@@ -242,6 +244,7 @@ def _provider(below: Provider, entry: object, path: Path) -> Provider:
         if name in values:
             values[name] = values[name] or None
     if "ca_file" in values:
+        # Relative to the file that names it, wherever the command is started.
         values["ca_file"] = str(path.absolute().parent / os.path.expanduser(values["ca_file"]))
     if "prices" in values:
         prices = dict(below.prices)
