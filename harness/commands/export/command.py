@@ -58,6 +58,7 @@ class Options(options.Forced, options.Earlier):
 
 def execute(args: Options) -> int:
     runs, code = selection.find(args)
+    # Runs that were merged are in the merged one, and their rows would be there twice.
     if not args.runs:
         runs = selection.without_merged(runs)
     names_found = {run.name for run in runs}

@@ -48,6 +48,7 @@ def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int
     without_value = list[str]()
     samples = _samples(run, plays, report, without_value)
     count = 0
+    # The file is named in the figures only if it has samples.
     first = next(samples, None)
     if first:
         target = path.with_name(f"{path.stem}_samples.jsonl")
@@ -140,6 +141,7 @@ def _result(run: SavedRun, report: Report, metric: Metric, value: Value) -> JSON
         "metric_unit": metric.unit or "proportion",
         "lower_is_better": metric.lower_is_better,
         "score_type": "continuous",
+        # JSON has no infinity; the schema takes the word.
         "min_score": "-Infinity" if low_bound is None else low_bound,
         "max_score": "Infinity" if high_bound is None else high_bound,
     }
@@ -284,6 +286,7 @@ def _attribution(exchanges: tuple[Exchange, ...]) -> list[JSON]:
 
 def _tokens(exchanges: tuple[Exchange, ...]) -> JSON | None:
     completions = [exchange.completion for exchange in exchanges]
+    # A sum without the replies that report no usage would look like a smaller total.
     if not completions or any(completion.prompt_tokens is None for completion in completions):
         return None
     sent = sum(completion.prompt_tokens or 0 for completion in completions)

@@ -52,6 +52,7 @@ def write(path: Path, form: str, rows: Iterable[JSON]) -> int:
     """Write rows as `csv`, `jsonl` or `parquet`; return their number."""
     writing = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[form]
     with atomic.replacing(path, shared=True) as target, TemporaryFile() as file:
+        # Columns and their types are known only after the last row, so rows wait in a file.
         spool = Spool(file, {})
         count = sum(map(spool.add, rows))
         writing(spool, target)
@@ -79,6 +80,7 @@ def _wider(current: type | None, value: object) -> type:
     kind = type(value)
     if value is None:
         return current or type(None)
+    # A column of JSON text takes what has no type of its own in a table.
     if kind not in SCALARS:
         return str
     if type(value) is int and not -INT64_LIMIT <= value < INT64_LIMIT:
@@ -130,6 +132,7 @@ def _parquet(spool: Spool, target: BinaryIO) -> None:
     )
     with parquet.ParquetWriter(target, schema) as writer:
         rows = spool.rows()
+        # Not an option of the writer: a file of one group would hold all rows in memory.
         while group := list(islice(rows, GROUP_ROWS)):
             writer.write_table(arrow.Table.from_pylist(group, schema))
 

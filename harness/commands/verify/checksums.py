@@ -60,6 +60,8 @@ def check_logs(
         if data is None:
             yield f"{place}: {TORN}"
             continue
+        # Each failed session of a user writes a line, so only an equal one, with its time, is a
+        # copy.
         if line.text in seen:
             yield f"{place}: duplicate failure"
         seen.add(line.text)

@@ -74,6 +74,7 @@ class Replayer:
 def as_saved(benchmark: Benchmark, data: JSON, measured: JSON) -> JSON:
     """Return what was measured now as a file has it; without the values that were not measured when
     `data` was saved."""
+    # Plug-ins may keep tuples or numpy numbers, which a file has as lists and plain numbers.
     saved: JSON = orjson.loads(orjson.dumps(measured))
     if benchmark.records.completed(data) != data:
         saved = in_form_of(data, saved)
@@ -103,6 +104,7 @@ class Check:
         self._beat = beat
         self._tally = RunTally()
         self._replies = Replies(run.files.responses, self._counted, beat)
+        # Offsets and no records: a run of a million users is checked in the memory of its index.
         self._offsets = np.full(len(index), -1, np.int64)
         self._numbers = np.zeros(len(index), np.int64)
         self._failed = np.zeros(len(index), np.bool_)
@@ -118,6 +120,7 @@ class Check:
         yield from self._results()
         yield from self._records()
         yield from self._users()
+        # A run that died has counts of its last orderly moment, and `resume` counts again.
         if self._manifest.state != RUNNING:
             yield from self._counts()
 
@@ -247,6 +250,7 @@ class Check:
         """Yield numbers of the manifest that do not match the files."""
         manifest = self._manifest
         file = self._files.manifest.name
+        # Users beyond the selection may have records of an earlier, larger one.
         counts = user_counts(self._index, self.expected | self.done, self.done, self._failed)
         for name, count in counts.items():
             saved = manifest.counts.get(name)

@@ -40,6 +40,7 @@ def prove(run: SavedRun, results: Path, folder: Path | None, without_tasks: bool
         except BadInput as error:
             raise BadInput(f"{error}, or check its lines alone with --without-tasks") from None
     with _locked(run) as beat:
+        # The first look was without the lock, and another command may have changed the run since.
         manifest = load(run.files.manifest)  # read again under the lock
         if manifest is None:
             raise BadInput(f"{run.files.manifest} no longer exists")
@@ -99,6 +100,7 @@ def _benchmark_of(run: SavedRun, folder: Path | None) -> tuple[Benchmark, str | 
     responses, if so."""
     in_place = {name: run.files.folder / name for name in run.manifest.identity["files"]}
     why = None
+    # The code in a folder from somebody else must not run because its owner wants it verified.
     if run.has_code and not run.trust:
         why = "playing them again would run the run's own code (--trust)"
     elif checksums.kept_copies(run) != in_place:
