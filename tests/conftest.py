@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -17,6 +17,8 @@ import pytest
 from harness.benchmarks.dailymobility import groundtruth
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.client.connect import CA_FOLDERS, CA_VARIABLES
+from harness.commands import parser
+from harness.commands.parser import Interface
 from harness.model import JSON
 from harness.options import providers
 from harness.ui.streams import tell_warnings
@@ -150,6 +152,29 @@ def shipped_once() -> Iterator[None]:
     makes of it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(providers, "shipped", cache(providers.shipped))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parsers_once() -> Iterator[None]:
+    """The parser of a command is made once for the same options: it is a tenth of a short
+    command's time."""
+    known: dict[str, list[tuple[Interface, bool, parser.Parser]]] = {}
+    make = parser.parser
+
+    def kept(interface: Interface, arguments: Sequence[str]) -> parser.Parser:
+        shows_all = parser.HELP_ALL in arguments
+        parsers = known.setdefault(interface.command, [])
+        for of, all_shown, made in parsers:
+            if of == interface and all_shown is shows_all:
+                made._arguments = arguments
+                return made
+        made = make(interface, arguments)
+        parsers.append((interface, shows_all, made))
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parser, "parser", kept)
         yield
 
 

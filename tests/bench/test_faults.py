@@ -46,7 +46,7 @@ def test_runs_under_faults_and_through_an_outage_end_as_calm_ones(folder: Path) 
     """Both benchmarks, whole replies and streams, mixed transport faults, content faults, and a
     server that is killed for 22 s: files are byte-identical, no user fails, and each fault is
     counted under its kind."""
-    campaign = conduct(planned(PARTS, 12, 1, True, 22.0), folder, workers=6)
+    campaign = conduct(planned(PARTS, 8, 1, True, 22.0), folder, workers=6)
     assert not campaign.findings, told(campaign, 0.0)
     assert {case.row for case, _ in campaign.played} >= {CALM, "all mixed, 30%", "content", KILLED}
     assert all(seen.faults for case, seen in campaign.played if case.faults)

@@ -22,7 +22,7 @@ from harness.store.log import decode_line, encode_line
 from tests.corpus.command import Commands, put, tree
 from tests.corpus.values import put as changed
 
-CASES = 8
+CASES = 5
 """Of each file; there are thousands."""
 
 VALUES: tuple[Any, ...] = (
@@ -120,8 +120,8 @@ def odd(path: Path, rng: random.Random) -> Iterator[tuple[str, bytes, bool]]:
     """A file with one value odd, of lines the first, under a right checksum; with words for what
     was done, and whether it was drawn.
 
-    A manifest lacks each of its fields in turn, those that all benchmarks have only in the first
-    one's run.
+    A manifest lacks every second of its fields in turn, those that all benchmarks have only in the
+    first one's run.
     """
     whole = path.read_bytes()
     first, _, others = whole.partition(b"\n")
@@ -130,6 +130,7 @@ def odd(path: Path, rng: random.Random) -> Iterator[tuple[str, bytes, bool]]:
     drawn = [(rng.choice(known), rng.choice(VALUES)) for _ in range(CASES)]
     whose = {"run_weibo.json": "", "run_beijing.json": "identity."}.get(path.name)
     lacking = [] if whose is None else [(place, ...) for place in known if place.startswith(whose)]
+    lacking = lacking[::2]
     for number, (place, value) in enumerate([*lacking, *drawn]):
         try:
             made = changed(document, place, value)

@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from harness.cli import main
+from harness.commands import watch
 from harness.engine import control_calls as calls
 from harness.engine import control_server as control
 from harness.engine.control_calls import connected, socket_of
@@ -23,6 +24,7 @@ from harness.errors import BadInput, HarnessError, MachineError
 from harness.model import JSON
 from harness.store.files import RunFiles
 from harness.store.log import objects
+from harness.ui import progress
 from tests.support import SHIPPED
 from tests.support.processes import wait_for
 from tests.support.scripted import baseline, serving
@@ -300,9 +302,14 @@ def test_commands_refuse_a_run_that_is_not_played(
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_watch_ends_with_how_the_run_ended(
-    failing: bool, run: Playing, capsys: pytest.CaptureFixture[str]
+    failing: bool,
+    run: Playing,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its exit code is 0 for a complete run alone."""
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "FIRST_LINE", 0.1)
     codes = list[int]()
     watching = threading.Thread(
         target=lambda: codes.append(main(["watch", "--results-dir", str(run.results)]))
