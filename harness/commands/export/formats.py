@@ -132,7 +132,7 @@ def _parquet(spool: Spool, target: BinaryIO) -> None:
     )
     with parquet.ParquetWriter(target, schema) as writer:
         rows = spool.rows()
-        # Not an option of the writer: a file of one group would hold all rows in memory.
+        # In groups: a table of all rows would be held in memory.
         while group := list(islice(rows, GROUP_ROWS)):
             writer.write_table(arrow.Table.from_pylist(group, schema))
 

@@ -60,7 +60,6 @@ def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int
     summaries = list[JSON]()
     usage = Counter[str]()
     with atomic.replacing(path, shared=True) as target, TemporaryFile() as file:
-        # A ZIP archive seeks back to complete its headers, and the target may not be able to.
         with ZipFile(file, "w", ZIP_DEFLATED) as archive:
             _add(
                 archive,

@@ -74,7 +74,7 @@ class Replayer:
 def as_saved(benchmark: Benchmark, data: JSON, measured: JSON) -> JSON:
     """Return what was measured now as a file has it; without the values that were not measured when
     `data` was saved."""
-    # Plug-ins may keep tuples or numpy numbers, which a file has as lists and plain numbers.
+    # Plug-ins may keep tuples, which a file has as lists.
     saved: JSON = orjson.loads(orjson.dumps(measured))
     if benchmark.records.completed(data) != data:
         saved = in_form_of(data, saved)
