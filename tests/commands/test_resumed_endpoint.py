@@ -118,7 +118,7 @@ def test_variable_that_names_another_host_moves_no_run(
 
 
 def test_variable_with_the_same_host_has_todays_key(
-    first: Server, monkeypatch: pytest.MonkeyPatch
+    first: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
     """A key that was renewed meanwhile is taken; one that is gone is asked for, and nothing is
     sent."""
@@ -128,6 +128,7 @@ def test_variable_with_the_same_host_has_todays_key(
     before = len(first.bodies)
     with variables(monkeypatch, LLM_API_BASE=first.url):
         assert main(["resume"]) == 2
+    assert "m was run with a key (LLM_API_KEY), and nothing names one" in capsys.readouterr().err
     assert len(first.bodies) == before
     with variables(monkeypatch, LLM_API_BASE=first.url, LLM_API_KEY=OTHER_KEY):
         assert main(["resume"]) == 0

@@ -271,13 +271,6 @@ def test_run_on_a_provider_whose_address_a_command_gave_stays_there() -> None:
     )
 
 
-def test_provider_of_the_command_is_where_a_resumed_run_goes() -> None:
-    """Wherever its key came from before."""
-    args = replace(options(), provider="deepseek")
-    found = again(args, {"DEEPSEEK_KEY": "k-123456", **LLM}, DEEPSEEK)
-    assert flat(found) == ("https://api.deepseek.example/v1", "k-123456", "DEEPSEEK_KEY")
-
-
 def test_header_of_the_command_is_asked_for_again() -> None:
     """Its value is in no file, so `resume` cannot know it."""
     with pytest.raises(BadInput, match="the header X-Team by --extra-header: give it again"):
@@ -315,24 +308,8 @@ def test_hosts_are_told_in_one_spelling() -> None:
 @pytest.mark.parametrize(
     ("environment", "address_from", "url", "key_from", "found"),
     [
-        (LLM, "LLM_API_BASE", RELAY, "LLM_API_KEY", (RELAY, "llm-key", "LLM_API_KEY")),
         (LLM, None, RELAY, "LLM_API_KEY", (RELAY, "llm-key", "LLM_API_KEY")),
-        (LLM, "--api-url", RELAY, "--api-key", (RELAY, "llm-key", "LLM_API_KEY")),
         (LLM, "LLM_API_BASE", RELAY + "/elsewhere", None, (RELAY, "llm-key", "LLM_API_KEY")),
-        (
-            OPENAI,
-            "OPENAI_API_KEY",
-            OPENAI_URL,
-            "OPENAI_API_KEY",
-            (OPENAI_URL, "openai-key", "OPENAI_API_KEY"),
-        ),
-        (
-            {**LLM, **OPENAI},
-            "OPENAI_API_KEY",
-            OPENAI_URL,
-            None,
-            (OPENAI_URL, "openai-key", "OPENAI_API_KEY"),
-        ),
         (
             {**LLM, **OPENAI, "OPENAI_BASE_URL": OTHER},
             "OPENAI_BASE_URL",
@@ -340,9 +317,6 @@ def test_hosts_are_told_in_one_spelling() -> None:
             None,
             (OTHER, "openai-key", "OPENAI_API_KEY"),
         ),
-        ({}, "LLM_API_BASE", LOCAL, None, (LOCAL, None, None)),
-        ({"LLM_API_KEY": "llm-key"}, "--api-url", LOCAL, None, (LOCAL, None, None)),
-        (LLM, "--api-url", LOCAL, None, (LOCAL, None, None)),
         (
             {},
             None,
@@ -402,17 +376,6 @@ def test_file_that_a_manifest_names_is_never_opened(tmp_path: Path) -> None:
         assert flat(found) == (RELAY, "llm-key", "LLM_API_KEY")
         with pytest.raises(BadInput):
             again(options(), {}, key_from=key_from)
-
-
-@pytest.mark.parametrize("given", ["api_key", "api_key_file", "extra_header"])
-def test_key_or_header_of_a_command_wants_an_address_of_today(given: str, key_file: Path) -> None:
-    """Else the manifest would say where it goes, if only to another program of this machine."""
-    value = {"api_key": "given", "api_key_file": key_file, "extra_header": [("X-A", "1")]}[given]
-    args = replace(options(), **{given: value})
-    with pytest.raises(BadInput, match=f"`harness resume --name r --api-url {LOCAL}`"):
-        again(args, {}, None, LOCAL, None)
-    assert again(args, LLM).shown == RELAY
-    assert again(replace(args, api_url=[OTHER]), LLM, key_from=None).shown == OTHER
 
 
 def test_flags_of_a_command_line_name_address_and_key_again(key_file: Path) -> None:

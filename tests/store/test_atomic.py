@@ -66,50 +66,11 @@ def test_failure_at_each_step_leaves_the_old_file(
     assert [path.name for path in old.parent.iterdir()] == ["file"]
 
 
-def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(
-    old: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The order that survives a power loss: sync the content, take the name, sync the folder."""
-    steps: list[str] = []
-    fsync, replace = os.fsync, os.replace
-
-    def observed_fsync(fd: int) -> None:
-        steps.append(
-            "folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else f"content {os.fstat(fd).st_size}"
-        )
-        fsync(fd)
-
-    def observed_replace(new: Path, path: Path) -> None:
-        steps.append("name")
-        replace(new, path)
-
-    monkeypatch.setattr(os, "fsync", observed_fsync)
-    monkeypatch.setattr(os, "replace", observed_replace)
-    atomic.write(old, b"new!")
-    assert steps == ["content 4", "name", "folder"]
-
-
 def test_file_that_a_death_left_behind_is_overwritten(old: Path) -> None:
     """A `*.new` of a killed process is neither taken for the file nor in the way."""
     old.with_name("file.new").write_bytes(b"of a killed process, and longer")
     atomic.write(old, b"new")
     assert old.read_bytes() == b"new"
-
-
-def test_death_in_the_block_leaves_the_old_file(old: Path) -> None:
-    """A process that is killed while it writes has changed nothing that is looked at."""
-    program = """
-import os, signal, sys
-from pathlib import Path
-from typing import Any
-from harness.store.atomic import replacing
-with replacing(Path(sys.argv[1])) as file:
-    file.write(b"half")
-    file.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    assert subprocess.run([sys.executable, "-c", program, str(old)], check=False).returncode == -9
-    assert old.read_bytes() == b"old"
 
 
 def test_two_processes_may_replace_a_shared_file(old: Path) -> None:

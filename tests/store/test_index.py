@@ -21,8 +21,6 @@ from harness.model import Where
 from harness.store.tasks import TaskIndex, line_digest, open_index
 from tests.support import examples
 
-WORD = "用户".encode()
-
 
 class Rules:
     """Measures a line of the form `key steps`, and remembers what it was shown."""
@@ -106,38 +104,6 @@ def test_every_form_of_a_file_gives_the_same_tasks(
     index.close()
 
 
-def test_bad_line_is_told_with_its_number(opened: Callable[[bytes], TaskIndex]) -> None:
-    """What the benchmark's rules say against a line names the file and the line."""
-    with pytest.raises(BadInput, match=r"tasks\.jsonl, line 3: field steps"):
-        opened(b"a 1\n\nb x\n")
-
-
-def test_repeated_user_is_told_with_both_lines(opened: Callable[[bytes], TaskIndex]) -> None:
-    """A user that stands in the file twice is refused; the error names the second line and the
-    first."""
-    with pytest.raises(BadInput, match=r"line 4: field user_id: duplicate user, first in line 2$"):
-        opened(b"a 1\nb 2\n\nb 3\nc 1\n")
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"\n \n", b"\xef\xbb\xbf"], ids=["empty", "blank", "mark"]
-)
-def test_file_without_tasks_is_refused(
-    opened: Callable[[bytes], TaskIndex], content: bytes
-) -> None:
-    """There is nothing to run in a file that holds nothing."""
-    with pytest.raises(BadInput, match="holds no tasks"):
-        opened(content)
-
-
-def test_file_that_is_not_there_is_named(tmp_path: Path, rules: Rules) -> None:
-    """A wrong path, or a folder in its place, is the user's to mend."""
-    with pytest.raises(BadInput, match=r"cannot read .*gone\.jsonl: No such file"):
-        open_index(tmp_path / "gone.jsonl", "test 1", rules, tmp_path / ".index")
-    with pytest.raises(BadInput, match="is not a file"):
-        open_index(tmp_path, "test 1", rules, tmp_path / ".index")
-
-
 def test_unchanged_file_is_not_read_again(
     opened: Callable[[bytes], TaskIndex], rules: Rules
 ) -> None:
@@ -150,19 +116,6 @@ def test_unchanged_file_is_not_read_again(
     assert [second.digest(n) for n in range(5)] == [first.digest(n) for n in range(5)]
     assert second.steps.tolist() == first.steps.tolist()
     assert [second.find(f"u{n}") for n in range(6)] == [0, 1, 2, 3, 4, None]
-
-
-def test_touched_file_is_validated_again(
-    opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path
-) -> None:
-    """A copy or a checkout is another file, even with the same content."""
-    opened(many(5))
-    rules.seen.clear()
-    opened(many(5))
-    assert rules.seen == []
-    os.utime(tmp_path / "tasks.jsonl", ns=(1, 1))
-    opened(many(5))
-    assert len(rules.seen) == 5
 
 
 def test_change_that_keeps_size_and_time_is_indexed_anew(tmp_path: Path, rules: Rules) -> None:
@@ -189,24 +142,6 @@ def test_file_that_changes_under_its_index_is_noticed_and_indexed_anew_the_next_
         with pytest.raises(MachineError, match="has changed"):
             index.read(1)
     assert not list((tmp_path / ".index").iterdir())
-
-
-@pytest.mark.parametrize(
-    "content", [b"a 1\nb 2\nc 4\n", b"a 1\nb 2\n"], ids=["same size", "other size"]
-)
-def test_changed_content_is_indexed_anew(
-    opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path, content: bytes
-) -> None:
-    """A file with other content is another file, whatever its size."""
-    first = opened(b"a 1\nb 2\nc 3\n")
-    os.utime(tmp_path / "tasks.jsonl", ns=(1, 1))
-    rules.seen.clear()
-    second = opened(content)
-    assert [line for line, _ in rules.seen] == content.split(b"\n")[:-1]
-    assert second.sha256 != first.sha256
-    assert (
-        lines_of(tmp_path / "tasks.jsonl", rules, tmp_path / ".index") == content.split(b"\n")[:-1]
-    )
 
 
 def test_other_rules_do_not_take_each_others_cache(

@@ -105,25 +105,14 @@ def test_lines_tell_where_they_stand(tmp_path: Path) -> None:
 def test_repair_sets_aside_what_is_torn_and_keeps_the_rest(
     tmp_path: Path, content: bytes, kept: list[int], torn: list[bytes]
 ) -> None:
-    """After a repair the log holds every sound line in its order, and `*.torn` every other one."""
+    """After a repair the log holds every sound line in its order, and `*.torn` every other one; a
+    second repair changes neither."""
     path = tmp_path / "log"
     path.write_bytes(content)
-    assert log.repair(path) == len(torn)
-    assert path.read_bytes() == b"".join(LINES[n] for n in kept)
-    assert torn_of(path) == b"".join(line + b"\n" for line in torn)
-
-
-@damaged
-def test_repaired_log_is_left_alone(
-    tmp_path: Path, content: bytes, kept: list[int], torn: list[bytes]
-) -> None:
-    """A second repair finds nothing, and changes neither file."""
-    path = tmp_path / "log"
-    path.write_bytes(content)
-    log.repair(path)
-    before = path.read_bytes(), torn_of(path)
-    assert log.repair(path) == 0
-    assert (path.read_bytes(), torn_of(path)) == before
+    for found in (len(torn), 0):
+        assert log.repair(path) == found
+        assert path.read_bytes() == b"".join(LINES[n] for n in kept)
+        assert torn_of(path) == b"".join(line + b"\n" for line in torn)
 
 
 @pytest.mark.parametrize("content", [b"", b"".join(LINES)], ids=["empty", "sound"])
@@ -197,25 +186,6 @@ def test_repair_that_died_can_be_done_again(
     assert set(torn) <= set(torn_of(path).split(b"\n"))
 
 
-def test_death_within_the_rewrite_of_a_repair_leaves_the_old_log(tmp_path: Path) -> None:
-    """What a killed repair has left in `*.new` is overwritten by the next one."""
-    path = tmp_path / "log"
-    path.write_bytes(LINES[0][1:] + LINES[1])
-    path.with_name("log.new").write_bytes(b"half of it" * 100)
-    log.repair(path)
-    assert path.read_bytes() == LINES[1]
-
-
-def test_appended_lines_are_read_back(tmp_path: Path) -> None:
-    """What was appended, in one opening or several, is found in its order."""
-    for half in (USERS[:2], USERS[2:]):
-        opened = log.AppendLog(tmp_path / "log")
-        for user in half:
-            opened.append(user)
-        opened.close()
-    assert users_in(tmp_path / "log") == USERS
-
-
 def test_appended_line_is_in_the_file_before_append_returns(tmp_path: Path) -> None:
     """Nothing is held back in this process: another one sees the line at once."""
     opened = log.AppendLog(tmp_path / "log")
@@ -240,42 +210,6 @@ def test_sync_of_a_log_that_took_nothing_new_costs_nothing(
         counts.append(len(synced))
     opened.close()
     assert counts == [1, 2]
-
-
-def test_failed_sync_is_an_error_of_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A disk that does not keep what it took stops the run, by name."""
-
-    def fail(_: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    opened = log.AppendLog(tmp_path / "log")
-    opened.append(USERS[0])
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(MachineError, match=r"cannot sync .*log: Input/output error"):
-        opened.sync()
-    opened.close()
-
-
-class FullDisk(QuickDisk):
-    """A disk whose kernel has no room."""
-
-    def write(self, fd: int, content: bytes) -> int:
-        full = os.open("/dev/full", os.O_WRONLY)
-        try:
-            return super().write(full, content)
-        finally:
-            os.close(full)
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_full_disk_is_an_error_of_the_machine(tmp_path: Path) -> None:
-    """A write that the disk refuses says why."""
-    opened = log.AppendLog(tmp_path / "log", FullDisk())
-    with pytest.raises(MachineError, match="No space left on device; everything saved is intact"):
-        opened.append(USERS[0])
-    opened.close()
 
 
 SHORT_WRITE = """

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from harness.engine.run import user_counts
-from harness.errors import BadInput, MachineError
+from harness.errors import MachineError
 from harness.model import JSON, Completion, Failure, Record, Reply, Where
 from harness.store import log, manifest
 from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences
@@ -27,8 +27,6 @@ from harness.store.run import (
     completion_of,
     record_of,
     replace_results,
-    runs,
-    same_identity,
 )
 from harness.store.tally import RunTally
 from harness.store.tasks import TaskIndex, open_index
@@ -128,19 +126,6 @@ def everything(folder: Path) -> dict[str, bytes]:
 # Records
 
 
-def test_records_are_found_again(opened: Opened, index: TaskIndex) -> None:
-    """A user whose record is in the file is done, for this process and the next; the others are
-    owed."""
-    store = opened()
-    assert not store.open_logs(index).any()
-    save(store, index, "丙", "甲")
-    store = opened()
-    assert store.open_logs(index).tolist() == [True, False, True, False]
-    records = list(store.records())
-    assert [record.key for record in records] == ["甲", "丙"]
-    assert records[0].data == {"user_id": "甲", "步": [1, 2], "task": index.digest(0), "format": 1}
-
-
 def test_closed_run_has_written_nothing_since_the_last_look(
     opened: Opened, index: TaskIndex
 ) -> None:
@@ -178,24 +163,6 @@ def test_what_a_power_loss_could_take_is_told(files: RunFiles, index: TaskIndex)
     store.close()
 
 
-def test_user_whose_task_changed_is_owed_again(
-    opened: Opened, index_of: Callable[[str], TaskIndex]
-) -> None:
-    """A record counts for the line it was made from; the same user with another line is not
-    done."""
-    store = opened()
-    before, after = index_of("甲|旧 乙"), index_of("甲|新 乙")
-    store.open_logs(before)
-    save(store, before, "甲", "乙")
-    store = opened()
-    assert store.open_logs(after).tolist() == [False, True]
-    assert store.outside() == 1
-    save(store, after, "甲")
-    store = opened()
-    assert store.open_logs(after).tolist() == [True, True]
-    assert [record.data["task"] for record in store.records()] == [after.digest(0), after.digest(1)]
-
-
 def test_last_of_several_records_of_a_user_counts(
     opened: Opened, index: TaskIndex, files: RunFiles
 ) -> None:
@@ -211,17 +178,6 @@ def test_last_of_several_records_of_a_user_counts(
     assert store.outside() == 1
     finished(store, index)
     assert [log.decode_line(line.text)["attempt"] for line in log.valid_lines(files.results)] == [2]
-
-
-def test_torn_record_is_owed_again(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
-    """A record that a death has cut is set aside and counted, and its user is owed."""
-    store = opened()
-    store.open_logs(index)
-    save(store, index, "甲", "乙")
-    os.truncate(files.results, files.results.stat().st_size - 5)
-    store = opened()
-    assert store.open_logs(index).tolist() == [True, False, False, False]
-    assert store.torn == 1
 
 
 # Responses
@@ -447,21 +403,6 @@ def test_failures_are_counted_until_their_user_is_done(
 # The end
 
 
-def test_finish_writes_in_input_order(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
-    """However users completed, the final file has them as the tasks file has, and is reported by
-    its hash."""
-    store = opened()
-    store.open_logs(index)
-    save(store, index, "丁", "乙", "甲", "丙")
-    grown = files.results.read_bytes().splitlines()
-    sha256, seen = finished(store, index)
-    content = files.results.read_bytes()
-    assert content.splitlines() == [grown[2], grown[1], grown[3], grown[0]]
-    assert hashlib.sha256(content).hexdigest() == sha256
-    assert seen == KEYS
-    assert list(everything(files.folder)) and not list(files.folder.glob("*.before-*"))
-
-
 def test_finish_does_the_same_each_time(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
     """Finished again, by this process or the next, a run is the same bytes."""
     store = opened()
@@ -473,29 +414,6 @@ def test_finish_does_the_same_each_time(opened: Opened, index: TaskIndex, files:
     store.open_logs(index)
     assert finished(store, index) == first
     assert files.results.read_bytes() == content
-
-
-def test_finish_that_died_is_done_again(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
-    """A death anywhere in the rewrite leaves the grown file; the next finish ends as the first
-    would have."""
-
-    class Death(BaseException):
-        pass
-
-    def die(line: bytes) -> None:
-        raise Death
-
-    store = opened()
-    store.open_logs(index)
-    save(store, index, "丁", "乙", "甲", "丙")
-    grown = files.results.read_bytes()
-    with pytest.raises(Death):
-        store.finish(die)
-    assert files.results.read_bytes() == grown
-    files.folder.joinpath("inference_results_weibo.jsonl.new").write_bytes(grown[:40])
-    store = opened()
-    assert store.open_logs(index).all()
-    assert finished(store, index)[1] == KEYS
 
 
 def test_finish_keeps_records_of_users_that_have_gone(
@@ -561,13 +479,6 @@ def test_files_follow_the_umask(opened: Opened, index: TaskIndex, files: RunFile
     assert set(modes.values()) == {0o640} and len(modes) == 7
 
 
-def test_second_writer_is_refused(opened: Opened, files: RunFiles) -> None:
-    """A run that is open is not opened again."""
-    opened()
-    with pytest.raises(MachineError, match="is in use by process"):
-        RunStore(files, lambda: 0.0, "s")
-
-
 def test_restart_deletes_nothing(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
     """Every file of the old run stands under another name, also when it is restarted twice in a
     second."""
@@ -608,28 +519,6 @@ def test_prompts_are_kept_once_and_others_set_aside(opened: Opened, files: RunFi
     }
 
 
-def test_events_are_lines_with_their_time(
-    opened: Opened, index: TaskIndex, files: RunFiles
-) -> None:
-    """The run's log says what happened and when."""
-    store = opened()
-    store.open_logs(index)
-    store.event("retry", user_id="甲")
-    assert [log.decode_line(line.text) for line in log.lines(files.events)] == [
-        {"time": 12.5, "what": "retry", "user_id": "甲", "format": 1}
-    ]
-
-
-def test_runs_are_found_by_their_manifests(tmp_path: Path) -> None:
-    """Every run below a results folder, by name and subset; what was set aside is none."""
-    for name, subset in (("b", "weibo"), ("a", "zhihu"), ("a", "douban")):
-        (tmp_path / name).mkdir(exist_ok=True)
-        replace(MADE, subset=subset).save(RunFiles(tmp_path / name, subset).manifest)
-    (tmp_path / "a" / "run_zhihu.json.before-s").write_bytes(b"{}")
-    found = [(files.folder.name, files.subset) for files in runs(tmp_path)]
-    assert found == [("a", "douban"), ("a", "zhihu"), ("b", "weibo")]
-
-
 # The manifest
 
 
@@ -664,48 +553,6 @@ def test_manifest_keeps_fields_that_it_does_not_know(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        *[({name: []}, f"field {name}: expected") for name in ("identity", "provenance", "tuning", "tasks",
-                                                                         "selection", "counts", "times")],
-        ({"format": 2}, "field format: expected 1"),
-        ({"format": None}, "field format: expected 1"),
-        ({"subset": None}, "field subset: expected"),
-        ({"state": "done"}, "field state: expected one of the known values, got 'done'"),
-        ({"state": {}}, "field state: expected"),
-        ({"results_sha256": 5}, "field results_sha256: expected"),
-    ],
-)  # fmt: skip
-def test_unusable_manifest_is_told_by_its_field(tmp_path: Path, changes: JSON, told: str) -> None:
-    """A manifest that lacks or spoils a field is refused, with the file and the field."""
-    path = tmp_path / "run.json"
-    MADE.save(path)
-    path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), **changes}))
-    with pytest.raises(BadInput, match=rf"run\.json: {told}"):
-        manifest.load(path)
-
-
-@pytest.mark.parametrize("field", ["subset", "identity", "state", "format"])
-def test_manifest_without_a_field_is_told_by_its_name(tmp_path: Path, field: str) -> None:
-    """A field that is missing is reported as one that is wrong."""
-    path = tmp_path / "run.json"
-    MADE.save(path)
-    data = orjson.loads(path.read_bytes())
-    del data[field]
-    path.write_bytes(orjson.dumps(data))
-    with pytest.raises(BadInput, match=f"field {field}: expected"):
-        manifest.load(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"null"])
-def test_manifest_that_is_no_object_is_refused(tmp_path: Path, content: bytes) -> None:
-    """A torn or foreign file under the manifest's name is named."""
-    (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(BadInput, match=r"run\.json"):
-        manifest.load(tmp_path / "run.json")
-
-
 def test_differences_are_told_field_by_field() -> None:
     """Nested fields by dotted names, with both values; what is missing counts as None; what is
     equal is left out."""
@@ -719,20 +566,6 @@ def test_differences_are_told_field_by_field() -> None:
         "j": (None, 0),
     }
     assert differences(old, old) == {}
-
-
-def test_other_configuration_is_refused_field_by_field(tmp_path: Path) -> None:
-    """Going on with a run as another one is refused, says what differs, and what can be done."""
-    other = {**MADE.identity, "model": "n", "sampling": {"temperature": 1.0}}
-    with pytest.raises(BadInput) as refused:
-        same_identity(MADE, other, frozenset(), tmp_path)
-    assert 'model was "m", is now "n"; sampling.temperature was 0.0, is now 1.0.' in str(
-        refused.value
-    )
-    assert all(way in str(refused.value) for way in ("--name", "--restart", "--allow model"))
-    with pytest.raises(BadInput, match=r"configuration: sampling\.temperature was"):
-        same_identity(MADE, other, frozenset({"model"}), tmp_path)
-    same_identity(MADE, other, frozenset({"model", "sampling.temperature"}), tmp_path)
 
 
 @pytest.mark.parametrize(

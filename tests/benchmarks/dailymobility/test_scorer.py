@@ -312,20 +312,6 @@ def parts_of(records: Sequence[Record]) -> Array:
     return found[:, 1:]
 
 
-def test_intervals_over_both_sides_are_wider() -> None:
-    """Other residents in the ground truth add to every interval, most where the run has many
-    residents."""
-    few, many = figures(some_days(100)), figures(some_days(2000))
-    for name in (FINAL, RADIUS, SEQUENCES, PROPORTIONS):
-        assert width(few[name].with_truth) > width(few[name].interval)
-        assert width(many[name].with_truth) > 1.5 * width(many[name].interval)
-
-
-def width(found: tuple[float, float] | None) -> float:
-    assert found is not None
-    return found[1] - found[0]
-
-
 def test_spread_over_both_sides_is_the_same_whichever_is_the_run() -> None:
     """A divergence is symmetric, so is what both samples say of it."""
     a, b = (rows_of(some_days(users, users)).astype(np.int64) for users in (60, 90))

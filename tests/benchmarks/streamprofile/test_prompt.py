@@ -205,22 +205,6 @@ def test_without_a_system_part_there_is_only_the_users(tmp_path: Path, text: str
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "[user]\n甲\n[system]\n乙",
-        "[system]\n甲",
-        "前言\n[system]\n甲\n[user]\n乙",
-        "[user]\n甲\n[user]\n乙",
-        "前\n[user]\n甲",
-    ],
-)
-def test_heads_in_another_order_are_refused(tmp_path: Path, text: str) -> None:
-    """Otherwise the heads themselves would be sent, or a part be lost."""
-    with pytest.raises(BadInput, match=r"我的\.txt: a prompt template has one part \[user\]"):
-        template(tmp_path, text)
-
-
-@pytest.mark.parametrize(
     "text", ["", " \n", "[system]\n甲\n[user]\n", "[system]\n甲\n[user]", "[user]"]
 )
 def test_a_template_that_says_nothing_is_refused(tmp_path: Path, text: str) -> None:
@@ -229,19 +213,6 @@ def test_a_template_that_says_nothing_is_refused(tmp_path: Path, text: str) -> N
         BadInput, match=r"我的\.txt: the prompt template has no text for the user message"
     ):
         template(tmp_path, text)
-
-
-def test_a_template_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """Missing, a folder, or not UTF-8: one sentence with the file's name."""
-    with pytest.raises(BadInput, match=r"cannot read prompt .*none\.txt: No such file"):
-        load(tmp_path / "none.txt")
-    with pytest.raises(BadInput, match=r"cannot read prompt .*none\.py: No such file"):
-        load(tmp_path / "none.py")
-    with pytest.raises(BadInput, match="cannot read prompt"):
-        load(tmp_path)
-    (tmp_path / "gbk.txt").write_bytes("候选：${pool}".encode("gbk"))
-    with pytest.raises(BadInput, match=r"gbk\.txt: a prompt template must be UTF-8 text"):
-        load(tmp_path / "gbk.txt")
 
 
 @pytest.mark.parametrize(
@@ -400,12 +371,8 @@ def test_a_prompt_that_is_no_string_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("builder", "told"),
     [
-        ("def broken(:\n", "could not be loaded: SyntaxError"),
         ("import package_that_does_not_exist\n", "could not be loaded: ModuleNotFoundError"),
         ("1 / 0\n", "could not be loaded: ZeroDivisionError"),
-        ("import sys\nsys.exit(3)\n", "could not be loaded: SystemExit: 3"),
-        ("x = '\x00'\n", "could not be loaded: "),
-        ("class Other: pass\n", "has no class BenchTaskBuilder"),
         ("BenchTaskBuilder = None\n", "has no class BenchTaskBuilder"),
     ],
 )

@@ -105,28 +105,6 @@ def scored(*records: Record) -> JSON:
 # Golden values
 
 
-def test_macro_average_is_mean_within_a_user_then_over_users() -> None:
-    """A user with three steps weighs as much as one with one: ((0.1 + 0.2 + 0.6) / 3 + 0.9) / 2 =
-    0.6."""
-    long = user(a_step(1, Precision=0.1), a_step(2, Precision=0.2), a_step(3, Precision=0.6))
-    value = scored(long, user(a_step(1, Precision=0.9)))["metrics"]["Precision"]
-    assert (value["value"], value["users"]) == (pytest.approx(0.6), 2)
-
-
-def test_undefined_values_are_left_out_of_both_means() -> None:
-    """Within A: (0.2 + 0.4) / 2 = 0.3, the step between left out; B has nothing; over users: 0.3 of
-    1 user."""
-    a = user(a_step(1, Error_Peer=0.2), a_step(2, Error_Peer=None), a_step(3, Error_Peer=0.4))
-    value = scored(a, user(a_step(1)))["metrics"]["Error_Peer"]
-    assert (value["value"], value["users"]) == (pytest.approx(0.3), 1)
-
-
-def test_a_mean_of_nothing_is_null() -> None:
-    """No user has a single Error_Viral: null and 0 users, no interval, never 0."""
-    data = scored(user(a_step(1)), user(a_step(1)))
-    assert data["metrics"]["Error_Viral"] == {"value": None, "ci95": None, "users": 0}
-
-
 def test_a_step_without_truth_is_left_out_everywhere() -> None:
     """The unscored step 2 changes no value: Recall stays 0.5, and augmented has no user."""
     data = scored(user(a_step(1, Recall=0.5), unscored(2)))
@@ -159,15 +137,6 @@ def test_f1_is_zero_where_both_means_are_and_the_release_code_leaves_that_user_o
     assert data["release_code_left_out"] == 1
 
 
-def test_f1_is_absent_where_either_mean_is() -> None:
-    """Novelty alone, stability alone: no F1^NS in either definition, and nobody counts as left
-    out."""
-    data = scored(user(a_step(1, 0.5, None)), user(a_step(1, None, 0.5)))
-    assert data["metrics"][F1] == {"value": None, "ci95": None, "users": 0}
-    assert data["secondary"][RELEASE]["value"] is None
-    assert data["release_code_left_out"] == 0
-
-
 def three_users() -> tuple[Record, Record, Record]:
     """Recall: A 0.2 | 0.4 0.8; B only step 1: 0.6; C no step 1: 0.1."""
     return (
@@ -182,24 +151,6 @@ def test_a_difference_with_one_user_on_a_side_has_no_interval() -> None:
     known."""
     delta = scored(*three_users()[:2])["delta"]["Recall"]
     assert (delta["value"], delta["ci95"]) == (pytest.approx(0.6 - 0.4), None)
-
-
-def test_forward_transfer_of_f1_is_the_difference_of_the_users_two_values() -> None:
-    """Step 1: H(0.2, 0.2) = 0.2; later: novelty (1 + 0.5) / 2 = 0.75, stability 0.25: H = 0.375;
-    FWT 0.175."""
-    data = scored(user(a_step(1, 0.2, 0.2), a_step(2, 1.0, 0.25), a_step(3, 0.5, None)))
-    assert data["fwt"][F1]["value"] == pytest.approx(0.175)
-
-
-def test_cohort_is_who_reaches_the_last_step_that_half_of_the_users_reach() -> None:
-    """A reaches 3, C reaches 2, B reaches 1: step 2 is reached by 2 of 3, so the cohort is A and C,
-    steps 1 and 2."""
-    data = scored(*three_users())
-    assert data["cohort"] == {"reaches": 2, "users": 2}
-    assert [
-        (point["step_id"], point["users"], point["metrics"]["Recall"])
-        for point in data["cohort_curve"]
-    ] == [(1, 1, pytest.approx(0.2)), (2, 2, pytest.approx(0.25))]
 
 
 def test_user_without_a_scored_step_is_covered_but_has_no_value() -> None:
@@ -257,43 +208,6 @@ def test_diagnostics_count_what_answers_were_like() -> None:
         "more": 1,
         "fewer": 1,
     }  # invalid answers, empty as they are, do not count
-
-
-def test_errors_are_also_given_over_valid_answers() -> None:
-    """Over all steps (0.5 + 0) / 2 = 0.25; the invalid answer made no errors, over valid ones it is
-    0.5."""
-    data = scored(user(a_step(1, Error_Peer=0.5), a_step(2, Error_Peer=0.0, outcome="length")))
-    assert data["metrics"]["Error_Peer"]["value"] == 0.25
-    assert data["errors_over_valid"] == {**dict.fromkeys(ERRORS), "Error_Peer": 0.5}
-
-
-def test_what_ranks_errors_is_over_answers_that_follow_the_rules() -> None:
-    """One tag of two asked for (0.1), one of no pool (0.2) and none (0.0) do not count: 0.6
-    remains."""
-    steps = (
-        *(a_step(1, Error_Peer=0.1, asked=2), a_step(2, Error_Peer=0.2, out_of_pool=1)),
-        *(a_step(3, Error_Peer=0.0, prediction=[]), a_step(4, Error_Peer=0.6)),
-    )
-    assert scored(user(*steps))["secondary"]["Error_Peer (cut)"]["value"] == pytest.approx(0.6)
-
-
-def test_what_ranks_precision_divides_by_the_asked_number() -> None:
-    """One right tag of one, where four were asked for, is a quarter."""
-    assert (
-        scored(user(a_step(1, Precision=1.0, asked=4)))["secondary"]["Precision (cut)"]["value"]
-        == 0.25
-    )
-
-
-def test_metrics_at_the_asked_number_stand_in_only_where_they_differ() -> None:
-    """Step 1 was cut (Recall 1.0 -> 0.4, novelty 1.0 -> 0.5), step 2 was not: Recall 0.5, F1^NS
-    H(0.5, 0.5)."""
-    cut = {**dict.fromkeys(METRICS), "Recall": 0.4, "Recall_Novelty": 0.5, "Recall_Stability": 0.5}
-    steps = (a_step(1, 1.0, 1.0, Recall=1.0, metrics_at_asked=cut), a_step(2, 0.5, 0.5, Recall=0.6))
-    data = scored(user(*steps))
-    assert data["at_asked"]["Recall"] == pytest.approx(0.5)
-    assert data["at_asked"][F1] == pytest.approx(0.5)
-    assert data["metrics"]["Recall"]["value"] == pytest.approx(0.8)
 
 
 def test_usage_is_summed_and_may_be_missing() -> None:
@@ -419,14 +333,6 @@ def test_merging_is_associative_to_the_last_bit(
         assert content(scorer.merge(scorer.merge(x, y), z)) == content(
             scorer.merge(x, scorer.merge(y, z))
         )
-
-
-def test_merging_with_nobody_changes_nothing() -> None:
-    """The scores of no user are the neutral element."""
-    scorer = Scorer(BENCHMARK, "weibo")
-    some = scorer.score(three_users())
-    for merged in (scorer.merge(scorer.score([]), some), scorer.merge(some, scorer.score([]))):
-        assert content(merged) == content(some)
 
 
 def many(users: int) -> list[Record]:

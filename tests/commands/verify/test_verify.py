@@ -18,15 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.analysis import selection
-from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.commands.verify.checksums import without_tasks
 from harness.commands.verify.command import Options
 from harness.commands.verify.proof import Check, Replayer
 from harness.engine.files import index_file
 from harness.options.plan import sampling_again
-from harness.store.files import RunFiles
 from harness.store.log import decode_line, encode_line
 from harness.store.manifest import RUNNING, load
 from tests.support import ROOT, SHIPPED, examples
@@ -261,14 +258,6 @@ def test_any_byte_of_a_log_that_flips_is_found(name: str, every: int, complete: 
         assert first() is None
         unnoticed = [at for at in flipped(complete / name, every) if first() is None]
     assert unnoticed == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [RECORDS, RESPONSES, EVENTS])
-def test_every_third_byte_of_a_log_that_flips_is_found(name: str, complete: Path) -> None:
-    """The same at more of them."""
-    with looking(complete, RUNNING) as first:
-        assert [at for at in flipped(complete / name, 3) if first() is None] == []
 
 
 def test_any_byte_of_finished_results_that_flips_is_found(complete: Path) -> None:
@@ -538,17 +527,6 @@ def test_planted_corruption_is_found(what: str, results: Path, capsys: Told) -> 
     assert any(said in finding for finding in found["findings"]), found["findings"]
 
 
-def test_answer_edited_with_the_metrics_that_it_would_have_is_found(
-    complete: Path, capsys: Told
-) -> None:
-    """A record that a re-score finds nothing wrong with is still not what its responses give."""
-    with_line(RECORDS, better_answer)(complete)
-    assert main(["reeval", "--name", "complete", "--results-dir", str(complete.parent)]) == 0
-    found = proof(complete, capsys)
-    assert found["code"] == 1
-    assert "is not what the saved responses give: steps" in found["findings"][0]
-
-
 def test_user_of_no_tasks_file_in_an_unfinished_run_is_noted(
     incomplete: Path, capsys: Told
 ) -> None:
@@ -651,26 +629,6 @@ def test_planted_corruption_of_a_line_is_found_without_the_tasks(
     found = proof(results / name, capsys, "--without-tasks")
     assert found["code"] == 1
     assert any(said in finding for finding in found["findings"]), found["findings"]
-
-
-@pytest.mark.parametrize(
-    ("name", "every"), [(RECORDS, 97), (RESPONSES, 197), (FAILURES, 11), (EVENTS, 53)]
-)
-def test_any_byte_of_a_log_that_flips_is_found_without_the_tasks(
-    name: str, every: int, complete: Path
-) -> None:
-    """By the checksum of its line alone, as in a run that died."""
-    manifest = load(complete / MANIFEST)
-    assert manifest is not None
-    manifest.state, manifest.results_sha256 = RUNNING, None
-
-    def found() -> list[str]:
-        return without_tasks(SavedRun(RunFiles(complete, "weibo"), manifest), lambda: None)[
-            "findings"
-        ]
-
-    assert found() == []
-    assert [at for at in flipped(complete / name, every) if not found()] == []
 
 
 def test_record_of_a_task_that_has_changed_since_is_no_second_one(

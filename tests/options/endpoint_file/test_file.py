@@ -55,22 +55,15 @@ def test_a_known_provider_needs_no_address(file: Path, named: str, ours: str) ->
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "expected a mapping"),
-        ("llm: [", "line 1: expected YAML"),
         ("llm: !!int ''", "expected YAML"),
         ("llm: !!float ''", "expected YAML"),
         ("llm: !!timestamp foo", "expected YAML"),
         ("llm: []", "field llm: expected a list"),
         ("llm: {}", "field llm: expected a list"),
         ("llm: [x]", r"field llm\[0\]: expected a mapping"),
-        ("llm: [{provider: openai}]", r"llm\[0\]\.model"),
         ("llm: [{provider: openai, model: 3}]", r"llm\[0\]\.model"),
         ("llm: [{provider: vllm, model: m}]", r"llm\[0\]\.base_url: expected an address"),
         ("llm: [{provider: dashscope, model: m}]", r"llm\[0\]\.base_url: expected an address"),
-        (
-            "llm: [{provider: openai, model: m, api_key: 12345678}]",
-            r"llm\[0\]\.api_key: expected a key in quotes",
-        ),
         (
             "llm: [{provider: openai, model: m, concurrency: many}]",
             r"llm\[0\]\.concurrency: expected a whole number",
@@ -78,10 +71,6 @@ def test_a_known_provider_needs_no_address(file: Path, named: str, ours: str) ->
         (
             "llm: [{provider: openai, model: m, concurrency: 0}]",
             r"llm\[0\]\.concurrency: expected a whole number",
-        ),
-        (
-            "llm: [{provider: openai, model: m, timeout: .nan}]",
-            r"llm\[0\]\.timeout: expected seconds above 0",
         ),
         ("llm: [{provider: openai, model: m, api_key: !!bool 12345678}]", "expected YAML"),
         ("llm: [{provider: openai, model: m, semaphore: true}]", r"llm\[0\]\.semaphore"),
@@ -98,9 +87,3 @@ def test_what_cannot_be_used_is_told_by_field(file: Path, text: str, said: str) 
         read(file)
     assert str(file) in str(raised.value)
     assert "12345678" not in str(raised.value)
-
-
-def test_a_file_that_is_not_there_is_told(file: Path) -> None:
-    """A path that cannot be read is named with the reason."""
-    with pytest.raises(BadInput, match="cannot read"):
-        read(file)

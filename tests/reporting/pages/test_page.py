@@ -9,7 +9,6 @@ import re
 import shutil
 import time
 from collections.abc import Callable
-from functools import reduce
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from harness.reporting.report import page
 from harness.reporting.reported import Reported
 from harness.scoring import reports
 from harness.scoring.intervals import interval, moments
-from harness.scoring.scorer import BINS, Scorer, _spread
+from harness.scoring.scorer import BINS, _spread
 from harness.store import log
 from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles
@@ -46,7 +45,6 @@ from tests.support.disks import CHANGING, WRITES, Death, FaultyDisk, QuickDisk
 from tests.support.scripted import baseline, by_turns, completion, serving
 
 USERS = 12
-SCORER = Scorer(StreamProfile(), "weibo")
 CARDS = ReportCards(report([user(a_step(1))]), StreamProfile(), posts=False)
 PAGE = "recency/eval_report_weibo.html"
 
@@ -134,20 +132,6 @@ def test_bands_stay_within_what_a_share_can_be() -> None:
     ]
     low, high = report(users).details["learning_curve"][0]["ci95"]["Precision"]
     assert low == 0.0 and 0.05 < high <= 1.0
-
-
-def test_bands_and_distributions_do_not_depend_on_how_users_were_grouped() -> None:
-    """Merged one by one, or in any tree, they are the same to the last bit."""
-    rng = np.random.default_rng(2)
-    merge, drawn = SCORER.merge, [(rng.random(2).tolist(), float(rng.random())) for _ in range(7)]
-    shards = [SCORER.score([user(a_step(1, *values, Recall=recall))]) for values, recall in drawn]
-    one = reduce(merge, shards)
-    other = merge(reduce(merge, shards[:3]), reduce(merge, shards[3:]))
-    assert one.spread.tolist() == other.spread.tolist()
-    assert one.tally.curves == other.tally.curves
-    assert [point.intervals() for point in one.tally.curves.values()] == [
-        point.intervals() for point in other.tally.curves.values()
-    ]
 
 
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (1.0, 5.0), (0.0, 3.0)])
