@@ -157,9 +157,9 @@ class Replicas:
         if refuser is not None and refuser.due == SERVES:
             refuser.refusals += 1
             if refuser.refusals >= IN_A_ROW:
-                refuser.refusals, refuser.wait = 0, LONGEST_PROBE
+                refuser.refusals = 0
                 why = "is set aside for a while: it refuses what others answer"
-                self._set(refuser, self._clock() + refuser.wait, why)
+                self._set_aside(refuser, LONGEST_PROBE, why)
 
     def _choose(self, user: str, now: float, refuser: _Replica | None) -> _Replica:
         if refuser is not None:
@@ -238,12 +238,10 @@ class Replicas:
         replica.faults += 1
         if replica.due == SERVES:
             if fault.unreachable or fault.foreign or replica.faults >= IN_A_ROW:
-                replica.wait = FIRST_PROBE
                 why = f"is set aside until it answers again ({fault.kind}: {fault.detail})"
-                self._set(replica, now + replica.wait, why)
+                self._set_aside(replica, FIRST_PROBE, why)
         elif now >= replica.due:
-            replica.wait = min(2 * replica.wait, LONGEST_PROBE)
-            self._set(replica, now + replica.wait, "")
+            self._set_aside(replica, min(2 * replica.wait, LONGEST_PROBE), "")
 
     def _stopped(
         self, replica: _Replica, error: EndpointStopped, probe: bool
@@ -254,14 +252,18 @@ class Replicas:
         """
         if isinstance(error, Denied) and replica.seconds and not (probe and replica.due != NEVER):
             if replica.due == SERVES:
-                replica.wait = FIRST_PROBE
                 why = f"is set aside until it answers again ({error})"
-                self._set(replica, self._clock() + replica.wait, why)
+                self._set_aside(replica, FIRST_PROBE, why)
         elif replica.due != NEVER:
             self._set(replica, NEVER, f"is set aside for good ({error})")
         if all(other.due == NEVER for other in self._replicas if other is not replica):
             return error
         return TransportFault("replica", replica.named(str(error)), billed=False)
+
+    def _set_aside(self, replica: _Replica, wait: float, why: str) -> None:
+        """Send a replica nothing until a probe, after so many seconds."""
+        replica.wait = wait
+        self._set(replica, self._clock() + wait, why)
 
     def _set(self, replica: _Replica, due: float, why: str) -> None:
         replica.due = due
