@@ -19,7 +19,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from rich.cells import chop_cells
 
-from harness.document import Block, Card, Cell, Heading, Page, Tile
+from harness.document import Block, Card, Cell, Heading, Page
 from harness.printable import in_lines, on_one_line
 from harness.reporting.charts import is_tick, number, plan
 
@@ -57,13 +57,10 @@ class Browser(NamedTuple):
 def page(
     title: str,
     blocks: Sequence[Block],
-    *,
-    warning: str = "",
-    tiles: Sequence[Tile] = (),
     links: Links | None = None,
 ) -> str:
-    """Return a page without users. `warning` is read before any number."""
-    return "".join(pieces(Page(title, warning, tuple(tiles), tuple(blocks)), links))
+    """Return a page without users."""
+    return "".join(pieces(Page(title, "", (), tuple(blocks)), links))
 
 
 def pieces(

@@ -212,14 +212,14 @@ class GroundTruth:
             histograms.append(np.stack([np.bincount(row, minlength=size) for row in rows]))
         return np.hstack(histograms)
 
-    def ceiling(self, residents: int, seed: int = SEED) -> JSON:
+    def ceiling(self, residents: int) -> JSON:
         """Return what so many residents score (1 or more) that are drawn from the ground truth with
         replacement.
 
         It is the mean of the draws and their middle 95 %, of the score and of the divergence per
         slot, averaged over the day (docs/statistics.md, DailyMobility).
         """
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(SEED)
         counts = self.counts
         sequences = self.lists.columns[SEQUENCES]
         by_intention = [sequences == number for number in NUMBERS]
@@ -244,7 +244,7 @@ class GroundTruth:
             "JSD_per_slot": float(slots.mean()),
             "JSD_per_slot_range95": np.quantile(slots, middle).tolist(),
             "resamples": RESAMPLES,
-            "seed": seed,
+            "seed": SEED,
         }
 
 

@@ -7,6 +7,7 @@ Only the text decides, so that the same completion always gives the same answer.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -117,13 +118,10 @@ def _split_tags(text: str, pool: tuple[str, ...]) -> list[Any]:
     if text in pool:
         return [text]
 
-    try:
+    with suppress(ValueError):
         data = orjson.loads(text)
-    except ValueError:
-        data = None
-
-    if type(data) is list:
-        return data
+        if type(data) is list:
+            return data
 
     return [*filter(None, map(str.strip, _SEPARATORS.split(text)))]
 

@@ -183,7 +183,7 @@ def test_numbers_texts_and_pictures_stand_there_without_any_script() -> None:
     chart = Chart("histogram", "A", (0.0, 1.0), "x", "y", (Series("s", (3,)),))
     blocks = Heading("头"), Table(("a",), (("12.5",),)), chart
     tiles = (Tile("F1", "7 %", "of 9"),)
-    found = Parsed(page("题目", blocks, tiles=tiles))
+    found = Parsed("".join(pieces(Page("题目", "", tiles, blocks))))
     text = " ".join(found.texts)
     assert all(word in text for word in ("题目", "头", "12.5", "F1", "7 %", "of 9"))
     assert "svg" in found.elements and "noscript" not in found.elements
