@@ -104,6 +104,7 @@ def values(command: Parsed, *, resolved: bool = True) -> dict[str, Setting]:
     """
     shown = list[Option]()
     for declared in command.interface.all_options:
+        # The settings file has no say in which one it is.
         if declared.flags and declared.name != "settings_file":
             shown.append(declared)
     values_by_name = {declared.name: _value(declared, command) for declared in shown}

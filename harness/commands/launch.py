@@ -67,7 +67,7 @@ def launch(
         for session in sessions:
             if session.code is None:
                 session.finish()
-        _close(sessions, hooks, console, say, several=len(plans) > 1)
+        _close(sessions, hooks, console, say, has_several=len(plans) > 1)
         if caller.json:
             show_json([outcome(run, session) for session in sessions for run in session.runs])
     return max([code, *[session.code or 0 for session in sessions]])
@@ -87,16 +87,16 @@ def _close(
     console: SharedConsole,
     say: Say,
     *,
-    several: bool,
+    has_several: bool,
 ) -> None:
     """Print how the runs of several plans have ended, and the commands that go on with them; and,
     once for all that were played, what would have been good to know before."""
-    if several and say is not _say_nothing:
+    if has_several and say is not _say_nothing:
         is_log = not console.is_terminal
         if is_log:
             console.width = LOG_COLUMNS  # all that follows is printed without wrapping
         console.print(ends(sessions, for_log=is_log), highlight=False, markup=False)
-    if several:
+    if has_several:
         resumable = [session.plan for session in sessions if session.is_resumable]
         for command in resume_commands(resumable, hooks):
             console.print(f"resume with: {command}", **PLAIN)

@@ -10,6 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from msgspec import to_builtins
@@ -206,10 +207,7 @@ def outcome(run: Run, session: PlanSession) -> JSON:
     """Return what a run has come to, for programs: its state, its users, and the figures of its
     report."""
     path = run.store.files.report("json")
-    report = None
-    if path.exists():
-        report = loaded(path)
-    return {
+    data: JSON = {
         "name": session.plan.name,
         "subset": run.subset,
         "model": session.plan.sampling.model,
@@ -217,10 +215,16 @@ def outcome(run: Run, session: PlanSession) -> JSON:
         "users": run.users,
         "done": run.users_done,
         "failed": run.failed,
-        "report": str(path) if report else None,
-        "metrics": to_builtins(report.ranked_metrics) if report else {},
-        "cost": to_builtins(report.cost) if report and report.cost else None,
+        "report": None,
+        "metrics": {},
+        "cost": None,
     }
+    if path.exists():
+        report = loaded(path)
+        data["report"] = str(path)
+        data["metrics"] = to_builtins(report.ranked_metrics)
+        data["cost"] = to_builtins(report.cost or None)
+    return data
 
 
 def ends(sessions: Sequence[PlanSession], *, for_log: bool) -> Table:
@@ -228,7 +232,7 @@ def ends(sessions: Sequence[PlanSession], *, for_log: bool) -> Table:
     once, and for a log, in which lines are searched for, on each line."""
     runs = [(session, run) for session in sessions for run in session.runs]
     figures = [_figures(session, run) for session, run in runs]
-    heads = list(dict.fromkeys(head for cells in figures for head in cells))
+    heads = dict.fromkeys(chain.from_iterable(figures))
     table = Table(box=None, pad_edge=False)
     table.add_column("run", overflow="fold", no_wrap=for_log)
     for name in ("subset", "state"):
@@ -236,8 +240,9 @@ def ends(sessions: Sequence[PlanSession], *, for_log: bool) -> Table:
     for name in ("done", "failed", *heads):
         table.add_column(name, justify="right", no_wrap=True)
     for (session, run), cells in zip(runs, figures, strict=True):
+        is_named = for_log or run is session.runs[0]
         table.add_row(
-            session.plan.name if for_log or run is session.runs[0] else "",
+            session.plan.name if is_named else "",
             run.subset,
             run.manifest.state,
             f"{run.users_done}/{run.users}",
@@ -269,11 +274,11 @@ def notices(plan: Plan) -> Iterator[str]:
             place = f"on {role_model.endpoint}"
         yield f"{role}: {role_model.sampling.model}, {place}"
     limit = plan.limits.most  # read for plans without parts, too: it may be refused
-    part = plan.selection.get("part")
-    if part:
+    users_part = plan.selection.get("part")
+    if users_part:
         yield (
-            f"{plan.name}: part {part} has {limit} of the {plan.tuning.most} requests at once, and"
-            " its share of rates"
+            f"{plan.name}: part {users_part} has {limit} of the {plan.tuning.most} requests at once,"
+            " and its share of rates"
         )
     if plan.resolved is None:
         yield f"{plan.sampling.model}: answered by the harness itself; no key, no network"

@@ -65,11 +65,11 @@ def plans(args: RunOptions, *, sends: bool = True) -> list[Plan]:
         missing.append(f"no tasks: missing {', '.join(absent)}; {_remedy(cls, subsets, args)}")
     if missing:
         raise BadInput(*dict.fromkeys(missing))
-    found_models = [model for model in resolved if model]
+    usable_models = [model for model in resolved if model]
     if sends:
-        models.check_keys(args, found_models)
+        models.check_keys(args, usable_models)
     tasks = {subset: cls.task_files.file_in(folder, cls.subsets[subset]) for subset in subsets}
-    return [_with_roles(model, cls, folder, tasks, args, book) for model in found_models]
+    return [_with_roles(model, cls, folder, tasks, args, book) for model in usable_models]
 
 
 def _remedy(cls: type[Benchmark], subsets: Sequence[str], args: RunOptions) -> str:
@@ -207,13 +207,10 @@ def _check_folder(folder: Path, tasks: Mapping[str, Path], selection: Selection)
     ships = all(defaults.ships(str(path)) for path in tasks.values())
     for manifest in manifests(folder).values():
         if defaults.ships(manifest.tasks["path"]) != ships:
-            earlier, now = "the tasks that ship", "your tasks"
+            kinds = "the tasks that ship, and this one is on your tasks"
             if ships:
-                earlier, now = "your tasks", "those that ship"
-            raise BadInput(
-                f"{folder} holds a run on {earlier}, and this one is on {now}: give it another"
-                " name with --name"
-            )
+                kinds = "your tasks, and this one is on those that ship"
+            raise BadInput(f"{folder} holds a run on {kinds}: give it another name with --name")
         users = manifest.tasks["users"]
         if share(selection, users) < share(manifest.selection, users):
             raise BadInput(
@@ -286,9 +283,10 @@ def _model(args: RunOptions) -> str:
 def _learned(folder: Path, subsets: tuple[str, ...]) -> JSON:
     """Return the limit that an earlier process of this run learned; other tuning is this command's
     own."""
-    limits = list[int]()
+    tuning: JSON = {}
     for subset in subsets:
         manifest = load(RunFiles(folder, subset).manifest)
         if manifest and "learned_limit" in manifest.tuning:
-            limits.append(manifest.tuning["learned_limit"])
-    return {"learned_limit": max(limits)} if limits else {}
+            limit = manifest.tuning["learned_limit"]
+            tuning["learned_limit"] = max(limit, tuning.get("learned_limit", limit))
+    return tuning

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from harness.benchmarks import registry
@@ -28,24 +29,24 @@ class Options(options.Forced, options.ResultsFolder, options.TasksFolder, option
 
 
 def execute(args: Options) -> int:
-    screen = console()
     cls = registry.find(args.benchmark)
     subsets = options.subsets(cls, args.platform)
     paths = dict[str, Path]()
+    targets = dict[str, Path]()
     missing = list[str]()
     for subset in subsets:
         path = cls.task_files.file_in(args.tasks_dir, cls.subsets[subset])
-        if path.exists():
-            paths[subset] = path
-        else:
+        if not path.exists():
             missing.append(str(path))
+            continue
+        paths[subset] = path
+        stem = Path(path.name.removesuffix(".gz")).stem
+        targets[subset] = path.with_name(f"{stem}_sub{round(100 * args.ratio)}.jsonl")
     if not paths or (args.platform and missing):
         raise BadInput(
             f"no tasks to sample: missing {', '.join(missing)}; {how_to_get(cls)}, or see"
             " --tasks-dir"
         )
-    ending = f"_sub{round(100 * args.ratio)}.jsonl"
-    targets = {name: path.with_name(f"{_stem(path)}{ending}") for name, path in paths.items()}
     check_free(*targets.values(), force=args.force)
     benchmark = cls(folder=args.tasks_dir)
     for subset, path in paths.items():
@@ -53,16 +54,14 @@ def execute(args: Options) -> int:
             raise BadInput(
                 f"{path} is a JSON array, and a share is written line by line: use `run --ratio`"
             )
-        index = index_file(benchmark, subset, path, args.results_dir)
-        positions = index.select(args.ratio, args.sample_seed).nonzero()[0]
-        with atomic.replacing(targets[subset], shared=True) as file:
+        target = targets[subset]
+        with (
+            closing(index_file(benchmark, subset, path, args.results_dir)) as index,
+            atomic.replacing(target, shared=True) as file,
+        ):
+            users = len(index)
+            positions = index.select(args.ratio, args.sample_seed).nonzero()[0]
             for position in positions:
                 file.write(index.read(int(position)) + b"\n")
-        screen.print(f"{targets[subset]}: {len(positions)} of {len(index)} users", soft_wrap=True)
-        index.close()
+        console().print(f"{target}: {len(positions)} of {users} users", soft_wrap=True)
     return 0
-
-
-def _stem(path: Path) -> str:
-    """Return the name of a tasks file without the endings of its format."""
-    return Path(path.name.removesuffix(".gz")).stem

@@ -44,9 +44,11 @@ def execute(args: Options) -> int:
     if other_runs:
         line += f"; also for {', '.join(other_runs)}, at the same account"
     show(line)
-    parts = answer.get("part", 1)
-    if parts > 1:
-        show(f"this is one of {plural(parts, 'part')}, which has its share of these limits")
+    number_of_parts = answer.get("part", 1)
+    if number_of_parts > 1:
+        show(
+            f"this is one of {plural(number_of_parts, 'part')}, which has its share of these limits"
+        )
     return 0
 
 

@@ -34,12 +34,14 @@ class Options(options.OneBenchmark):
 def execute(args: Options) -> int:
     cls = registry.find(args.benchmark)
     chosen = options.subsets(cls, args.platform)
-    files = (file for subset in chosen for file in files_needed(cls, subset))
-    _free(cls.task_files.file_in(args.out, file) for file in files)
+    for subset in chosen:
+        for name in files_needed(cls, subset):
+            _check_free(cls.task_files.file_in(args.out, name))
     make_folder(args.out)
-    files_made = _made(cls, args, chosen)
-    _free(args.out / name for name in files_made)
-    for name, lines in files_made.items():
+    files = _synthesised(cls, args, chosen)
+    for name in files:
+        _check_free(args.out / name)
+    for name, lines in files.items():
         path = args.out / name
         make_folder(path.parent)
         with replacing(path, shared=True) as file:
@@ -52,7 +54,9 @@ def execute(args: Options) -> int:
     return 0
 
 
-def _made(cls: type[Benchmark], args: Options, subsets: list[str]) -> dict[str, Iterable[bytes]]:
+def _synthesised(
+    cls: type[Benchmark], args: Options, subsets: list[str]
+) -> dict[str, Iterable[bytes]]:
     """Return the content of each file, by path below the folder; nothing if the benchmark wrote its
     files itself."""
     make: Callable[..., Mapping[str, Iterable[bytes]] | None]
@@ -70,8 +74,8 @@ def _made(cls: type[Benchmark], args: Options, subsets: list[str]) -> dict[str, 
     with guarded(cls, "synthesise"):
         files = dict(make(args.out, args.users, args.seed, **arguments) or {})
     for name in files:
-        path = Path(name) if type(name) is str and name else None
-        if path is None or path.is_absolute() or ".." in path.parts:
+        is_below = type(name) is str and name and not Path(name).is_absolute()
+        if not is_below or ".." in Path(name).parts:
             raise _wrong(cls, f"expected a path below the tasks folder, got {in_brief(name)}")
     return files
 
@@ -89,10 +93,9 @@ def _pieces(cls: type[Benchmark], name: str, lines: Iterable[bytes]) -> Iterator
             yield piece
 
 
-def _free(paths: Iterable[Path]) -> None:
+def _check_free(path: Path) -> None:
     """Raise `BadInput` for a file that exists: real tasks must not be overwritten."""
-    for path in paths:
-        if os.path.lexists(path):
-            raise BadInput(
-                f"{path} already exists: give a folder without tasks with --out, or move it away"
-            )
+    if os.path.lexists(path):
+        raise BadInput(
+            f"{path} already exists: give a folder without tasks with --out, or move it away"
+        )
