@@ -458,6 +458,7 @@ def _in_this_loop(
         def run_async(playing: Play) -> Any:
             return asyncio.run_coroutine_threadsafe(play(playing), loop).result()
 
+        # The thread goes on if this task is cancelled: it has to save and close the run.
         work = asyncio.ensure_future(asyncio.to_thread(call, run_async))
         try:
             return await asyncio.shield(work)

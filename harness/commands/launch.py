@@ -53,6 +53,7 @@ def launch(
     printer = Printer(console, hooks, alone=len(plans) == 1, quiet=is_quiet)
 
     def emit(event: SessionEvent) -> None:
+        # The user may not have in mind what the settings file has.
         if isinstance(event, Failed) and isinstance(event.error, BadInput):
             caller.name_places(event.error)
         printer(event)

@@ -277,8 +277,8 @@ def notices(plan: Plan) -> Iterator[str]:
     users_part = plan.selection.get("part")
     if users_part:
         yield (
-            f"{plan.name}: part {users_part} has {limit} of the {plan.tuning.most} requests at once,"
-            " and its share of rates"
+            f"{plan.name}: part {users_part} has {limit} of the {plan.tuning.most} requests at"
+            " once, and its share of rates"
         )
     if plan.resolved is None:
         yield f"{plan.sampling.model}: answered by the harness itself; no key, no network"

@@ -72,6 +72,7 @@ def _check_one_endpoint(groups: Sequence[Sequence[SavedRun]], args: ResumeOption
         args.api_key_file,
         args.extra_header,
     )
+    # A key or header is for one address: it must not reach the others' endpoints.
     endpoints = {group[0].manifest.provenance["endpoint"] for group in groups}
     if len(endpoints) > 1 and any(of_one_endpoint):
         names = dict.fromkeys([group[0].name for group in groups])

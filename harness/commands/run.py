@@ -63,7 +63,7 @@ def plans(args: RunOptions, *, sends: bool = True) -> list[Plan]:
     absent = _absent(cls, subsets, folder)
     if absent:
         missing.append(f"no tasks: missing {', '.join(absent)}; {_remedy(cls, subsets, args)}")
-    if missing:
+    if missing:  # all at once: addresses and keys, then tasks
         raise BadInput(*dict.fromkeys(missing))
     usable_models = [model for model in resolved if model]
     if sends:

@@ -124,6 +124,7 @@ def find(
         return _at(
             args.api_url, args, environment, FLAG, _key_for(args.api_url, environment, named=True)
         )
+    # A variable with an address goes before the settings file, a key of OpenAI alone after it.
     by_variables = [*_at_variables(args, environment)]
     if by_variables and by_variables[0].address_from in BASES.values():
         return by_variables[0]
@@ -297,6 +298,7 @@ def _named_as_before(
 ) -> ResolvedEndpoint | None:
     """Return what names an endpoint for a run today, None if nothing does."""
     option, _, path = (run.address_from or "").partition(" ")
+    # A settings file is followed to where the one that counts now names an address.
     if path and args.fallback and args.fallback.address_from.startswith(f"{option} "):
         return _at_fallback(args.fallback, args, environment)
     if path:

@@ -47,6 +47,7 @@ def endpoint_of(args: PlayOptions) -> Endpoint | None:
         logger.warning(
             "%s: only the first of its %d endpoints is used", args.config, number_after + 1
         )
+    # `resume` follows a manifest to this file only after a command of this user has named it.
     trusted.remember([endpoint.address_from], os.environ)
     return endpoint
 

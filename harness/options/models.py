@@ -117,6 +117,7 @@ def _parameters(entry: QueuedModel, args: RunOptions) -> dict[str, Any]:
 
 def check_keys(args: RunOptions, models: Sequence[Model]) -> None:
     """Raise `BadInput` if a key or header of the command itself would go to several endpoints."""
+    # A key goes only to the address that it was given for.
     endpoints = {model.resolved.hosts for model in models if model.resolved}
     if len(endpoints) < 2:
         return

@@ -185,6 +185,7 @@ def headers(provider: Provider, environment: Mapping[str, str]) -> dict[str, str
     set."""
     filled = {}
     for name, value in provider.extra_headers.items():
+        # No message has the value: it may be a secret.
         where = f"{provider.source}: providers.{provider.name}.extra_headers.{name}"
         for variable in fields.PLACE.findall(value):
             if not environment.get(variable):

@@ -190,7 +190,7 @@ def _role_plan(
         endpoint_choice=EndpointChoice.of(args, endpoint, price),
         roles={},
     )
-    if role_plan.shares_with(plan):
+    if role_plan.shares_with(plan):  # the limits of an account hold for all that use it
         return role_plan
     without_limits = replace(args, concurrency=None, rpm=None, tpm=None)
     pace = models.pace_of(endpoint.provider) if endpoint and endpoint.provider else {}

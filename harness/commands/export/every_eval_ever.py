@@ -64,7 +64,8 @@ def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int
     if left_out:
         aggregate["source_metadata"]["additional_details"]["users_without_value"] = str(left_out)
         users = f"{plural(left_out, report.user)} without a value of {report.headline[-1]}"
-        tell(f"{run.label}: {users} {'is' if left_out == 1 else 'are'} not among the samples")
+        verb = "is" if left_out == 1 else "are"
+        tell(f"{run.label}: {users} {verb} not among the samples")
     atomic.write(path, orjson.dumps(aggregate, option=orjson.OPT_INDENT_2) + b"\n", shared=True)
     return count
 
@@ -202,7 +203,8 @@ def _samples(
     """Yield a line for each record that has a value of the metric that users are ranked by; the
     user of another is added to `without_value`."""
     metric = report.units[report.headline[-1]]
-    best = (metric.bounds or (None, None))[0 if metric.lower_is_better else 1]
+    lowest, highest = metric.bounds or (None, None)
+    best = lowest if metric.lower_is_better else highest
     for record in records(run):
         [values] = values_of(plays.benchmark, [record])
         value = values.get(metric.name)

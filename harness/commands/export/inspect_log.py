@@ -37,8 +37,10 @@ STOP_REASONS = {
     "length": "max_tokens",
     "content_filter": "content_filter",
     "context_length": "model_length",
+    "tool_call": "tool_calls",
+    "tool_calls": "tool_calls",
+    "unclosed": "stop",
 }
-STOP_REASONS |= {"tool_call": "tool_calls", "tool_calls": "tool_calls", "unclosed": "stop"}
 """By finish reason; `unknown` for the others."""
 SUMMARY_FIELDS = (
     "id",
@@ -184,19 +186,22 @@ def _sample(
     if played:
         exchanges = played.exchanges
         groups = played.groups(len(steps))
+    first_messages: object = ""
+    output: JSON = {}
+    if exchanges:
+        first_messages = [*map(_message, exchanges[0].request.messages)] or ""
+        output = _output(exchanges[-1])
     seconds = cost(exchanges)["seconds"]
-    first_messages = exchanges[0].request.messages if exchanges else ()
+    rows = [{**step, **cost(group)} for step, group in zip(steps, groups, strict=True)]
     return {
         "id": record["user_id"],
         "epoch": record.get("repeat", 1),
-        "input": [*map(_message, first_messages)] or "",
+        "input": first_messages,
         "target": "",
         "messages": list(_messages(steps, groups)),
-        "output": _output(exchanges[-1]) if exchanges else {},
+        "output": output,
         "scores": {run.manifest.identity["benchmark"]: {"value": values}},
-        "metadata": {
-            "steps": [{**step, **cost(group)} for step, group in zip(steps, groups, strict=True)]
-        },
+        "metadata": {"steps": rows},
         "model_usage": {_model(run): _usage(exchanges)},
         "total_time": seconds,
         "working_time": seconds,
@@ -303,8 +308,8 @@ def _usage(exchanges: Sequence[Exchange]) -> JSON:
         ("input_tokens_cache_read", "cached_tokens"),
         ("reasoning_tokens", "reasoning_tokens"),
     ):
-        counts = [getattr(completion, field) for completion in completions]
-        counts = [count for count in counts if count is not None]
+        all_counts = [getattr(completion, field) for completion in completions]
+        counts = [count for count in all_counts if count is not None]
         if counts:
             usage[name] = sum(counts)
     return usage

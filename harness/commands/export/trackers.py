@@ -112,21 +112,27 @@ def entry(run: SavedRun) -> Entry:
     manifest = run.manifest
     if not report.is_file():
         raise BadInput(f"no report yet: `report --name {run.name}` makes it")
-    named = [run.name, run.files.subset, manifest.times["created"], manifest.identity]
+    subset = run.files.subset
+    created = manifest.times["created"]
+    # The same run has the same entry, however often it is sent.
+    unique = orjson.dumps(
+        [run.name, subset, created, manifest.identity], option=orjson.OPT_SORT_KEYS
+    )
+    config = {"run": run.name, "subset": subset, **manifest.identity}
     facts = {
         "state": manifest.state,
-        "created": manifest.times["created"],
+        "created": created,
         "endpoint": manifest.provenance["endpoint"],
         "harness": manifest.provenance.get("harness"),
         "tasks": {"sha256": manifest.tasks["sha256"], "users": manifest.tasks["users"]},
         "selection": manifest.selection,
     }
     return Entry(
-        id=sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()[:22],
+        id=sha256(unique).hexdigest()[:22],
         run=run.name,
-        subset=run.files.subset,
+        subset=subset,
         label=run.label,
-        config=dict(_flat({"run": run.name, "subset": run.files.subset, **manifest.identity})),
+        config=dict(_flat(config)),
         facts=dict(_flat(facts)),
         summary=_summary(loaded(report)),
         files=tuple(_files(run)),
@@ -204,9 +210,8 @@ this machine."""
 def _wandb(sent: Entry) -> str:
     library = _library("wandb")
     library.setup(library.Settings(**WANDB_SETUP))
-    settings = library.Settings(
-        **WANDB_SETTINGS, reinit="create_new"
-    )  # a notebook may have a run of its own
+    # A notebook may have a run of its own.
+    settings = library.Settings(**WANDB_SETTINGS, reinit="create_new")
     identity = {"id": sent.id, "name": sent.label, "group": sent.run, "job_type": sent.subset}
     with _finished(library.init(**identity, resume="allow", settings=settings)) as run:
         run.config.update({**sent.config, **sent.facts}, allow_val_change=True)
@@ -252,11 +257,9 @@ def _mlflow(sent: Entry) -> str:
     # A metric cannot be removed: one that is no longer defined becomes NaN.
     metrics = dict[str, float]()
     for name, value in _allowed(sent.summary).items():
-        old = old_metrics.get(name)
-        if value is None:
-            if name in old_metrics:
-                metrics[name] = math.nan
-        elif value != old:
+        if value is None and name in old_metrics:
+            metrics[name] = math.nan
+        elif value is not None and value != old_metrics.get(name):
             metrics[name] = value
 
     # A notebook may have a run of its own open: this one is below it.
