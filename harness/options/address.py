@@ -124,7 +124,6 @@ def find(
         return _at(
             args.api_url, args, environment, FLAG, _key_for(args.api_url, environment, named=True)
         )
-    # A variable with an address goes before the settings file, a key of OpenAI alone after it.
     by_variables = [*_at_variables(args, environment)]
     if by_variables and by_variables[0].address_from in BASES.values():
         return by_variables[0]
