@@ -139,6 +139,7 @@ class Ledger:
             for line in file:
                 self._read += len(line)
                 self._count(line)
+        # A process died within its line, and the next line must not become part of it.
         if not line.endswith(b"\n"):
             os.lseek(self._fd, 0, os.SEEK_END)
             write_whole(self._disk, self._fd, b"\n")

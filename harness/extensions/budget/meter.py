@@ -67,6 +67,7 @@ class SharedBudget:
             for entry in entries:
                 if entry.reserved <= 0 or entry.run in self._played:
                     continue
+                # What a dead process had reserved counts as spent.
                 if self._ledger.is_played(entry.run):
                     reserved += entry.reserved
         return _total(entries), reserved
@@ -125,6 +126,7 @@ class SharedBudget:
     async def changed(self) -> None:
         """Wait until the next reservation ends, or until those of other processes may have."""
         self._changed = self._changed or asyncio.Event()
+        # Another process cannot wake this one.
         with anyio.move_on_after(LOOK_SECONDS if self.totals()[1] else None):
             await self._changed.wait()
 
