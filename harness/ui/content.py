@@ -126,5 +126,6 @@ def warnings(snapshots: Snapshots) -> dict[str, str]:
     all_warnings.sort(key=lambda item: item[0].age)
     newest: dict[str, str] = {}
     for warning, run in all_warnings:
+        # Sorted by age, so the first of a text is the newest.
         newest.setdefault(warning.text, words.warned(replace(warning, text=run + warning.text)))
     return newest

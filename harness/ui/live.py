@@ -28,6 +28,7 @@ def display(console: SharedConsole, *, verbose: bool = False) -> Display:
         from harness.ui.notebook import NotebookDisplay
 
         return NotebookDisplay(verbose=verbose)
+    # A dumb terminal cannot move its cursor up to redraw.
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveDisplay(console, verbose=verbose)
     return PlainDisplay(console, verbose=verbose)

@@ -32,6 +32,7 @@ class NotebookDisplay:
         return self._observe
 
     def __exit__(self, *error: object) -> None:
+        # The last update may have been skipped.
         if self._last:
             self._show(self._last)
 

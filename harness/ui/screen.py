@@ -26,8 +26,10 @@ class Screen:
         """Return a text on one line in at most so many cells (or two), in the terminal's characters
         and as wide as it looks: characters that the encoding lacks are escaped, others that do not
         print are left out."""
+        # Line ends and control characters would break the layout, or steer the terminal.
         if not text.isprintable():
             text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+        # An escape is wider than its character, so it is made before the text is measured.
         if not has(self.encoding, text):
             text = text.encode("ascii", "backslashreplace").decode()
         if cell_len(text) <= width:

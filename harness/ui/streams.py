@@ -29,6 +29,7 @@ def admit_all_characters() -> None:
 
 def tell(sentence: str) -> None:
     """Print a sentence to the user on stderr, if it can be written: always one line."""
+    # An error may quote a text of any length.
     text = on_one_line(sentence)
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]} … ({len(text) - LONGEST} more characters)"
@@ -92,6 +93,7 @@ def flush(stream: TextIO | None) -> OSError | None:
 def drop(stream: TextIO | None) -> None:
     """Discard a stream's output from now on, including its buffer."""
     with suppress(OSError):
+        # The descriptor itself is replaced, as the stream would write its buffer again at exit.
         if stream is not None and stream.fileno() >= 0:
             nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             os.dup2(nowhere, stream.fileno())

@@ -37,6 +37,7 @@ def plural(number: int, noun: str, plural_noun: str | None = None) -> str:
 def count(number: float) -> str:
     """Return a number in at most six characters."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        # From here on the smaller unit would round to 1000.0.
         if number >= 0.99995 * size:
             return f"{number / size:.1f}{unit}"
     return f"{number:.0f}"
@@ -145,6 +146,7 @@ def mostly_refused(s: Snapshot) -> list[str]:
     faults = Counter(dict(s.faults))
     if ended < MIN_TRIES or 2 * faults[TOO_MANY_REQUESTS] <= ended:
         return []
+    # What the endpoint answered a minute so far is a rate that it allows.
     served = 60.0 * (ended - faults.total()) / max(s.seconds, 1.0)
     auto = " or --concurrency auto"
     if s.requested is None:

@@ -108,6 +108,7 @@ def _print(data: JSON, *, full: bool) -> None:
 
     width = min(screen.width, MAX_WIDTH)
     text = rendered(blocks, width, encoding=screen.encoding, separator=separator)
+    # The text is wrapped already; names and numbers in it must not be cut.
     screen.print(*text.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
 
 

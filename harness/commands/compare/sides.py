@@ -82,6 +82,7 @@ def folders(named: Sequence[str], results: Path) -> dict[str, Path]:
     for name in named:
         path = selection.folder(name, results)
         label = path.resolve().name
+        # Runs of two folders may have one name: the later one is called by its path.
         if label in by_label:
             label = name
         if label in by_label or any(map(path.samefile, by_label.values())):
@@ -104,6 +105,7 @@ def subsets(
 ) -> dict[str, Subset]:
     """Return the subsets of a run, by name; those `wanted` if any. Raise `BadInput` for an unusable
     manifest."""
+    # Results of another program have no manifest, and a run without answers no results file.
     chosen = {name.lower() for name in wanted}
     names = {path.stem.removeprefix("run_") for path in folder.glob("run_*.json")}
     for path in folder.glob("inference_results_*.jsonl"):
@@ -137,7 +139,7 @@ def common_figures(subsets: Sequence[Subset], tasks: Path | None) -> Figures:
     for run in runs:
         _check_measures_alike(run, benchmark)
 
-    # Only a primary metric that all runs have declared is theirs.
+    # Of runs with several primary metrics none is theirs together.
     primary = set()
     for subset in subsets:
         primary.add(subset.manifest.provenance.get("primary") if subset.manifest else None)
@@ -188,6 +190,7 @@ def read_side(subset: Subset, figures: Figures) -> Side:
 
     places_of_users = [list(by_repeat.values()) for by_repeat in places.values()]
     starts = np.cumsum([0, *map(len, places_of_users)])[:-1].tolist()
+    # From here on records are those of the users, each user's repeats next to each other.
     order = list(chain.from_iterable(places_of_users))
     raw = np.concatenate(chunks)[order] if chunks else figures.raw([])
     contributions, given = figures.contributions(raw, starts)

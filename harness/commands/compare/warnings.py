@@ -59,6 +59,7 @@ def _covered(
 ) -> JSON:
     """Return of how many users a run has scores, and its answers on the users that both have.
     Numbers that only a manifest has are None without one."""
+    # All keys are there for each side, so that readers need not look for them.
     saved = subset.saved
     covered: JSON = {
         "scored": len(side.tasks),
@@ -90,6 +91,7 @@ def _covered(
 
 def _answers(side: Side, users: Sequence[str]) -> dict[str, int]:
     """Return the number of answers of these users by outcome."""
+    # A million users have few different outcomes: each is added once, with its users.
     counts = Counter[str]()
     users_by_outcomes = Counter(map(side.outcomes.__getitem__, side.places(users)))
     for outcomes, times in users_by_outcomes.items():
@@ -173,6 +175,7 @@ def _unlike(a: Subset, b: Subset) -> Iterator[str]:
     if a.manifest is None or b.manifest is None:
         return
 
+    # Models differ in most comparisons: that is what they are about.
     for name, (in_a, in_b) in differences(a.manifest.identity, b.manifest.identity).items():
         if name != "model":
             yield (

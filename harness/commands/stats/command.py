@@ -128,9 +128,8 @@ def _board(args: Options) -> Board:
         args.runs,
         args.platform,
     )
-    outdated = left.outdated
-    reports = [report for report in reports if report.key not in outdated]
-
+    reports = left.current(reports)
+    # Parts that are named are compared with each other.
     if not args.runs:
         reports = without_merged(reports)
 
@@ -172,6 +171,7 @@ def leaderboard(
 
 def _selected(paths: Sequence[Path], args: Options) -> list[Path]:
     """Return the reports of the runs and subsets that are named, of all without names."""
+    # Runs without a report may be named: they are listed as left out.
     folders = {results.name for results in imported(args.results_dir)}
     subsets = set()
     for files in runs(args.results_dir):

@@ -123,6 +123,7 @@ def cost_notes(standings: Sequence[Standing]) -> list[str]:
     if any(cost.money and cost.money.high is not None for _, cost in costs):
         lines.append(BOUNDED)
 
+    # Prices may differ between the subsets of a run, and change while it is continued.
     for report, cost in costs:
         priced = " and ".join([report.report.model, *report.role_models.values()])
         lines += [f"Price of {priced}: {price.described}." for price in cost.prices]
@@ -156,6 +157,7 @@ def amounts(standing: Standing) -> Iterator[tuple[str, StandingRow, RunReport, M
     """Yield name, row, report and amount of each cost for CSV."""
     for row in standing.runs:
         for report in row.reports:
+            # Without a price there is no amount.
             run = run_cost([report])
             for amount in run.money:
                 yield "cost", row, report, amount

@@ -61,6 +61,7 @@ def _csv_line(
         if data.get(name) is not None:
             data[name] = metric.text(data[name])
 
+    # A share of the answers, whatever the metric's own unit.
     if figure.following is not None:
         data["following"] = SHARE.text(figure.following)
     if not row.reports:

@@ -27,10 +27,10 @@ class LeftOut:
     unfinished: Pairs
     unscored: Sequence[Imported] = ()
 
-    @property
-    def outdated(self) -> set[tuple[str, str]]:
-        """Return run and subset of reports whose results were written again since."""
-        return {(as_text(results.name), results.files.subset) for results in self.unscored}
+    def current(self, reports: Iterable[RunReport]) -> list[RunReport]:
+        """Return reports without those whose results were written again since."""
+        outdated = [(as_text(results.name), results.files.subset) for results in self.unscored]
+        return [report for report in reports if report.key not in outdated]
 
     def sentences(self) -> list[str]:
         """Return a line for each kind that occurs, and for each folder of another program's
@@ -81,6 +81,7 @@ def left_out(
         has_name = not names or files.folder.name in names
         return has_name and (not subsets or files.subset in subsets)
 
+    # A run may have reports of some subsets, and be unfinished on others.
     nobody = [report.key for report in reports if not report.scored]
     unfinished = []
     for files in runs(results):

@@ -99,6 +99,7 @@ def _settings(standings: Sequence[Standing]) -> Iterator[str]:
     differing: dict[str, str] = {}
     for group in chain.from_iterable(map(comparable_groups, standings)):
         reports = [figure.report for figure in group.figures.values() if figure.report]
+        # Settings may differ between runs that compare; their prompt and tasks may not.
         if len({report.settings for report in reports}) < 2:
             continue
 
@@ -215,6 +216,7 @@ def _ranks(standings: Sequence[Standing]) -> Iterator[str]:
 def _about_reports(standings: Sequence[Standing]) -> Iterator[str]:
     """Yield how many answers were invalid, which runs have repeats, and whose tasks are
     synthetic."""
+    # A report is in the standings of all metrics of its benchmark.
     by_key = {}
     for report in chain.from_iterable(standing.reports for standing in standings):
         by_key[report.key] = report
@@ -242,6 +244,7 @@ def _invalid(reports: Iterable[RunReport]) -> Iterator[str]:
     """Yield how many answers of each run were invalid, on all its subsets together, the largest
     share first."""
     runs = grouped(((report.report.invalid_as, report.run), report) for report in reports)
+    # Each benchmark has its own sentence on what becomes of invalid answers.
     shares: dict[str, list[tuple[float, str]]] = {}
     for (rule, run), reports_of_run in runs.items():
         invalid = sum(report.invalid for report in reports_of_run)

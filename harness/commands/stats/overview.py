@@ -55,10 +55,7 @@ def execute(args: report.Options) -> int:
     selected, _ = report.selected(args)
     linked_reports, code = selection.each(selected, _linked_report, report.label)
     left = left_out([], {files.report("json") for files in selected}, results)
-    outdated = left.outdated
-    current = [run_report for run_report, _ in linked_reports if run_report.key not in outdated]
-    reports = without_merged(current)
-
+    reports = without_merged(left.current(run_report for run_report, _ in linked_reports))
     if not reports:
         raise BadInput(left.nothing_else(results, ()))
 
@@ -108,6 +105,7 @@ def _linked_report(files: RunFiles) -> tuple[RunReport, str]:
 def _blocks(reports: Sequence[RunReport], of_benchmark: Sequence[Standing]) -> Iterator[Block]:
     yield Heading(reports[0].report.heading)
     for standing in of_benchmark:
+        # Table and chart have the runs in one order.
         ordered = _by_score(standing)
         yield leaderboard.table(ordered, intervals=True)
         yield _chart(ordered)

@@ -222,6 +222,7 @@ class RunReport:
             return None
 
         metric = report.units[name]
+        # Reports of earlier versions do not say which answers a metric leaves out.
         if registry.is_shipped(report.benchmark):
             metric = metrics_of(registry.find(report.benchmark)).get(name, metric)
 

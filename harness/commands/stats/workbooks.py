@@ -60,6 +60,7 @@ def workbooks(
     papers.
     """
     for standing in standings:
+        # A metric's name may have characters that no file's name has.
         name = re.sub(r"[^\w ^().,+-]", "_", standing.label)[:100]
         facts: list[Facts] = [{"what": about_run(row.reports)} for row in standing.runs]
         yield name, [_sheet(standing, ["what"], facts, ends=False)]
@@ -144,6 +145,7 @@ def _runs_sheet(reports: Sequence[RunReport], missing: Sequence[str]) -> Table:
 
 def _facts(reports: Sequence[RunReport]) -> Facts:
     """Return the cells on a run, on all its subsets or on one."""
+    # The summary shows none of the columns that are of the first report alone.
     first = reports[0]
     counts = Counter[str]()
     for report in reports:

@@ -39,12 +39,14 @@ class _Files:
         """Return the file of a view, empty for one that is not written."""
         if view in ASSETS:
             return view
-        about = dict[str, str]()
-        for key, value in arguments.items():
-            is_first = key in ("page", "part") and str(value) == "1"  # as without a number
-            if key in PAGE.get(view, ()) and not is_first:
-                about[key] = str(value)
-        if view not in PAGE or not self._is_within(view, about):
+        if view not in PAGE:
+            return ""
+        about = {key: str(value) for key, value in arguments.items() if key in PAGE[view]}
+        # A first page or part has one file, whether its number is given or not.
+        for key in ("page", "part"):
+            if about.get(key) == "1":
+                del about[key]
+        if not self._is_within(view, about):
             return ""
         content = repr((view, sorted(about.items()))).encode("utf-8", "replace")
         digest = hashlib.blake2b(content, digest_size=8).hexdigest()

@@ -55,6 +55,7 @@ class Interim:
         return self._report
 
     def _add(self) -> None:
+        # Pages are made one at a time: none may wait long for another's scores.
         until = thread_time() + CPU_SECONDS
         while thread_time() < until:
             shard = [*islice(self._new(), SHARD_USERS)]

@@ -102,6 +102,7 @@ def _reported(row: RunRow, report: Report) -> RunRow:
     metric = report.units[report.headline[0]]
     figure = report.ranking(metric)
     coverage = report.coverage
+    # A run with --limit or --part is complete by itself, and covers some users of the tasks file.
     in_tasks = max(report.run.get("users_in_tasks", 0), coverage.expected_users)
     is_partial = not coverage.complete or coverage.scored_users < in_tasks
     score = Cell(metric.text(figure.value), figure.value, partial=is_partial)

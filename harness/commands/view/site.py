@@ -185,17 +185,19 @@ class Site:
         is_read = run.users.advance(math.inf if self._is_static else READ_SECONDS)
         run.failures.advance()
         chosen = _values(query, *SELECTING, "sort", "order")
-        is_failed = chosen["only"] == "failed"
-        index = run.failures if is_failed else run.users
-        columns = () if is_failed else run.cards.columns
-        numbers: Sequence[int] = index.searched(chosen["q"])
-        decoded = None
-        if not is_failed:
-            numbers, decoded = _matching(run, numbers, chosen)
+        noun = run.user
+        index = run.users
+        row_of = run.row
+        columns = run.cards.columns
+        if chosen["only"] == "failed":
+            noun = "failure"
+            index = run.failures
+            row_of = run.failed_row
+            columns = ()
+        numbers, decoded = _matching(run, index.searched(chosen["q"]), chosen)
         paging, shown = _paged(query, numbers, USERS)
         heads = {str(position): head for position, head in enumerate(columns)}
         links = self._heads("users", heads, about | chosen)
-        row_of = run.failed_row if is_failed else run.row
         rows = list[tuple[str, ...]]()
         for number, data in index.objects(shown):
             row = row_of(number, data)
@@ -204,7 +206,7 @@ class Site:
                 links[row[0], run.user] = self._link("user", **about, user=str(data["user_id"]))
         notes = _reading_notes(run.user, len(index), decoded, is_read, bool(chosen["sort"]))
         table = Table((run.user, "outcome", *columns), tuple(rows))
-        title = plural(len(numbers), "failure" if is_failed else run.user)
+        title = plural(len(numbers), noun)
         if any(chosen[key] for key in SELECTING):
             title += " selected"
         return {
@@ -274,6 +276,7 @@ class Site:
             why = "These runs need their benchmark's own code, which is not executed here:"
             command = Quote("Command", f"harness compare {' '.join(names)}", open=True)
             return [Paragraph(why), command]
+        # A comparison takes seconds, and each of its parts is a page.
         state = (*names, *[stamp(run.files.results) for run in runs])
         if state != self._last[0]:
             self._last = state, _compared(self.folder, names)
@@ -318,12 +321,13 @@ def _matching(
     run: ViewedRun, numbers: Sequence[int], chosen: Mapping[str, str]
 ) -> tuple[Sequence[int], int | None]:
     """Return which lines of users are selected, in their order; and from how many lines, None for
-    all."""
+    all. Failures have nothing to be selected by."""
     sort_column = _integer(chosen["sort"], -1)
     value_column = _integer(chosen["value"], -1)
     outcome = chosen["outcome"]
     is_repaired = chosen["only"] == "repaired"
-    if sort_column < 0 and value_column < 0 and not outcome and not is_repaired:
+    is_unfiltered = max(sort_column, value_column) < 0 and not outcome and not is_repaired
+    if is_unfiltered or chosen["only"] == "failed":
         return numbers, None
     users = run.facts(READ_SECONDS)
     columns = range(len(run.cards.columns))
