@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, groupby, zip_longest
+from itertools import chain, filterfalse, groupby, zip_longest
 from typing import Any, TypeVar
 
 import numpy as np
@@ -260,9 +260,9 @@ class Site:
         runs = [run for run in self.folder.runs() if run.name in names]
         blocks: Sequence[Block] = [Paragraph("Choose two or more runs in the overview.")]
         if len(names) > 1:
-            missing = {*names} - {run.name for run in runs}
+            missing = list(filterfalse({run.name for run in runs}.__contains__, names))
             if missing:
-                raise NotThere(f"no run {missing.pop()}")
+                raise NotThere(f"no run {missing[0]}")
             blocks = self._comparison(names, runs)
         return {
             "title": f"{', '.join(names)}: compared",
