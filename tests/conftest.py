@@ -130,15 +130,15 @@ def no_sync() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def ceilings_once() -> Iterator[None]:
     """The score of residents who are drawn from a ground truth is computed once for each ground
-    truth, number and seed: it is a tenth of a second, and part of each report of DailyMobility."""
+    truth and number: it is a tenth of a second, and part of each report of DailyMobility."""
     known: dict[Any, JSON] = {}
     compute = GroundTruth.ceiling
 
-    def ceiling(self: GroundTruth, residents: int, seed: int = groundtruth.SEED) -> JSON:
+    def ceiling(self: GroundTruth, residents: int) -> JSON:
         lists = tuple(column.tobytes() for column in self.lists.columns.values())
-        key = (lists, residents, seed, groundtruth.RESAMPLES)
+        key = (lists, residents, groundtruth.RESAMPLES)
         if key not in known:
-            known[key] = compute(self, residents, seed)
+            known[key] = compute(self, residents)
         return known[key].copy()
 
     with pytest.MonkeyPatch.context() as patch:
