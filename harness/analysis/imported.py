@@ -66,27 +66,29 @@ class Imported:
     def row(self, usage: JSON) -> JSON:
         """Return the row of `status`; how many users there should be is unknown until they are
         scored."""
-        report = None
-        if self.is_current:
-            report = self.report
         results = self.files.results
-        coverage = None
-        if report:
-            coverage = report.coverage
+        report = self.report
+        state = "not scored (reeval it)"
+        expected: int | None = None
+        failed = 0
+        if report and self.is_current:
+            state = "scored"
+            expected = report.coverage.expected_users
+            done = report.coverage.scored_users
+            failed = report.coverage.failed_users
+        else:
+            done = sum(1 for line in lines(results) if line.text)
+        updated = datetime.fromtimestamp(results.stat().st_mtime, UTC)
         return {
             "name": self.name,
             "subset": self.files.subset,
             "model": self.name,
-            "state": "scored" if report else "not scored (reeval it)",
-            "users": coverage.expected_users if coverage else None,
-            "done": coverage.scored_users
-            if coverage
-            else sum(1 for line in lines(results) if line.text),
-            "failed": coverage.failed_users if coverage else 0,
+            "state": state,
+            "users": expected,
+            "done": done,
+            "failed": failed,
             **usage,
-            "updated": datetime.fromtimestamp(results.stat().st_mtime, UTC).isoformat(
-                timespec="seconds"
-            ),
+            "updated": updated.isoformat(timespec="seconds"),
         }
 
     @property

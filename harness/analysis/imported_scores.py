@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 
 import msgspec
 import numpy as np
@@ -50,25 +49,18 @@ def scored_again(results: Imported, chosen: RescoreOptions) -> Rescored:
     if not tasks.exists():
         remedy = f"name its folder with --tasks-dir; or {how_to_get(cls)}"
         raise BadInput(f"its tasks file {tasks} does not exist: {remedy}")
-    lock = RunLock(files.lock, time.time)
-    try:
-        with closing(index_file(benchmark, files.subset, tasks, chosen.results)) as index:
-            theirs = _Theirs(files, benchmark, importer, index)
-            replace_results(files.results, theirs.records(lock.beat), stamp(), shown_by=files.pages)
-            name = files.folder.name
-            notes = theirs.notes()
-            run_facts = RunFacts(
-                files.subset, name, name, AUTHORS, len(index), theirs.failed, notes
-            )
-            report, extra_files = theirs.scores.report(run_facts)
-            if theirs.failed:
-                report = with_failures(report, theirs.scores.report(run_facts, theirs.failures)[0])
-            _keep_foreign_text(files)
-            write_report(files, report, extra_files)
-            chosen.reported(Reported(files, report, defaults.SAMPLE_SEED, benchmark, index))
-    finally:
-        lock.release()
-    return Rescored(files, report, notes, report.coverage.complete)
+    with ExitStack() as held:
+        lock = RunLock(files.lock, time.time)
+        held.callback(lock.release)
+        index = index_file(benchmark, files.subset, tasks, chosen.results)
+        held.callback(index.close)
+        theirs = _Theirs(files, benchmark, importer, index)
+        replace_results(files.results, theirs.records(lock.beat), stamp(), shown_by=files.pages)
+        report, extra_files = theirs.report()
+        _keep_foreign_text(files)
+        write_report(files, report, extra_files)
+        chosen.reported(Reported(files, report, defaults.SAMPLE_SEED, benchmark, index))
+    return Rescored(files, report, theirs.notes(), report.coverage.complete)
 
 
 def _keep_foreign_text(files: RunFiles) -> None:
@@ -85,7 +77,6 @@ def _keep_foreign_text(files: RunFiles) -> None:
         set_aside_any([path], stamp())
 
 
-@dataclass(slots=True)
 class _Theirs:
     """Results of another program, and the tasks that they answer.
 
@@ -93,20 +84,17 @@ class _Theirs:
     `failed` ones, with answers that are failures of the endpoint. `failures` has their scores.
     """
 
-    files: RunFiles
-    benchmark: Benchmark
-    importer: Importer
-    index: TaskIndex
-    without_task: int = 0
-    partial: int = 0
-    failed: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)
-    scores: ReportScores = field(init=False)
-    failures: ReportScores = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.scores = ReportScores(self.benchmark, self.files.subset, self.index)
-        self.failures = ReportScores(self.benchmark, self.files.subset, self.index)
+    def __init__(
+        self, files: RunFiles, benchmark: Benchmark, importer: Importer, index: TaskIndex
+    ) -> None:
+        self.files = files
+        self.benchmark = benchmark
+        self.importer = importer
+        self.index = index
+        self.without_task = self.partial = self.failed = 0
+        self.outcomes: Counter[str] = Counter()
+        self.scores = ReportScores(benchmark, files.subset, index)
+        self.failures = ReportScores(benchmark, files.subset, index)
 
     def records(self, beat: Callable[[], None]) -> Iterator[JSON]:
         """Yield the records, those with a whole task measured again and scored; call `beat` before
@@ -121,12 +109,13 @@ class _Theirs:
             position = self.index.find(str(data["user_id"]))
             if position is None:
                 self.without_task += 1
-                yield data
-                continue
-            if seen[position]:
+            elif seen[position]:
                 raise BadInput(f"{where}: field user_id: duplicate user")
-            seen[position] = True
-            yield self._scored(position, data)
+            else:
+                seen[position] = True
+                data = self._scored(position, data)
+            yield data
+        # A malformed record is refused here: the old file is still in place.
         self.scores.flush()
         self.failures.flush()
 
@@ -147,6 +136,20 @@ class _Theirs:
         add(data, self.scores)
         return data
 
+    def report(self) -> tuple[Report, Mapping[str, bytes]]:
+        """Return the report, with a table of the figures with failures if there are any, and the
+        benchmark's files that belong to it."""
+        files = self.files
+        name = files.folder.name
+        run_facts = RunFacts(
+            files.subset, name, name, AUTHORS, len(self.index), self.failed, self.notes()
+        )
+        report, extra_files = self.scores.report(run_facts)
+        if self.failed:
+            report_of_all, _ = self.scores.report(run_facts, self.failures)
+            report = with_failures(report, report_of_all)
+        return report, extra_files
+
     def notes(self) -> tuple[str, ...]:
         left_out = {
             "are not in the tasks file and are not scored.": self.without_task,
@@ -154,21 +157,24 @@ class _Theirs:
             "have failures of the endpoint, and are not scored; the report has figures with them, "
             "too.": self.failed,
         }
-        excluded = (f"{number} of its users {why}" for why, number in left_out.items() if number)
-        return (*self.importer.notes(self.outcomes), *excluded)
+        notes = [*self.importer.notes(self.outcomes)]
+        for why, number in left_out.items():
+            if number:
+                notes.append(f"{number} of its users {why}")
+        return tuple(notes)
 
 
 def with_failures(report: Report, report_of_all: Report) -> Report:
     """Return a report of another program's results with the figures of `report_of_all`, in which
     failures count as empty."""
     user = report.user
-    units = report.units
     rows = []
     for name, value in overview.shown(report).items():
-        metric = units[name]
-        value_of_all = report_of_all.values[name]
-        cells = [(metric.text(side.value), str(side.users)) for side in (value, value_of_all)]
-        rows.append((name, metric.shown_unit, *cells[0], *cells[1]))
+        metric = report.units[name]
+        row = [name, metric.shown_unit]
+        for side in (value, report_of_all.values[name]):
+            row += [metric.text(side.value), str(side.users)]
+        rows.append(tuple(row))
     table = Table(("metric", "unit", "without", f"{user}s", "with", f"{user}s"), tuple(rows))
     explanation = (
         f"{report.coverage.failed_users} {user}s have answers that are failures of the endpoint."

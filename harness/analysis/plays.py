@@ -80,19 +80,17 @@ class Plays:
     def exchanges_of(self, record: JSON) -> Transcript | None:
         """Return the exchanges of a record's user, None if these are not known."""
         position = self._index.current(record)
-        played = None
-        if position is not None:
-            played = self._played(position, record)
-        self.diverged += played is None
-        return played
-
-    def _played(self, position: int, record: JSON) -> Transcript | None:
+        if position is None:
+            self.diverged += 1
+            return None
         task = self._index.task(self.benchmark, position, self._run.files.subset)
         lines = self._replies.lines(position)
         repeat = self._index.repeat(position)
-        return self._loop.run(
+        played = self._loop.run(
             transcript(self.benchmark, self._sampling, task, repeat, lines, record)
         )
+        self.diverged += played is None
+        return played
 
 
 async def transcript(
@@ -122,12 +120,12 @@ async def transcript(
         return completion
 
     try:
-        chat = (await play(benchmark, task, ask, repeat)).chat
+        played = await play(benchmark, task, ask, repeat)
     except (ReplayMiss, AgentFailed):
         return None
-    if chat.usage_data == record.get("usage"):
-        return Transcript(tuple(exchanges), tuple(chat.reads))
-    return None
+    if played.chat.usage_data != record.get("usage"):
+        return None
+    return Transcript(tuple(exchanges), tuple(played.chat.reads))
 
 
 def conversation(exchanges: Sequence[Exchange]) -> Iterator[list[Block]]:
@@ -135,18 +133,27 @@ def conversation(exchanges: Sequence[Exchange]) -> Iterator[list[Block]]:
     same role, are left out."""
     previous_of_roles: dict[str, tuple[Message, ...]] = {}
     for number, exchange in enumerate(exchanges, 1):
-        messages, role = exchange.request.messages, exchange.request.role
-        previous = previous_of_roles.get(role, ())
-        same = 0
-        while same < min(len(previous), len(messages)) and previous[same] == messages[same]:
-            same += 1
+        messages = exchange.request.messages
+        role = exchange.request.role
+        same = _same_at_start(previous_of_roles.get(role, ()), messages)
         to_role = f", to the {role}" if role else ""
         blocks: list[Block] = [Heading(f"Request {number} of {len(exchanges)}{to_role}")]
         if same:
             blocks.append(Paragraph(f"{plural(same, 'message')} as before."))
-        blocks += [Quote(message.role, message.text) for message in messages[same:]]
+        for message in messages[same:]:
+            blocks.append(Quote(message.role, message.text))
         yield [*blocks, *quotes(exchange.completion, "reply")]
         previous_of_roles[role] = (*messages, exchange.completion.as_message())
+
+
+def _same_at_start(earlier: Sequence[Message], messages: Sequence[Message]) -> int:
+    """Return how many messages at the start are those that were sent earlier."""
+    same = 0
+    for message, earlier_message in zip(messages, earlier, strict=False):
+        if message != earlier_message:
+            break
+        same += 1
+    return same
 
 
 @contextmanager
@@ -175,9 +182,12 @@ def cost(exchanges: tuple[Exchange, ...]) -> JSON:
     any."""
 
     def total(field: str) -> int | None:
-        counts = [getattr(exchange.completion, field) for exchange in exchanges]
-        known = [count for count in counts if count is not None]
-        return sum(known) if known or not counts else None
+        known = []
+        for exchange in exchanges:
+            count = getattr(exchange.completion, field)
+            if count is not None:
+                known.append(count)
+        return sum(known) if known or not exchanges else None
 
     return {
         "requests": len(exchanges),

@@ -36,6 +36,14 @@ def _object(line: Line) -> JSON | None:
         return None
 
 
+def _key(data: JSON, line: Line) -> str:
+    """Return what no two responses have in common."""
+    key = [str(data.get(name)) for name in ("user_id", "repeat", "request", "nth")]
+    if role_of(str(data.get("request"))):
+        key.append(str(line.offset))  # a role is asked again after an unusable reply
+    return " ".join(key)
+
+
 class Replies:
     """The saved responses of a run, by the position of their user, from `find`. Each takes 32 bytes
     of memory."""
@@ -63,20 +71,15 @@ class Replies:
             line_numbers.append(number)
             user_positions.append(-1 if position is None else position)
             line_offsets.append(line.offset)
-            key = [str(data.get(name)) for name in ("user_id", "repeat", "request", "nth")]
-            if role_of(str(data.get("request"))):
-                key.append(str(line.offset))  # a role is asked again after an unusable reply
-            key_hashes.append(key_hash(" ".join(key)))
+            key_hashes.append(key_hash(_key(data, line)))
         positions = np.frombuffer(user_positions, np.int64)
         order = np.argsort(positions, kind="stable")
         self._positions = positions[order]
         self._offsets = np.frombuffer(line_offsets, np.int64)[order]
-
         # Lines with equal keys are neighbours in this order, the first one in front.
-        hashes = np.frombuffer(key_hashes, np.uint64)
-        order = np.argsort(hashes, kind="stable")
-        is_repeated = hashes[order][1:] == hashes[order][:-1]
-        repeated = order[1:][is_repeated]
+        order = np.argsort(key_hashes, kind="stable")
+        sorted_hashes = np.frombuffer(key_hashes, np.uint64)[order]
+        repeated = order[1:][np.diff(sorted_hashes) == 0]
         for number in np.sort(np.frombuffer(line_numbers, np.int64)[repeated]):
             yield f"{self._path.name}, line {number}: duplicate response"
 

@@ -25,7 +25,7 @@ from harness.reporting.reported import Reported
 from harness.scoring.reports import Report
 from harness.store.files import RunFiles
 from harness.store.manifest import COMPLETE, INCOMPLETE
-from harness.store.run import record_line, replace_results
+from harness.store.run import record_line, record_of, replace_results
 from harness.ui.streams import tell
 
 
@@ -60,15 +60,18 @@ def rescored_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
     are then unchanged."""
     benchmark = run.as_it_was(chosen.tasks, play=chosen.reparse)
     with opened(run, benchmark, chosen.results, chosen.tasks) as job, asyncio.Runner() as loop:
+        manifest = job.manifest
         scores = ReportScores(benchmark, job.subset, job.index)
         diverged = list[str]()
+        records = _rescored(job)
         if chosen.reparse:
             job.store.load_responses(job.index)
-        _replace(job, _scored(_measured(job, loop if chosen.reparse else None, diverged), scores))
+            records = _reparsed(job, loop, diverged)
+        _replace(job, _scored(records, scores))
         if chosen.new_prices:
             _price_again(job, chosen.providers, run.label)
-        job.manifest.times["reevaluated"] = now()
-        job.manifest.tasks["truth"] = benchmark.task_files.truth_sha256
+        manifest.times["reevaluated"] = now()
+        manifest.tasks["truth"] = benchmark.task_files.truth_sha256
         job.settle()
         job.save()
         notes: tuple[str, ...] = ()
@@ -80,9 +83,9 @@ def rescored_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
         run_facts = facts(job, run.name)
         report, extra_files = scores.report(replace(run_facts, notes=(*run_facts.notes, *notes)))
         write_report(run.files, report, extra_files)
-        seed = job.manifest.selection["sample_seed"]
+        seed = manifest.selection["sample_seed"]
         chosen.reported(Reported(run.files, report, seed, benchmark, job.index))
-        return Rescored(run.files, report, notes, job.manifest.state != INCOMPLETE)
+        return Rescored(run.files, report, notes, manifest.state != INCOMPLETE)
 
 
 def _replace(job: Run, records: Iterator[JSON]) -> None:
@@ -90,18 +93,20 @@ def _replace(job: Run, records: Iterator[JSON]) -> None:
     results remain."""
     manifest = job.manifest
     files = job.store.files
-    named = manifest.results_sha256
+    sha256_before = manifest.results_sha256
     manifest.results_sha256 = None
     job.save()  # if the process dies from here on, no outdated hash remains
     try:
         sha256 = replace_results(files.results, records, stamp(), shown_by=files.pages)
     except BadInput:
-        manifest.results_sha256 = named
+        manifest.results_sha256 = sha256_before
         job.save()
         raise
-    if manifest.state == COMPLETE and len(job.remaining):
+    if manifest.state != COMPLETE:
+        return
+    if len(job.remaining):
         manifest.state = INCOMPLETE
-    if manifest.state == COMPLETE:
+    else:
         manifest.results_sha256 = sha256
 
 
@@ -117,30 +122,31 @@ def _price_again(job: Run, providers_file: Path | None, label: str) -> None:
     job.price_again(known_today)
 
 
-def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Iterator[JSON]:
-    """Yield the records of a run, measured again: their saved answers, or with `loop` answers to
-    its saved responses.
+def _rescored(job: Run) -> Iterator[JSON]:
+    """Yield the records of a run, their saved answers measured again."""
+    for position, line in job.store.lines():
+        yield rescored(job.benchmark, job.task(position), record_of(line).data)
+
+
+def _reparsed(job: Run, loop: asyncio.Runner, diverged: list[str]) -> Iterator[JSON]:
+    """Yield the records of a run, made again from its saved responses.
 
     A user who asks for a response that was not saved keeps the saved answers, and is added to
     `diverged`.
     """
-    for record in job.store.records():
-        position = job.index.position_of(record.data)
-        assert position is not None  # `records` yields users of the index only
+    for position, line in job.store.lines():
+        record = record_of(line).data
         task = job.task(position)
-        if loop is None:
-            yield rescored(job.benchmark, task, record.data)
-            continue
         repeat = job.index.repeat(position)
         saved = replaying(job.sampling_at(position), job.store.responses_of(position))
         try:
             played = loop.run(play(job.benchmark, task, saved.ask, repeat))
         except (ReplayMiss, AgentFailed):
             diverged.append(task.key)
-            yield {**rescored(job.benchmark, task, record.data), "reparse": "diverged"}
-            continue
-        measured = recorded(job.benchmark, task, played)
-        yield record_line(measured, repeat, record.data["task"], record.data.get("roles"))
+            yield {**rescored(job.benchmark, task, record), "reparse": "diverged"}
+        else:
+            measured = recorded(job.benchmark, task, played)
+            yield record_line(measured, repeat, record["task"], record.get("roles"))
 
 
 def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:

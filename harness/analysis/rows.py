@@ -28,6 +28,8 @@ REPLY_FIELDS = ("completion", "format")
 """Fields of a line of the responses file that are no columns."""
 CHUNK_USERS = 500
 """Users whose values are computed at once."""
+NO_COST: JSON = dict.fromkeys(COST)
+"""What replies add up to where that is not known."""
 
 
 def rows(run: SavedRun, kind: Rows, tasks: Path | None, results: Path) -> Generator[JSON]:
@@ -36,18 +38,19 @@ def rows(run: SavedRun, kind: Rows, tasks: Path | None, results: Path) -> Genera
     about = {"run": run.name, "model": run.manifest.identity["model"], "subset": run.files.subset}
     repeat = {"repeat": 1} if run.manifest.repeats > 1 else {}
     with ExitStack() as stack:
-        plays = None
-        if kind != "responses":
+        if kind == "responses":
+            run_rows = responses(run)
+        else:
+            plays = None
             try:
                 plays = stack.enter_context(opened(run, tasks, results))
             except BadInput as error:
                 tell(f"{run.label}: without what the replies of a step took: {error}")
-        if kind == "responses":
-            run_rows = responses(run)
-        elif kind == "steps":
-            run_rows = steps(run, plays)
-        else:
-            run_rows = users(run, plays, plays.benchmark if plays else run.measuring(tasks))
+            if kind == "steps":
+                run_rows = steps(run, plays)
+            else:
+                benchmark = plays.benchmark if plays else run.measuring(tasks)
+                run_rows = users(run, plays, benchmark)
         for row in run_rows:
             # `about` comes first and last: first for the order of columns, last for its values.
             yield {**about, "user_id": row.get("user_id"), **repeat, **row, **about}
@@ -86,7 +89,7 @@ def steps_of(cls: type[Benchmark], record: JSON, plays: Plays | None) -> list[JS
             step_rows = orjson.loads(orjson.dumps(step_rows, option=orjson.OPT_SERIALIZE_NUMPY))
     played = plays.exchanges_of(record) if plays else None
     if played is None:
-        return [dict.fromkeys(COST) | row for row in step_rows]
+        return [NO_COST | row for row in step_rows]
     groups = played.groups(len(step_rows))
     return [row | cost(group) for row, group in zip(step_rows, groups, strict=True)]
 
@@ -107,10 +110,7 @@ def users(run: SavedRun, plays: Plays | None, benchmark: Benchmark) -> Iterator[
         for record, values in zip(chunk, values_of(benchmark, chunk), strict=True):
             played = plays.exchanges_of(record) if plays else None
             with read_of(str(record.get("user_id"))):
-                if played:
-                    usage = cost(played.exchanges)
-                else:
-                    usage = {**dict.fromkeys(COST), **record["usage"]}
+                usage = cost(played.exchanges) if played else NO_COST | record["usage"]
             key: JSON = {name: record[name] for name in ("user_id", "repeat") if name in record}
             yield {**key, **values, **usage}
 
@@ -119,17 +119,20 @@ def values_of(benchmark: Benchmark, chunk: Sequence[JSON]) -> list[JSON]:
     """Return for each record how many answers it has and how many are valid, and its values of the
     metrics; of a benchmark whose users have none, the numbers of the record."""
     users = list[JSON]()
+    named = list[Record]()
+    is_mean = benchmark.scoring.is_mean
     for record in chunk:
         with reading(type(benchmark), record, "outcomes"):
             outcomes = list(benchmark.records.outcomes(record))
-        users.append({"answers": len(outcomes), "valid": outcomes.count(VALID)})
-    if not benchmark.scoring.is_mean:
-        return [user | _numbers(record) for user, record in zip(users, chunk, strict=True)]
-    names = metrics_of(benchmark)
-    table, _ = raw_rows(benchmark, [Record(str(record.get("user_id")), record) for record in chunk])
-    for user, row in zip(users, table.tolist(), strict=True):
-        for name, value in zip(names, row, strict=False):
-            user[name] = None if isnan(value) else value  # NaN is undefined
+        counts = {"answers": len(outcomes), "valid": outcomes.count(VALID)}
+        users.append(counts if is_mean else counts | _numbers(record))
+        named.append(Record(str(record.get("user_id")), record))
+    if is_mean:
+        names = metrics_of(benchmark)
+        table, _ = raw_rows(benchmark, named)
+        for user, row in zip(users, table.tolist(), strict=True):
+            for name, value in zip(names, row, strict=False):
+                user[name] = None if isnan(value) else value  # NaN is undefined
     return users
 
 

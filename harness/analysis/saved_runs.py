@@ -4,6 +4,7 @@ with."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -78,10 +79,9 @@ class SavedRun:
         nothing else.
         """
         names = [*self._prompt_files, self.manifest.provenance.get("source") or ""]
-        is_python = any(Path(name).suffix == ".py" for name in names)
-        return is_python or self.benchmark_class.imports.runs_code(
-            self.manifest.identity["settings"]
-        )
+        if any(Path(name).suffix == ".py" for name in names):
+            return True
+        return self.benchmark_class.imports.runs_code(self.manifest.identity["settings"])
 
     def _check_trust(self) -> None:
         if not self.is_known:
@@ -164,12 +164,13 @@ class SavedRun:
         """Return the original of each copy of prompt or agent, by the copy; `main` is that of the
         main file."""
         originals = dict[Path, Path]()
+        for field, source in self._sources.items():
+            name = settings.kept_name(field, Path(source))
+            if name in self._prompt_files:
+                originals[self.files.folder / name] = Path(source)
         if self._sources:
-            for field, source in self._sources.items():
-                name = settings.kept_name(field, Path(source))
-                if name in self._prompt_files:
-                    originals[self.files.folder / name] = Path(source)
             return originals
+        # A manifest of before sources were recorded has the main file's alone.
         for copy in self._copies:
             originals[copy] = main
             if not _is_copy(copy, main):
@@ -205,15 +206,16 @@ class SavedRun:
         if folder is not None:
             return folder
         path = Path(self.manifest.tasks["path"])
-        depth = len(Path(self._tasks_file).parts)
-        above = [*path.parents][:depth]
+        name = self._tasks_file
+        depth = len(Path(name).parts)
+        above = path.parents[:depth]
         if len(above) < depth:
             raise BadInput(
                 f"{self.files.manifest}: field tasks.path: expected the path of a tasks file"
             )
         file_in = self.benchmark_class.task_files.file_in
         for candidate in above:
-            if file_in(candidate, self._tasks_file) == path:
+            if file_in(candidate, name) == path:
                 return candidate
         return above[-1]
 
@@ -236,26 +238,26 @@ class SavedRun:
         """Return the class that the run was made with: a shipped one, the one that the command
         named, or the folder's copy, which runs only if it is known or trusted. Raise `BadInput`."""
         name = self.manifest.identity["benchmark"]
+        copy = self._benchmark_copy
         if self.named is not None:
             cls = registry.find(self.named)
             source = self.named
         elif registry.is_shipped(name):
             return registry.find(name)
+        elif copy is None:
+            raise BadInput(
+                f"{self.files.manifest}: field identity.benchmark: unknown benchmark"
+                f" {value_text(name)}"
+            )
         else:
-            cls = self._copied_class()
-            source = f"its copy {self._benchmark_copy.name}" if self._benchmark_copy else ""
+            cls = self._copied_class(copy)
+            source = f"its copy {copy.name}"
         if cls.name != name:
             raise BadInput(f"{self.name} is a run of {name}, and {source} is {cls.name}")
         return cls
 
-    def _copied_class(self) -> type[Benchmark]:
+    def _copied_class(self, copy: Path) -> type[Benchmark]:
         """Return the class of the folder's copy, or of a known run that of its module."""
-        copy = self._benchmark_copy
-        if copy is None:
-            raise BadInput(
-                f"{self.files.manifest}: field identity.benchmark: unknown benchmark"
-                f" {value_text(self.manifest.identity['benchmark'])}"
-            )
         self._check_trust()
         spec = self.manifest.provenance.get("benchmark") or copy.name
         if ":" in spec and self.is_known:
@@ -294,9 +296,9 @@ class SavedRun:
         """Return the benchmark for saved answers alone; it needs no tasks, unless it measures with
         other files."""
         cls = self.benchmark_class
-        identity = self.manifest.identity["settings"]
         if cls.task_files.data_files:
             return self.benchmark(folder, play=False)
+        identity = self.manifest.identity["settings"]
         files = self._named_files(cls, frozenset(), play=False)
         return cls(
             settings.of_run(cls, identity, files),
@@ -328,24 +330,31 @@ class SavedRun:
         """Return the files that settings name, by field. A plug-in needs them to measure, too:
         their code needs trust."""
         fields = settings.file_fields(cls.Settings)
-        if cls.origin is None:
-            source = self.source(allowed) if play else None
-            if source is None:
-                return {}
-            main = self._prompt_files[0]
-            matching = [name for name in fields if main.startswith(f"{name}_")]
-            return {[*matching, *fields][0]: source}
-        values = {**self.manifest.identity["settings"], **self._sources}
-        copies = dict[str, str]()
+        if cls.origin is not None:
+            return self._plugin_files(fields, allowed)
+        source = self.source(allowed) if play else None
+        if source is None:
+            return {}
+        main = self._prompt_files[0]
+        matching = [name for name in fields if main.startswith(f"{name}_")]
+        return {[*matching, *fields][0]: source}
+
+    def _plugin_files(self, fields: Iterable[str], allowed: frozenset[str]) -> dict[str, Path]:
+        """Return the files that these fields of a plug-in's settings name, of those that were
+        kept."""
+        paths = {**self.manifest.identity["settings"], **self._sources}
+        files = dict[str, Path]()
         for field in fields:
-            path = values.get(field)
-            if isinstance(path, str):
-                name = settings.kept_name(field, Path(path))
-                if name in self._digests:
-                    copies[field] = name
-        if copies and self.has_code:
-            self._check_trust()
-        return {field: self._setting_file(field, name, allowed) for field, name in copies.items()}
+            path = paths.get(field)
+            if not isinstance(path, str):
+                continue
+            name = settings.kept_name(field, Path(path))
+            if name not in self._digests:
+                continue
+            if self.has_code:
+                self._check_trust()
+            files[field] = self._setting_file(field, name, allowed)
+        return files
 
     def _setting_file(self, field: str, name: str, allowed: frozenset[str]) -> Path:
         """Return the folder's copy, or the original of a known run if that is `allowed` or there is

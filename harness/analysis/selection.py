@@ -107,8 +107,10 @@ def find_imported(args: Selected) -> tuple[list[Imported], int]:
 def _is_selected(files: RunFiles, names: Sequence[str], args: Selected) -> bool:
     """Return whether a run has one of these names and a selected subset; none of either selects
     all."""
-    subsets = {subset.lower() for subset in args.platform or ()}
-    return (not names or files.folder.name in names) and (not subsets or files.subset in subsets)
+    if names and files.folder.name not in names:
+        return False
+    subsets = [subset.lower() for subset in args.platform or ()]
+    return not subsets or files.subset in subsets
 
 
 def folder(name: str, results: Path) -> Path:
@@ -162,9 +164,7 @@ def nothing_found(args: Selected) -> BadInput:
     if args.model:
         options.append(f"--model {args.model}")
     options += [f"--subset {platform}" for platform in args.platform or ()]
-    selected = ""
-    if options:
-        selected = f" for {' '.join(options)}"
+    selected = f" for {' '.join(options)}" if options else ""
     return BadInput(
         f"no run under {args.results_dir.resolve()}{selected}: name the folder of the runs with"
         " --results-dir"
