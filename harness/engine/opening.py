@@ -225,7 +225,7 @@ def _open_run(
     trusted.remember_code(run.manifest, os.environ)
     _set_price(plan, run, old)
     for extension in hooks:
-        run.store.rate = extension.adjust_price(plan, run.store.rate)
+        run.store.rates[""] = extension.adjust_price(plan, run.store.rates[""])
         extension.update_manifest(plan, run.manifest, old)
     if run.is_new:
         run.save()  # before any results: results without a manifest are another program's
@@ -318,7 +318,7 @@ def _price_replies(run: Run, old: Manifest, price: Price) -> None:
         is_of_model = not priced.role and priced.endpoint == endpoint
         new_prices.append(price if is_of_model else None)
     run.price_again(new_prices)
-    store.rate = store.rate._replace(price=manifest.take_price(price))
+    store.rates[""] = store.rates[""]._replace(price=manifest.take_price(price))
 
 
 def _begin(run: Run, allowed: frozenset[str]) -> None:

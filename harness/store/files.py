@@ -34,13 +34,15 @@ class RunFiles:
     def is_bare(self) -> bool:
         """Return whether there are neither replies nor failures, as after a wrong key: a new run
         loses nothing."""
-        return not any(
-            path.exists() and path.stat().st_size
-            for path in (self.results, self.responses, self.failures)
-        )
+        return not any(map(has_content, (self.results, self.responses, self.failures)))
 
     def report(self, kind: str) -> Path:
         return self.folder / f"eval_report_{self.subset}.{kind}"
+
+
+def has_content(path: Path) -> bool:
+    """Return whether a file exists, and is not empty."""
+    return path.exists() and path.stat().st_size > 0
 
 
 def runs(results_folder: Path) -> Iterator[RunFiles]:

@@ -97,30 +97,28 @@ class RunLock:
         """Renew the lease if it is due; else this is a comparison. Raise `MachineError` if it was
         lost."""
         # Often enough that a slow disk does not lose the lease, and rarely enough to cost nothing.
-        if self._clock() - self._holder["renewed"] > LEASE / 6:
-            if not self._is_ours():
-                raise MachineError(
-                    f"{self._path.parent} was taken over by {self._who()} while this process slept"
-                )
-            if not self._is_there():
-                raise MachineError(
-                    f"{self._path} was removed under this process, so nothing keeps others out any"
-                    " more"
-                )
-            self._write()
+        if self._clock() - self._holder["renewed"] <= LEASE / 6:
+            return
+        if not self._is_ours():
+            raise MachineError(
+                f"{self._path.parent} was taken over by {self._who()} while this process slept"
+            )
+        if not self._is_there():
+            raise MachineError(
+                f"{self._path} was removed under this process, so nothing keeps others out any more"
+            )
+        self._write()
 
     def release(self) -> None:
-        with suppress(
-            OSError, MachineError
-        ):  # the next one takes it anyway, a lease after its time
+        # If it fails, the next one takes it anyway, a lease after its time.
+        with suppress(OSError, MachineError):
             if self._is_ours():
                 self._disk.truncate(self._fd, 0)
         self._close()
 
     def _close(self) -> None:
-        with suppress(
-            OSError
-        ):  # the kernel's lock ends with the descriptor, which is closed anyway
+        # The kernel's lock ends with the descriptor, which is closed also where this fails.
+        with suppress(OSError):
             self._disk.close(self._fd)
 
     def _is_ours(self) -> bool:
@@ -133,9 +131,9 @@ class RunLock:
 
     def _who(self) -> str:
         holder = self._read()
-        return (
-            f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
-        )
+        if holder is None:
+            return "another process"
+        return f"process {holder.get('pid')} on {holder.get('host')}"
 
     def _read(self) -> dict[str, Any] | None:
         try:
@@ -193,6 +191,6 @@ def _holder(fd: int) -> dict[str, Any] | None:
         holder = orjson.loads(os.pread(fd, 4096, 0))
     except ValueError:
         return None
-    return (
-        holder if isinstance(holder, dict) and type(holder.get("renewed")) in (int, float) else None
-    )
+    if isinstance(holder, dict) and type(holder.get("renewed")) in (int, float):
+        return holder
+    return None

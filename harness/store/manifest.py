@@ -249,8 +249,11 @@ class Priced(NamedTuple):
 
 def other_currency(price: Price, priced: Iterable[Priced], role: str) -> str | None:
     """Return a currency other than that of a price that a role has, too; None if there is none."""
-    currencies = {entry.price.currency for entry in priced if entry.price and entry.role == role}
-    return min(currencies - {price.currency}, default=None)
+    others = set()
+    for entry in priced:
+        if entry.role == role and entry.price and entry.price.currency != price.currency:
+            others.add(entry.price.currency)
+    return min(others, default=None)
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -353,17 +356,22 @@ class Manifest(msgspec.Struct, kw_only=True):
     def set_prices(self, priced: Sequence[Priced]) -> None:
         """Record the prices, each with its endpoint and its role."""
         provenance = self.provenance
-        provenance["price"], *later = msgspec.to_builtins([entry.price for entry in priced])
         for name in ("later_prices", "price_endpoints", "price_roles"):
             cast(JSON, provenance).pop(name, None)
-        if later:
-            provenance["later_prices"] = later
-        if {entry.endpoint for entry in priced} != {provenance["endpoint"]}:
-            provenance["price_endpoints"] = [entry.endpoint for entry in priced]
-        if any(entry.role for entry in priced):
-            roles: list[PriceRole | None] = []
-            for entry in priced:
-                roles.append({"role": entry.role, "model": entry.model} if entry.role else None)
+        prices: list[JSON | None] = []
+        endpoints: list[str] = []
+        roles: list[PriceRole | None] = []
+        for price, endpoint, role, model in priced:
+            prices.append(msgspec.to_builtins(price))
+            endpoints.append(endpoint)
+            roles.append({"role": role, "model": model} if role else None)
+        # Runs of one endpoint without roles have the members that earlier versions wrote.
+        provenance["price"] = prices[0]
+        if len(prices) > 1:
+            provenance["later_prices"] = prices[1:]
+        if set(endpoints) != {provenance["endpoint"]}:
+            provenance["price_endpoints"] = endpoints
+        if any(roles):
             provenance["price_roles"] = roles
 
     @property
@@ -373,10 +381,10 @@ class Manifest(msgspec.Struct, kw_only=True):
         roles = self.identity.get("roles")
         if roles is None:
             return None
-        return {
-            role: {"model": model["model"], **parameters_set(model["sampling"])}
-            for role, model in roles.items()
-        }
+        models: JSON = {}
+        for role, identity in roles.items():
+            models[role] = {"model": identity["model"], **parameters_set(identity["sampling"])}
+        return models
 
     @property
     def is_without_pages(self) -> bool:
@@ -391,18 +399,20 @@ class Manifest(msgspec.Struct, kw_only=True):
     def go_on(self, old: Manifest) -> dict[str, tuple[Any, Any]]:
         """Take up the run so far, whose manifest is `old`, with its prices and limits, and note
         what was allowed to differ. Return what differs of the provenance, which was not asked."""
-        changed = differences(old.provenance, self.provenance)
+        provenance, before = self.provenance, old.provenance
+        changed = differences(before, provenance)
         accepted = changes(differences(old.identity, self.identity))
-        self.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
+        provenance["allowed"] = [*before.get("allowed", ()), *accepted]
         self.set_prices(old.priced)
-        quirks = {*self.provenance["quirks_used"], *old.provenance.get("quirks_used", ())}
-        self.provenance["quirks_used"] = sorted(quirks)
-        if old.provenance.get("primary"):
-            self.provenance["primary"] = old.provenance["primary"]
+        quirks_used = {*provenance["quirks_used"], *before.get("quirks_used", ())}
+        provenance["quirks_used"] = sorted(quirks_used)
+        # What is chosen once, before the first request, holds for all sessions.
+        if before.get("primary"):
+            provenance["primary"] = before["primary"]
         if old.is_without_pages:
-            self.provenance["html"] = False
-        if "data_set" in old.provenance and self.tasks["sha256"] == old.tasks["sha256"]:
-            self.provenance.setdefault("data_set", old.provenance["data_set"])
+            provenance["html"] = False
+        if "data_set" in before and self.tasks["sha256"] == old.tasks["sha256"]:
+            provenance.setdefault("data_set", before["data_set"])
         if old.tuning.get("learned_limit"):
             self.tuning["learned_limit"] = old.tuning["learned_limit"]
         for name in self.__struct_fields__:
@@ -487,34 +497,35 @@ def load(path: Path) -> Manifest | None:
 def _check_fields(data: JSON) -> None:
     """Raise `FieldError` for a field that is not as declared."""
     manifest = typed(data, Manifest)
-    provenance = manifest.provenance
-    roles = manifest.identity.get("roles", {})
-    sections: list[tuple[str, Any, Any]] = [
-        ("identity.sampling", manifest.identity["sampling"], _Sampling),
-        ("times.schedule", manifest.times.get("schedule"), _Schedule | None),
-        ("provenance.price", provenance.get("price"), Price | None),
-        ("provenance.later_prices", provenance.get("later_prices", []), list[Price | None]),
-        ("cost", manifest.cost, Cost | None),
-        ("replies", manifest.replies, ReplyFacts),
-    ]
-    for role, identity in roles.items():
-        sections.append((f"identity.roles.{role}.sampling", identity["sampling"], _Sampling))
-    for field, value, kind in sections:
+    identity, provenance = manifest.identity, manifest.provenance
+    roles = identity.get("roles", {})
+    later_prices = provenance.get("later_prices", [])
+    sections: dict[str, tuple[Any, Any]] = {
+        "identity.sampling": (identity["sampling"], _Sampling),
+        "times.schedule": (manifest.times.get("schedule"), _Schedule | None),
+        "provenance.price": (provenance.get("price"), Price | None),
+        "provenance.later_prices": (later_prices, list[Price | None]),
+        "cost": (manifest.cost, Cost | None),
+        "replies": (manifest.replies, ReplyFacts),
+    }
+    for role, of_role in roles.items():
+        sections[f"identity.roles.{role}.sampling"] = of_role["sampling"], _Sampling
+    for field, (value, kind) in sections.items():
         typed(value, kind, field)
-    prices = 1 + len(provenance.get("later_prices", []))
     for name in ("price_endpoints", "price_roles"):
         entries = cast(JSON, provenance).get(name)
-        if entries and len(entries) != prices:
+        if entries and len(entries) != 1 + len(later_prices):
             raise FieldError(f"provenance.{name}", "one for each price")
     priced = manifest.priced
-    if any(entry.price and other_currency(entry.price, priced, entry.role) for entry in priced):
-        raise FieldError("provenance.later_prices", "prices in the currency of the first")
+    for entry in priced:
+        if entry.price and other_currency(entry.price, priced, entry.role):
+            raise FieldError("provenance.later_prices", "prices in the currency of the first")
     if roles.keys() != provenance.get("roles", {}).keys():
         raise FieldError("provenance.roles", "an endpoint for each role of identity.roles")
     number, count = part_of(manifest.selection)
     if number > count:
         raise FieldError("selection.part", f"a part among {count}", str(number))
-    if not all(map(is_file_name, manifest.identity["files"])):
+    if not all(map(is_file_name, identity["files"])):
         raise FieldError(
             "identity.files", "an object of file names without separators, each with a hash"
         )

@@ -36,7 +36,7 @@ from harness.store.atomic import (
     write,
 )
 from harness.store.disk import DISK, Disk
-from harness.store.files import RunFiles, runs, runs_in
+from harness.store.files import RunFiles, has_content, runs, runs_in
 from harness.store.lock import RunLock
 from harness.store.manifest import Identity, Manifest, same_identity, value_text
 from harness.store.tally import IN_FLIGHT, RunTally, completion_of
@@ -76,8 +76,8 @@ class RunStore:
     files.
 
     `tally` is what the lines of all sessions add up to. `rates` are those of new requests, by role,
-    and that of the model under test is `rate`. `roles` are the models of roles that a record must
-    have been made with to count, None without roles.
+    empty for the model under test. `roles` are the models of roles that a record must have been
+    made with to count, None without roles.
     """
 
     def __init__(
@@ -94,7 +94,8 @@ class RunStore:
         self._saved: dict[int, list[int]] = {}
         self._saved_of_roles: Counter[int] = Counter()
         self._records = 0
-        self._appended_lines = self._appended_users = self._synced_lines = self._synced_users = 0
+        self._appended_lines = self._appended_users = 0
+        self._synced_lines = self._synced_users = 0
         self._synced_at = clock()
         self._results_at: NDArray[np.int64] = np.empty(0, np.int64)
         self.torn = 0
@@ -103,14 +104,6 @@ class RunStore:
         self.roles: JSON | None = None
         self._session = uuid4().hex[:12]
         self._in_flight = {"": InFlight()}
-
-    @property
-    def rate(self) -> Rate:
-        return self.rates[""]
-
-    @rate.setter
-    def rate(self, rate: Rate) -> None:
-        self.rates[""] = rate
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -146,10 +139,7 @@ class RunStore:
     @property
     def received(self) -> bool:
         """Whether anything of a reply is saved."""
-        return any(
-            path.exists() and path.stat().st_size
-            for path in (self.files.results, self.files.responses)
-        )
+        return has_content(self.files.results) or has_content(self.files.responses)
 
     def drop(self) -> None:
         """Remove the files of a new run of which nothing was received. Its lock and what it keeps
@@ -257,9 +247,12 @@ class RunStore:
 
     def failed_by_role(self, index: TaskIndex) -> frozenset[int]:
         """Return the positions of the users in the failures file who failed for a role."""
-        failures = [data for _, data in log.objects(self.files.failures)]
-        positions = [index.current(data) for data in failures if data.get("boundary") == "role"]
-        return frozenset(position for position in positions if position is not None)
+        positions = set()
+        for _, data in log.objects(self.files.failures):
+            position = index.current(data) if data.get("boundary") == "role" else None
+            if position is not None:
+                positions.add(position)
+        return frozenset(positions)
 
     def failed_tries(self, index: TaskIndex) -> dict[tuple[str, str], tuple[int, int]]:
         """Return how often each request failed, by the play's name and the request's digest: the
@@ -273,19 +266,19 @@ class RunStore:
         done = self.done
         for _, data in log.objects(self.files.events):
             self.beat()
+            what = data.get("what")
             request = data.get("request")
             # An outage is the endpoint's fault: tries before it count against no request.
-            if data.get("what") == "outage":
+            if what == "outage":
                 counts = {key: (0, billable) for key, (_, billable) in counts.items()}
-            if data.get("what") != "retry" or type(request) is not str:
+            if what != "retry" or type(request) is not str or data.get("kind") in NO_FAILURE:
                 continue
             position = index.position_of(data)
-            if position is None or done[position] or data.get("kind") in NO_FAILURE:
+            if position is None or done[position] or _time(data) <= given_up.get(position, 0.0):
                 continue
-            if _time(data) > given_up.get(position, 0.0):
-                key = name_of(str(data["user_id"]), index.repeat(position)), request
-                tries, billable = counts.get(key, (0, 0))
-                counts[key] = tries + 1, billable + ("sent" in data)
+            key = name_of(str(data["user_id"]), index.repeat(position)), request
+            tries, billable = counts.get(key, (0, 0))
+            counts[key] = tries + 1, billable + ("sent" in data)
         return counts
 
     def save_response(
@@ -372,11 +365,8 @@ class RunStore:
         logged_requests, logged_sent = in_flight.logged
         if in_flight.requests > logged_requests or in_flight.sent > logged_sent:
             # Twice as many, so that a run of millions of requests writes a handful of such lines.
-            self._log_in_flight(
-                role,
-                max(2 * in_flight.requests, logged_requests),
-                max(2 * in_flight.sent, logged_sent),
-            )
+            requests = max(2 * in_flight.requests, logged_requests)
+            self._log_in_flight(role, requests, max(2 * in_flight.sent, logged_sent))
 
     def request_done(self, size: int, times: int = 1, role: str = "") -> None:
         in_flight = self._in_flight[role]
@@ -405,9 +395,14 @@ class RunStore:
 
     def sync(self) -> None:
         """Wait until all that was appended is on the disk; for a thread of its own."""
-        began, lines, users = self._clock(), self._appended_lines, self._appended_users
+        # Taken before: what is appended during the sync may not be in it.
+        began = self._clock()
+        lines = self._appended_lines
+        users = self._appended_users
         self._sync_logs()
-        self._synced_at, self._synced_lines, self._synced_users = began, lines, users
+        self._synced_at = began
+        self._synced_lines = lines
+        self._synced_users = users
 
     def _sync_logs(self) -> None:
         for opened in self._logs:
@@ -433,11 +428,8 @@ class RunStore:
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the position and line of each record of `records`."""
         positions = np.flatnonzero(self.done)
-        return zip(
-            positions.tolist(),
-            self._lines(self.files.results, self._results_at[positions].tolist()),
-            strict=True,
-        )
+        offsets = self._results_at[positions].tolist()
+        return zip(positions.tolist(), self._lines(self.files.results, offsets), strict=True)
 
     def finish(self, add: Callable[[bytes], None]) -> str:
         """Rewrite the results in input order and return the file's SHA-256; `add` gets each line.
@@ -459,7 +451,7 @@ class RunStore:
         old = self._results  # the log goes on in the file that has taken the old one's place
         self._results = self._logs[0] = log.AppendLog(self.files.results, self._disk)
         self._results_at = rewritten
-        self._records = int((rewritten >= 0).sum())
+        self._records = int(self.done.sum())
         old.close()
         return hasher.hexdigest()
 
@@ -496,7 +488,9 @@ class RunStore:
 
     def _find_responses(self, index: TaskIndex, done: NDArray[np.bool_]) -> None:
         """Count all saved responses, and find those of tasks that are not done."""
-        self.tally, self._saved, self._saved_of_roles = RunTally(), {}, Counter()
+        self.tally = RunTally()
+        self._saved = {}
+        self._saved_of_roles = Counter()
         for line, data in log.objects(self.files.responses):
             self.beat()
             self.tally.add_reply(data)
@@ -560,7 +554,7 @@ def manifests_to_continue(
         store.set_aside_everything()
     for subset, store in stores.items():
         results = store.files.results
-        if to_continue.get(subset) is None and results.exists() and results.stat().st_size:
+        if to_continue.get(subset) is None and has_content(results):
             raise BadInput(
                 f"{results} has no manifest: another program wrote it (`reeval` scores it), "
                 "so give this run a --name of its own"

@@ -266,7 +266,7 @@ def _build(
     if len(same):
         first, second = sorted(rows["number"][order[same[0] : same[0] + 2]].tolist())
         raise BadInput(
-            f"{Where(str(path), second)}: field {key_field}: duplicate user, first in line {first}"
+            f"{Where(name, second)}: field {key_field}: duplicate user, first in line {first}"
         )
     return rows, hasher.hexdigest(), users
 
@@ -299,7 +299,8 @@ def _load(cache: Path, path: Path, stamp: dict[str, object]) -> Indexed | None:
             # Pickles execute code when they are loaded.
             held = np.load(file, allow_pickle=False)
             saved = orjson.loads(bytes(held["stamp"]))
-            digest, users = saved.pop("sha256"), saved.pop("users")
+            digest = saved.pop("sha256")
+            users = saved.pop("users")
             return (held["rows"], digest, users) if saved == stamp else None
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile):
         return None

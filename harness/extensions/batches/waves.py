@@ -334,7 +334,7 @@ class Waves:
             journal.waves,
             [request.place for request in file_requests],
             sent=sum([request.size for request in file_requests]),
-            rate=run.store.rate,
+            rate=run.store.rates[""],
             reserved=_reserved_together(file_requests),
         )
         journal.intend(submission, hashlib.sha256(content).hexdigest())
