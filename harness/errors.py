@@ -25,7 +25,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -317,9 +317,15 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def reading(path: object) -> Iterator[None]:
-    """Raise `MachineError` if a file of a run cannot be read."""
+def as_machine_error(what: str, consequence: str = "") -> Iterator[None]:
+    """Raise `MachineError` where the system refuses a step: `what` could not be done, the system's
+    reason, and the consequence."""
     try:
         yield
     except OSError as error:
-        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+        raise MachineError(f"{what}: {error.strerror}{consequence}") from error
+
+
+def reading(path: object) -> AbstractContextManager[None]:
+    """Raise `MachineError` if a file of a run cannot be read."""
+    return as_machine_error(f"cannot read {path}")

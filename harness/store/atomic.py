@@ -23,7 +23,7 @@ from secrets import token_hex
 from typing import BinaryIO
 
 from harness.benchmarks.files import open_regular
-from harness.errors import MachineError
+from harness.errors import MachineError, as_machine_error
 from harness.store.disk import DISK, FRESH, Content, Disk
 
 NO_FOLDER_SYNC = frozenset(
@@ -53,19 +53,16 @@ def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterato
     if shared:
         clear(path, disk)
     try:
-        _check_place(path)
-        with Content(disk, _fresh(new, disk)) as content:
-            file = io.BufferedWriter(content, 1 << 20)
-            yield file
-            file.flush()
-            # Before the rename: else a loss of power could leave the name with content that was
-            # never written.
-            disk.sync(content.fileno())
-        disk.replace(new, path)
-    except OSError as error:
-        raise MachineError(
-            f"cannot write {path}: {error.strerror}; the old one is intact"
-        ) from error
+        with as_machine_error(f"cannot write {path}", "; the old one is intact"):
+            _check_place(path)
+            with Content(disk, _fresh(new, disk)) as content:
+                file = io.BufferedWriter(content, 1 << 20)
+                yield file
+                file.flush()
+                # Before the rename: else a loss of power could leave the name with content that was
+                # never written.
+                disk.sync(content.fileno())
+            disk.replace(new, path)
     finally:
         with suppress(OSError):
             disk.unlink(new)  # after an error; it would only fill a full disk
@@ -115,13 +112,12 @@ def make_folder(folder: Path, disk: Disk = DISK) -> None:
     unsynced."""
     if not folder.parent.exists():
         make_folder(folder.parent, disk)
-    try:
-        disk.mkdir(folder)
-    except FileExistsError:
-        if not folder.is_dir():
-            raise MachineError(f"cannot make {folder}: a file has this name") from None
-    except OSError as error:
-        raise MachineError(f"cannot make {folder}: {error.strerror}") from error
+    with as_machine_error(f"cannot make {folder}"):
+        try:
+            disk.mkdir(folder)
+        except FileExistsError:
+            if not folder.is_dir():
+                raise MachineError(f"cannot make {folder}: a file has this name") from None
     sync_folder(folder.parent, disk)
 
 
@@ -186,29 +182,21 @@ def drop_second_names(path: Path, disk: Disk) -> None:
 
     The content has not been replaced yet, so it is not lost with the name.
     """
-    try:
+    with as_machine_error(f"cannot open {path} for writing"), suppress(FileNotFoundError):
         state = path.lstat()
         if state.st_nlink == 1:
             return
         for second in path.parent.glob(f"{escape(path.name)}.before-*"):
             if os.path.samestat(second.lstat(), state):
                 disk.unlink(second)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise MachineError(f"cannot open {path} for writing: {error.strerror}") from error
 
 
 def set_aside_any(paths: Iterable[Path], stamp: str, disk: Disk = DISK) -> None:
     """Give those of some files that exist another name; new ones are about to follow."""
     for path in filter(os.path.lexists, paths):
         set_aside = _free_name(path, stamp)
-        try:
+        with as_machine_error(f"cannot rename {path} to {set_aside.name}"):
             disk.replace(path, set_aside)
-        except OSError as error:
-            raise MachineError(
-                f"cannot rename {path} to {set_aside.name}: {error.strerror}"
-            ) from error
         sync_folder(path.parent, disk)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 
 from harness.benchmarks.files import open_regular
-from harness.errors import InUse, MachineError
+from harness.errors import InUse, MachineError, as_machine_error, reading
 from harness.store.atomic import check_folder
 from harness.store.disk import DISK, KEEP, Disk
 
@@ -61,10 +61,8 @@ class RunLock:
         self._holder: dict[str, Any] = {}
         self._leased = False
         check_folder(path.parent)
-        try:
+        with as_machine_error(f"cannot open {path}"):
             self._fd = disk.open(path, KEEP)
-        except OSError as error:
-            raise MachineError(f"cannot open {path}: {error.strerror}") from error
         try:
             self._take(lock)
         except (InUse, MachineError):
@@ -136,10 +134,8 @@ class RunLock:
         return f"process {holder.get('pid')} on {holder.get('host')}"
 
     def _read(self) -> dict[str, Any] | None:
-        try:
+        with reading(self._path):
             return _holder(self._fd)
-        except OSError as error:
-            raise MachineError(f"cannot read {self._path}: {error.strerror}") from error
 
     def _write(self) -> None:
         self._holder = {
@@ -149,14 +145,12 @@ class RunLock:
             "renewed": self._clock(),
         }
         content = orjson.dumps(self._holder)
-        try:
+        with as_machine_error(f"cannot write {self._path}"):
             # Content first: a death before the cut leaves JSON with a tail, which is nobody's
             # lease.
             if self._disk.write_at(self._fd, content, 0) < len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._disk.truncate(self._fd, len(content))
-        except OSError as error:
-            raise MachineError(f"cannot write {self._path}: {error.strerror}") from error
 
 
 def held(path: Path, clock: Callable[[], float]) -> bool:

@@ -28,7 +28,7 @@ import orjson
 from msgspec import Struct
 
 from harness.benchmarks.files import LINE_MOST, open_regular
-from harness.errors import BadInput, MachineError
+from harness.errors import BadInput, MachineError, as_machine_error, reading
 from harness.model import JSON
 from harness.store.atomic import replacing, sync_folder
 from harness.store.disk import APPEND, DISK, Disk, write_whole
@@ -86,18 +86,13 @@ class Line(Struct, frozen=True):
 def lines(path: Path) -> Iterator[Line]:
     """Yield every line of a file that may not exist; the last may lack its end. Raise `BadInput`
     for one too long."""
-    try:
-        with open_regular(path, 1 << 20) as file:
-            offset = 0
-            while raw := file.readline(LINE_MOST + 1):
-                if len(raw) > LINE_MOST:
-                    raise too_long(path, offset)
-                yield Line(offset, len(raw), raw.rstrip(), raw.endswith(b"\n"))
-                offset += len(raw)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+    with reading(path), suppress(FileNotFoundError), open_regular(path, 1 << 20) as file:
+        offset = 0
+        while raw := file.readline(LINE_MOST + 1):
+            if len(raw) > LINE_MOST:
+                raise too_long(path, offset)
+            yield Line(offset, len(raw), raw.rstrip(), raw.endswith(b"\n"))
+            offset += len(raw)
 
 
 def too_long(path: Path, offset: int) -> BadInput:
@@ -158,7 +153,7 @@ def repair(path: Path, disk: Disk = DISK) -> int:
     sound last line that lacks only its end is kept, and ended.
     """
     torn = {line.offset: line.size for line, is_sound in checked_lines(path) if not is_sound}
-    try:
+    with as_machine_error(f"cannot repair {path}"):
         if torn:
             with appending(path, disk) as fd:  # it may be refused, before anything of it is copied
                 _keep_torn(path, torn, disk)
@@ -166,8 +161,6 @@ def repair(path: Path, disk: Disk = DISK) -> int:
         elif not _ended(path):
             with appending(path, disk) as fd:
                 write_whole(disk, fd, b"\n")
-    except OSError as error:
-        raise MachineError(f"cannot repair {path}: {error.strerror}") from error
     return len(torn)
 
 
@@ -225,11 +218,9 @@ class AppendLog:
         self._stuck: OSError | None = None  # why nothing more can be appended
         # Why a sync is not tried again: it may succeed without what this one lost.
         self._lost: OSError | None = None
-        try:
+        with as_machine_error(f"cannot open {path} for writing"):
             self._fd = disk.open(path, APPEND)
             self.size = os.fstat(self._fd).st_size
-        except OSError as error:
-            raise MachineError(f"cannot open {path} for writing: {error.strerror}") from error
         self.dirty = self.size > 0  # by a process that died before it could sync
 
     def append(self, data: JSON) -> int:
@@ -283,9 +274,6 @@ class AppendLog:
             ) from error
 
     def close(self) -> None:
-        try:
+        # Network mounts report here what they could not keep.
+        with as_machine_error(f"cannot close {self.path}", "; what the disk holds is unknown"):
             self._disk.close(self._fd)
-        except OSError as error:  # network mounts report here what they could not keep
-            raise MachineError(
-                f"cannot close {self.path}: {error.strerror}; what the disk holds is unknown"
-            ) from error

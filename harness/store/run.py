@@ -11,7 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from harness.benchmarks.files import holds, open_regular
 from harness.cost import Rate
-from harness.errors import BadInput, MachineError
+from harness.errors import BadInput, as_machine_error, reading
 from harness.model import JSON, Completion, Failure, Record, Reply, role_of
 from harness.store import log, manifest
 from harness.store.atomic import (
@@ -145,14 +145,10 @@ class RunStore:
         """Remove the files of a new run of which nothing was received. Its lock and what it keeps
         go with the folder, if that was made for it."""
         files = self.files
-        try:
+        with as_machine_error(f"cannot remove files of {files.folder}"):
             # Another subset of this folder may be in play, and its files are not touched.
             for path in filter(os.path.lexists, (files.manifest, *files.logs, files.batches)):
                 self._disk.unlink(path)
-        except OSError as error:
-            raise MachineError(
-                f"cannot remove files of {files.folder}: {error.strerror}"
-            ) from error
 
     def own_log(self, path: Path) -> log.AppendLog:
         """Repair and open another log of the run; it is closed with the others."""
@@ -172,13 +168,9 @@ class RunStore:
         for name, content in files.items():
             path = self.files.folder / name
             clear(path, self._disk)
-            try:
+            with reading(path), suppress(FileNotFoundError):  # or a link to nowhere
                 if holds(path, content):
                     continue
-            except FileNotFoundError:  # or a link to nowhere
-                pass
-            except OSError as error:
-                raise MachineError(f"cannot read {path}: {error.strerror}") from error
             if os.path.lexists(path):
                 keep_old(path, self._stamp, self._disk)
             # Shared, since runs of other subsets keep the same file.
@@ -458,13 +450,10 @@ class RunStore:
     def _lines(self, path: Path, offsets: Iterable[int]) -> Iterator[bytes]:
         """Yield the lines of a log at these places. Raise `MachineError` for one that was changed
         meanwhile."""
-        try:
-            with open_regular(path) as file:
-                for offset in offsets:
-                    self.beat()
-                    yield log.checked(log.line_at(file, offset), path)
-        except OSError as error:
-            raise MachineError(f"cannot read {path}: {error.strerror}") from error
+        with reading(path), open_regular(path) as file:
+            for offset in offsets:
+                self.beat()
+                yield log.checked(log.line_at(file, offset), path)
 
     def _find_done(self, index: TaskIndex) -> NDArray[np.int64]:
         """Return the offset of each task's record in the results file; -1 without a record of its

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from harness.benchmark import Benchmark, Task
 from harness.benchmarks.files import open_regular
 from harness.benchmarks.tasks import parse
-from harness.errors import BadInput, MachineError
+from harness.errors import BadInput, MachineError, as_machine_error
 from harness.model import JSON, Where
 from harness.store.atomic import check_folder, replacing
 from harness.store.jsonl import Unexpected, elements, plain_lines
@@ -311,10 +311,8 @@ def _save(
 ) -> None:
     known = {"sha256": sha256_hex, "users": users}
     held = np.frombuffer(orjson.dumps(stamp | known), np.uint8)
-    try:
+    with as_machine_error(f"cannot make {cache.parent}"):
         cache.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MachineError(f"cannot make {cache.parent}: {error.strerror}") from error
     check_folder(cache.parent)
     with replacing(cache, shared=True) as file:
         np.savez(file, stamp=held, rows=rows)

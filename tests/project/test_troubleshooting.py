@@ -20,7 +20,7 @@ ERRORS = {
         "ConfigurationRefused",
         "AnswersUnusable",
     ),
-    *("BudgetReached", "BenchmarkError"),
+    *("BudgetReached", "BenchmarkError", "as_machine_error"),
 }
 ADVICE = re.compile(
     r"expected|`|--[a-z]|\b(?:add|call|check|choose|correct|free|give|go|install|leave|move|name|put|read|replace|restore"
