@@ -103,7 +103,7 @@ class _Account:
 
 def control_of(tuning: defaults.RunTuning, start: int) -> AdaptiveControl:
     """Return the control of an account; an automatic one begins at `start`."""
-    if tuning.concurrency is None:
+    if tuning.concurrency is None:  # `auto`
         return AdaptiveControl(start, tuning.floor, tuning.ceiling)
     return FixedControl(tuning.concurrency)
 

@@ -39,7 +39,8 @@ class GroupCommit:
             await self._wanted.wait()
             self._wanted = anyio.Event()
             # Before the sync: whoever appends from here on waits for the next one.
-            waiting, self._committed = self._committed, anyio.Event()
+            waiting = self._committed
+            self._committed = anyio.Event()
             await self._sync()
             waiting.set()
 

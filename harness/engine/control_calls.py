@@ -66,7 +66,8 @@ def peer(connection: socket.socket) -> int:
 def connected(files: RunFiles, seconds: float = SECONDS) -> Iterator[ControlConnection]:
     """Connect to the process that plays a run. Raise `BadInput` if there is none, or it is another
     user's."""
-    name, path = f"{files.folder.name}, {files.subset}", socket_of(files)
+    name = f"{files.folder.name}, {files.subset}"
+    path = socket_of(files)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)
         try:
@@ -78,6 +79,7 @@ def connected(files: RunFiles, seconds: float = SECONDS) -> Iterator[ControlConn
             why = f" ({error.strerror})" if isinstance(error, PermissionError) else ""
             what = f"is not being played on this machine by you{why}"
             raise BadInput(f"{name} {what}: `harness status` shows the state of runs") from None
+        # A folder from somebody else may hold their socket.
         if peer(connection) != os.geteuid():
             raise BadInput(f"{name}: the process at {path} is another user's")
         with connection.makefile("rb") as answers:

@@ -4,14 +4,15 @@ moments."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import tasks
 from harness.benchmarks.files import holds
-from harness.model import Where
 from harness.reporting import text
 from harness.reporting.report import text_blocks
 from harness.scoring.reports import Report, encoded
@@ -32,14 +33,13 @@ def index_file(
     """Return the index of a subset's tasks, with the repeats of a selection; every line is
     validated before anything is sent, or those of the slice that the selection takes its users
     from."""
-
-    def measured(line: bytes, where: Where) -> tuple[str, int]:
-        return tasks.outline(benchmark, line, where, subset)
-
     kind = f"{benchmark.name} {subset} {tasks.version(benchmark)}"
-    tasks_slice, repeats = WHOLE, 1
+    measured = partial(tasks.outline, benchmark, subset=subset)
+    tasks_slice = WHOLE
+    repeats = 1
     if selection:
-        tasks_slice, repeats = slice_of(selection), selection.get("repeats", 1)
+        tasks_slice = slice_of(selection)
+        repeats = selection.get("repeats", 1)
     cache = results / defaults.INDEX_FOLDER
     return open_index(
         path, kind, measured, cache, benchmark.task_files.key_field, tasks_slice, repeats
@@ -54,12 +54,12 @@ def write_report(
     If the report differs from the one that was there, the pages of that one are set aside first. So
     a page never belongs to another report than the one in its folder, whenever the process ends.
     """
-    path, data = files.report("json"), encoded(report)
-    try:
-        unchanged = holds(path, data)
-    except OSError:
-        unchanged = False
-    if not unchanged:
+    path = files.report("json")
+    data = encoded(report)
+    is_unchanged = False
+    with suppress(OSError):  # as where there is none yet
+        is_unchanged = holds(path, data)
+    if not is_unchanged:
         atomic.set_aside_any(files.pages, stamp(), disk)
     atomic.write(path, data, disk=disk)
     atomic.write(files.report("txt"), text.rendered(list(text_blocks(report))).encode(), disk=disk)

@@ -257,12 +257,13 @@ def _check_earlier(plan: Plan, label: str, old: Manifest) -> None:
 
 def _set_price(plan: Plan, run: Run, old: Manifest | None) -> None:
     """Note the price of now, at which the run's requests are sent."""
+    manifest, store = run.manifest, run.store
     has_moved = old and old.provenance["endpoint"] != plan.endpoint
-    if has_moved and not tally_of(run.store.files).bill.has_requests:
+    if has_moved and not tally_of(store.files).bill.has_requests:
         # The earlier price is that of an endpoint that never billed.
-        run.manifest.set_prices([Priced(None, plan.endpoint)])
+        manifest.set_prices([Priced(None, plan.endpoint)])
     for role, role_plan in {"": plan, **plan.roles}.items():
-        run.store.rates[role] = Rate(run.manifest.take_price(role_plan.price, role))
+        store.rates[role] = Rate(manifest.take_price(role_plan.price, role))
 
 
 def _open_files(plan: Plan, run: Run, old: Manifest | None, emit: Emit) -> None:

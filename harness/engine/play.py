@@ -4,6 +4,7 @@ and `verify`."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -30,12 +31,19 @@ async def play(
 ) -> Played:
     """Play one user; `judged` is as for `Chat`. Raise what `ask` raised, also where the benchmark
     caught it, `RoleFailed`, and `BenchmarkError`."""
-    asking, note = benchmark.asking, benchmark.imports.same_note
-    chat = Chat(ask, asking, benchmark.about.language, repeat, judged=judged, same_note=note)
+    chat = Chat(
+        ask,
+        benchmark.asking,
+        benchmark.about.language,
+        repeat,
+        judged=judged,
+        same_note=benchmark.imports.same_note,
+    )
     answer = None
+    outcome = VALID
     try:
         with guarded(benchmark, f"user {task.key}, play", InvalidReply):
-            answer, outcome = await benchmark.play(task.given, chat), VALID
+            answer = await benchmark.play(task.given, chat)
     except InvalidReply as error:
         if error.role:
             raise RoleFailed(f"{error.role}_unusable", str(error)) from error
@@ -74,13 +82,13 @@ def recorded(benchmark: Benchmark, task: Task, played: Played, repeats: int = 1)
     about = f"user {task.key}"
     answer = played.answer
     if benchmark.records.has_answer:  # measured as it will be read again
-        answer = _saved(benchmark, f"{about}, play: the answer", answer)
+        answer = _as_saved(benchmark, f"{about}, play: the answer", answer)
     metrics = _measured(benchmark, task, answer)
     with guarded(benchmark, f"{about}, record"):
         repairs = tuple(dict.fromkeys(played.chat.repairs))
         record = benchmark.records.record(task, answer, metrics, played.outcome, repairs)
     if benchmark.origin:  # its record may be its own, which nobody has tried
-        record = _saved(benchmark, f"{about}, record: the record", record)
+        record = _as_saved(benchmark, f"{about}, record: the record", record)
     if repeats > 1 and "repeat" in record:
         raise BenchmarkError(
             f"benchmark {benchmark.name}, record: a run with repeats needs the name repeat"
@@ -107,7 +115,9 @@ def check_measure(benchmark: Benchmark, task: Task) -> None:
         _measured(benchmark, task, None, " without an answer")
 
 
-def _saved(benchmark: Benchmark, what: str, value: object) -> Any:
+def _as_saved(benchmark: Benchmark, what: str, value: object) -> Any:
+    """Return a value as it will be read from the results. Raise `BenchmarkError` for one that is no
+    JSON."""
     try:
         return orjson.loads(orjson.dumps(value))
     except TypeError as error:
@@ -124,28 +134,29 @@ def _measured(
 ) -> Mapping[str, float | None]:
     """Return one user's values. Raise `BenchmarkError` unless there is one of each metric, None or
     within bounds."""
-    with guarded(benchmark, f"user {task.key}, measure{how}"):
+    what = f"user {task.key}, measure{how}"
+    with guarded(benchmark, what):
         values: object = benchmark.measure(task, answer)
     if not benchmark.scoring.is_measured:
         return values  # type: ignore[return-value]  # the benchmark's own business
-    head = f"benchmark {benchmark.name}, user {task.key}, measure{how}"
-    names = [metric.name for metric in benchmark.metrics]
-    if not isinstance(values, Mapping) or set(values) != set(names):
+    head = f"benchmark {benchmark.name}, {what}"
+    metrics = {metric.name: metric for metric in benchmark.metrics}
+    if not isinstance(values, Mapping) or set(values) != metrics.keys():
         got = ", ".join(map(str, values)) if isinstance(values, Mapping) else in_brief(values)
         raise BenchmarkError(
-            f"{head}: expected a value of each metric ({', '.join(names)}), got {got or 'none'}"
+            f"{head}: expected a value of each metric ({', '.join(metrics)}), got {got or 'none'}"
         )
-    return {metric.name: _value(head, metric, values[metric.name]) for metric in benchmark.metrics}
+    return {name: _value(head, metric, values[name]) for name, metric in metrics.items()}
 
 
 def _value(head: str, metric: Metric, value: object) -> float | None:
     if value is None:
         return None
-    try:
-        number = metric.within(float(value))  # type: ignore[arg-type]  # a number of numpy's is one
-    except (TypeError, ValueError, OverflowError):
-        number = None
-    if isinstance(value, str) or number is None:
+    number = None
+    if not isinstance(value, str):  # `float` would read the text
+        with suppress(TypeError, ValueError, OverflowError):
+            number = metric.within(float(value))  # type: ignore[arg-type]  # a number of numpy's
+    if number is None:
         raise BenchmarkError(
             f"{head}: {metric.name} is {in_brief(value)}: expected a number within its bounds, or"
             " None"

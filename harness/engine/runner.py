@@ -95,11 +95,11 @@ class UsersLeft:
     and its repeat, from 0. All runs have as many repeats."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        starts = [run.start() for run in runs]
+        positions, steps = zip(*[run.start() for run in runs], strict=True)
         self._runs = runs
-        self._positions = np.concatenate([positions for positions, _ in starts])
-        self._ends = np.cumsum([len(positions) for positions, _ in starts]).tolist()
-        self.steps = np.concatenate([steps for _, steps in starts])
+        self._positions = np.concatenate(positions)
+        self._ends = np.cumsum(list(map(len, positions))).tolist()
+        self.steps = np.concatenate(steps)
         self.repeats = self._positions % runs[0].index.repeats
 
     def place(self, number: int) -> tuple[Run, int]:

@@ -112,15 +112,18 @@ class RunningScores:
 
     def _add_repeats(self, shard: list[Record], rows: Array) -> None:
         """Add the rows of some of the users' repeats; those of a user count once all have ended."""
+        # A value that is not defined (NaN) has no part in its user's mean.
         defined = ~np.isnan(rows)
         values = np.where(defined, rows, 0.0)
+        zeros = np.zeros(rows.shape[1])
         complete = []
         for place, record in enumerate(shard):
-            row = self._open.pop(record.key, None)
-            if row is None:
+            earlier = self._open.pop(record.key, None)
+            if earlier is None:
                 self.users += 1
-                row = _Row(np.zeros(rows.shape[1]), np.zeros(rows.shape[1]), 0)
-            row = _Row(row.sums + values[place], row.defined + defined[place], row.plays + 1)
+                earlier = _Row(zeros, zeros, 0)
+            sums = earlier.sums + values[place]
+            row = _Row(sums, earlier.defined + defined[place], earlier.plays + 1)
             if row.plays == self._repeats:
                 complete.append(row)
             else:
@@ -134,6 +137,7 @@ class RunningScores:
             return np.zeros(1)
         sums = np.stack([row.sums for row in user_rows])
         counts = np.stack([row.defined for row in user_rows])
+        # A mean of nothing stays NaN, as in a report's rows.
         means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
         total: Array = expanded(self._scorer.benchmark, means).sum(axis=0)
         return total
