@@ -39,7 +39,7 @@ class Imported:
         """Return the report of these results; None if `reeval` has not scored them, or they were
         written again."""
         first = next((line.text for line in lines(self.files.results)), b"")
-        if not has_valid_crc(first):
+        if not has_valid_crc(first):  # `reeval` gives each line a checksum
             return None
         try:
             return report_files.read(content(self.files.report("json"), DOCUMENT_MOST))

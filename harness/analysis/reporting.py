@@ -36,6 +36,7 @@ def opened(run: SavedRun, benchmark: Benchmark, results: Path, tasks: Path | Non
         ) as index,
         closing(RunStore(files, time.time, stamp())) as store,
     ):
+        # Before the lock was held, another command may have changed or removed it.
         manifest = store.manifest()
         if manifest is None:
             raise BadInput(f"{files.manifest} no longer exists")

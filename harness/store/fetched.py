@@ -39,6 +39,7 @@ class Fetched(Struct):
         return None
 
     def save(self, folder: Path) -> None:
+        # Shared: no lock guards a tasks folder.
         write(folder / NAME, json.format(json.encode(self)) + b"\n", shared=True)
 
 
@@ -46,11 +47,9 @@ def load(folder: Path) -> Fetched:
     """Return what a tasks folder's record says, an empty one if there is none. Raise `BadInput` for
     a broken one."""
     path = folder / NAME
+    if not path.exists():
+        return Fetched({})
     try:
-        return (
-            json.decode(input_file(path, max_bytes=DOCUMENT_MOST), type=Fetched)
-            if path.exists()
-            else Fetched({})
-        )
+        return json.decode(input_file(path, max_bytes=DOCUMENT_MOST), type=Fetched)
     except MsgspecError as error:
         raise BadInput(f"{path}: {error}: move it away; `fetch` makes it again") from None

@@ -116,7 +116,7 @@ def checked_lines(path: Path) -> Iterator[tuple[Line, bool]]:
     Raise `BadInput` at the end if none is, and another program has changed them: a death leaves one
     line without its end, and a loss of power zeros.
     """
-    is_any_sound, is_changed = False, False
+    is_any_sound = is_changed = False
     for line in lines(path):
         if line.text:
             is_sound = has_valid_crc(line.text)

@@ -287,11 +287,10 @@ class Manifest(msgspec.Struct, kw_only=True):
         roles = provenance.get("price_roles") or [None] * len(prices)
         priced: list[Priced] = []
         for data, endpoint, role in zip(prices, endpoints, roles, strict=True):
-            price = msgspec.convert(data, Price | None)
+            entry = Priced(msgspec.convert(data, Price | None), endpoint)
             if role:
-                priced.append(Priced(price, endpoint, role["role"], role["model"]))
-            else:
-                priced.append(Priced(price, endpoint))
+                entry = entry._replace(role=role["role"], model=role["model"])
+            priced.append(entry)
         return priced
 
     @property

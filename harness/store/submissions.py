@@ -44,8 +44,10 @@ class Wave:
 
     @classmethod
     def of_batches(cls, number: int, batches: Sequence[Submission]) -> Wave:
-        requests = sum([len(submission.places) for submission in batches])
-        completed = sum([submission.completed for submission in batches])
+        requests = completed = 0
+        for submission in batches:
+            requests += len(submission.places)
+            completed += submission.completed
         return cls(number, len(batches), requests, completed)
 
     @classmethod
@@ -226,4 +228,4 @@ class BatchJournal:
         # Before the operation begins: what is not in the journal cannot be found at the provider
         # again.
         self._log.append(line)
-        self._log.sync()
+        self._log.sync()  # before the next operation, also without `--durability power`

@@ -80,9 +80,8 @@ class RunTally:
     def _lose(self, line: JSON) -> None:
         """Count requests by their number (`requests`, 1 without) and bytes (`sent`)."""
         if line.get("sent") is not None:
-            self.bill.lose(
-                Rate.of_line(line), count_of(line.get("requests", 1)), count_of(line["sent"])
-            )
+            requests = count_of(line.get("requests", 1))
+            self.bill.lose(Rate.of_line(line), requests, count_of(line["sent"]))
 
 
 def tally_of(files: RunFiles) -> RunTally:

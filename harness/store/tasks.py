@@ -158,7 +158,7 @@ class TaskIndex:
         # `pread` keeps no position, so threads may read at once.
         line = os.pread(self._fd, int(row["size"]), int(row["offset"]))
         if line_digest(line) != self.digest(position):
-            with suppress(OSError):  # it would be found to be outdated anyway
+            with suppress(OSError):  # else the next run finds it to be outdated
                 self._cache.unlink()
             raise MachineError(
                 f"{self.path} has changed since this run began: run again to take up the new"
@@ -256,10 +256,10 @@ def _build(
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except Unexpected as error:
         raise BadInput(f"{Where(name, error.line)}: expected {error}") from None
-    if not packed and users:
-        raise BadInput(f"{path} holds no tasks for part {part[0]}/{part[1]}: make fewer parts")
-    if not packed:
+    if not users:
         raise BadInput(f"{path} holds no tasks")
+    if not packed:
+        raise BadInput(f"{path} holds no tasks for part {part[0]}/{part[1]}: make fewer parts")
     rows = np.frombuffer(packed, ROW)
     order = np.argsort(rows["key"], kind="stable")
     same = np.flatnonzero(np.diff(rows["key"][order]) == 0)
