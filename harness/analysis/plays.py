@@ -104,12 +104,12 @@ async def transcript(
     """Play a user again from the `lines` of its responses; return its exchanges, None if they do
     not give its `record`."""
     completions = dict[tuple[str, int], Completion]()
+    # By identity, since several requests may have equal completions.
     line_by_id = dict[int, JSON]()
     for line in lines:
         saved = completion_of(line)
         if saved:
             completions[line["request"], line["nth"]] = saved
-            # By identity, since several requests may have equal completions.
             line_by_id[id(saved)] = line
     exchanges = list[Exchange]()
     replayed = replaying(sampling.of_repeat(repeat), completions)

@@ -111,8 +111,11 @@ def users(run: SavedRun, plays: Plays | None, benchmark: Benchmark) -> Iterator[
             played = plays.exchanges_of(record) if plays else None
             with read_of(str(record.get("user_id"))):
                 usage = cost(played.exchanges) if played else NO_COST | record["usage"]
-            key: JSON = {name: record[name] for name in ("user_id", "repeat") if name in record}
-            yield {**key, **values, **usage}
+            row: JSON = {}
+            for name in ("user_id", "repeat"):
+                if name in record:
+                    row[name] = record[name]
+            yield {**row, **values, **usage}
 
 
 def values_of(benchmark: Benchmark, chunk: Sequence[JSON]) -> list[JSON]:

@@ -157,8 +157,11 @@ class SavedRun:
         main = self.manifest.provenance.get("source")
         if not main or not self.is_known:
             return []
-        originals = self._originals(Path(main))
-        return [f"files.{copy.name}" for copy in originals if not _same(copy, originals[copy])]
+        changed = []
+        for copy, original in self._originals(Path(main)).items():
+            if not _same(copy, original):
+                changed.append(f"files.{copy.name}")
+        return changed
 
     def _originals(self, main: Path) -> dict[Path, Path]:
         """Return the original of each copy of prompt or agent, by the copy; `main` is that of the
@@ -184,8 +187,9 @@ class SavedRun:
         made."""
         source = self.manifest.provenance.get("benchmark")
         copy = self._benchmark_copy
-        if not source or ":" in source or copy is None:
+        if not source or ":" in source or copy is None:  # a module's or a shipped one
             return []
+        # The manifest of a run that is not known may name any file.
         if self.named or not self.is_known or _same(copy, Path(source)):
             return []
         return [f"files.{copy.name}"]
@@ -282,8 +286,8 @@ class SavedRun:
         files = self._named_files(cls, allowed, play=play)
         if play and self.has_code:
             self._check_trust()
-        copies = [copy.resolve() for copy in self._copies]
-        are_copies = bool(files) and all(path.resolve() in copies for path in files.values())
+        copies = {copy.resolve() for copy in self._copies}
+        are_copies = bool(files) and copies.issuperset(path.resolve() for path in files.values())
         return cls(
             settings.of_run(cls, identity, files),
             asking=_asking(identity, self.manifest),
@@ -318,6 +322,7 @@ class SavedRun:
         origin = benchmark.origin
         if origin is None:
             return benchmark
+        # A plug-in's own code decides the values, as its data does.
         for name, data in kept_files(benchmark).items():
             if self._digests.get(name) != sha256(data).hexdigest():
                 source = origin.spec if name == origin.kept else name

@@ -73,12 +73,12 @@ def without_merged(runs: Sequence[SavedRun]) -> list[SavedRun]:
     """Return runs without the complete parts of a whole run that is among them: it has their
     users."""
     keys = {(run.name, run.files.subset) for run in runs}
-
-    def is_merged(run: SavedRun) -> bool:
+    others = []
+    for run in runs:
         merged = whole_of(run.name, run.manifest.selection.get("part"))
-        return run.manifest.state == COMPLETE and (merged, run.files.subset) in keys
-
-    return [run for run in runs if not is_merged(run)]
+        if run.manifest.state != COMPLETE or (merged, run.files.subset) not in keys:
+            others.append(run)
+    return others
 
 
 def find_imported(args: Selected) -> tuple[list[Imported], int]:

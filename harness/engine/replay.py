@@ -87,17 +87,16 @@ class Conversation:
         nth = self._times.get(key, 0)
         self._times[key] = nth + 1
         completion = self._saved.get((key, nth))
-        new = completion is None
-        if completion is not None:
+        is_saved = completion is not None
+        if completion is None:
+            steps_left = max(1, self._steps - self.requests)
+            completion = await self._settle(PendingRequest(body, steps_left, key, nth, role))
+        else:
             self.replayed += 1
             self._replayed_of_roles += bool(role)
-        else:
-            completion = await self._settle(
-                PendingRequest(body, max(1, self._steps - self.requests), key, nth, role)
-            )
         self.requests += not role
         # of the reply that is returned now: it is read before any other request goes on
-        self._is_new = new and not role
+        self._is_new = not (is_saved or role)
         return completion
 
     def judge(self, completion: Completion, error: InvalidReply | None) -> None:
