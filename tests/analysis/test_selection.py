@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from harness.analysis.selection import each
 from harness.errors import BadInput, MachineError
 
 
 def test_error_of_a_run_is_reported_under_its_name_once_and_the_others_go_on(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     """Whether the error itself begins with the name or not."""
     errors = {"a": BadInput("a: no address"), "b": MachineError("no disk")}
 

@@ -32,7 +32,7 @@ def sample(
     return Sample(seconds, requests, completed, rejected, in_flight)
 
 
-def test_cost_of_a_request_leaves_out_what_a_run_costs_once() -> None:
+def test_cost_of_a_request_leaves_out_what_a_run_costs_once():
     """Two runs of the same start differ by their requests alone."""
     assert (
         difference(Counted(100, 5_000_000 + 100 * 700), Counted(350, 5_000_000 + 350 * 700))
@@ -40,7 +40,7 @@ def test_cost_of_a_request_leaves_out_what_a_run_costs_once() -> None:
     )
 
 
-def test_every_peer_has_a_script_and_a_pinned_environment() -> None:
+def test_every_peer_has_a_script_and_a_pinned_environment():
     """What `make bench-peers` makes is what the cost part looks for."""
     for name, (script, *_) in PEER_SCRIPTS.items():
         assert (ROOT / "bench" / "clients" / script).is_file()
@@ -49,7 +49,7 @@ def test_every_peer_has_a_script_and_a_pinned_environment() -> None:
         assert "index-url" not in pinned
 
 
-def test_steady_rate_leaves_out_ramp_and_tail() -> None:
+def test_steady_rate_leaves_out_ramp_and_tail():
     """A run that answers 10 a second in its middle has that rate, however slow its first and last
     fifth."""
     ramp = [sample(float(second), 2 * second) for second in range(10)]
@@ -58,7 +58,7 @@ def test_steady_rate_leaves_out_ramp_and_tail() -> None:
     assert steady_rate([*ramp, *middle, *tail], 100) == pytest.approx(10.0)
 
 
-def test_cut_task_is_valid_and_has_exactly_four_steps() -> None:
+def test_cut_task_is_valid_and_has_exactly_four_steps():
     """Chains of four pass the harness's own validation, say four everywhere, and short users are
     left out."""
     lines = list(generate("weibo", 60, 0, 6.0))
@@ -73,7 +73,7 @@ def test_cut_task_is_valid_and_has_exactly_four_steps() -> None:
         assert orjson.loads(line)["total_steps"] == CHAIN
 
 
-def test_simulation_of_a_small_case_is_as_by_hand() -> None:
+def test_simulation_of_a_small_case_is_as_by_hand():
     """Chains 1, 1, 3 on two slots: in file order the long one starts at 1 and ends at 4; started
     first it ends at 3."""
     steps = np.array([1, 1, 3], np.int32)
@@ -86,9 +86,7 @@ def test_simulation_of_a_small_case_is_as_by_hand() -> None:
     )  # at 2, both chains of one step are done
 
 
-def test_part_is_shown_and_saved_with_its_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_part_is_shown_and_saved_with_its_machine(tmp_path, monkeypatch, capsys):
     """Rows stand in the part's file, details and all, beside their machine; the table shows plain
     values."""
     part = PARTS["schedule"]
@@ -103,9 +101,7 @@ def test_part_is_shown_and_saved_with_its_machine(
     assert "repeats" not in shown
 
 
-def test_part_whose_client_fails_does_not_stop_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_part_whose_client_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
     """What failed is said with its exit code, the parts after it are measured, and the whole ends
     with 1."""
 
@@ -127,7 +123,7 @@ def looks(*counts: tuple[float, int, int]) -> list[Look]:
     return [Look(seconds, (0, requests), (0, completed)) for seconds, requests, completed in counts]
 
 
-def test_most_requests_within_a_minute_are_found_wherever_it_begins() -> None:
+def test_most_requests_within_a_minute_are_found_wherever_it_begins():
     """A burst across two minutes of the clock is one of a minute."""
     seen = looks((0.0, 0, 0), (50.0, 10, 0), (70.0, 190, 0), (105.0, 200, 0), (200.0, 260, 0))
     assert most_within(seen, 1, 60.0) == 190
@@ -135,7 +131,7 @@ def test_most_requests_within_a_minute_are_found_wherever_it_begins() -> None:
     assert most_within(seen, 0, 60.0) == 0
 
 
-def test_providers_file_of_a_campaign_is_one_that_the_harness_reads(tmp_path: Path) -> None:
+def test_providers_file_of_a_campaign_is_one_that_the_harness_reads(tmp_path):
     """Lists of addresses, numbers and switches as they were given."""
     urls = ("http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1")
     fields = {"base_url": list(urls), "concurrency": 5, "rpm": 180, "key_required": False}

@@ -44,7 +44,7 @@ STRUCK = [subject for subject in SUBJECTS if subject.name not in ("two platforms
 
 @pytest.mark.slow
 @on_linux
-def test_runs_that_are_struck_in_every_way_end_as_an_undisturbed_one(folder: Path) -> None:
+def test_runs_that_are_struck_in_every_way_end_as_an_undisturbed_one(folder):
     """SIGKILL at any moment and at writes, SIGTERM, SIGUSR1, SIGINT once and twice, SIGSTOP, a
     parent that dies: no user and no reply is lost or doubled, files are byte-identical, and only
     requests on the wire are paid twice. Over platforms and models at once, plans and an agent,
@@ -95,7 +95,7 @@ def reply(user: str, request: str = "r", **more: Any) -> JSON:
     return {"user_id": user, "request": request, "nth": 0, "completion": tokens, **more}
 
 
-def test_losses_and_doubles_are_noticed(tmp_path: Path) -> None:
+def test_losses_and_doubles_are_noticed(tmp_path):
     """A record or reply that has gone, and one that stands twice; none of it in a folder that only
     grew."""
     first = look(
@@ -110,7 +110,7 @@ def test_losses_and_doubles_are_noticed(tmp_path: Path) -> None:
     assert losses(first, then) == {"lost": 1, "doubled": 1, "replies_lost": 1, "replies_doubled": 1}
 
 
-def test_cost_is_counted_of_the_run_s_own_replies(tmp_path: Path) -> None:
+def test_cost_is_counted_of_the_run_s_own_replies(tmp_path):
     """1 CNY each at the price of the campaign, half of it in a batch, nothing for a reply of
     another run."""
     seen = look(
@@ -123,7 +123,7 @@ def test_cost_is_counted_of_the_run_s_own_replies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "unread", [False, True], ids=["to a file", "to a pipe that nobody reads any more"]
 )
-def test_orphan_outlives_its_parent(tmp_path: Path, unread: bool) -> None:
+def test_orphan_outlives_its_parent(tmp_path, unread):
     """The shell is killed at the first write; the process goes on to its own end."""
     words = (
         "import pathlib, sys; f = pathlib.Path(sys.argv[1]); f.write_text('a'); sys.stdin.read();"

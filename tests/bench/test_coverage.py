@@ -15,7 +15,7 @@ from harness.scoring.intervals import interval, is_approximate, moments
     "name",
     ["F1^NS", "Error_Viral", "FWT Recall", "Recall, step 8", "compare, one user in ten gains"],
 )
-def test_reference_intervals_are_those_of_the_harness(name: str, sizes: tuple[int, ...]) -> None:
+def test_reference_intervals_are_those_of_the_harness(name, sizes):
     """Of 50 data sets with one platform and several: the same ends, and the same are
     approximate."""
     rng = np.random.default_rng(3)

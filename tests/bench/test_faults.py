@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_runs_under_faults_and_through_an_outage_end_as_calm_ones(folder: Path) -> None:
+def test_runs_under_faults_and_through_an_outage_end_as_calm_ones(folder):
     """Both benchmarks, whole replies and streams, mixed transport faults, content faults, and a
     server that is killed for 22 s: files are byte-identical, no user fails, and each fault is
     counted under its kind."""
@@ -109,13 +109,13 @@ KINDS = dataclasses.replace(
         ),
     ],
 )
-def test_each_breach_is_a_finding(case: Case, seen: Outcome, found: str) -> None:
+def test_each_breach_is_a_finding(case, seen, found):
     """What is counted wrongly, differs, or shows that nothing was tried."""
     (words,) = wrong(case, seen, b"results")
     assert re.fullmatch(found, words)
 
 
-def test_plan_has_every_kind_at_every_rate_in_both_forms_of_both_benchmarks() -> None:
+def test_plan_has_every_kind_at_every_rate_in_both_forms_of_both_benchmarks():
     """And outages of both manners; nothing that the endpoint knows is left out."""
     cases = planned(PARTS, 20, 1, False, 60.0)
     single = Counter((case.faults[0], case.rate) for case in cases if len(case.faults) == 1)
@@ -132,8 +132,8 @@ def test_plan_has_every_kind_at_every_rate_in_both_forms_of_both_benchmarks() ->
 
 @pytest.mark.anyio
 async def test_client_that_goes_before_its_stream_begins_is_no_error(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     """Time-outs of clients fill no console with tracebacks: an endpoint that stood still meets many
     of them."""
     message = [{"role": "user", "content": '从 ["狗", "猫"] 里选'}]

@@ -3,8 +3,6 @@ back."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from bench.models import Break, Speeds, killed, outage
@@ -19,8 +17,8 @@ def loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_outage_of_one_account_leaves_the_other_s_run_alone_and_costs_no_user(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """The other run comes to its end meanwhile; then both of the first go on to the bytes of an
     undisturbed run.
 
@@ -38,7 +36,7 @@ def test_outage_of_one_account_leaves_the_other_s_run_alone_and_costs_no_user(
     assert row["most_tries"] > 3
 
 
-def test_killed_replica_fails_nothing_and_gets_its_share_again(tmp_path: Path) -> None:
+def test_killed_replica_fails_nothing_and_gets_its_share_again(tmp_path):
     """The other replica answers meanwhile, and the results are those of an undisturbed run, byte
     for byte."""
     row = killed(tmp_path, 160, Speeds((0.04, 0.06), 4), 0, 0.5)

@@ -30,9 +30,7 @@ SECONDS = st.floats(0.001, 0.2)
 @given(
     st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 3000)), min_size=2), SECONDS, SECONDS
 )
-def test_costs_of_exact_sums_are_found_again(
-    amounts: list[tuple[int, int]], once: float, turn: float
-) -> None:
+def test_costs_of_exact_sums_are_found_again(amounts, once, turn):
     """Where replies and turns vary independently, least squares returns the costs that made the
     sums."""
     every = [*amounts, (0, 0), (1000, 0), (0, 1000)]
@@ -42,7 +40,7 @@ def test_costs_of_exact_sums_are_found_again(
     assert found == pytest.approx([once, 3e-4, turn], abs=1e-6)
 
 
-def test_needs_grow_with_steps_and_parts_share_the_time() -> None:
+def test_needs_grow_with_steps_and_parts_share_the_time():
     """A hundred times the steps take a hundred times the time and disk; n parts an n-th of one
     process's time."""
     small, large = (needed(COSTS, steps, 1, 4, 1.0, 0.05) for steps in (1e6, 1e8))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,7 +46,7 @@ def looks(count: int, growth: float) -> list[Sample]:
     ]
 
 
-def test_slope_of_a_straight_line_is_its_own() -> None:
+def test_slope_of_a_straight_line_is_its_own():
     """Growth is reported in ten minutes; without noise the interval has no width."""
     seconds = [EVERY * n for n in range(100)]
     found = trend(seconds, [7 + 3 * at / 600 for at in seconds])
@@ -58,7 +57,7 @@ def test_slope_of_a_straight_line_is_its_own() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", [0.0, 0.9])
-def test_interval_of_a_slope_covers_it_where_samples_depend_on_each_other(kept: float) -> None:
+def test_interval_of_a_slope_covers_it_where_samples_depend_on_each_other(kept):
     """Of 300 series without slope about 95 % have zero in it; as if samples were independent, a
     third would at 0.9."""
     rng = np.random.default_rng(1)
@@ -68,7 +67,7 @@ def test_interval_of_a_slope_covers_it_where_samples_depend_on_each_other(kept: 
     assert 0.9 <= covered <= 0.98
 
 
-def test_soak_passes_where_nobody_was_lost_and_memory_is_flat() -> None:
+def test_soak_passes_where_nobody_was_lost_and_memory_is_flat():
     """Growth of two MB in ten minutes fails it, and so do a lost user and a run that did not end as
     asked."""
     setting, good = Setting(30, 1000, 0.2), Soak(looks(360, 0.0), TERMINATED, 0, {"500": 3})
@@ -79,9 +78,7 @@ def test_soak_passes_where_nobody_was_lost_and_memory_is_flat() -> None:
 
 
 @pytest.mark.slow
-def test_ten_seconds_of_the_soak_tell_every_series(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ten_seconds_of_the_soak_tell_every_series(tmp_path, monkeypatch):
     """A faulty endpoint, streams and whole replies: nobody is lost, and the file holds what was
     seen."""
     for name in ("NO_PROXY", "no_proxy"):

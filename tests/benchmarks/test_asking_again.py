@@ -27,14 +27,14 @@ async def asked(same_note: bool, retries: int = 3) -> list[str]:
 
 
 @pytest.mark.anyio
-async def test_each_retry_differs_from_the_one_before() -> None:
+async def test_each_retry_differs_from_the_one_before():
     """At temperature 0 the same request would buy the same reply."""
     found = await asked(same_note=False)
     assert len(set(found)) == len(found) == 4
 
 
 @pytest.mark.anyio
-async def test_benchmarks_that_ship_keep_the_requests_of_results_that_exist() -> None:
+async def test_benchmarks_that_ship_keep_the_requests_of_results_that_exist():
     """Their saved replies are found by these requests; a plug-in's first retry keeps its own."""
     first, *retries = await asked(same_note=True)
     assert len(retries) == 3
@@ -49,6 +49,6 @@ async def test_benchmarks_that_ship_keep_the_requests_of_results_that_exist() ->
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("retries", [0, 1])
-async def test_a_run_asks_again_as_often_as_it_may(retries: int) -> None:
+async def test_a_run_asks_again_as_often_as_it_may(retries):
     """And no more."""
     assert len(await asked(same_note=False, retries=retries)) == 1 + retries

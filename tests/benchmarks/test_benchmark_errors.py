@@ -110,9 +110,7 @@ def answering(reply: Callable[[str, str], str]) -> Any:
 # Playing
 
 
-def test_a_user_whose_play_fails_becomes_a_failure_and_the_others_go_on(
-    folder: Folder, capsys: Told
-) -> None:
+def test_a_user_whose_play_fails_becomes_a_failure_and_the_others_go_on(folder, capsys):
     """The failure's boundary is the benchmark; its words name benchmark, user, and the line of the
     file."""
     with answering(lambda model, user: "none" if user == "丙" else "1") as server:
@@ -131,9 +129,7 @@ def test_a_user_whose_play_fails_becomes_a_failure_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("name", ["model", "messages", "n", "stream", "stream_options"])
-def test_member_of_the_body_that_is_the_harness_s_is_refused(
-    name: str, folder: Folder, capsys: Told
-) -> None:
+def test_member_of_the_body_that_is_the_harness_s_is_refused(name, folder, capsys):
     """Nothing is sent, so that no other model or prompt is scored as the run's; the sentence names
     the member."""
     request = f"Request((Message('user', given),), False, {{'top_k': 1, {name!r}: 1}})"
@@ -152,9 +148,7 @@ def test_member_of_the_body_that_is_the_harness_s_is_refused(
     assert words in capsys.readouterr().out
 
 
-def test_three_users_whose_play_fails_before_any_is_complete_stop_the_run(
-    folder: Folder, capsys: Told
-) -> None:
+def test_three_users_whose_play_fails_before_any_is_complete_stop_the_run(folder, capsys):
     """A benchmark that cannot play is not paid for user by user; once one is complete, all are
     played."""
     with answering(lambda model, user: "none") as server:
@@ -167,7 +161,7 @@ def test_three_users_whose_play_fails_before_any_is_complete_stop_the_run(
     )
 
 
-def test_failures_of_play_after_a_complete_user_stop_nothing(folder: Folder) -> None:
+def test_failures_of_play_after_a_complete_user_stop_nothing(folder):
     """Each of them is the failure of one user."""
     first: list[str] = []
 
@@ -182,7 +176,7 @@ def test_failures_of_play_after_a_complete_user_stop_nothing(folder: Folder) -> 
     )
 
 
-def test_a_run_that_its_benchmark_stops_takes_no_other_with_it(folder: Folder) -> None:
+def test_a_run_that_its_benchmark_stops_takes_no_other_with_it(folder):
     """One model's replies break the benchmark; the other model's run is complete."""
     with answering(lambda model, user: "none" if model == "odd" else "1") as server:
         assert folder.run(server, "odd", "good") == 2
@@ -192,8 +186,8 @@ def test_a_run_that_its_benchmark_stops_takes_no_other_with_it(folder: Folder) -
 
 
 def test_a_request_that_fails_is_not_the_benchmarks_error_though_its_code_catches_it(
-    folder: Folder,
-) -> None:
+    folder,
+):
     """Neither as an answer that it makes of nothing, nor as an error that follows from it."""
     for name, then in (("answer", "return 0"), ("error", "raise OSError")):
         folder.write(
@@ -232,9 +226,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("value", "said"), WRONG)
-def test_wrong_values_stop_the_run_before_another_user_is_paid_for(
-    value: str, said: str, folder: Folder, capsys: Told
-) -> None:
+def test_wrong_values_stop_the_run_before_another_user_is_paid_for(value, said, folder, capsys):
     """Whatever the next users cost, they would be measured by the same code. The reply that came is
     saved."""
     folder.write((MEASURED, f"{ANSWERED}return {value}"))
@@ -249,7 +241,7 @@ def test_wrong_values_stop_the_run_before_another_user_is_paid_for(
     )
 
 
-def test_wrong_values_stop_their_own_run_alone(folder: Folder) -> None:
+def test_wrong_values_stop_their_own_run_alone(folder):
     """The replies of one model lead to values out of bounds; the other model's run is complete."""
     with answering(lambda model, user: "10" if model == "odd" else "1") as server:
         assert folder.run(server, "odd", "good") == 2
@@ -271,8 +263,8 @@ def test_wrong_values_stop_their_own_run_alone(folder: Folder) -> None:
     ],
 )
 def test_a_measure_that_cannot_do_without_an_answer_is_refused_before_the_first_request(
-    value: str, said: str, folder: Folder, capsys: Told
-) -> None:
+    value, said, folder, capsys
+):
     """An unusable reply is sure to come, and would come after everything before it was paid for."""
     folder.write((MEASURED, f"return {value}"))
     with answering(lambda model, user: "1") as server:
@@ -305,9 +297,7 @@ SCORING = {
 
 
 @pytest.mark.parametrize("method", SCORING)
-def test_a_benchmark_that_cannot_score_stops_its_own_run_alone(
-    method: str, folder: Folder, capsys: Told
-) -> None:
+def test_a_benchmark_that_cannot_score_stops_its_own_run_alone(method, folder, capsys):
     """Also at the end, over the whole file: one sentence, and the other run has its report."""
     folder.write(
         ("    def measure(", f"{having('scoring', 'Means', SCORING[method])}    def measure(")
@@ -327,9 +317,7 @@ def test_a_benchmark_that_cannot_score_stops_its_own_run_alone(
 # Warnings
 
 
-def test_what_a_benchmark_warns_of_is_in_the_log_and_on_the_display(
-    folder: Folder, capsys: Told
-) -> None:
+def test_what_a_benchmark_warns_of_is_in_the_log_and_on_the_display(folder, capsys):
     """From play and from measure; each once."""
     folder.write(
         (PLAYED, f"self.warn(f'{{given}} is odd')\n        {PLAYED}"),
@@ -348,9 +336,7 @@ def test_what_a_benchmark_warns_of_is_in_the_log_and_on_the_display(
 # Verifying
 
 
-def test_a_record_that_the_benchmark_cannot_measure_is_a_finding(
-    folder: Folder, capsys: Told
-) -> None:
+def test_a_record_that_the_benchmark_cannot_measure_is_a_finding(folder, capsys):
     """A line that somebody sealed again keeps `verify` from no other line."""
     folder.write((MEASURED, MEASURED.replace("answer or 0", "(answer or 0) + 1")))
     with answering(lambda model, user: "1") as server:
@@ -373,7 +359,7 @@ def test_a_record_that_the_benchmark_cannot_measure_is_a_finding(
 # What a benchmark catches, and what misses a bound by rounding
 
 
-def test_cancelled_user_of_a_benchmark_that_catches_everything_has_no_answer() -> None:
+def test_cancelled_user_of_a_benchmark_that_catches_everything_has_no_answer():
     """A bare `except` makes no answer of a request that was cancelled on its way."""
 
     class Catches(Benchmark):
@@ -394,7 +380,7 @@ def test_cancelled_user_of_a_benchmark_that_catches_everything_has_no_answer() -
         asyncio.run(play(Catches(), Task("甲"), ask))
 
 
-def test_sys_exit_of_a_benchmark_is_its_error_and_no_end_of_the_command(folder: Folder) -> None:
+def test_sys_exit_of_a_benchmark_is_its_error_and_no_end_of_the_command(folder):
     """The command would end with 0, or with a code of the author's."""
     folder.write((PLAYED, "raise SystemExit(0)"))
     with serving(lambda body: (200, completion("1"))) as server:
@@ -402,7 +388,7 @@ def test_sys_exit_of_a_benchmark_is_its_error_and_no_end_of_the_command(folder: 
     assert {failure["boundary"] for failure in folder.failures()} == {"benchmark"}
 
 
-def test_value_that_misses_a_bound_by_rounding_is_at_it(folder: Folder) -> None:
+def test_value_that_misses_a_bound_by_rounding_is_at_it(folder):
     """A cosine of 1.0000000000000002 stops nobody."""
     folder.write((MEASURED, 'return {"Points": answer or 0, "Right": 1.0000000000000002}'))
     with serving(lambda body: (200, completion("1"))) as server:
@@ -412,7 +398,7 @@ def test_value_that_misses_a_bound_by_rounding_is_at_it(folder: Folder) -> None:
     }
 
 
-def test_benchmark_that_cannot_measure_a_later_user_gives_that_one_up(folder: Folder) -> None:
+def test_benchmark_that_cannot_measure_a_later_user_gives_that_one_up(folder):
     """One odd answer keeps no other user from its record."""
     folder.write((MEASURED, 'return {"Points": answer or 0, "Right": 1 / (task.key != "丁")}'))
     with serving(lambda body: (200, completion("1"))) as server:
@@ -422,7 +408,7 @@ def test_benchmark_that_cannot_measure_a_later_user_gives_that_one_up(folder: Fo
     assert folder.recorded() == sorted({*USERS} - {"丁"})
 
 
-def test_mistake_in_a_reader_is_shown_with_its_line(folder: Folder, capsys: Told) -> None:
+def test_mistake_in_a_reader_is_shown_with_its_line(folder, capsys):
     """Replies that no reader can read are invalid answers, and the first cause is a warning."""
     folder.write((PLAYED, "return await chat.text(given, read=lambda text: text.stripp())"))
     with serving(lambda body: (200, completion("1"))) as server:
@@ -439,9 +425,7 @@ def test_mistake_in_a_reader_is_shown_with_its_line(folder: Folder, capsys: Told
     ],
     ids=["no figures", "figures", "together"],
 )
-def test_failing_hook_of_a_page_names_the_benchmark(
-    folder: Folder, capsys: pytest.CaptureFixture[str], code: str
-) -> None:
+def test_failing_hook_of_a_page_names_the_benchmark(folder, capsys, code):
     """`report` ends with the code of an error of the benchmark, not as a defect of the harness."""
     folder.write(("    def parse(", f"{having('cards', 'Cards', code)}    def parse("))
     with serving(lambda body: (200, completion("1"))) as server:
@@ -466,13 +450,13 @@ def test_failing_hook_of_a_page_names_the_benchmark(
         ("b", "^expected a block of a report, got str$"),
     ],
 )
-def test_wrong_block_is_named_as_if_it_were_alone(block: Any, said: str) -> None:
+def test_wrong_block_is_named_as_if_it_were_alone(block, said):
     """Blocks are validated together; the place in the one that is wrong is its own."""
     with pytest.raises(TypeError, match=said):
         checked([Paragraph("a"), block, Paragraph("b")])
 
 
-def test_block_whose_values_do_not_fit_together_cannot_be_made() -> None:
+def test_block_whose_values_do_not_fit_together_cannot_be_made():
     """No renderer meets a picture that cannot be drawn, or a row that is too short."""
     with pytest.raises(ValueError, match=r"^c: nan is not a finite number$"):
         Chart("curve", "c", (1, 2), "x", "y", (Series("s", (0.1, math.nan)),))
@@ -484,7 +468,7 @@ def test_block_whose_values_do_not_fit_together_cannot_be_made() -> None:
         Table(("a", "b"), (("1",),))
 
 
-def test_blocks_are_kept_as_they_are_declared() -> None:
+def test_blocks_are_kept_as_they_are_declared():
     """Lists become tuples, also where another block has none."""
     rows: Any = [["b"]]
     assert checked([Table(("a",), rows), Paragraph("c")]) == (

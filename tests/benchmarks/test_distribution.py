@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import orjson
-import pytest
 
 from tests.support.plugins import Commands
 
@@ -37,9 +35,7 @@ class Changes(Benchmark):
 '''
 
 
-def test_a_value_on_the_edge_of_two_bins_is_in_the_upper_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_value_on_the_edge_of_two_bins_is_in_the_upper_one(tmp_path, capsys):
     """Of twenty from -1 to 1: tenths are edges, also where floats miss them, as 0.1 - 1 does."""
     (tmp_path / "changes.py").write_text(PLUGIN)
     lines = [{"user_id": f"u{number:02}", "text": str(number)} for number in range(21)]
@@ -50,9 +46,7 @@ def test_a_value_on_the_edge_of_two_bins_is_in_the_upper_one(
     assert harness.report("tenths", "shop")["distribution"] == {"change": [*[1] * 19, 2]}
 
 
-def test_a_share_below_0_reads_the_same_in_every_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_share_below_0_reads_the_same_in_every_place(tmp_path, capsys):
     """The table of a report, its headline and `stats`: in percent, without a plus."""
     (tmp_path / "changes.py").write_text(PLUGIN.replace('unit="of 1", ', ""))
     lines = [{"user_id": f"u{number:02}", "text": "19"} for number in range(12)]

@@ -19,7 +19,7 @@ AGENTS = "harness.benchmarks."
 
 
 @pytest.mark.parametrize("name", LONGEST)
-def test_example_is_short_and_imports_only_public_names(name: str) -> None:
+def test_example_is_short_and_imports_only_public_names(name):
     source = (ROOT / "examples" / name / f"{name}.py").read_text(encoding="utf-8")
     assert len(source.splitlines()) <= LONGEST[name]
     for node in ast.walk(ast.parse(source)):
@@ -31,7 +31,7 @@ def test_example_is_short_and_imports_only_public_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LONGEST)
-def test_example_keeps_its_contract_on_the_tasks_that_ship(name: str) -> None:
+def test_example_keeps_its_contract_on_the_tasks_that_ship(name):
     """`check-benchmark` finds nothing, with the example's own baselines as models."""
     folder = ROOT / "examples" / name
     words = ["check-benchmark", str(folder / f"{name}.py"), "--tasks-dir", str(folder)]

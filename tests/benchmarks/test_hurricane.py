@@ -64,7 +64,7 @@ def cosine(left: list[float], right: list[float]) -> float:
     return product / math.hypot(*left) / math.hypot(*right)
 
 
-def test_score_is_that_of_asbench(harness: Commands) -> None:
+def test_score_is_that_of_asbench(harness):
     """All go to work on the first day, one in four on the second, all but later on the third:
     changes of -75 and 0 % where -40 and -10 are real."""
     asked: list[str] = []
@@ -87,14 +87,14 @@ def test_score_is_that_of_asbench(harness: Commands) -> None:
     assert found["Score"] == pytest.approx(0.6 * (1 - errors) + 0.4 * similar)
 
 
-def test_no_usable_reply_is_three_days_at_home(harness: Commands) -> None:
+def test_no_usable_reply_is_three_days_at_home(harness):
     played(harness, lambda prompt: '{"hours": ["home"]}', "--limit", "2")
     nothing = {"Score": 0, "Change": 0, "Distribution": 0}
     assert figures(harness) == pytest.approx(nothing, abs=1e-6)
     assert {record["outcome"] for record in records(harness)} == {"no_hours"}
 
 
-def test_trips_are_counted_as_asbench_counts_them() -> None:
+def test_trips_are_counted_as_asbench_counts_them():
     """A trip is a place other than the last one of that day, whose hour is that in which the
     resident is first seen on the way."""
     cls = registry.find(str(HURRICANE))
@@ -150,9 +150,7 @@ def write_agent(folder: Path, package: str) -> Path:
         "mobisimbench.benchmarks",
     ],
 )
-def test_agent_file_for_asbench_lives_three_days(
-    harness: Commands, tmp_path: Path, package: str
-) -> None:
+def test_agent_file_for_asbench_lives_three_days(harness, tmp_path, package):
     """48 half hours each, each day with its weather. Requests have the temperature that the agent
     asks for. Nobody goes out in the storm: a change of -100 %."""
     agent = write_agent(tmp_path, package)
@@ -167,9 +165,7 @@ def test_agent_file_for_asbench_lives_three_days(
     assert figures(harness)["Change"] == 0
 
 
-def test_run_of_an_agent_keeps_all_of_its_files_and_replays_from_them(
-    harness: Commands, tmp_path: Path
-) -> None:
+def test_run_of_an_agent_keeps_all_of_its_files_and_replays_from_them(harness, tmp_path):
     """Where the originals are gone, the saved replies give the same records."""
     agent = write_agent(tmp_path, "agentsociety_benchmark.benchmarks")
     played(harness, lambda weather: "go", "--limit", "2", "--agent", agent)
@@ -180,14 +176,14 @@ def test_run_of_an_agent_keeps_all_of_its_files_and_replays_from_them(
     assert records(harness) == before
 
 
-def test_file_without_an_agent_is_refused(harness: Commands, tmp_path: Path) -> None:
+def test_file_without_an_agent_is_refused(harness, tmp_path):
     (tmp_path / "none.py").write_text("x = 1\n")
     words = ("--model", "baseline/commuter", "--tasks-dir", FOLDER, "--agent", tmp_path / "none.py")
     expected = "expected one class derived from HurricaneMobilityAgent, got none"
     assert expected in harness.refused("run", HURRICANE, *words)
 
 
-def test_synth_writes_the_tasks_that_ship(tmp_path: Path) -> None:
+def test_synth_writes_the_tasks_that_ship(tmp_path):
     assert main(["synth", str(HURRICANE), "--users", "20", "--out", str(tmp_path)]) == 0
     for name in ("profiles.json", "columbia.pb", TRUTH):
         assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()

@@ -34,18 +34,18 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("taste_package", None)  # whose file goes with its test
 
 
-def test_benchmark_of_a_package_is_found_by_its_name(package: None) -> None:
+def test_benchmark_of_a_package_is_found_by_its_name(package):
     """Its origin is the module, so that a saved run finds it again by that."""
     origin = registry.find("taste").origin
     assert origin is not None and origin.spec == "taste_package:StarRating"
 
 
-def test_shipped_benchmark_keeps_its_name(package: None) -> None:
+def test_shipped_benchmark_keeps_its_name(package):
     """No package can put another in its place."""
     assert registry.find("streamprofile").origin is None
 
 
-def test_run_of_an_installed_benchmark_is_complete_and_sound(package: None, tmp_path: Path) -> None:
+def test_run_of_an_installed_benchmark_is_complete_and_sound(package, tmp_path):
     """It is named like one that ships, also after an option."""
     where = ["--results-dir", str(tmp_path / "r")]
     words = [
@@ -61,7 +61,7 @@ def test_run_of_an_installed_benchmark_is_complete_and_sound(package: None, tmp_
     assert main(["verify", *where]) == 0
 
 
-def test_unknown_name_is_refused_with_those_that_there_are(package: None) -> None:
+def test_unknown_name_is_refused_with_those_that_there_are(package):
     """Installed ones too."""
     with pytest.raises(BadInput, match="taste"):
         registry.find("tast")

@@ -83,7 +83,7 @@ def harness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
     return found
 
 
-def test_every_user_counts_where_a_figure_of_one_user_is_undefined(harness: Commands) -> None:
+def test_every_user_counts_where_a_figure_of_one_user_is_undefined(harness):
     """A ratio whose denominator is 0 for half of the users, and a correlation, in the report,
     `compare` and `stats`."""
     report = harness.report("guess", "shop")["metrics"]
@@ -100,9 +100,7 @@ def test_every_user_counts_where_a_figure_of_one_user_is_undefined(harness: Comm
 
 
 @pytest.mark.slow
-def test_p_of_a_ratio_is_that_of_a_studentised_permutation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_p_of_a_ratio_is_that_of_a_studentised_permutation(tmp_path, capsys):
     """Twelve users, all swaps, the jackknife's error of each: written out in loops."""
     (tmp_path / "demand.py").write_text(PLUGIN.replace("% 3)", "% 3 * 9)"))
     true = [user % 4 * (1 + user % 7) for user in range(12)]

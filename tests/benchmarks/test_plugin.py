@@ -39,7 +39,7 @@ def done(harness: Commands, tasks: Path, file: Path) -> Commands:
     return harness
 
 
-def test_figures_are_those_of_the_author_and_undefined_ones_are_none(done: Commands) -> None:
+def test_figures_are_those_of_the_author_and_undefined_ones_are_none(done):
     """North visits 18 times, all of which are found; the mean of rates would be over 9 visitors."""
     north, south = done.report("everywhere", "north"), done.report("everywhere", "south")
     records = [
@@ -58,9 +58,7 @@ def test_figures_are_those_of_the_author_and_undefined_ones_are_none(done: Comma
     assert f"{visits} visits of 12 visitors in the north." in text and "km" in text
 
 
-def test_undefined_values_are_left_out_of_means_too(
-    harness: Commands, tasks: Path, file: Path
-) -> None:
+def test_undefined_values_are_left_out_of_means_too(harness, tasks, file):
     """Without statistics of its own the figures are means over those who have a value."""
     changed(file, "    scoring = Hits()\n", "")
     changed(file, "scored.totals[1]:.0f} visits", "scored.users} visits")
@@ -78,9 +76,7 @@ def test_undefined_values_are_left_out_of_means_too(
 
 
 @pytest.mark.slow
-def test_every_command_reads_the_run(
-    done: Commands, tasks: Path, file: Path, tmp_path: Path
-) -> None:
+def test_every_command_reads_the_run(done, tasks, file, tmp_path):
     done("run", file, *EVERYWHERE, "--name", "b", "--no-hints", "--tasks-dir", tasks)
     before = done.text("everywhere", "inference_results_north.jsonl")
     done("reeval")
@@ -111,7 +107,7 @@ def test_every_command_reads_the_run(
     assert "nothing to resume" in done.out
 
 
-def test_invalid_answers_are_counted_by_kind(harness: Commands, tasks: Path, file: Path) -> None:
+def test_invalid_answers_are_counted_by_kind(harness, tasks, file):
     harness("run", file, "--model", "baseline/refuses", "--tasks-dir", tasks, "--subset", "north")
     data = harness.report("refuses", "north")
     assert data["diagnostics"]["invalid"] == {"no_json": 12}
@@ -124,9 +120,7 @@ def test_invalid_answers_are_counted_by_kind(harness: Commands, tasks: Path, fil
     assert "I had rather not." in harness.text("refuses", "eval_report_north.html")
 
 
-def test_settings_are_flags_part_of_the_run_and_read_back(
-    harness: Commands, tasks: Path, file: Path
-) -> None:
+def test_settings_are_flags_part_of_the_run_and_read_back(harness, tasks, file):
     shots = file.with_name("shots.txt")
     shots.write_text("For example: park.\n")
     flags = (
@@ -183,14 +177,12 @@ def test_settings_are_flags_part_of_the_run_and_read_back(
         ("--hints",),
     ],
 )
-def test_a_setting_of_another_type_is_a_mistake_of_usage(
-    harness: Commands, tasks: Path, file: Path, words: tuple[str, ...]
-) -> None:
+def test_a_setting_of_another_type_is_a_mistake_of_usage(harness, tasks, file, words):
     harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, *words, code=2)
     assert words[0] in harness.err
 
 
-def test_help_explains_the_settings_of_this_benchmark_alone(harness: Commands, file: Path) -> None:
+def test_help_explains_the_settings_of_this_benchmark_alone(harness, file):
     harness("run", file, "--help")
     assert (
         "--no-hints" in harness.out
@@ -199,7 +191,7 @@ def test_help_explains_the_settings_of_this_benchmark_alone(harness: Commands, f
     )
 
 
-def test_a_file_that_is_not_there_is_named(harness: Commands, tasks: Path, file: Path) -> None:
+def test_a_file_that_is_not_there_is_named(harness, tasks, file):
     words = ("run", file, *EVERYWHERE, "--tasks-dir", tasks)
     assert "no-such.txt" in harness.refused(*words, "--few-shot", "no-such.txt")
     (tasks / "visits" / "distances.json").unlink()
@@ -244,9 +236,7 @@ def finished(harness: Commands, *words: object, code: int = 0, refuses: bool = F
         harness("resume", "--name", "m", "--api-url", server.url, "--no-html", *words, code=code)
 
 
-def test_a_changed_file_is_another_configuration(
-    harness: Commands, tasks: Path, file: Path
-) -> None:
+def test_a_changed_file_is_another_configuration(harness, tasks, file):
     """Like a changed prompt; the run goes on with its own copy, or with the file as it is where
     that is allowed."""
     unfinished(harness, tasks, file)
@@ -281,9 +271,7 @@ def refused_to_resume(harness: Commands, *words: object) -> str:
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_a_changed_file_that_is_allowed_takes_the_place_of_the_copy(
-    harness: Commands, tasks: Path, file: Path, is_named: bool
-) -> None:
+def test_a_changed_file_that_is_allowed_takes_the_place_of_the_copy(harness, tasks, file, is_named):
     unfinished(harness, tasks, file)
     changed(file, "Which ones?", "Which?")
     again = ("--benchmark", file) if is_named else ()
@@ -295,9 +283,7 @@ def test_a_changed_file_that_is_allowed_takes_the_place_of_the_copy(
     harness("reeval")
 
 
-def test_a_run_of_this_user_needs_its_file_no_more(
-    harness: Commands, tasks: Path, file: Path
-) -> None:
+def test_a_run_of_this_user_needs_its_file_no_more(harness, tasks, file):
     unfinished(harness, tasks, file)
     file.unlink()
     finished(harness)
@@ -305,9 +291,7 @@ def test_a_run_of_this_user_needs_its_file_no_more(
         harness(*words)
 
 
-def test_a_run_of_somebody_else_runs_no_code_without_a_word(
-    done: Commands, tasks: Path, file: Path, tmp_path: Path
-) -> None:
+def test_a_run_of_somebody_else_runs_no_code_without_a_word(done, tasks, file, tmp_path):
     """With --trust, or with the file named again, it does; its page can be made without."""
     marker = tmp_path / "was-run"
     done("run", file, *EVERYWHERE, "--name", "b", "--no-hints", "--tasks-dir", tasks)
@@ -343,9 +327,7 @@ def test_a_run_of_somebody_else_runs_no_code_without_a_word(
 
 
 @pytest.mark.slow
-def test_a_run_of_somebody_else_can_be_read_with_the_file_as_one_has_it(
-    done: Commands, tasks: Path, file: Path
-) -> None:
+def test_a_run_of_somebody_else_can_be_read_with_the_file_as_one_has_it(done, tasks, file):
     done("run", file, *EVERYWHERE, "--name", "b", "--no-hints", "--tasks-dir", tasks)
     for name in ("everywhere", "b"):
         foreign(done.results / name)
@@ -362,9 +344,7 @@ def test_a_run_of_somebody_else_can_be_read_with_the_file_as_one_has_it(
     )
 
 
-def test_a_benchmark_can_be_named_by_its_module(
-    harness: Commands, tasks: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_benchmark_can_be_named_by_its_module(harness, tasks, file, tmp_path, monkeypatch):
     package = tmp_path / "lib" / "my_benchmarks"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -384,8 +364,8 @@ def test_a_benchmark_can_be_named_by_its_module(
 
 
 def test_a_kept_module_with_a_class_and_its_heir_gives_the_class_that_was_named(
-    harness: Commands, tasks: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    harness, tasks, file, tmp_path, monkeypatch
+):
     package = tmp_path / "lib" / "two_classes"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -404,8 +384,8 @@ def test_a_kept_module_with_a_class_and_its_heir_gives_the_class_that_was_named(
 
 
 def test_a_class_that_a_package_imports_is_kept_as_the_file_that_defines_it(
-    harness: Commands, tasks: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    harness, tasks, file, tmp_path, monkeypatch
+):
     package = tmp_path / "lib" / "imports_another"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("from .places import Visits\n")
@@ -417,9 +397,7 @@ def test_a_class_that_a_package_imports_is_kept_as_the_file_that_defines_it(
     harness("reeval", "--trust")
 
 
-def test_a_second_name_of_a_class_is_no_second_class(
-    harness: Commands, tasks: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_name_of_a_class_is_no_second_class(harness, tasks, file, tmp_path, monkeypatch):
     file.write_text(f"{file.read_text()}\n\nPlaces = Visits\n")
     harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, "--subset", "north")
     folder = tmp_path / "second_name"
@@ -432,7 +410,7 @@ def test_a_second_name_of_a_class_is_no_second_class(
     harness("reeval", "--name", "b", "--trust")
 
 
-def test_a_copy_of_another_benchmark_is_refused(done: Commands) -> None:
+def test_a_copy_of_another_benchmark_is_refused(done):
     foreign(done.results / "everywhere")
     for path in (done.results / "everywhere").glob("run_*.json"):
         data = orjson.loads(path.read_bytes())
@@ -474,8 +452,8 @@ def with_files(shots: list[Path]) -> tuple[object, ...]:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_run_with_files_of_settings_is_scored_again_from_its_own_copies(
-    harness: Commands, tasks: Path, file: Path, shots: list[Path], is_there: bool
-) -> None:
+    harness, tasks, file, shots, is_there
+):
     harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
     before = harness.text("everywhere", "inference_results_north.jsonl")
     report = harness.report("everywhere", "north")
@@ -497,9 +475,7 @@ def test_a_run_with_files_of_settings_is_scored_again_from_its_own_copies(
     assert "more_g.txt is not what the run was given" in refused_all(harness, "reeval")
 
 
-def test_a_copy_that_went_is_replaced_by_the_original_as_it_was_alone(
-    harness: Commands, tasks: Path, file: Path, shots: list[Path]
-) -> None:
+def test_a_copy_that_went_is_replaced_by_the_original_as_it_was_alone(harness, tasks, file, shots):
     harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
     (harness.results / "everywhere" / "more_g.txt").unlink()
     harness("reeval")
@@ -514,9 +490,7 @@ def test_a_copy_that_went_is_replaced_by_the_original_as_it_was_alone(
     assert "has no copy more_g.txt" in refused_all(harness, "reeval", "--benchmark", file)
 
 
-def test_runs_with_files_are_compared(
-    harness: Commands, tasks: Path, file: Path, shots: list[Path]
-) -> None:
+def test_runs_with_files_are_compared(harness, tasks, file, shots):
     words = ("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
     harness(*words)
     harness(*words, "--name", "b", "--no-hints")
@@ -532,9 +506,7 @@ def refused_all(harness: Commands, *words: object) -> str:
     return harness.err
 
 
-def test_files_of_somebody_else_are_the_copies(
-    harness: Commands, tasks: Path, file: Path, shots: list[Path]
-) -> None:
+def test_files_of_somebody_else_are_the_copies(harness, tasks, file, shots):
     harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
     foreign(harness.results / "everywhere")
     for path in shots:
@@ -543,9 +515,7 @@ def test_files_of_somebody_else_are_the_copies(
         harness(*words, "--benchmark", file)
 
 
-def test_each_file_of_a_setting_is_compared_with_its_own_original(
-    harness: Commands, tasks: Path, file: Path, shots: list[Path]
-) -> None:
+def test_each_file_of_a_setting_is_compared_with_its_own_original(harness, tasks, file, shots):
     unfinished(harness, tasks, file, *with_files(shots))
     manifest = orjson.loads(harness.text("m", "run_north.json"))
     assert manifest["provenance"]["sources"] == {"few_shot": str(shots[0]), "more": str(shots[1])}
@@ -561,9 +531,7 @@ def test_each_file_of_a_setting_is_compared_with_its_own_original(
     harness("reeval")
 
 
-def test_files_where_they_were_have_not_changed(
-    harness: Commands, tasks: Path, file: Path, shots: list[Path]
-) -> None:
+def test_files_where_they_were_have_not_changed(harness, tasks, file, shots):
     """Whatever their names begin with."""
     shots[0] = shots[0].rename(shots[0].with_name("few_shot_more_g.txt"))
     unfinished(harness, tasks, file, *with_files(shots))
@@ -573,9 +541,7 @@ def test_files_where_they_were_have_not_changed(
     assert "note" not in harness.out
 
 
-def test_originals_are_part_of_what_is_known(
-    harness: Commands, tasks: Path, file: Path, shots: list[Path]
-) -> None:
+def test_originals_are_part_of_what_is_known(harness, tasks, file, shots):
     unfinished(harness, tasks, file, *with_files(shots))
     path = harness.results / "m" / "run_north.json"
     data = orjson.loads(path.read_bytes())
@@ -584,9 +550,7 @@ def test_originals_are_part_of_what_is_known(
     assert trust.NOT_RUN_BEFORE in refused_all(harness, "reeval")
 
 
-def test_two_files_of_one_kept_name_are_refused(
-    harness: Commands, tasks: Path, file: Path, shots: list[Path]
-) -> None:
+def test_two_files_of_one_kept_name_are_refused(harness, tasks, file, shots):
     changed(
         file,
         "more: Path | None = None",
@@ -598,9 +562,7 @@ def test_two_files_of_one_kept_name_are_refused(
     assert "few_shot_g.txt" in harness.refused(*words)
 
 
-def test_code_among_the_files_of_somebody_else_needs_trust(
-    harness: Commands, tasks: Path, file: Path, shots: list[Path]
-) -> None:
+def test_code_among_the_files_of_somebody_else_needs_trust(harness, tasks, file, shots):
     shots[1] = shots[1].rename(shots[1].with_name("g.py"))
     harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
     foreign(harness.results / "everywhere")
@@ -611,8 +573,8 @@ def test_code_among_the_files_of_somebody_else_needs_trust(
 
 @pytest.mark.parametrize("field", ["run", "benchmark", "benchmark_more", "eval", "users"])
 def test_a_file_setting_whose_copy_could_replace_a_file_of_the_run_is_refused(
-    harness: Commands, tasks: Path, file: Path, field: str
-) -> None:
+    harness, tasks, file, field
+):
     changed(file, "few_shot: Path | None = None", f"{field}: Path | None = None")
     changed(file, "self.settings.few_shot.read_text() if self.settings.few_shot else", "")
     error = harness.refused("run", file, *EVERYWHERE, "--tasks-dir", tasks)
@@ -627,9 +589,7 @@ CHECK = """scale: float = 1.0
 """
 
 
-def test_a_value_that_settings_refuse_is_a_bad_input(
-    harness: Commands, tasks: Path, file: Path
-) -> None:
+def test_a_value_that_settings_refuse_is_a_bad_input(harness, tasks, file):
     text = file.read_text().replace("        scale: float = 1.0\n", "")
     last = "        few_shot: Path | None = None\n"
     file.write_text(text.replace(last, f"{last}        {CHECK}"))
@@ -645,9 +605,7 @@ def test_a_value_that_settings_refuse_is_a_bad_input(
     )
 
 
-def test_settings_that_fail_on_a_value_name_the_flag(
-    harness: Commands, tasks: Path, file: Path
-) -> None:
+def test_settings_that_fail_on_a_value_name_the_flag(harness, tasks, file):
     last = "        few_shot: Path | None = None\n"
     check = "\n        def __post_init__(self):\n            assert 1 / (self.history_length - 1)\n"
     changed(file, last, f"{last}{check}")
@@ -655,9 +613,7 @@ def test_settings_that_fail_on_a_value_name_the_flag(
     assert "--history-length: ZeroDivisionError: division by zero" in error
 
 
-def test_defaults_that_settings_refuse_are_the_authors_mistake(
-    harness: Commands, tasks: Path, file: Path
-) -> None:
+def test_defaults_that_settings_refuse_are_the_authors_mistake(harness, tasks, file):
     last = "        few_shot: Path | None = None\n"
     changed(
         file,
@@ -668,9 +624,7 @@ def test_defaults_that_settings_refuse_are_the_authors_mistake(
     assert "Visits.Settings: its defaults are refused: the scale must be above 0" in error
 
 
-def test_two_versions_of_a_file_have_each_their_own_baselines(
-    harness: Commands, tasks: Path, file: Path
-) -> None:
+def test_two_versions_of_a_file_have_each_their_own_baselines(harness, tasks, file):
     """Both runs go on in one session, where the first two requests of each were refused."""
     before = """    line = messages[-1]"""
     changed(file, "def everywhere(", "CALLS = [1, 2]\n\n\ndef everywhere(")
@@ -692,8 +646,8 @@ def test_two_versions_of_a_file_have_each_their_own_baselines(
 
 
 def test_a_model_that_is_missing_is_asked_for_with_a_baseline_of_this_benchmark(
-    harness: Commands,
-) -> None:
+    harness,
+):
     assert "(baseline/four-stars needs no endpoint)" in harness.refused("run", STARS)
 
 
@@ -841,9 +795,7 @@ STATIC = {
 
 
 @pytest.mark.parametrize("what", STATIC)
-def test_a_class_that_cannot_be_used_is_refused_in_one_sentence(
-    harness: Commands, tasks: Path, file: Path, what: str
-) -> None:
+def test_a_class_that_cannot_be_used_is_refused_in_one_sentence(harness, tasks, file, what):
     before, after, words = STATIC[what]
     changed(file, before, after)
     assert words in harness.refused("run", file, *EVERYWHERE, "--tasks-dir", tasks)
@@ -886,8 +838,8 @@ BEFORE_ANY_REQUEST = {
 
 @pytest.mark.parametrize("what", BEFORE_ANY_REQUEST)
 def test_what_is_wrong_with_tasks_and_values_is_found_before_anything_is_paid_for(
-    harness: Commands, tasks: Path, file: Path, what: str
-) -> None:
+    harness, tasks, file, what
+):
     before, after, words = BEFORE_ANY_REQUEST[what]
     changed(file, before, after)
     changed(file, "    scoring = Hits()\n", "")
@@ -940,9 +892,7 @@ WHILE_PLAYED = {
 
 
 @pytest.mark.parametrize("what", WHILE_PLAYED)
-def test_what_fails_later_names_the_benchmark_and_loses_nothing(
-    harness: Commands, tasks: Path, file: Path, what: str
-) -> None:
+def test_what_fails_later_names_the_benchmark_and_loses_nothing(harness, tasks, file, what):
     before, after, words = WHILE_PLAYED[what]
     changed(file, before, after)
     harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, code=2)
@@ -955,9 +905,7 @@ def test_what_fails_later_names_the_benchmark_and_loses_nothing(
 @pytest.mark.parametrize(
     "what", ["raise ValueError('no card')", "yield 'a card'", "yield Quote('a', 5)"]
 )
-def test_a_card_that_fails_costs_the_page_alone(
-    harness: Commands, tasks: Path, file: Path, what: str
-) -> None:
+def test_a_card_that_fails_costs_the_page_alone(harness, tasks, file, what):
     changed(file, "for reply in replies:", f"{what}\n        for reply in replies:")
     harness("run", file, "--model", "baseline/everywhere", "--tasks-dir", tasks)
     assert "the page could not be made: benchmark visits, user 0, card: " in harness.err
@@ -965,15 +913,13 @@ def test_a_card_that_fails_costs_the_page_alone(
     assert "card: " in harness.err
 
 
-def test_a_baseline_that_fails_is_refused_without_other_tries(
-    harness: Commands, tasks: Path, file: Path
-) -> None:
+def test_a_baseline_that_fails_is_refused_without_other_tries(harness, tasks, file):
     changed(file, 'return "I had rather not."', "return 1 / 0")
     harness("run", file, "--model", "baseline/refuses", "--tasks-dir", tasks, code=3)
     assert "the baseline baseline/refuses failed: ZeroDivisionError" in harness.out + harness.err
 
 
-def test_a_class_is_found_by_name_file_or_module_alone() -> None:
+def test_a_class_is_found_by_name_file_or_module_alone():
     for spec in ("nothing", "no:1", "a b:C", ""):
         with pytest.raises(BadInput, match="unknown benchmark"):
             registry.find(spec)

@@ -99,7 +99,7 @@ def parts(report: Report) -> Repeats:
     return report.repeats
 
 
-def test_value_of_a_user_is_the_mean_of_its_defined_values() -> None:
+def test_value_of_a_user_is_the_mean_of_its_defined_values():
     """By hand: users of 0, 1 | 1 | and of none, 0.5 | none; a user without any value is in no
     mean."""
     made = reported(Means(), of_values([[[0.0, None], [1.0, 0.5]], [[1.0, None]]]), 2, 2, 4)
@@ -111,7 +111,7 @@ def test_value_of_a_user_is_the_mean_of_its_defined_values() -> None:
     assert made.bounds == {"First": (2 / 4, 3 / 4), "Second": (0.5 / 2, 1.5 / 2)}
 
 
-def test_shards_never_divide_a_user() -> None:
+def test_shards_never_divide_a_user():
     """Records of 200 users with 3 repeats are more than a shard, and score as all at once."""
     values = np.random.default_rng(1).random((200, 3, 2))
     made = reported(Means(), of_values(values.tolist()), 200, 3, 600)
@@ -125,7 +125,7 @@ def test_shards_never_divide_a_user() -> None:
     assert (found.within, found.between) == pytest.approx((within, max(0.0, (among - within) / 3)))
 
 
-def test_answers_of_other_figures_count_by_their_linear_part() -> None:
+def test_answers_of_other_figures_count_by_their_linear_part():
     """Of a ratio a/b: the variances of n (a - R b) / B, the delta method's, up to 1 part in the
     number of users."""
     rng = np.random.default_rng(2)
@@ -150,7 +150,7 @@ def test_answers_of_other_figures_count_by_their_linear_part() -> None:
     assert found.error == pytest.approx(expected.error(), rel=0.03)
 
 
-def test_variances_that_come_of_rounding_are_shown_as_none() -> None:
+def test_variances_that_come_of_rounding_are_shown_as_none():
     """Users who all answer 0.1, 0.1 and 0.1: their means miss it by rounding, which is no
     difference between them."""
     made = reported(
@@ -168,7 +168,7 @@ def test_variances_that_come_of_rounding_are_shown_as_none() -> None:
     assert table.rows[1] == ("Second", "0.278", "0", "0.0 %", "100.0 %")
 
 
-def test_components_are_dropped_with_the_rows_of_too_many_answers() -> None:
+def test_components_are_dropped_with_the_rows_of_too_many_answers():
     """So that memory is bounded; figures and coverage stay."""
     scorer = Scorer(Means(), "all", rows_limit=5)
     made, _ = scorer.report(
@@ -189,7 +189,7 @@ def of_residents(days: Sequence[JSON], each: int) -> list[JSON]:
 
 
 @pytest.mark.parametrize("missing", [0, 1])
-def test_jackknife_of_divergences_leaves_out_residents_with_all_their_days(missing: int) -> None:
+def test_jackknife_of_divergences_leaves_out_residents_with_all_their_days(missing):
     """Parts of 10 residents of 3 days each, or one of fewer: as by scoring all other days from
     scratch."""
     days = of_residents([one.data for one in some_days(30)], 3)[: 30 - missing]
@@ -205,7 +205,7 @@ def test_jackknife_of_divergences_leaves_out_residents_with_all_their_days(missi
     assert found == pytest.approx(np.stack([10 * whole - 9 * value(rest) for rest in others]))
 
 
-def test_days_that_are_all_alike_add_nothing_to_intervals_of_divergences() -> None:
+def test_days_that_are_all_alike_add_nothing_to_intervals_of_divergences():
     """120 residents with the same day twice: the figures and intervals of one day each."""
     once = [one.data for one in some_days(120)]
     twice = of_residents([day for day in once for _ in range(2)], 2)
@@ -216,7 +216,7 @@ def test_days_that_are_all_alike_add_nothing_to_intervals_of_divergences() -> No
     assert expected["final_score"].interval is not None
 
 
-def test_learning_curve_is_of_users_and_not_of_their_repeats() -> None:
+def test_learning_curve_is_of_users_and_not_of_their_repeats():
     """A step's values are means over repeats, so its interval has as many users as there are."""
 
     def points(values: Sequence[Sequence[float]]) -> JSON:

@@ -24,14 +24,14 @@ def harness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
     return Commands(tmp_path / "results", capsys)
 
 
-def test_the_example_is_one_short_file_that_keeps_the_contract() -> None:
+def test_the_example_is_one_short_file_that_keeps_the_contract():
     """Below 150 lines of 100 columns; `check-benchmark` finds nothing."""
     lines = SERVICE.read_text(encoding="utf-8").splitlines()
     assert len(lines) < 150 and max(map(len, lines)) <= 100
     assert main(["check-benchmark", str(SERVICE), "--tasks-dir", str(FOLDER)]) == 0
 
 
-def test_pass_hat_k_falls_with_k(harness: Commands) -> None:
+def test_pass_hat_k_falls_with_k(harness):
     """The forgetful agent succeeds in some repeats; all of two, or of four, succeed less often."""
     words = ["--tasks-dir", FOLDER, "--model", "baseline/agent", *ROLE, "--repeats", "4"]
     harness("run", SERVICE, *words, "--no-html")
@@ -84,7 +84,7 @@ class Agent:
         return 200, completion("The mug comes back.")
 
 
-def test_state_of_the_shop_decides(harness: Commands, tmp_path: Path) -> None:
+def test_state_of_the_shop_decides(harness, tmp_path):
     """What goes wrong is said to the agent, which may still succeed; others get the same shop."""
     tasks = tmp_path / "tasks"
     shutil.copytree(FOLDER, tasks)

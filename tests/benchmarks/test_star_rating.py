@@ -75,7 +75,7 @@ def cells_of(book: Path) -> list[Any]:
     return [cell for cells in sheets(book).values() for cell in cells]
 
 
-def test_a_run_has_its_units_its_copy_of_the_file_and_a_page(floor: Commands) -> None:
+def test_a_run_has_its_units_its_copy_of_the_file_and_a_page(floor):
     assert DONE in floor.out
     folder = floor.results / "four-stars"
     assert (folder / "benchmark_star_rating.py").read_bytes() == STARS.read_bytes()
@@ -91,7 +91,7 @@ def test_a_run_has_its_units_its_copy_of_the_file_and_a_page(floor: Commands) ->
     assert "1.200 stars" in page and "120.00" not in page
 
 
-def test_run_again_says_that_it_is_complete_and_a_larger_share_goes_on(harness: Commands) -> None:
+def test_run_again_says_that_it_is_complete_and_a_larger_share_goes_on(harness):
     run(harness, "--ratio", "0.25")
     assert "yelp: 5 of 5 users" in harness.out
     run(harness)
@@ -100,7 +100,7 @@ def test_run_again_says_that_it_is_complete_and_a_larger_share_goes_on(harness: 
     assert "yelp: complete" in harness.out
 
 
-def test_reeval_and_reparse_change_nothing(floor: Commands) -> None:
+def test_reeval_and_reparse_change_nothing(floor):
     results = floor.results / "four-stars" / "inference_results_yelp.jsonl"
     before, report = results.read_bytes(), floor.report("four-stars", "yelp")
     for words in (
@@ -114,7 +114,7 @@ def test_reeval_and_reparse_change_nothing(floor: Commands) -> None:
         assert floor.report("four-stars", "yelp")["metrics"] == report["metrics"]
 
 
-def test_pages_of_one_run_of_all_its_users_and_of_all_runs(floor: Commands) -> None:
+def test_pages_of_one_run_of_all_its_users_and_of_all_runs(floor):
     floor("report", "--name", "four-stars", "--users", "all")
     assert "1.200 stars" in floor.text("four-stars", "eval_report_yelp.html")
     users = floor.text("four-stars", "users_yelp.html")
@@ -126,7 +126,7 @@ def test_pages_of_one_run_of_all_its_users_and_of_all_runs(floor: Commands) -> N
     assert "MAE, stars" in page and "1.200" in page and "15.00" in page
 
 
-def test_tables_rank_the_lowest_error_first_and_know_each_unit(floor: Commands) -> None:
+def test_tables_rank_the_lowest_error_first_and_know_each_unit(floor):
     other_run(floor, "three", 3)
     markdown = floor("stats", "--format", "markdown")
     assert "**MAE, stars (lower is better)**" in markdown and "**Exact, %**" in markdown
@@ -151,9 +151,7 @@ def test_tables_rank_the_lowest_error_first_and_know_each_unit(floor: Commands) 
     assert 1.2 in cells and 120 not in cells
 
 
-def test_two_benchmarks_with_a_metric_of_one_name_are_told_apart(
-    floor: Commands, tmp_path: Path
-) -> None:
+def test_two_benchmarks_with_a_metric_of_one_name_are_told_apart(floor, tmp_path):
     other = tmp_path / "other.py"
     other.write_text(
         STARS.read_text().replace('name = "stars"', 'name = "scores"').replace('"Exact"', '"Right"')
@@ -172,7 +170,7 @@ def test_two_benchmarks_with_a_metric_of_one_name_are_told_apart(
     assert "they cannot be compared" in floor.refused("compare", "four-stars", "b")
 
 
-def test_compare_says_who_is_better_by_how_many_stars(floor: Commands, tmp_path: Path) -> None:
+def test_compare_says_who_is_better_by_how_many_stars(floor, tmp_path):
     tasks = tmp_path / "tasks" / "yelp_star_tasks.jsonl"  # of twice the users: 20 are too few
     tasks.parent.mkdir()
     lines = (TASKS / tasks.name).read_text()
@@ -187,7 +185,7 @@ def test_compare_says_who_is_better_by_how_many_stars(floor: Commands, tmp_path:
     assert cells_of(tmp_path / "c.xlsx") and "stars" in (tmp_path / "c.html").read_text()
 
 
-def test_verify_plays_every_user_again_and_finds_what_was_changed(floor: Commands) -> None:
+def test_verify_plays_every_user_again_and_finds_what_was_changed(floor):
     assert "20 of 20 users, complete: sound" in floor("verify")
     assert "note" not in floor.out
     assert "sound lines" in floor("verify", "--without-tasks")
@@ -198,14 +196,14 @@ def test_verify_plays_every_user_again_and_finds_what_was_changed(floor: Command
     assert "was made of a missing response" in floor.out
 
 
-def test_status_sample_and_synth(floor: Commands, tmp_path: Path) -> None:
+def test_status_sample_and_synth(floor, tmp_path):
     assert floor.json("status", "--json")[0]["state"] == "complete"
     (tmp_path / "yelp_star_tasks.jsonl").write_bytes((TASKS / "yelp_star_tasks.jsonl").read_bytes())
     floor("sample", STARS, "--ratio", "0.2", "--tasks-dir", tmp_path)
     assert len((tmp_path / "yelp_star_tasks_sub20.jsonl").read_bytes().splitlines()) == 4
 
 
-def test_synth_is_refused_in_one_sentence(harness: Commands, tmp_path: Path, capsys: Any) -> None:
+def test_synth_is_refused_in_one_sentence(harness, tmp_path, capsys):
     assert main(["synth", str(STARS), "--out", str(tmp_path / "new"), "--users", "3"]) == 2
     assert (
         capsys.readouterr().err
@@ -225,8 +223,8 @@ SYNTHESISE = "    @classmethod\n    def synthesise(cls, folder, users, seed):\n 
     ],
 )
 def test_synthetic_tasks_that_fail_while_they_are_written_leave_no_file(
-    harness: Commands, tmp_path: Path, capsys: Any, body: str, words: str
-) -> None:
+    harness, tmp_path, capsys, body, words
+):
     file = edited(tmp_path, f"{SYNTHESISE}{body}")
     assert main(["synth", str(file), "--out", str(tmp_path / "new"), "--users", "3"]) == 2
     found = capsys.readouterr().err
@@ -246,8 +244,8 @@ def test_synthetic_tasks_that_fail_while_they_are_written_leave_no_file(
     ],
 )
 def test_synthetic_tasks_are_written_below_the_folder_and_nowhere_else(
-    harness: Commands, tmp_path: Path, capsys: Any, made: str, words: str
-) -> None:
+    harness, tmp_path, capsys, made, words
+):
     file = edited(tmp_path, f"{SYNTHESISE}return {made}")
     assert main(["synth", str(file), "--out", str(tmp_path / "new"), "--users", "3"]) == 2
     found = capsys.readouterr().err
@@ -255,7 +253,7 @@ def test_synthetic_tasks_are_written_below_the_folder_and_nowhere_else(
     assert words in found and not (tmp_path / "a.jsonl").exists()
 
 
-def test_a_headline_of_secondary_metrics_leaves_the_first_two_to_compare(tmp_path: Path) -> None:
+def test_a_headline_of_secondary_metrics_leaves_the_first_two_to_compare(tmp_path):
     """Secondary metrics are not compared, and a comparison without a primary figure has no
     verdict."""
     values = "def values(self, records):\n    return [[1.0, 1.0, 1.0] for _ in records]"
@@ -266,7 +264,7 @@ def test_a_headline_of_secondary_metrics_leaves_the_first_two_to_compare(tmp_pat
     assert Figures(registry.find(str(file))()).main == ("MAE", "Exact")
 
 
-def test_outcomes_that_fail_in_a_comparison_are_the_benchmarks_error(tmp_path: Path) -> None:
+def test_outcomes_that_fail_in_a_comparison_are_the_benchmarks_error(tmp_path):
     file = edited(
         tmp_path,
         having("records", "Records", "def outcomes(self, record):\n    assert False, 'none'"),
@@ -294,9 +292,7 @@ OWN_FIGURES = f"""    def measure(self, task, answer):
 {having("scoring", "Scoring", STATISTICS)}"""
 
 
-def test_values_that_are_no_metrics_are_shown_as_they_are(
-    harness: Commands, tmp_path: Path
-) -> None:
+def test_values_that_are_no_metrics_are_shown_as_they_are(harness, tmp_path):
     """Own statistics may be made of any values, on pages too."""
     harness(
         "run",
@@ -324,7 +320,7 @@ def test_values_that_are_no_metrics_are_shown_as_they_are(
 @pytest.mark.parametrize(
     "first", ["", "        __import__('numpy').stack([[1] for _ in records])\n"]
 )
-def test_the_figures_of_no_user_are_undefined(tmp_path: Path, first: str) -> None:
+def test_the_figures_of_no_user_are_undefined(tmp_path, first):
     """Whatever the author's own methods would make of nobody."""
     file = edited(tmp_path, OWN_FIGURES.replace("records):\n", f"records):\n    {first}"))
     made = Scorer(registry.find(str(file))(), "yelp")
@@ -334,9 +330,7 @@ def test_the_figures_of_no_user_are_undefined(tmp_path: Path, first: str) -> Non
     assert report.metrics["MAE"] == Value(None, None, 0) and report.sections == ()
 
 
-def test_an_error_inside_a_library_names_the_line_of_the_author(
-    harness: Commands, tmp_path: Path
-) -> None:
+def test_an_error_inside_a_library_names_the_line_of_the_author(harness, tmp_path):
     body = "    def measure(self, task, answer):\n        return __import__('json').loads('{')"
     file = edited(tmp_path, body)
     line = 1 + file.read_text().splitlines().index("        return __import__('json').loads('{')")
@@ -346,8 +340,8 @@ def test_an_error_inside_a_library_names_the_line_of_the_author(
 
 
 def test_an_invalid_answer_counts_as_the_worst_and_is_asked_for_again_in_english(
-    floor: Commands,
-) -> None:
+    floor,
+):
     item = orjson.loads((TASKS / "yelp_star_tasks.jsonl").read_bytes().splitlines()[0])["item"]
     other_run(floor, "shy", 4, broken=f"Next item: {item}")
     data = floor.report("shy", "yelp")
@@ -357,7 +351,7 @@ def test_an_invalid_answer_counts_as_the_worst_and_is_asked_for_again_in_english
     assert '"outcome":"no_json"' in bodies and '"answer":null' in bodies
 
 
-def test_an_incomplete_run_says_so_everywhere_with_bounds(harness: Commands) -> None:
+def test_an_incomplete_run_says_so_everywhere_with_bounds(harness):
     left = [1, 2]
 
     def reply(body: dict[str, Any]) -> tuple[int, bytes]:
@@ -386,7 +380,7 @@ def test_an_incomplete_run_says_so_everywhere_with_bounds(harness: Commands) -> 
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_goes_on_to_the_same_bytes(floor: Commands) -> None:
+def test_a_run_that_is_killed_goes_on_to_the_same_bytes(floor):
     from tests.support.endpoint_double.app import Options
 
     whole = (floor.results / "four-stars" / "inference_results_yelp.jsonl").read_bytes()

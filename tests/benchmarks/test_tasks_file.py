@@ -80,7 +80,7 @@ def good(line: bytes) -> Task:
     return task
 
 
-def test_a_good_line_becomes_a_task() -> None:
+def test_a_good_line_becomes_a_task():
     """Given and truth hold what the line says, steps in its order."""
     task = good(orjson.dumps(LINE))
     assert (task.key, task.given.subset, task.given.platform) == ("we_1", "weibo", "weibo")
@@ -130,7 +130,7 @@ FIELDS: dict[str, tuple[str, list[Any]]] = {
 
 
 @pytest.mark.parametrize("path", FIELDS)
-def test_a_wrong_value_is_refused_by_file_line_field_and_expectation(path: str) -> None:
+def test_a_wrong_value_is_refused_by_file_line_field_and_expectation(path):
     """Missing, null, of another type (true is no number here), out of order, or of another
     platform."""
     line = orjson.dumps(LINE).replace(b'"total_steps":2', b'"total_steps":%d' % 10**30, 1)
@@ -175,25 +175,25 @@ def test_a_wrong_value_is_refused_by_file_line_field_and_expectation(path: str) 
         ),
     ],
 )
-def test_each_kind_of_message_for_a_wrong_value(path: str, value: Any, message: str) -> None:
+def test_each_kind_of_message_for_a_wrong_value(path, value, message):
     """The path of the field to the entry, what it may be, and what it is."""
     assert complaint(changed(path, value)) == f"{WHERE}: {message}"
 
 
-def test_without_a_subset_any_platform_is_taken_and_others_are_listed() -> None:
+def test_without_a_subset_any_platform_is_taken_and_others_are_listed():
     """Tools that read files of any platform still refuse what is none."""
     assert own.parse(orjson.loads(changed("platform", "douban"))).given.subset == "douban"
     with pytest.raises(FieldError, match="one of weibo, xiaohongshu, toutiao, zhihu, douban"):
         own.parse(orjson.loads(changed("platform", "x")))
 
 
-def test_platform_is_read_in_any_case_and_kept_as_written() -> None:
+def test_platform_is_read_in_any_case_and_kept_as_written():
     """The subset is the lower-case name, the record shows the file's spelling."""
     task = good(changed("platform", "Weibo"))
     assert (task.given.subset, task.given.platform) == ("weibo", "Weibo")
 
 
-def test_step_ids_may_leave_gaps_but_not_go_back() -> None:
+def test_step_ids_may_leave_gaps_but_not_go_back():
     """A sampled chain such as 2, 5 is a chain; 5, 2 is not."""
     line = deepcopy(LINE)
     line["prediction_tasks"][0]["step_id"], line["prediction_tasks"][1]["step_id"] = 2, 5
@@ -205,20 +205,20 @@ def test_step_ids_may_leave_gaps_but_not_go_back() -> None:
 
 
 @pytest.mark.parametrize("value", [..., None])
-def test_bio_and_username_may_be_missing_or_null(value: Any) -> None:
+def test_bio_and_username_may_be_missing_or_null(value):
     """Both become an empty text."""
     assert good(changed("bio", value)).given.bio == ""
     assert good(changed("username", value)).given.username == ""
 
 
 @pytest.mark.parametrize("value", [..., None])
-def test_a_step_without_a_total_takes_the_users(value: Any) -> None:
+def test_a_step_without_a_total_takes_the_users(value):
     """`total_steps` of the user stands for all of the user's steps."""
     assert good(changed("prediction_tasks.0.total_steps", value)).given.steps[0].total_steps == 2
 
 
 @pytest.mark.parametrize("value", [..., None, {}])
-def test_without_meta_the_truth_is_the_ground_truths(value: Any) -> None:
+def test_without_meta_the_truth_is_the_ground_truths(value):
     """Kept and new tags come from `ground_truth`; there are no distractors to know of."""
     line = deepcopy(LINE)
     line["prediction_tasks"][0]["ground_truth"] = {"new_tags": ["书"], "keep_tags": ["茶"]}
@@ -236,7 +236,7 @@ def test_without_meta_the_truth_is_the_ground_truths(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [..., None])
-def test_each_set_missing_from_meta_is_looked_up_alone(value: Any) -> None:
+def test_each_set_missing_from_meta_is_looked_up_alone(value):
     """T_new from `ground_truth`, T_keep still from `meta`; a missing distractor list is just not
     there."""
     line = deepcopy(LINE)
@@ -253,7 +253,7 @@ def test_each_set_missing_from_meta_is_looked_up_alone(value: Any) -> None:
 
 
 @pytest.mark.parametrize(("meta", "told"), [("T_keep", "keep_tags"), ("T_new", "new_tags")])
-def test_truth_that_stands_nowhere_is_refused(meta: str, told: str) -> None:
+def test_truth_that_stands_nowhere_is_refused(meta, told):
     """The message names the field of `ground_truth`, the last place looked at."""
     line = deepcopy(LINE)
     del line["prediction_tasks"][1]["meta"][meta]
@@ -264,7 +264,7 @@ def test_truth_that_stands_nowhere_is_refused(meta: str, told: str) -> None:
     )
 
 
-def test_meta_wins_over_the_ground_truth() -> None:
+def test_meta_wins_over_the_ground_truth():
     """Where both tell, `meta` is the one that scores and that records show."""
     truth = good(
         changed("prediction_tasks.0.ground_truth", {"new_tags": ["茶"], "keep_tags": []})
@@ -276,7 +276,7 @@ def test_meta_wins_over_the_ground_truth() -> None:
     )
 
 
-def test_unknown_fields_are_ignored_wherever_they_stand() -> None:
+def test_unknown_fields_are_ignored_wherever_they_stand():
     """Extra fields of any type change nothing, nested to any depth that JSON readers take."""
     line = deepcopy(LINE)
     deep: Any = "底"
@@ -292,7 +292,7 @@ def test_unknown_fields_are_ignored_wherever_they_stand() -> None:
     assert good(orjson.dumps(line)) == good(orjson.dumps(LINE))
 
 
-def test_only_a_true_mark_makes_a_task_synthetic() -> None:
+def test_only_a_true_mark_makes_a_task_synthetic():
     """`synthetic` is an extra field of ours; anything but true leaves a task real."""
     assert good(orjson.dumps(LINE | {"synthetic": True})).synthetic
     assert not any(
@@ -301,20 +301,20 @@ def test_only_a_true_mark_makes_a_task_synthetic() -> None:
     )
 
 
-def test_a_number_is_a_user_id_too() -> None:
+def test_a_number_is_a_user_id_too():
     """Its key is the number's digits; the record keeps the number."""
     task = good(changed("user_id", 0))
     assert (task.key, task.given.user_id) == ("0", 0)
 
 
-def test_a_megabyte_of_text_is_taken_and_never_printed() -> None:
+def test_a_megabyte_of_text_is_taken_and_never_printed():
     """Long posts are a user's; a long text in the wrong place is named, not shown."""
     text = "很长" * 200_000
     assert good(changed("prediction_tasks.0.posts_text", text)).given.steps[0].posts_text == text
     assert complaint(changed("platform", text)).endswith("got a long string")
 
 
-def test_an_empty_pool_asks_for_one_tag() -> None:
+def test_an_empty_pool_asks_for_one_tag():
     """Nothing can be hit there, but a line is not refused for it."""
     assert good(changed("prediction_tasks.0.candidate_pool", [])).given.steps[0].asked == 1
 
@@ -356,9 +356,7 @@ READERS = pytest.mark.parametrize("read", [tasks.parse, tasks.outline])
         ),
     ],
 )
-def test_what_another_benchmark_refuses_names_the_field_read_last(
-    read: Any, line: bytes, told: str
-) -> None:
+def test_what_another_benchmark_refuses_names_the_field_read_last(read, line, told):
     """Also where its `parse` takes a line apart: what fails is read from the bytes again."""
     with pytest.raises(BadInput) as caught:
         read(Stars(), line, WHERE, "yelp")
@@ -366,12 +364,12 @@ def test_what_another_benchmark_refuses_names_the_field_read_last(
 
 
 @READERS
-def test_a_parse_that_returns_no_task_is_the_benchmarks_mistake(read: Any) -> None:
+def test_a_parse_that_returns_no_task_is_the_benchmarks_mistake(read):
     """And none of the line's."""
     with pytest.raises(BenchmarkError, match=r"stars: parse returned None for .*, expected a Task"):
         read(Stars(), b'{"name": "none", "stars": 1}', WHERE, "yelp")
 
 
-def test_without_a_faster_way_the_index_parses() -> None:
+def test_without_a_faster_way_the_index_parses():
     """Keys as text, and the steps of the task."""
     assert tasks.outline(Stars(), b'{"name": 7, "stars": 1}', WHERE, "yelp") == ("7", 1)

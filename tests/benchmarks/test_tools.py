@@ -144,7 +144,7 @@ def played(harness: Commands, server: Server, tasks: Path) -> Path:
     return harness.results / "plain"
 
 
-def test_reply_is_saved_with_calls_and_log_probabilities(harness: Commands, played: Path) -> None:
+def test_reply_is_saved_with_calls_and_log_probabilities(harness, played):
     """Both calls with id, name, arguments and what the provider needs back."""
     saved = completions(played)
     assert len(saved) == 8
@@ -163,9 +163,7 @@ def test_reply_is_saved_with_calls_and_log_probabilities(harness: Commands, play
     assert report["usage"]["completion_tokens"] == 40
 
 
-def test_stream_gives_the_same_replies(
-    harness: Commands, played: Path, server: Server, tasks: Path
-) -> None:
+def test_stream_gives_the_same_replies(harness, played, server, tasks):
     """Pieces of both calls that alternate are joined by index, log-probabilities in order."""
     harness(*command(server, tasks, "streamed", "--stream", "on"))
     found = completions(harness.results / "streamed")
@@ -179,7 +177,7 @@ def test_stream_gives_the_same_replies(
     assert records[0] == records[1]
 
 
-def test_saved_replies_alone_give_the_same_records(harness: Commands, played: Path) -> None:
+def test_saved_replies_alone_give_the_same_records(harness, played):
     """`verify` and `reeval --reparse` play every user again from them."""
     before = (played / RESULTS).read_bytes()
     harness("verify", "plain")
@@ -188,9 +186,7 @@ def test_saved_replies_alone_give_the_same_records(harness: Commands, played: Pa
     assert "diverged" not in harness.out + harness.err
 
 
-def test_parts_are_merged_with_them(
-    harness: Commands, played: Path, server: Server, tasks: Path
-) -> None:
+def test_parts_are_merged_with_them(harness, played, server, tasks):
     for number in ("1/2", "2/2"):
         harness(*command(server, tasks, "parts", "--part", number))
     harness("merge", "parts", "--tasks-dir", tasks)
@@ -202,7 +198,7 @@ class ToolAccount(Account):
         return choice_for(body)
 
 
-def test_batches_carry_them(harness: Commands, played: Path, tasks: Path) -> None:
+def test_batches_carry_them(harness, played, tasks):
     """Two batches, one for the calls and one for what follows them."""
 
     def script(body: dict[str, Any], attempt: int) -> Act:
@@ -218,9 +214,7 @@ def test_batches_carry_them(harness: Commands, played: Path, tasks: Path) -> Non
     harness("verify", "batches")
 
 
-def test_another_run_reuses_them(
-    harness: Commands, played: Path, server: Server, tasks: Path
-) -> None:
+def test_another_run_reuses_them(harness, played, server, tasks):
     """No request goes out."""
     sent = len(server.bodies)
     harness(*command(server, tasks, "again", "--reuse", "plain"))
@@ -229,19 +223,19 @@ def test_another_run_reuses_them(
 
 
 def test_workers_save_the_same(
-    harness: Commands,
-    played: Path,
-    server: Server,
-    tasks: Path,
-    cluster: Place,  # noqa: F811
-) -> None:
+    harness,
+    played,
+    server,
+    tasks,
+    cluster,  # noqa: F811
+):
     """With `--engine ray`."""
     harness(*command(server, tasks, "ray", "--engine", "ray", "--workers", "2"))
     assert completions(harness.results / "ray") == completions(played)
     assert (harness.results / "ray" / RESULTS).read_bytes() == (played / RESULTS).read_bytes()
 
 
-def test_rows_of_replies_have_them_as_json(harness: Commands, played: Path, tmp_path: Path) -> None:
+def test_rows_of_replies_have_them_as_json(harness, played, tmp_path):
     out = tmp_path / "rows.jsonl"
     harness("export", "plain", "--rows", "responses", "--out", out)
     rows = [orjson.loads(line) for line in out.read_bytes().splitlines()]
@@ -251,9 +245,7 @@ def test_rows_of_replies_have_them_as_json(harness: Commands, played: Path, tmp_
     assert all(json.loads(row["logprobs"])["content"] for row in rows)
 
 
-def test_logs_of_inspect_have_calls_results_and_log_probabilities(
-    harness: Commands, played: Path, tmp_path: Path
-) -> None:
+def test_logs_of_inspect_have_calls_results_and_log_probabilities(harness, played, tmp_path):
     """By the names that its schema has."""
     from zipfile import ZipFile
 
@@ -276,9 +268,7 @@ def test_logs_of_inspect_have_calls_results_and_log_probabilities(
     assert sample["output"]["choices"][0]["logprobs"]["content"][0]["token"] == "Rome"
 
 
-def test_every_eval_ever_has_calls_and_results(
-    harness: Commands, played: Path, tmp_path: Path
-) -> None:
+def test_every_eval_ever_has_calls_and_results(harness, played, tmp_path):
     harness("export", "plain", "--format", "every-eval-ever", "--out", tmp_path / "e.json")
     line = (tmp_path / "e_samples.jsonl").read_bytes().splitlines()[0]
     messages = orjson.loads(line)["messages"]
@@ -293,9 +283,7 @@ def test_every_eval_ever_has_calls_and_results(
     ]
 
 
-def test_show_prints_calls_and_log_probabilities(
-    harness: Commands, played: Path, tasks: Path
-) -> None:
+def test_show_prints_calls_and_log_probabilities(harness, played, tasks):
     """The conversation has each message once."""
     shown = harness("show", "plain", "u1", "--tasks-dir", tasks)
     assert 'temperature({"city": "Oslo"})\ntemperature({"city": "Rome"})' in shown
@@ -303,7 +291,7 @@ def test_show_prints_calls_and_log_probabilities(
     assert shown.count("Oslo or Rome?") == 1
 
 
-def test_baseline_calls_tools_without_an_endpoint(harness: Commands, tasks: Path) -> None:
+def test_baseline_calls_tools_without_an_endpoint(harness, tasks):
     """And the benchmark keeps its contract with it."""
     words = ("--model", "baseline/thermometer", "--tasks-dir", tasks, "--name", "floor")
     harness("run", WEATHER, *words, "--no-html")
@@ -328,9 +316,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("status", "words", "said"), REFUSALS)
-def test_refused_member_ends_the_run_in_one_sentence(
-    harness: Commands, tasks: Path, status: int, words: str, said: str
-) -> None:
+def test_refused_member_ends_the_run_in_one_sentence(harness, tasks, status, words, said):
     """It names the member and what to do, and no request goes out without the member."""
 
     def refuse(body: dict[str, Any]) -> tuple[int, bytes]:
@@ -344,9 +330,7 @@ def test_refused_member_ends_the_run_in_one_sentence(
 
 
 @pytest.mark.slow
-def test_killed_run_goes_on_with_saved_calls(
-    harness: Commands, played: Path, server: Server, tasks: Path
-) -> None:
+def test_killed_run_goes_on_with_saved_calls(harness, played, server, tasks):
     """SIGKILL after some replies: none of them is requested again, and the records are the same."""
     answered = itertools.count(1)
 

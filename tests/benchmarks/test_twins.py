@@ -82,9 +82,7 @@ def figures(harness: Commands, run: str = "m") -> dict[str, float]:
     return {name: figure["value"] for name, figure in values.items()}
 
 
-def test_published_rows_are_asked_without_their_answers_and_what_has_no_choices(
-    harness: Commands, tmp_path: Path
-) -> None:
+def test_published_rows_are_asked_without_their_answers_and_what_has_no_choices(harness, tmp_path):
     prompts = played(harness, write_rows(tmp_path / "rows"), '{"Q1": 1, "Q2": 3, "Q3": 2}')
     expected = (
         "Q1. Would you support a tax?\n  1 = no\n  2 = unsure\n  3 = yes\n"
@@ -95,9 +93,7 @@ def test_published_rows_are_asked_without_their_answers_and_what_has_no_choices(
     assert expected in first and "Instructions" not in first and "Selected" not in first
 
 
-def test_figures_are_ratios_of_sums_over_questions_with_both_answers(
-    harness: Commands, tmp_path: Path
-) -> None:
+def test_figures_are_ratios_of_sums_over_questions_with_both_answers(harness, tmp_path):
     """Eight questions have both answers. Person 8 has no usable reply: wrong in each, and not in
     the correlation, which is over the places on a scale of three choices."""
     played(harness, write_rows(tmp_path / "rows"), '{"Q1": 1, "Q2": 3, "Q3": 2}')
@@ -111,7 +107,7 @@ def test_figures_are_ratios_of_sums_over_questions_with_both_answers(
     assert chance["Relative"] == pytest.approx((6 / 3 + 2 / 2) / 5)
 
 
-def test_parquet_csv_and_json_rows_have_the_same_figures(harness: Commands, tmp_path: Path) -> None:
+def test_parquet_csv_and_json_rows_have_the_same_figures(harness, tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     text = (FOLDER / f"{NAME}.csv").read_text(encoding="utf-8")
@@ -130,7 +126,7 @@ def test_parquet_csv_and_json_rows_have_the_same_figures(harness: Commands, tmp_
     assert found[0] == found[1] == found[2]
 
 
-def test_synth_writes_the_tasks_that_ship(harness: Commands, tmp_path: Path) -> None:
+def test_synth_writes_the_tasks_that_ship(harness, tmp_path):
     """A CSV file stands in for the Parquet file that the class names, and is not replaced."""
     words = ["synth", str(TWINS), "--users", "60", "--out", str(tmp_path / "new")]
     assert main(words) == 0
@@ -139,7 +135,7 @@ def test_synth_writes_the_tasks_that_ship(harness: Commands, tmp_path: Path) -> 
     assert main(words) == 2
 
 
-def test_chance_levels_are_what_drawn_answers_have(harness: Commands, tmp_path: Path) -> None:
+def test_chance_levels_are_what_drawn_answers_have(harness, tmp_path):
     """Of 600 people; a model that knows the earlier answers is better."""
     assert main(["synth", str(TWINS), "--users", "600", "--out", str(tmp_path / "new")]) == 0
     for baseline in ("drawn", "frequent"):
@@ -152,7 +148,7 @@ def test_chance_levels_are_what_drawn_answers_have(harness: Commands, tmp_path: 
         assert frequent[name] > level + 0.1
 
 
-def test_fetch_finds_the_published_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_finds_the_published_file(tmp_path, monkeypatch):
     data = (FOLDER / f"{NAME}.csv").read_bytes()
     server = HubServer(repository="LLM-Digital-Twin/Twin-2K-500")
     server.commit({f"wave_split/chunks/{NAME}.parquet": data})

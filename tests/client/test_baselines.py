@@ -12,7 +12,7 @@ import pytest
 from harness.benchmark import Benchmark
 from harness.client.baselines import Baselines, fitted
 from harness.client.transport import Received
-from harness.errors import ConfigurationRefused, HarnessError, Rejected
+from harness.errors import ConfigurationRefused, Rejected
 
 TEXT = {"type": "string"}
 TAGS = {
@@ -62,16 +62,14 @@ def sent(model: str = "baseline/talks", **members: Any) -> Received:
         ({"response_format": formatted({"enum": []})}, Rejected),
     ],
 )
-def test_what_no_baseline_answers_is_refused(
-    members: dict[str, Any], error: type[HarnessError]
-) -> None:
+def test_what_no_baseline_answers_is_refused(members, error):
     """Once: no other try would help."""
     with pytest.raises(error) as raised:
         sent(**members)
     assert type(raised.value) is error and getattr(raised.value, "kind", "http_400") == "http_400"
 
 
-def test_others_run_between_a_request_and_its_answer() -> None:
+def test_others_run_between_a_request_and_its_answer():
     """No request waits for a network, and signals must get their turn."""
     turns: list[str] = []
 
@@ -100,12 +98,12 @@ def test_others_run_between_a_request_and_its_answer() -> None:
         ("[1]", '{"tags":["猫","猫"]}'),
     ],
 )
-def test_answers_are_made_to_fit(text: str, fit: str) -> None:
+def test_answers_are_made_to_fit(text, fit):
     """What fits stays; fields, items and values that do not are replaced or left out."""
     assert fitted(text, formatted(TAGS)) == fit
 
 
-def test_values_of_other_kinds_are_made_to_fit() -> None:
+def test_values_of_other_kinds_are_made_to_fit():
     """A number is its own text among texts; any number is a number, and what is of another type is
     empty."""
     kinds = {

@@ -29,9 +29,7 @@ BODIES = [
 
 
 @given(st.sampled_from(BODIES), st.sets(st.integers(1, 200)))
-def test_body_is_the_same_in_whatever_pieces_it_comes(
-    body: tuple[str, bytes], cuts: set[int]
-) -> None:
+def test_body_is_the_same_in_whatever_pieces_it_comes(body, cuts):
     """Cut anywhere, packed or only said to be, and in either form of deflate."""
     coding, data = body
     unpacker = Unpacker(coding, 10**6)
@@ -42,7 +40,7 @@ def test_body_is_the_same_in_whatever_pieces_it_comes(
 
 @pytest.mark.parametrize("more", range(0, 260, 20))
 @pytest.mark.parametrize("window", [-15, 15, 31])
-def test_end_that_is_unpacked_in_a_step_of_its_own_is_not_lost(window: int, more: int) -> None:
+def test_end_that_is_unpacked_in_a_step_of_its_own_is_not_lost(window, more):
     """zlib may have read all that came and still hold up to 258 bytes of what it is."""
     body = b"x" * (STEP + more)
     packer = zlib.compressobj(wbits=window)
@@ -50,7 +48,7 @@ def test_end_that_is_unpacked_in_a_step_of_its_own_is_not_lost(window: int, more
 
 
 @pytest.mark.parametrize("data", [gzip.compress(b" " * 2000), b" " * 1001], ids=["packed", "plain"])
-def test_body_beyond_its_bounds_is_left(data: bytes) -> None:
+def test_body_beyond_its_bounds_is_left(data):
     """Of what comes, and of what it unpacks to."""
     with pytest.raises(TransportFault) as caught:
         Unpacker("gzip", 1000).unpack(data)
@@ -78,7 +76,7 @@ CHUNK = b'{"choices":[{"delta":{"content":"x"}}]}'
         (b"", None),
     ],
 )
-def test_whole_answer_is_one_object_and_nothing_else(body: bytes, answer: bytes | None) -> None:
+def test_whole_answer_is_one_object_and_nothing_else(body, answer):
     """Two objects are none, a chunk of a stream is none, and neither is half an object."""
     found = whole_answer(body)
     assert (found and found.strip()) == answer

@@ -129,7 +129,7 @@ class Stage:
 
 
 @in_virtual_time
-async def test_fault_is_tried_again_until_it_passes() -> None:
+async def test_fault_is_tried_again_until_it_passes():
     """The reply tells the number of tries, each failed one was warned of, and seconds are those of
     the last."""
     stage = Stage([BUSY, TransportFault("timeout", "no reply"), GOOD])
@@ -141,7 +141,7 @@ async def test_fault_is_tried_again_until_it_passes() -> None:
 
 @in_virtual_time
 @pytest.mark.parametrize("max_retries", [1, 3, 8])
-async def test_request_is_given_up_after_its_retries_while_others_pass(max_retries: int) -> None:
+async def test_request_is_given_up_after_its_retries_while_others_pass(max_retries):
     """`--max-retries` are tries after the first; the error names the last fault and how many tries
     there were."""
     script = [BUSY] * max_retries + [TransportFault("http_500", "the end")]
@@ -156,7 +156,7 @@ async def test_request_is_given_up_after_its_retries_while_others_pass(max_retri
 
 
 @in_virtual_time
-async def test_pauses_are_pause_before_under_a_doubling_bound() -> None:
+async def test_pauses_are_pause_before_under_a_doubling_bound():
     """Each pause is drawn from nothing up to 0.5 s, 1 s, 2 s ... 60 s."""
     stage = Stage([BUSY], max_retries=12, others=True)
     with pytest.raises(GaveUp):
@@ -169,7 +169,7 @@ async def test_pauses_are_pause_before_under_a_doubling_bound() -> None:
     ("failures", "bound"),
     [(0, 0.5), (1, 0.5), (2, 1.0), (7, 32.0), (8, 60.0), (9, 60.0), (5000, LONGEST_WAIT)],
 )
-def test_jitter_is_even_over_its_whole_range(failures: int, bound: float) -> None:
+def test_jitter_is_even_over_its_whole_range(failures, bound):
     """Full jitter, not a fixed pause with some noise: draws have half the bound as mean and reach
     its ends."""
     rng = random.Random(7)
@@ -180,20 +180,20 @@ def test_jitter_is_even_over_its_whole_range(failures: int, bound: float) -> Non
 
 
 @pytest.mark.parametrize("asked", [0.2, 1.0, 60.0, 3600.0])
-def test_requested_wait_is_the_wait_however_often(asked: float) -> None:
+def test_requested_wait_is_the_wait_however_often(asked):
     """Or a quarter more, so that a hundred requests with the same one do not come back together."""
     waits = [pause_before(failures, asked, random.Random(failures)) for failures in range(100)]
     assert asked <= min(waits) < max(waits) <= 1.25 * asked
     assert len(set(waits)) == 100
 
 
-def test_requested_wait_of_nothing_is_backed_off_from() -> None:
+def test_requested_wait_of_nothing_is_backed_off_from():
     """An endpoint that refuses with `Retry-After: 0` is not asked again at once for ever."""
     assert pause_before(6, 0.0, random.Random(7)) == pause_before(6, None, random.Random(7)) > 0.0
 
 
 @in_virtual_time
-async def test_no_slot_is_held_while_backing_off() -> None:
+async def test_no_slot_is_held_while_backing_off():
     """During each pause the slot is free, and the display shows that one request backs off."""
     stage = Stage([BUSY, BUSY, GOOD])
     await stage.call()
@@ -203,7 +203,7 @@ async def test_no_slot_is_held_while_backing_off() -> None:
 
 
 @in_virtual_time
-async def test_user_with_several_requests_backs_off_once() -> None:
+async def test_user_with_several_requests_backs_off_once():
     """The display and the dispatch of users count users, of which more are never between two tries
     than in play."""
     stage, seen, paused = Stage([BUSY]), list[int](), 0
@@ -227,7 +227,7 @@ async def test_user_with_several_requests_backs_off_once() -> None:
 
 
 @in_virtual_time
-async def test_cancelled_pause_and_cancelled_try_leave_no_trace() -> None:
+async def test_cancelled_pause_and_cancelled_try_leave_no_trace():
     """A request that is cancelled in a pause or on the wire is not given up, and the counts stay
     right."""
     reached = anyio.Event()
@@ -255,7 +255,7 @@ async def test_cancelled_pause_and_cancelled_try_leave_no_trace() -> None:
 
 
 @in_virtual_time
-async def test_probe_that_is_cancelled_shows_no_outage() -> None:
+async def test_probe_that_is_cancelled_shows_no_outage():
     """A run that is stopped meanwhile keeps what counts; the probe may be billed all the same."""
     reached, notices = anyio.Event(), list[RequestEvent]()
 
@@ -286,9 +286,7 @@ async def test_probe_that_is_cancelled_shows_no_outage() -> None:
     "error", [BAD_REQUEST, REDIRECT, NO_QUOTA], ids=["rejected", "redirect", "quota"]
 )
 @pytest.mark.parametrize("before", [[], [BUSY]], ids=["at_once", "after_a_fault"])
-async def test_what_no_other_try_would_help_is_passed_on(
-    error: HarnessError, before: list[HarnessError]
-) -> None:
+async def test_what_no_other_try_would_help_is_passed_on(error, before):
     """A refused request, an endpoint that will not serve, an empty account: one try more is none
     too few."""
     stage = Stage([*before, error])
@@ -303,7 +301,7 @@ async def test_what_no_other_try_would_help_is_passed_on(
 @pytest.mark.parametrize(
     "error", [REDIRECT, NO_QUOTA, UNKNOWN_PATH], ids=["redirect", "quota", "path"]
 )
-async def test_endpoint_that_stops_the_run_is_sent_nothing_more(error: HarnessError) -> None:
+async def test_endpoint_that_stops_the_run_is_sent_nothing_more(error):
     """Whoever waits for the slot of the request with that reason does not get it."""
     stage = Stage([error])
 
@@ -325,9 +323,7 @@ async def test_endpoint_that_stops_the_run_is_sent_nothing_more(error: HarnessEr
 @pytest.mark.parametrize(
     "seconds", [0.0, 0.25, 30.0], ids=["refused at once", "slowly", "after a time-out"]
 )
-async def test_address_that_never_answers_stops_the_run_soon_and_by_name(
-    max_retries: int, seconds: float
-) -> None:
+async def test_address_that_never_answers_stops_the_run_soon_and_by_name(max_retries, seconds):
     """Refused or unknown from the first try on: the run stops within its patience, whatever the
     number of retries."""
     stage = Stage([REFUSED], max_retries=max_retries, seconds=seconds, probe=REFUSED)
@@ -341,7 +337,7 @@ async def test_address_that_never_answers_stops_the_run_soon_and_by_name(
 @pytest.mark.parametrize(
     ("kind", "variable"), [("proxy", "NO_PROXY"), ("unknown_host", "--wait"), ("connect", "--wait")]
 )
-async def test_address_that_never_answers_names_what_to_check(kind: str, variable: str) -> None:
+async def test_address_that_never_answers_names_what_to_check(kind, variable):
     """Waiting helps against a server that loads, and not against a wrong proxy."""
     fault = TransportFault(kind, "no answer", unreachable=True)
     stage = Stage([fault], probe=fault)
@@ -353,7 +349,7 @@ async def test_address_that_never_answers_names_what_to_check(kind: str, variabl
 
 
 @in_virtual_time
-async def test_address_that_comes_up_within_the_patience_is_used() -> None:
+async def test_address_that_comes_up_within_the_patience_is_used():
     """A server that is just starting is not a wrong address."""
     stage = Stage([REFUSED, REFUSED, GOOD])
     assert (await stage.call()).tries == 3
@@ -361,7 +357,7 @@ async def test_address_that_comes_up_within_the_patience_is_used() -> None:
 
 
 @in_virtual_time
-async def test_other_answer_renews_the_patience_with_an_address() -> None:
+async def test_other_answer_renews_the_patience_with_an_address():
     """A server that says 503 while it loads is there: a refused connection much later does not
     condemn its address."""
     stage = Stage([REFUSED, *[BUSY] * 6, REFUSED, GOOD], seconds=4.0)
@@ -370,7 +366,7 @@ async def test_other_answer_renews_the_patience_with_an_address() -> None:
 
 @in_virtual_time
 @pytest.mark.parametrize("fault", [REFUSED, UNKNOWN_PATH], ids=["refused", "404"])
-async def test_address_that_has_answered_once_is_believed_in(fault: TransportFault) -> None:
+async def test_address_that_has_answered_once_is_believed_in(fault):
     """After an answer the same faults are tried again like any other."""
     stage = Stage([GOOD, fault, fault, GOOD], max_retries=3, seconds=30.0)
     await stage.call()
@@ -379,7 +375,7 @@ async def test_address_that_has_answered_once_is_believed_in(fault: TransportFau
 
 @in_virtual_time
 @pytest.mark.parametrize("answered", [[GOOD], []], ids=["after an answer", "before any"])
-async def test_denial_of_one_request_alone_fails_its_user(answered: list[Completion]) -> None:
+async def test_denial_of_one_request_alone_fails_its_user(answered):
     """A firewall blocks its prompt: the endpoint answers a probe, and the last try is denied,
     too."""
     stage = Stage([*answered, WRONG_KEY])
@@ -391,7 +387,7 @@ async def test_denial_of_one_request_alone_fails_its_user(answered: list[Complet
 
 
 @in_virtual_time
-async def test_limiter_is_told_how_each_try_ended() -> None:
+async def test_limiter_is_told_how_each_try_ended():
     """An adaptive limit learns from seconds and faults: None for a reply, the fault itself for
     anything passing."""
     told: list[tuple[float, str | None]] = []
@@ -417,8 +413,8 @@ async def test_limiter_is_told_how_each_try_ended() -> None:
 @in_virtual_time
 @pytest.mark.parametrize(("failures", "max_retries"), first_quick([(3, 8), (1, 8), (3, 1)]))
 async def test_failed_request_leaves_nothing_that_only_a_search_for_garbage_finds(
-    failures: int, max_retries: int
-) -> None:
+    failures, max_retries
+):
     """An error's traceback holds the frames that hold the error; during a run garbage is hardly
     ever looked for."""
 

@@ -135,7 +135,7 @@ KINDS = {
 @BOTH_LOOPS
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", KINDS)
-async def test_each_transport_fault_becomes_a_fault_of_its_kind(kind: str) -> None:
+async def test_each_transport_fault_becomes_a_fault_of_its_kind(kind):
     """Everything that the embedded endpoint can do wrong on the wire is worth another try and no
     wrong address."""
     from tests.support.endpoint_double import faults
@@ -169,7 +169,7 @@ async def test_each_transport_fault_becomes_a_fault_of_its_kind(kind: str) -> No
         ("/proxy/中/v2", "/v1/proxy/%E4%B8%AD/v2/chat/completions"),
     ],
 )
-async def test_every_form_of_an_address_posts_to_chat_completions(form: str, path: str) -> None:
+async def test_every_form_of_an_address_posts_to_chat_completions(form, path):
     """With or without slash, as base or as the whole path, with a query: the same request, its body
     untouched."""
     body = orjson.dumps({"text": "标签\u2028"})
@@ -195,7 +195,7 @@ async def test_every_form_of_an_address_posts_to_chat_completions(form: str, pat
         ("", "(not an address)"),
     ],
 )
-def test_public_address_has_no_credentials_and_no_query(url: str, shown: str) -> None:
+def test_public_address_has_no_credentials_and_no_query(url, shown):
     """What files and displays show of an address is scheme, host, port and path; of a mistyped one,
     nothing."""
     assert public_url(url) == shown
@@ -203,7 +203,7 @@ def test_public_address_has_no_credentials_and_no_query(url: str, shown: str) ->
 
 
 @given(st.text(max_size=40) | st.from_regex(r"\Ahttps?://[!-~]{0,30}\Z"))
-def test_any_address_is_usable_or_bad_input(url: str) -> None:
+def test_any_address_is_usable_or_bad_input(url):
     """No text given as an address can raise anything but `BadInput`, and none can break its own
     representation."""
     assert KEY not in repr(Address(url, KEY))
@@ -235,7 +235,7 @@ def test_any_address_is_usable_or_bad_input(url: str) -> None:
         "http://relay.example/v1/\udce4",
     ],
 )
-def test_address_that_cannot_be_used_is_bad_input_before_anything_is_sent(url: str) -> None:
+def test_address_that_cannot_be_used_is_bad_input_before_anything_is_sent(url):
     """The sentence says what form an address has."""
     with pytest.raises(BadInput, match=r"http\(s\)://HOST"):
         Client(Address(url), timeout=1.0, connections=1)
@@ -244,7 +244,7 @@ def test_address_that_cannot_be_used_is_bad_input_before_anything_is_sent(url: s
 @pytest.mark.parametrize(
     "key", ["sk-12 34", "sk-1234\n", "sk-一二三四", "sk-1234\x00", "“sk-1234”"]
 )
-def test_key_that_no_header_can_carry_is_bad_input_and_not_shown(key: str) -> None:
+def test_key_that_no_header_can_carry_is_bad_input_and_not_shown(key):
     """Line ends of a pasted key and typographic quotes are found before they become a strange
     error."""
     with pytest.raises(BadInput, match="the key") as caught:
@@ -252,7 +252,7 @@ def test_key_that_no_header_can_carry_is_bad_input_and_not_shown(key: str) -> No
     assert "1234" not in str(caught.value)
 
 
-def test_key_beside_credentials_in_the_address_is_bad_input() -> None:
+def test_key_beside_credentials_in_the_address_is_bad_input():
     """Both would be the Authorization header; which one is meant is not for us to guess."""
     with pytest.raises(BadInput, match="only one of them") as caught:
         Client(Address("http://user:secret@h.example/v1", KEY), timeout=1.0, connections=1)
@@ -260,7 +260,7 @@ def test_key_beside_credentials_in_the_address_is_bad_input() -> None:
 
 
 @pytest.mark.parametrize("credentials", ["us%3Aer:secret7", "user:secret7密码", "%E5:secret7"])
-def test_credentials_that_no_header_can_carry_are_bad_input_and_not_shown(credentials: str) -> None:
+def test_credentials_that_no_header_can_carry_are_bad_input_and_not_shown(credentials):
     """They are found before anything is sent, and the sentence says what is wrong with them."""
     with pytest.raises(BadInput, match="credentials") as caught:
         Client(Address(f"http://{credentials}@h.example/v1"), timeout=1.0, connections=1)
@@ -270,7 +270,7 @@ def test_credentials_that_no_header_can_carry_are_bad_input_and_not_shown(creden
 
 @BOTH_LOOPS
 @pytest.mark.anyio
-async def test_refused_connection_is_an_unreachable_address_by_name() -> None:
+async def test_refused_connection_is_an_unreachable_address_by_name():
     """Nobody listens: the fault names the address and doubts it."""
     with socket.socket() as bound:  # bound, not listening: nobody else can take the port meanwhile
         bound.bind(("127.0.0.1", 0))
@@ -283,7 +283,7 @@ async def test_refused_connection_is_an_unreachable_address_by_name() -> None:
 
 @BOTH_LOOPS
 @pytest.mark.anyio
-async def test_unknown_host_is_an_unreachable_address_by_name() -> None:
+async def test_unknown_host_is_an_unreachable_address_by_name():
     """A name that no resolver knows: the fault names the address and doubts it."""
     fault = await fault_of(Address("http://model.invalid/v1?key=secret", KEY))
     assert isinstance(fault, TransportFault)
@@ -302,9 +302,7 @@ async def test_unknown_host_is_an_unreachable_address_by_name() -> None:
         (200, b"<html>Hello</html>", True),
     ],
 )
-async def test_wrong_address_is_named_with_a_hint_that_fits_it(
-    status: int, body: bytes, foreign: bool, version: str
-) -> None:
+async def test_wrong_address_is_named_with_a_hint_that_fits_it(status, body, foreign, version):
     """A path that the server does not have, one that takes no POST, and a web page: an address that
     has a version is not told to end in one."""
     async with serving(http(status, body)) as server:
@@ -317,7 +315,7 @@ async def test_wrong_address_is_named_with_a_hint_that_fits_it(
 
 
 @pytest.mark.anyio
-async def test_what_stops_a_run_names_the_address() -> None:
+async def test_what_stops_a_run_names_the_address():
     """Wrong key, no balance, unknown model: the sentence begins with where that was said."""
     for status in (401, 402):
         async with serving(http(status, b"")) as server:
@@ -330,7 +328,7 @@ async def test_what_stops_a_run_names_the_address() -> None:
 
 
 @pytest.mark.anyio
-async def test_key_is_sent_as_bearer_and_without_key_there_is_no_header() -> None:
+async def test_key_is_sent_as_bearer_and_without_key_there_is_no_header():
     """A local server without authentication is not bothered with an empty header."""
     async with serving() as server:
         await send(Address(server.url, KEY))
@@ -340,7 +338,7 @@ async def test_key_is_sent_as_bearer_and_without_key_there_is_no_header() -> Non
 
 
 @pytest.mark.anyio
-async def test_credentials_in_an_address_are_sent_and_never_shown() -> None:
+async def test_credentials_in_an_address_are_sent_and_never_shown():
     """`http://user:password@host` is basic authentication; messages show the address without it."""
     async with serving(http(500, b"")) as server:
         url = server.url.replace("http://", "http://user:secret@")
@@ -351,7 +349,7 @@ async def test_credentials_in_an_address_are_sent_and_never_shown() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_redirect_is_not_followed_and_takes_no_key_along(status: int) -> None:
+async def test_redirect_is_not_followed_and_takes_no_key_along(status):
     """The run stops and names the other address; nothing was sent there."""
     async with serving() as other, serving(http(status, b"", f"Location: {other.url}")) as server:
         error = await fault_of(Address(server.url, KEY))
@@ -382,7 +380,7 @@ ECHO = f"Incorrect API key provided: {KEY}. 密钥{KEY}无效"
         f"{KEY}\r\n\r\n".encode(),
     ],
 )
-async def test_key_that_an_endpoint_echoes_is_scrubbed(reply: bytes) -> None:
+async def test_key_that_an_endpoint_echoes_is_scrubbed(reply):
     """Neither whole nor in part does the key come back in text, representation or details of an
     error."""
     async with serving(reply) as server:
@@ -424,8 +422,8 @@ def basic(credentials: str) -> str:
     ],
 )
 async def test_secret_of_an_address_that_an_endpoint_echoes_is_scrubbed(
-    credentials: str, query: str, echoed: str, secret: str
-) -> None:
+    credentials, query, echoed, secret
+):
     """A key in the query, a password, and what stands for both in a header are as secret as a
     key."""
     for status in (200, 400, 401, 429, 500):
@@ -443,7 +441,7 @@ async def test_secret_of_an_address_that_an_endpoint_echoes_is_scrubbed(
 
 
 @pytest.mark.anyio
-async def test_what_the_public_address_shows_is_no_secret() -> None:
+async def test_what_the_public_address_shows_is_no_secret():
     """A query that repeats the host must not take the address out of the message that names it."""
     async with serving(http(404, b'{"detail":"Not Found"}')) as server:
         fault = await fault_of(Address(f"{server.url}?host=127.0.0.1&path=completions"))
@@ -452,8 +450,8 @@ async def test_what_the_public_address_shows_is_no_secret() -> None:
 
 @pytest.mark.anyio
 async def test_proxy_that_wants_credentials_is_the_proxy_s_fault(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """On a plain address its 407 comes like a reply of the endpoint's; it refuses no request of a
     user's."""
     async with serving(http(407, b"who are you?")) as proxy:
@@ -466,7 +464,7 @@ async def test_proxy_that_wants_credentials_is_the_proxy_s_fault(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["text/plain", "application/json", "application/octet-stream"])
-async def test_stream_under_a_wrong_type_is_one(kind: str) -> None:
+async def test_stream_under_a_wrong_type_is_one(kind):
     """A whole reply that was paid for is not asked for again because of its label."""
     async with serving(http(200, STREAM, f"Content-Type: {kind}")) as server:
         assert (await send(Address(server.url))).text == "标签好"
@@ -476,8 +474,8 @@ async def test_stream_under_a_wrong_type_is_one(kind: str) -> None:
 
 @pytest.mark.anyio
 async def test_credentials_of_a_proxy_that_it_echoes_are_scrubbed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """What the harness tells a proxy about itself is no matter for a log either."""
     echoed = f"user:hidden refused, Basic {basic('user:hidden')}"
     async with serving(http(500, orjson.dumps({"error": echoed}))) as proxy:
@@ -490,7 +488,7 @@ async def test_credentials_of_a_proxy_that_it_echoes_are_scrubbed(
 
 
 @pytest.mark.anyio
-async def test_key_in_the_served_models_name_is_scrubbed_and_a_text_is_never_touched() -> None:
+async def test_key_in_the_served_models_name_is_scrubbed_and_a_text_is_never_touched():
     """The name goes into files and reports; a text is what the model said, whatever that was."""
     content = {
         "choices": [{"message": {"content": KEY}, "finish_reason": "stop"}],
@@ -506,7 +504,7 @@ async def test_key_in_the_served_models_name_is_scrubbed_and_a_text_is_never_tou
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_key_in_finish_reason_or_refusal_is_scrubbed_as_in_the_model(streamed: bool) -> None:
+async def test_key_in_finish_reason_or_refusal_is_scrubbed_as_in_the_model(streamed):
     """All three are the endpoint's words and are saved; what the model said, thoughts too,
     stays."""
     message = {"content": KEY, "refusal": f"no: {KEY}", "reasoning": KEY}
@@ -530,7 +528,7 @@ async def test_key_in_finish_reason_or_refusal_is_scrubbed_as_in_the_model(strea
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("reason", ["length", "content_filter", "tool_calls"])
-async def test_key_that_is_a_word_of_the_protocol_takes_no_finish_reason_away(reason: str) -> None:
+async def test_key_that_is_a_word_of_the_protocol_takes_no_finish_reason_away(reason):
     """A placeholder may be any word; the known reasons are this program's own by then."""
     content = {"choices": [{"message": {"content": "好"}, "finish_reason": reason}]}
     async with (
@@ -541,14 +539,14 @@ async def test_key_that_is_a_word_of_the_protocol_takes_no_finish_reason_away(re
 
 
 @pytest.mark.anyio
-async def test_placeholder_of_a_local_server_is_not_taken_for_a_secret() -> None:
+async def test_placeholder_of_a_local_server_is_not_taken_for_a_secret():
     """`EMPTY` is what people give to servers that want some key; the word stays in messages."""
     async with serving(http(500, b"EMPTY queue")) as server:
         assert "EMPTY queue" in str(await fault_of(Address(server.url, "EMPTY")))
 
 
 @pytest.mark.anyio
-async def test_cookies_of_an_endpoint_are_not_sent_back() -> None:
+async def test_cookies_of_an_endpoint_are_not_sent_back():
     """Requests are alike, whatever an endpoint or its gateway tries to remember."""
     async with (
         serving(http(200, GOOD, "Set-Cookie: session=7; Path=/")) as server,
@@ -572,9 +570,7 @@ async def test_cookies_of_an_endpoint_are_not_sent_back() -> None:
         (429, "Resource has been exhausted (e.g. check quota).", TransportFault),
     ],
 )
-async def test_error_in_a_list_is_the_error(
-    status: int, message: str, expected: type[Exception]
-) -> None:
+async def test_error_in_a_list_is_the_error(status, message, expected):
     """Gemini's endpoint sends `[{"error": ...}]`: it is judged and shown like the object in it."""
     wait = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}
     body = orjson.dumps([{"error": {"code": status, "message": message, "details": [wait]}}])
@@ -594,7 +590,7 @@ async def test_error_in_a_list_is_the_error(
 @pytest.mark.anyio
 @pytest.mark.parametrize("status", [200, 429])
 @pytest.mark.parametrize("what", ["Requests", "Tokens"])
-async def test_used_up_quota_is_told_with_the_time_until_its_reset(status: int, what: str) -> None:
+async def test_used_up_quota_is_told_with_the_time_until_its_reset(status, what):
     """Whether this very request was served or not; the reply itself is what it would have been.
 
     After an answer it is a minute at most: some endpoints always say that nothing is left.
@@ -638,9 +634,7 @@ CHUNK = orjson.dumps({"choices": [{"delta": {"content": "好"}, "finish_reason":
         (http(200, b"\xff\xfe"), "bad_json"),
     ],
 )
-async def test_whatever_comes_over_the_wire_is_a_fault_in_our_words(
-    reply: bytes, kind: str
-) -> None:
+async def test_whatever_comes_over_the_wire_is_a_fault_in_our_words(reply, kind):
     """Closed connections, other protocols, and lies about length or encoding are tried again;
     nothing escapes."""
     async with serving(reply) as server:
@@ -653,7 +647,7 @@ async def test_whatever_comes_over_the_wire_is_a_fault_in_our_words(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("status", [200, 201, 202, 206, 299])
-async def test_whole_completion_under_any_status_of_success_is_one(status: int) -> None:
+async def test_whole_completion_under_any_status_of_success_is_one(status):
     """A relay that answers 201 Created has answered; asking again would be paid again."""
     async with serving(http(status, GOOD)) as server:
         assert await send(Address(server.url, KEY)) == Completion("好")
@@ -689,9 +683,7 @@ def bomb(megabytes: int) -> bytes:
     ],
     ids=["bomb", "long", "endless"],
 )
-async def test_reply_that_is_too_large_is_left_before_memory_is(
-    status: int, headers: tuple[str, ...], body: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reply_that_is_too_large_is_left_before_memory_is(status, headers, body, monkeypatch):
     """Past the limit nothing more is read or unpacked, whatever the length was said to be."""
     monkeypatch.setattr(client_module, "LARGEST_REPLY", MEGABYTE)
     head = "\r\n".join([f"HTTP/1.1 {status} Status", *headers, "", ""]).encode()
@@ -708,7 +700,7 @@ async def test_reply_that_is_too_large_is_left_before_memory_is(
 
 
 @pytest.mark.anyio
-async def test_of_an_endpoints_own_words_the_beginning_is_kept() -> None:
+async def test_of_an_endpoints_own_words_the_beginning_is_kept():
     """Nobody reads megabytes of a model's name or a refusal, in all of which secrets would be
     looked for."""
     message = {"content": "好", "refusal": f"{KEY} {'no' * MEGABYTE}"}
@@ -723,7 +715,7 @@ async def test_of_an_endpoints_own_words_the_beginning_is_kept() -> None:
 
 
 @pytest.mark.anyio
-async def test_reply_up_to_the_limit_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reply_up_to_the_limit_is_read_whole(monkeypatch):
     """In as many pieces as it may come, with and without its length."""
     monkeypatch.setattr(client_module, "LARGEST_REPLY", MEGABYTE)
     body = GOOD + b" " * (MEGABYTE - len(GOOD))
@@ -747,7 +739,7 @@ def no_file_left() -> Iterator[None]:
 
 @BOTH_LOOPS
 @pytest.mark.anyio
-async def test_process_without_a_file_for_a_socket_stops_as_this_machines_fault() -> None:
+async def test_process_without_a_file_for_a_socket_stops_as_this_machines_fault():
     """The endpoint is not to blame and tries would not help; the sentence says what would."""
     async with (
         serving() as server,
@@ -764,8 +756,8 @@ async def test_process_without_a_file_for_a_socket_stops_as_this_machines_fault(
     "kind", [None, aiohttp.ClientConnectorError, aiohttp.ClientConnectorDNSError]
 )
 async def test_full_table_of_files_is_this_machines_fault_wherever_it_shows(
-    number: int, kind: type[aiohttp.ClientConnectorError] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    number, kind, monkeypatch
+):
     """In the resolver as at the socket, for this process as for the whole system."""
     cause = OSError(number, os.strerror(number))
 
@@ -779,7 +771,7 @@ async def test_full_table_of_files_is_this_machines_fault_wherever_it_shows(
 
 
 @pytest.mark.anyio
-async def test_cancelled_request_stays_cancelled() -> None:
+async def test_cancelled_request_stays_cancelled():
     """A run that stops cancels what is on the wire; that is nobody's fault."""
     from tests.support.endpoint_double.app import Options, start
     from tests.support.endpoint_double.faults import FaultPlan
@@ -856,7 +848,7 @@ def specimen(kind: Any) -> aiohttp.ClientError:
     return made
 
 
-def test_every_error_of_aiohttp_is_decided_upon() -> None:
+def test_every_error_of_aiohttp_is_decided_upon():
     """A release of aiohttp with a new error fails here, until somebody has decided what it
     becomes."""
     known = {
@@ -867,9 +859,7 @@ def test_every_error_of_aiohttp_is_decided_upon() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", DECISIONS, ids=lambda kind: kind.__name__)
-async def test_each_error_of_aiohttp_becomes_what_was_decided(
-    kind: type[aiohttp.ClientError], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_error_of_aiohttp_becomes_what_was_decided(kind, monkeypatch):
     """One table says for each foreign error its class, and whether it doubts the address."""
 
     def broken(*ignored: object, **more: object) -> None:
@@ -887,8 +877,8 @@ async def test_each_error_of_aiohttp_becomes_what_was_decided(
 
 @pytest.mark.anyio
 async def test_credentials_of_address_and_proxy_are_in_headers_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """Not in the request line that a proxy gets."""
     async with serving() as server:
         proxy = server.url.removesuffix("/v1").replace("//", "//me:mine@")
@@ -904,9 +894,7 @@ async def test_credentials_of_address_and_proxy_are_in_headers_alone(
 @pytest.mark.anyio
 @pytest.mark.parametrize("proxy", [False, True])
 @pytest.mark.parametrize("value", ["a\r\nX-Other: b", "a\nX-Other: b", "a\0b"])
-async def test_header_with_a_line_end_is_never_written(
-    value: str, proxy: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_header_with_a_line_end_is_never_written(value, proxy, monkeypatch):
     """It would make another header of it."""
     async with serving() as server:
         if proxy:
@@ -921,9 +909,7 @@ async def test_header_with_a_line_end_is_never_written(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("form", ["http://127.0.0.1:{}", "127.0.0.1:{}", "http://127.0.0.1:{}/"])
-async def test_proxy_of_the_environment_is_asked_for_the_whole_address(
-    form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_proxy_of_the_environment_is_asked_for_the_whole_address(form, monkeypatch):
     """An HTTP endpoint behind `HTTP_PROXY`, with or without its scheme: the proxy gets the absolute
     address."""
     async with serving() as proxy:
@@ -939,8 +925,8 @@ async def test_proxy_of_the_environment_is_asked_for_the_whole_address(
 
 @pytest.mark.anyio
 async def test_proxy_that_does_not_answer_is_named_as_the_cause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """Who reads the message must look at the proxy, and never sees its password."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -954,9 +940,7 @@ async def test_proxy_that_does_not_answer_is_named_as_the_cause(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("credentials", ["", "user:hidden@"])
-async def test_proxy_that_refuses_a_tunnel_gets_no_key(
-    credentials: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_proxy_that_refuses_a_tunnel_gets_no_key(credentials, monkeypatch):
     """For HTTPS the proxy is asked for a tunnel only: what it refuses is a fault, what it saw held
     no key."""
     async with serving(http(407, b"", 'Proxy-Authenticate: Basic realm="secret"')) as proxy:
@@ -1016,8 +1000,8 @@ def self_signed(tmp_path_factory: pytest.TempPathFactory) -> SelfSigned:
 @BOTH_LOOPS
 @pytest.mark.anyio
 async def test_self_signed_certificate_is_refused_saying_how_to_accept_it(
-    self_signed: SelfSigned,
-) -> None:
+    self_signed,
+):
     """Nothing is sent, the run stops, and the message has cause, address and remedy."""
     async with serving(tls=self_signed.server) as server:
         error = await fault_of(Address(server.url, KEY))
@@ -1030,7 +1014,7 @@ async def test_self_signed_certificate_is_refused_saying_how_to_accept_it(
 
 @BOTH_LOOPS
 @pytest.mark.anyio
-async def test_self_signed_certificate_is_accepted_when_told_so(self_signed: SelfSigned) -> None:
+async def test_self_signed_certificate_is_accepted_when_told_so(self_signed):
     """`LLM_INSECURE_TLS=1` turns the check off, and everything else is as before."""
     async with serving(tls=self_signed.server) as server:
         assert await send(Address(server.url, KEY, insecure_tls=True)) == Completion("好")
@@ -1040,9 +1024,7 @@ async def test_self_signed_certificate_is_accepted_when_told_so(self_signed: Sel
 @BOTH_LOOPS
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["ca_file", *first_quick(CA_VARIABLES)])
-async def test_certificate_of_ones_own_is_trusted_where_it_is_named(
-    name: str, self_signed: SelfSigned, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_certificate_of_ones_own_is_trusted_where_it_is_named(name, self_signed, monkeypatch):
     """By the address or by a variable; the check stays on, so a name that it does not hold is
     refused."""
     named = str(self_signed.file) if name == "ca_file" else None
@@ -1074,7 +1056,7 @@ async def speaking_http_at_once() -> AsyncIterator[str]:
 
 
 @pytest.mark.anyio
-async def test_https_to_a_server_that_speaks_http_doubts_the_address() -> None:
+async def test_https_to_a_server_that_speaks_http_doubts_the_address():
     """A failed handshake is no matter of trust; before any success it means a wrong address."""
     async with speaking_http_at_once() as url:
         fault = await fault_of(Address(url, KEY))
@@ -1084,9 +1066,7 @@ async def test_https_to_a_server_that_speaks_http_doubts_the_address() -> None:
 
 
 @pytest.mark.anyio
-async def test_key_passes_a_proxy_inside_the_tunnel_only(
-    self_signed: SelfSigned, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_key_passes_a_proxy_inside_the_tunnel_only(self_signed, monkeypatch):
     """What the proxy can read of an HTTPS request is the name of the host."""
     read_by_proxy: list[bytes] = []
     async with (
@@ -1183,8 +1163,8 @@ def socks() -> Any:
 @pytest.mark.anyio
 @pytest.mark.parametrize("secure", [False, True], ids=["http", "https"])
 async def test_socks_proxy_gets_the_name_and_the_credentials_and_no_key(
-    secure: bool, socks: Any, self_signed: SelfSigned, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    secure, socks, self_signed, monkeypatch
+):
     """`socks5h` leaves the name to the proxy, and the certificate is still that of the name."""
     asked: list[bytes] = []
     tls = self_signed.server if secure else None
@@ -1202,8 +1182,8 @@ async def test_socks_proxy_gets_the_name_and_the_credentials_and_no_key(
 @BOTH_LOOPS
 @pytest.mark.anyio
 async def test_what_a_socks_proxy_cannot_do_is_a_fault_of_its_own_kind(
-    socks: Any, self_signed: SelfSigned, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    socks, self_signed, monkeypatch
+):
     """Refused ways, proxies that are not there, names that nobody knows, and certificates that
     nobody trusts."""
 
@@ -1233,9 +1213,7 @@ async def test_what_a_socks_proxy_cannot_do_is_a_fault_of_its_own_kind(
 
 
 @pytest.mark.anyio
-async def test_every_error_of_a_socks_proxy_is_caught(
-    socks: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_every_error_of_a_socks_proxy_is_caught(socks, monkeypatch):
     """They are no errors of aiohttp's; a release of aiohttp-socks with a new one fails here."""
     monkeypatch.setenv("HTTP_PROXY", "socks5://127.0.0.1:1")
     exported = [getattr(socks, name) for name in socks.__all__]
@@ -1260,8 +1238,8 @@ async def test_every_error_of_a_socks_proxy_is_caught(
 @pytest.mark.parametrize("secure", [False, True], ids=["http", "https"])
 @pytest.mark.parametrize("way", ["directly", "HTTP", "SOCKS"])
 async def test_connection_serves_again_whatever_its_way(
-    way: str, secure: bool, socks: Any, self_signed: SelfSigned, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    way, secure, socks, self_signed, monkeypatch
+):
     """Through either proxy and inside a tunnel, too: a handshake for each request would take longer
     than it."""
     read: list[bytes] = []
@@ -1369,7 +1347,7 @@ EVENTS = "Content-Type: text/event-stream"
 
 @BOTH_LOOPS
 @pytest.mark.anyio
-async def test_streamed_reply_is_the_completion_whatever_was_asked_for() -> None:
+async def test_streamed_reply_is_the_completion_whatever_was_asked_for():
     """Whether the request wanted a stream is not looked at: the reply says what it is. Bytes come
     one by one."""
 
@@ -1385,7 +1363,7 @@ async def test_streamed_reply_is_the_completion_whatever_was_asked_for() -> None
 
 
 @pytest.mark.parametrize(("encoding", "wbits"), [("gzip", 31), ("deflate", 15), ("deflate", -15)])
-def test_compressed_stream_is_read_as_it_comes(encoding: str, wbits: int) -> None:
+def test_compressed_stream_is_read_as_it_comes(encoding, wbits):
     """What a gateway compresses and flushes is there before the end."""
     packer = zlib.compressobj(wbits=wbits)
 
@@ -1400,7 +1378,7 @@ def test_compressed_stream_is_read_as_it_comes(encoding: str, wbits: int) -> Non
 
 
 @pytest.mark.parametrize("late", [0.0, MOMENT])
-def test_connection_of_a_stream_serves_again(late: float) -> None:
+def test_connection_of_a_stream_serves_again(late):
     """Whether the body's end comes with its last words or after them."""
 
     async def script(write: Write) -> None:
@@ -1418,7 +1396,7 @@ def test_connection_of_a_stream_serves_again(late: float) -> None:
     assert stage.connections == 1
 
 
-def test_stream_that_says_done_and_never_ends_has_answered() -> None:
+def test_stream_that_says_done_and_never_ends_has_answered():
     """What comes after [DONE], or does not, is no part of the reply."""
 
     async def script(write: Write) -> None:
@@ -1428,7 +1406,7 @@ def test_stream_that_says_done_and_never_ends_has_answered() -> None:
     assert staged(script).completion == STREAMED
 
 
-def test_silence_within_a_stream_is_a_stall() -> None:
+def test_silence_within_a_stream_is_a_stall():
     """Once something came, the time without another byte counts, and it is a fault of its own
     kind."""
 
@@ -1439,7 +1417,7 @@ def test_silence_within_a_stream_is_a_stall() -> None:
     assert fault_on_stage(script, 60.0, 5.0) == ("stalled", "the stream stood still for 5 s")
 
 
-def test_comments_and_empty_pieces_hold_a_stream_open_for_the_time_out_only() -> None:
+def test_comments_and_empty_pieces_hold_a_stream_open_for_the_time_out_only():
     """They show that the connection is alive, and not that an answer is coming; thoughts do."""
 
     async def script(write: Write) -> None:
@@ -1452,7 +1430,7 @@ def test_comments_and_empty_pieces_hold_a_stream_open_for_the_time_out_only() ->
 
 
 @pytest.mark.parametrize("end", ["stall", "cut", "garbage"])
-def test_reply_whose_finish_reason_came_is_whole_whatever_becomes_of_its_stream(end: str) -> None:
+def test_reply_whose_finish_reason_came_is_whole_whatever_becomes_of_its_stream(end):
     """It is paid for: what is missing is no part of the answer."""
 
     async def script(write: Write) -> None:
@@ -1468,7 +1446,7 @@ def test_reply_whose_finish_reason_came_is_whole_whatever_becomes_of_its_stream(
 
 
 @pytest.mark.anyio
-async def test_cancellation_after_the_last_word_loses_no_reply() -> None:
+async def test_cancellation_after_the_last_word_loses_no_reply():
     """Whoever stops the run while the connection is being tidied up still gets what was paid
     for."""
     spoken = asyncio.Event()
@@ -1487,7 +1465,7 @@ async def test_cancellation_after_the_last_word_loses_no_reply() -> None:
         assert (await sending).completion == STREAMED
 
 
-def test_silence_before_a_stream_is_a_time_out() -> None:
+def test_silence_before_a_stream_is_a_time_out():
     """Until the first byte of the body the time-out counts as for any reply, however short a stall
     may be."""
 
@@ -1498,7 +1476,7 @@ def test_silence_before_a_stream_is_a_time_out() -> None:
 
 
 @pytest.mark.parametrize("seconds", [9.9, 10.1])
-def test_stream_that_keeps_on_coming_may_take_ten_times_the_time_out(seconds: float) -> None:
+def test_stream_that_keeps_on_coming_may_take_ten_times_the_time_out(seconds):
     """A long thought that streams is not dead; one without end is."""
 
     async def script(write: Write) -> None:
@@ -1519,7 +1497,7 @@ def test_stream_that_keeps_on_coming_may_take_ten_times_the_time_out(seconds: fl
 
 
 @pytest.mark.anyio
-async def test_stream_that_is_too_large_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_that_is_too_large_is_left(monkeypatch):
     """A stream has a limit of its own, since each token takes many bytes."""
     monkeypatch.setattr(client_module, "LARGEST_STREAM", MEGABYTE)
     async with serving(http(200, piece("好") + b": blank\n" * (MEGABYTE // 8), EVENTS)) as server:
@@ -1530,9 +1508,7 @@ async def test_stream_that_is_too_large_is_left(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("grows", ["content", "logprobs", "tool_calls"])
-async def test_completion_of_a_stream_has_the_limit_of_one_that_comes_whole(
-    grows: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_completion_of_a_stream_has_the_limit_of_one_that_comes_whole(grows, monkeypatch):
     """All that is kept of it counts: text, log-probabilities and the arguments of tools."""
     monkeypatch.setattr(client_module, "LARGEST_REPLY", MEGABYTE)
     long = "x" * (MEGABYTE // 2 + 1)
@@ -1563,7 +1539,7 @@ async def test_completion_of_a_stream_has_the_limit_of_one_that_comes_whole(
 
 @BOTH_LOOPS
 @pytest.mark.anyio
-async def test_cancelled_stream_stays_cancelled() -> None:
+async def test_cancelled_stream_stays_cancelled():
     """A run that stops in the middle of a reply is nobody's fault."""
     begun = asyncio.Event()
 

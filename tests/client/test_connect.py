@@ -62,9 +62,7 @@ def proxy_for(url: str) -> str | None:
         ),
     ],
 )
-def test_proxy_is_the_one_of_the_scheme_or_else_that_of_all(
-    variables: dict[str, str], url: str, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proxy_is_the_one_of_the_scheme_or_else_that_of_all(variables, url, told, monkeypatch):
     """The variables in either case, and what may be shown of them says which one it was."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -86,9 +84,7 @@ def test_proxy_is_the_one_of_the_scheme_or_else_that_of_all(
         "https://GPU03./v1",
     ],
 )
-def test_this_machine_and_a_clusters_own_names_never_go_through_a_proxy(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_this_machine_and_a_clusters_own_names_never_go_through_a_proxy(url, monkeypatch):
     """Loopback in every form, and names without a dot."""
     monkeypatch.setenv("ALL_PROXY", PROXY)
     assert proxy_for(url) is None
@@ -125,8 +121,8 @@ def test_this_machine_and_a_clusters_own_names_never_go_through_a_proxy(
     ],
 )
 def test_no_proxy_holds_names_domains_ports_addresses_and_blocks(
-    excluded: str, url: str, direct: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    excluded, url, direct, monkeypatch
+):
     """As urllib reads it, and blocks of addresses besides."""
     monkeypatch.setenv("HTTP_PROXY", PROXY)
     monkeypatch.setenv("HTTPS_PROXY", PROXY)
@@ -149,9 +145,7 @@ def test_no_proxy_holds_names_domains_ports_addresses_and_blocks(
     ],
 )
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "ALL_PROXY"])
-def test_proxy_that_cannot_be_used_is_bad_input_naming_the_variable(
-    name: str, proxy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proxy_that_cannot_be_used_is_bad_input_naming_the_variable(name, proxy, monkeypatch):
     """A mistyped one is reported at once, and not as a fault of the endpoint; its password is not
     repeated."""
     monkeypatch.setenv(name, proxy)
@@ -207,9 +201,7 @@ class Package(ModuleType):
         ),
     ],
 )
-def test_socks_proxy_is_asked_in_its_version_and_for_names_or_addresses(
-    proxy: str, made: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_socks_proxy_is_asked_in_its_version_and_for_names_or_addresses(proxy, made, monkeypatch):
     """`h` and `a` leave the resolving to the proxy; aiohttp itself hears of no proxy."""
     monkeypatch.setitem(sys.modules, "aiohttp_socks", Package("aiohttp_socks"))
     monkeypatch.setenv("HTTPS_PROXY", proxy)
@@ -221,7 +213,7 @@ def test_socks_proxy_is_asked_in_its_version_and_for_names_or_addresses(
     assert "us@er" not in repr(way) and "p/ass" not in repr(way)
 
 
-def test_credentials_of_a_socks_proxy_are_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_of_a_socks_proxy_are_secrets(monkeypatch):
     """As those of any proxy: messages are cleaned of them."""
     monkeypatch.setitem(sys.modules, "aiohttp_socks", Package("aiohttp_socks"))
     monkeypatch.setenv("HTTP_PROXY", "socks5://user:hidden@p.example")
@@ -230,8 +222,8 @@ def test_credentials_of_a_socks_proxy_are_secrets(monkeypatch: pytest.MonkeyPatc
 
 
 def test_socks_proxy_without_its_package_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """One sentence with the variable and the command."""
     monkeypatch.setitem(sys.modules, "aiohttp_socks", None)
     monkeypatch.setenv("ALL_PROXY", "socks5://user:hidden@p.example")
@@ -249,7 +241,7 @@ def trust(address: Address) -> ssl.SSLContext | bool:
     return connection(address, 1).trust
 
 
-def test_without_certificates_of_ones_own_the_systems_are_aiohttps_matter() -> None:
+def test_without_certificates_of_ones_own_the_systems_are_aiohttps_matter():
     """No context is made for each client then; and none where there is nothing to check."""
     assert trust(Address("https://h.example/v1")) is True
     assert trust(Address("https://h.example/v1", insecure_tls=True)) is False
@@ -257,9 +249,7 @@ def test_without_certificates_of_ones_own_the_systems_are_aiohttps_matter() -> N
 
 
 @pytest.mark.parametrize("name", ["--ca-file", *CA_VARIABLES])
-def test_file_that_holds_no_certificate_is_bad_input_by_name(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_holds_no_certificate_is_bad_input_by_name(name, tmp_path, monkeypatch):
     """Missing, empty, or something else: the sentence has the file and who named it."""
     empty, other = tmp_path / "empty.pem", tmp_path / "other.pem"
     empty.write_bytes(b"")
@@ -314,8 +304,8 @@ def recorded() -> Recorded:
     ],
 )
 def test_certificates_come_beside_the_systems_and_are_checked(
-    variables: dict[str, str], loaded: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    variables, loaded, tmp_path, monkeypatch
+):
     """OpenSSL's own variables would replace them. A folder may stand for a file; none is loaded
     twice."""
     for name in ("system", "folder"):
@@ -340,7 +330,7 @@ def test_certificates_come_beside_the_systems_and_are_checked(
 # Connections
 
 
-def test_aiohttp_has_no_upper_bound() -> None:
+def test_aiohttp_has_no_upper_bound():
     """Requests use its public parts alone, so that a later version can be installed with this
     package."""
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
@@ -365,7 +355,7 @@ def timer_of(local: int, remote: int) -> tuple[str, int]:
 
 @pytest.mark.anyio
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-async def test_silent_connection_is_probed_after_a_minute() -> None:
+async def test_silent_connection_is_probed_after_a_minute():
     """Or a NAT forgets it during a long reply, which is billed and lost."""
     timers: list[tuple[str, int]] = []
 

@@ -135,7 +135,7 @@ def thirty(now: float) -> int:
 
 
 @pytest.mark.parametrize("start", first_quick([4, 16, 64]))
-def test_limit_finds_thirty_slots_with_hardly_a_refusal(start: int) -> None:
+def test_limit_finds_thirty_slots_with_hardly_a_refusal(start):
     """3,000 requests of a second, 30 at once: 100 s at best, and 429 for whatever is too many."""
     runs = [
         Simulation(AdaptiveControl(start, 1, 1024), slots=thirty, seed=seed).run() for seed in SEEDS
@@ -146,7 +146,7 @@ def test_limit_finds_thirty_slots_with_hardly_a_refusal(start: int) -> None:
 
 
 @pytest.mark.parametrize("start", first_quick([64, 4, 16]))
-def test_requests_that_overtake_each_other_mislead_nobody(start: int) -> None:
+def test_requests_that_overtake_each_other_mislead_nobody(start):
     """Of a burst on new connections any may be the one refused: the limit falls to the slots and
     not below."""
     runs = [
@@ -164,7 +164,7 @@ def test_requests_that_overtake_each_other_mislead_nobody(start: int) -> None:
 
 
 @pytest.mark.parametrize("start", [1, 4, 16])
-def test_single_slot_keeps_the_limit_at_one_but_for_probes(start: int) -> None:
+def test_single_slot_keeps_the_limit_at_one_but_for_probes(start):
     """An endpoint that refuses every second request is asked for one at a time, and now and then
     for two."""
     run = Simulation(AdaptiveControl(start, 1, 1024), slots=lambda now: 1, chains=100, seed=1).run()
@@ -173,7 +173,7 @@ def test_single_slot_keeps_the_limit_at_one_but_for_probes(start: int) -> None:
     assert run.refused <= start + 400 / 10
 
 
-def test_refusal_sets_the_limit_one_below_what_was_in_flight() -> None:
+def test_refusal_sets_the_limit_one_below_what_was_in_flight():
     """And each of several that come together one lower, down to what stays; a late one from before
     changes nothing."""
     control = AdaptiveControl(64, 1, 1024)
@@ -184,7 +184,7 @@ def test_refusal_sets_the_limit_one_below_what_was_in_flight() -> None:
     assert control.limit == 30
 
 
-def test_probes_stop_at_the_ceiling() -> None:
+def test_probes_stop_at_the_ceiling():
     """Slots that come back beyond it are none of its business."""
     control = AdaptiveControl(16, 1, 33)
     run = Simulation(control, slots=lambda now: 30 if now < 20.0 else UNBOUNDED, seed=1).run()
@@ -197,9 +197,7 @@ def test_probes_stop_at_the_ceiling() -> None:
 
 @pytest.mark.parametrize("start", [4, 16, 64])
 @pytest.mark.parametrize("seed", first_quick([0, 1]))
-def test_latency_without_throughput_stops_the_climb_and_takes_it_back(
-    start: int, seed: int
-) -> None:
+def test_latency_without_throughput_stops_the_climb_and_takes_it_back(start, seed):
     """Beyond 64 in service this endpoint answers no more a second: the limit stays near, and work
     goes on as fast."""
     control = AdaptiveControl(start, 1, 4096)
@@ -217,7 +215,7 @@ def held(run: Simulation) -> list[int]:
 
 
 @pytest.mark.parametrize("start", [1, 4, 16, 64])
-def test_endpoint_that_serves_one_at_a_time_is_not_flooded(start: int) -> None:
+def test_endpoint_that_serves_one_at_a_time_is_not_flooded(start):
     """It refuses nothing, but the nth in its queue takes n times as long: more at once is never
     worth it."""
     run = Simulation(AdaptiveControl(start, 1, 1024), chains=250, seed=1, slower=float).run()
@@ -227,7 +225,7 @@ def test_endpoint_that_serves_one_at_a_time_is_not_flooded(start: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [1, 4, 64])
-def test_endpoint_that_takes_everything_gets_the_ceiling_soon(start: int) -> None:
+def test_endpoint_that_takes_everything_gets_the_ceiling_soon(start):
     """Noise in the latency is no reason to stop: from any start the ceiling is reached in some 20
     latencies."""
     for seed in SEEDS[:3]:
@@ -239,7 +237,7 @@ def test_endpoint_that_takes_everything_gets_the_ceiling_soon(start: int) -> Non
 
 
 @pytest.mark.parametrize("start", [4, 16])
-def test_limit_that_is_not_used_does_not_grow(start: int) -> None:
+def test_limit_that_is_not_used_does_not_grow(start):
     """With fewer chains than slots nothing is learned about more, so nothing is claimed."""
     run = Simulation(AdaptiveControl(start, 1, 1024), chains=start - 1, length=50, seed=1).run()
     assert run.limits == [(0.0, start)]
@@ -257,9 +255,7 @@ STEPS = st.tuples(
 
 @settings(max_examples=examples(60))
 @given(st.integers(1, 40), st.integers(1, 10), st.integers(10, 60), st.lists(STEPS, max_size=60))
-def test_floor_and_ceiling_are_kept_whatever_comes(
-    start: int, floor: int, ceiling: int, steps: list[tuple[bool, float, float, int, bool, int]]
-) -> None:
+def test_floor_and_ceiling_are_kept_whatever_comes(start, floor, ceiling, steps):
     """Any mixture of answers and refusals, however odd their times and numbers; a start outside is
     brought inside."""
     control, now = AdaptiveControl(start, floor, ceiling), 0.0
@@ -276,9 +272,7 @@ def test_floor_and_ceiling_are_kept_whatever_comes(
 
 @settings(max_examples=examples(60))
 @given(st.integers(1, 60), st.lists(STEPS, max_size=60))
-def test_fixed_limit_is_the_most_and_only_refusals_lower_it(
-    limit: int, steps: list[tuple[bool, float, float, int, bool, int]]
-) -> None:
+def test_fixed_limit_is_the_most_and_only_refusals_lower_it(limit, steps):
     """`--concurrency 7` is 7 whatever the latency says, never more, and less only after a 429."""
     control, now = FixedControl(limit), 0.0
     for answered, passed, seconds, in_flight, pressed, times in steps:
@@ -297,9 +291,7 @@ def test_fixed_limit_is_the_most_and_only_refusals_lower_it(
     "make", [lambda: AdaptiveControl(16, 1, 1024), lambda: FixedControl(64)], ids=["auto", "64"]
 )
 @pytest.mark.parametrize("late", first_quick([1.0, 0.0, 0.2]))
-def test_capacity_that_drops_and_returns_is_soon_used_again(
-    make: Callable[[], AdaptiveControl], late: float
-) -> None:
+def test_capacity_that_drops_and_returns_is_soon_used_again(make, late):
     """64 slots, 8 for ten seconds, and 64 again: 2,400 requests of half a second take 27.5 s at
     best.
 
@@ -322,7 +314,7 @@ def test_capacity_that_drops_and_returns_is_soon_used_again(
         assert min(run.between(20.0, run.now)) >= 32
 
 
-def test_late_refusals_of_one_burst_halve_the_limit_at_most() -> None:
+def test_late_refusals_of_one_burst_halve_the_limit_at_most():
     """64 requests are sent at once, 8 are served, and the 429s of the others come after these
     replies."""
     control = AdaptiveControl(64, 1, 1024)
@@ -336,9 +328,7 @@ def test_late_refusals_of_one_burst_halve_the_limit_at_most() -> None:
 @pytest.mark.parametrize(("share", "most"), [(0.05, 1 / 0.9), (0.2, 1.25)])
 @pytest.mark.parametrize("slots", first_quick([16, 8, 64]))
 @pytest.mark.parametrize("bounded", [False, True])
-def test_refusals_that_do_not_depend_on_load_cost_no_throughput(
-    share: float, most: float, slots: int, bounded: bool
-) -> None:
+def test_refusals_that_do_not_depend_on_load_cost_no_throughput(share, most, slots, bounded):
     """One try in twenty, or in five, is refused at any load: the work takes hardly longer than
     where none is, be the slots the ceiling or not."""
 

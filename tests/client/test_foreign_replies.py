@@ -71,7 +71,7 @@ def fault_of(body: bytes) -> TransportFault:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_reply_of_something_else_is_a_fault_that_is_known_as_such(name: str) -> None:
+def test_reply_of_something_else_is_a_fault_that_is_known_as_such(name):
     """Its kind stays that of any reply without a choice, or without JSON."""
     body, kind = OTHERS[name]
     fault = fault_of(body)
@@ -81,12 +81,12 @@ def test_reply_of_something_else_is_a_fault_that_is_known_as_such(name: str) -> 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"busy", b'{"choices": []}', b'{"done": true}', b'{"type": "message"}']
 )
-def test_other_replies_without_an_answer_are_not(body: bytes) -> None:
+def test_other_replies_without_an_answer_are_not(body):
     """They may be passing faults of the right endpoint."""
     assert not fault_of(body).foreign
 
 
-def test_stream_of_anthropic_is_known_too() -> None:
+def test_stream_of_anthropic_is_known_too():
     """Its events have no choice."""
     events = [{"type": "message_start", "message": {"role": "assistant"}}, {"type": "message_stop"}]
     body = b"".join(
@@ -99,7 +99,7 @@ def test_stream_of_anthropic_is_known_too() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", OTHERS)
-async def test_first_reply_of_something_else_stops_the_run_at_once(name: str) -> None:
+async def test_first_reply_of_something_else_stops_the_run_at_once(name):
     """One request, no pause."""
     stage = Stage([fault_of(OTHERS[name][0])])
     with pytest.raises(EndpointStopped):
@@ -108,7 +108,7 @@ async def test_first_reply_of_something_else_stops_the_run_at_once(name: str) ->
 
 
 @pytest.mark.anyio
-async def test_after_a_success_it_is_retried() -> None:
+async def test_after_a_success_it_is_retried():
     """A page of a gateway in mid-run passes."""
     stage = Stage([GOOD, fault_of(PAGE), GOOD])
     await stage.call()
@@ -117,7 +117,7 @@ async def test_after_a_success_it_is_retried() -> None:
 
 
 @pytest.mark.anyio
-async def test_its_message_names_the_address() -> None:
+async def test_its_message_names_the_address():
     """So that the user sees which one is wrong."""
     async with serving(http(200, PAGE, "Content-Type: text/html")) as server:
         async with Client(Address(server.url), timeout=HANGS, connections=1) as client:
@@ -136,7 +136,7 @@ def denied(body: bytes, **headers: str) -> str:
     return str(caught.value)
 
 
-def test_page_with_403_is_a_gateway_s_and_not_about_the_key() -> None:
+def test_page_with_403_is_a_gateway_s_and_not_about_the_key():
     """Cloudflare blocks clients and addresses."""
     page = denied(PAGE.replace(b"nginx", b"Attention Required! | Cloudflare"), Server="cloudflare")
     assert "Cloudflare" in page
@@ -155,7 +155,7 @@ def test_page_with_403_is_a_gateway_s_and_not_about_the_key() -> None:
         ),
     ],
 )
-def test_azure_s_refusal_names_its_header(words: str) -> None:
+def test_azure_s_refusal_names_its_header(words):
     """Azure takes keys in `api-key`, and not as a bearer's token."""
     assert "--extra-header 'api-key: ...'" in denied(
         orjson.dumps({"error": {"code": "401", "message": words}})
@@ -184,9 +184,7 @@ def replied(message: dict[str, Any], reason: str | None = "tool_calls") -> Compl
 
 @pytest.mark.parametrize("content", [None, "", "\n"])
 @pytest.mark.parametrize("reason", ["tool_calls", "stop", None])
-def test_object_in_the_only_tool_call_is_the_answer(
-    content: str | None, reason: str | None
-) -> None:
+def test_object_in_the_only_tool_call_is_the_answer(content, reason):
     """No tools are offered, so the call is what a model that answers by tool calls has to say."""
     found = replied({"content": content, "tool_calls": [call()]}, reason)
     assert found == Completion(ARGUMENTS, "tool_call")
@@ -207,17 +205,17 @@ def test_object_in_the_only_tool_call_is_the_answer(
         ({"content": None, "tool_calls": [call()]}, "content_filter"),
     ],
 )
-def test_other_tool_calls_are_no_answer(message: dict[str, Any], reason: str) -> None:
+def test_other_tool_calls_are_no_answer(message, reason):
     """Two calls, arguments that are no object, and what was cut off."""
     assert replied(message, reason) == Completion("", reason)
 
 
-def test_text_beside_a_tool_call_is_the_answer() -> None:
+def test_text_beside_a_tool_call_is_the_answer():
     """As it always was."""
     assert replied({"content": "好", "tool_calls": [call()]}) == Completion("好", "tool_calls")
 
 
-def test_tool_call_is_no_answer_where_a_text_is_asked_for() -> None:
+def test_tool_call_is_no_answer_where_a_text_is_asked_for():
     """It is asked for again."""
     with pytest.raises(InvalidReply):
         answer_text(Completion(ARGUMENTS, "tool_call"), [])
@@ -238,7 +236,7 @@ def streamed(body: bytes) -> Completion:
     return completion_of(whole_stream(body, 2**20, ended=True), is_streamed=True)
 
 
-def test_arguments_that_stream_in_pieces_are_joined() -> None:
+def test_arguments_that_stream_in_pieces_are_joined():
     """The pieces of each call by its index."""
     pieces = [
         {"tool_calls": [call(ARGUMENTS[at : at + 3], index=0)]}
@@ -255,7 +253,7 @@ WHOLE = '{"persona_summary": "爱猫", "predicted_tags": ["猫", "a}b"], "reason
 
 
 @pytest.mark.parametrize("cut", [cut for cut in range(1, len(WHOLE)) if WHOLE[cut - 1] != "}"])
-def test_streamed_object_without_an_end_is_no_answer(cut: int) -> None:
+def test_streamed_object_without_an_end_is_no_answer(cut):
     """Wherever a relay's source broke off: nothing is made up for what is missing."""
     found = streamed(stream({"content": WHOLE[:cut]}))
     assert found == Completion(WHOLE[:cut], "unclosed")
@@ -278,18 +276,18 @@ def test_streamed_object_without_an_end_is_no_answer(cut: int) -> None:
         "}",
     ],
 )
-def test_streamed_text_with_an_end_is_read_as_ever(text: str) -> None:
+def test_streamed_text_with_an_end_is_read_as_ever(text):
     """Broken JSON that has an end is repaired, as in a reply that does not stream."""
     assert streamed(stream({"content": text})) == Completion(text)
 
 
-def test_stream_that_was_cut_at_its_length_keeps_its_reason() -> None:
+def test_stream_that_was_cut_at_its_length_keeps_its_reason():
     """That is no break, and final."""
     assert streamed(stream({"content": WHOLE[:9]}, reason="length")).finish_reason == "length"
 
 
 @pytest.mark.anyio
-async def test_client_marks_only_replies_that_stream() -> None:
+async def test_client_marks_only_replies_that_stream():
     """The same text in a reply that came whole is repaired as ever."""
     kinds = {"text/event-stream": stream({"content": WHOLE[:9]})}
     kinds["application/json"] = orjson.dumps(

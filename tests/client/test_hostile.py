@@ -369,7 +369,7 @@ RETRIED = {**SLOW, **HUGE, **WRONG}
 @BOTH_LOOPS
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", RETRIED)
-async def test_each_hostile_reply_is_tried_again_and_harms_nobody(name: str) -> None:
+async def test_each_hostile_reply_is_tried_again_and_harms_nobody(name):
     """A fault of its kind in one sentence, memory bounded, the connection left, and the next try is
     answered."""
     script, kinds = RETRIED[name]
@@ -402,8 +402,8 @@ UNSAFE = {
 @pytest.mark.anyio
 @pytest.mark.parametrize("header", UNSAFE)
 async def test_head_that_can_be_read_in_two_ways_is_refused_at_once_by_its_header(
-    header: str,
-) -> None:
+    header,
+):
     """A server that writes it does so in each reply: further tries would be paid, and none would
     help."""
     async with serving(*[says(UNSAFE[header])] * 9) as server:
@@ -435,7 +435,7 @@ def flood(listener: socket.socket, enough: threading.Event) -> None:
 
 
 @pytest.mark.slow
-def test_second_ctrl_c_ends_a_run_whose_endpoint_floods_it(tmp_path: Path) -> None:
+def test_second_ctrl_c_ends_a_run_whose_endpoint_floods_it(tmp_path):
     """Cancelled requests end although their next block is there whenever they are looked at."""
     enough = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -522,7 +522,7 @@ WHOLE = {
 @BOTH_LOOPS
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", WHOLE)
-async def test_odd_reply_that_is_whole_is_taken_at_once(name: str) -> None:
+async def test_odd_reply_that_is_whole_is_taken_at_once(name):
     """Old HTTP, hints before it, any encoding and charset that says what it is: the text is the one
     that was sent."""
     async with serving(says(WHOLE[name])) as server:
@@ -532,7 +532,7 @@ async def test_odd_reply_that_is_whole_is_taken_at_once(name: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("status", [200, 400])
-async def test_words_in_the_charset_of_their_type_are_understood(status: int) -> None:
+async def test_words_in_the_charset_of_their_type_are_understood(status):
     """A filter's words in GBK settle the step, whatever the status; as gibberish they would be a
     fault for ever."""
     body = '{"error":{"code":"1301","message":"系统检测到输入或生成内容可能包含不安全或敏感内容"}}'.encode(
@@ -547,7 +547,7 @@ async def test_words_in_the_charset_of_their_type_are_understood(status: int) ->
 
 @BOTH_LOOPS
 @pytest.mark.anyio
-async def test_server_that_closes_idle_connections_costs_no_try() -> None:
+async def test_server_that_closes_idle_connections_costs_no_try():
     """Whether the next request finds the connection closed or crosses its end: it is sent anew, and
     nothing failed."""
     async with (
@@ -561,7 +561,7 @@ async def test_server_that_closes_idle_connections_costs_no_try() -> None:
 
 @BOTH_LOOPS
 @pytest.mark.anyio
-async def test_request_that_makes_a_server_hang_up_is_a_failed_try() -> None:
+async def test_request_that_makes_a_server_hang_up_is_a_failed_try():
     """It is sent anew only where the connection had served before; on one of its own the server
     meant the request."""
     async with (
@@ -576,7 +576,7 @@ async def test_request_that_makes_a_server_hang_up_is_a_failed_try() -> None:
 
 
 @pytest.mark.anyio
-async def test_half_a_head_on_a_connection_that_served_before_is_a_failed_try() -> None:
+async def test_half_a_head_on_a_connection_that_served_before_is_a_failed_try():
     """Something was received, so the request is not sent again unseen."""
     async with (
         serving(says(http(GOOD), stays=True), says(b"HTTP/1.1 2")) as server,
@@ -612,8 +612,8 @@ def together(number: int) -> Script:
 @pytest.mark.anyio
 @pytest.mark.parametrize(("crossing", "arrivals"), [(HANGS, 2), (-1.0, 1)], ids=["soon", "late"])
 async def test_server_that_hangs_up_gets_a_request_once_more_at_most_however_many_connections_idle(
-    crossing: float, arrivals: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    crossing, arrivals, monkeypatch
+):
     """Once more, over a new connection, where it hangs up at once; not at all where it first worked
     on the request."""
     monkeypatch.setattr(connect, "CROSSING_SECONDS", crossing)
@@ -633,9 +633,7 @@ async def test_server_that_hangs_up_gets_a_request_once_more_at_most_however_man
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("seconds", "connections"), [(0.0, 3), (HANGS, 1)])
-async def test_connection_that_was_idle_for_long_serves_no_more(
-    seconds: float, connections: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connection_that_was_idle_for_long_serves_no_more(seconds, connections, monkeypatch):
     """Its server may be about to close it; the request gets a new one."""
     monkeypatch.setattr(connect, "IDLE_SECONDS", seconds)
     async with (
@@ -648,7 +646,7 @@ async def test_connection_that_was_idle_for_long_serves_no_more(
 
 
 @pytest.mark.anyio
-async def test_request_that_waits_for_a_connection_gets_the_next_place() -> None:
+async def test_request_that_waits_for_a_connection_gets_the_next_place():
     """A connection that is kept for a later request keeps none waiting."""
     async with (
         serving() as server,
@@ -674,9 +672,7 @@ TWICE = {
 @pytest.mark.anyio
 @pytest.mark.parametrize("proxy", [False, True], ids=["directly", "through a proxy"])
 @pytest.mark.parametrize("when", TWICE)
-async def test_second_reply_to_one_request_never_answers_the_next(
-    when: str, proxy: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_second_reply_to_one_request_never_answers_the_next(when, proxy, monkeypatch):
     """A user must not get another's answer: the connection is left, and the next request gets its
     own."""
     written = asyncio.Event()
@@ -700,7 +696,7 @@ async def test_second_reply_to_one_request_never_answers_the_next(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("end", [False, True], ids=["a repeat", "the end"])
-async def test_what_nobody_has_read_yet_is_seen_before_the_next_request(end: bool) -> None:
+async def test_what_nobody_has_read_yet_is_seen_before_the_next_request(end):
     """The next request follows at once: what the system has of a connection counts, not what the
     loop has read."""
     connections: list[socket.socket] = []
@@ -726,7 +722,7 @@ async def test_what_nobody_has_read_yet_is_seen_before_the_next_request(end: boo
 
 
 @pytest.mark.anyio
-async def test_rest_of_a_reply_never_answers_the_next_request() -> None:
+async def test_rest_of_a_reply_never_answers_the_next_request():
     """What a body has beyond its length is left with its connection, even where it looks like a
     reply."""
     foreign = http(body_of("别人的回答"))
@@ -746,7 +742,7 @@ async def test_rest_of_a_reply_never_answers_the_next_request() -> None:
 @pytest.mark.parametrize(
     "greeting", [b"SSH-2.0-OpenSSH_9.6\r\n", b"220 mail.example ESMTP\r\n", b"\x16\x03\x01\0\0"]
 )
-async def test_server_of_another_protocol_that_speaks_first_is_a_fault(greeting: bytes) -> None:
+async def test_server_of_another_protocol_that_speaks_first_is_a_fault(greeting):
     """Its greeting is no reply, and does not hang the connection."""
     async with (
         serving(*[says(b"")] * 9, greeting=greeting) as server,
@@ -813,8 +809,8 @@ def certificate(folder: Path, name: str, days: str) -> Certificate:
     ids=["expired", "of another host"],
 )
 async def test_bad_certificate_is_refused_with_its_remedy_and_taken_where_told_so(
-    name: str, days: str, why: str, tmp_path: Path
-) -> None:
+    name, days, why, tmp_path
+):
     """Trusted as an authority, but out of date or another's: nothing is sent; `LLM_INSECURE_TLS=1`
     takes it."""
     file, context = certificate(tmp_path, name, days)
@@ -837,9 +833,7 @@ async def test_bad_certificate_is_refused_with_its_remedy_and_taken_where_told_s
 
 
 @pytest.mark.parametrize("proxy", [None, "http://proxy.example:3128"])
-def test_run_is_told_that_certificates_are_not_checked(
-    proxy: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_is_told_that_certificates_are_not_checked(proxy, monkeypatch):
     """With or without a proxy, at https alone: `run` shows the way of an address wherever it is not
     the plain one."""
     if proxy:
@@ -851,9 +845,7 @@ def test_run_is_told_that_certificates_are_not_checked(
 
 
 @pytest.mark.parametrize(("seconds", "doubted"), [(30.0, True), (31.0, True), (39.0, False)])
-def test_time_out_of_a_machine_that_stood_still_condemns_no_address(
-    seconds: float, doubted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_out_of_a_machine_that_stood_still_condemns_no_address(seconds, doubted, monkeypatch):
     """A time-out that comes late for seconds says nothing of its address: it is tried again, no run
     stops."""
 
@@ -896,8 +888,8 @@ def taking_no_connections(*hosts: str) -> Iterator[int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full queue refuses")
 @pytest.mark.parametrize("seconds", [PATIENCE, HANGS], ids=["all the time", "a part of it"])
 async def test_host_of_several_dead_addresses_is_unreachable_after_the_time_of_one(
-    seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    seconds, monkeypatch
+):
     """They share the time, so that the run learns of its wrong address, before the request's own
     deadline passes."""
     hosts, asked = ("127.0.0.1", "127.0.0.2", "127.0.0.3"), 0
@@ -949,9 +941,7 @@ def in_a_thread(*scripts: Script) -> Iterator[Server]:
 
 
 @pytest.mark.slow
-def test_run_through_hostile_replies_scores_nobody_on_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_through_hostile_replies_scores_nobody_on_a_failure(tmp_path, monkeypatch):
     """Every second one after another comes in place of a reply; no user fails, and the results file
     is that of a calm run."""
     half = [script for script, _ in RETRIED.values()][::2]

@@ -78,7 +78,7 @@ class Crowd:
 
 
 @pytest.mark.anyio
-async def test_no_more_than_the_limit_hold_a_slot() -> None:
+async def test_no_more_than_the_limit_hold_a_slot():
     """Three of five get in; the counts say so."""
     limiter = fixed(3)
     crowd = Crowd(limiter)
@@ -91,7 +91,7 @@ async def test_no_more_than_the_limit_hold_a_slot() -> None:
 
 
 @pytest.mark.anyio
-async def test_highest_rank_goes_first_and_equals_in_the_order_they_came() -> None:
+async def test_highest_rank_goes_first_and_equals_in_the_order_they_came():
     """The user with most steps left must not wait behind short ones; equals are served fairly."""
     crowd = Crowd(fixed(1))
     await crowd.join("first")
@@ -103,7 +103,7 @@ async def test_highest_rank_goes_first_and_equals_in_the_order_they_came() -> No
 
 
 @pytest.mark.anyio
-async def test_slot_given_back_goes_to_who_waits_and_not_to_who_comes() -> None:
+async def test_slot_given_back_goes_to_who_waits_and_not_to_who_comes():
     """A newcomer of the same turn cannot slip in before one that was handed the slot."""
     crowd = Crowd(fixed(1))
     await crowd.join("holder")
@@ -115,7 +115,7 @@ async def test_slot_given_back_goes_to_who_waits_and_not_to_who_comes() -> None:
 
 
 @pytest.mark.anyio
-async def test_cancelled_waiter_leaves_the_queue_and_no_slot_is_lost() -> None:
+async def test_cancelled_waiter_leaves_the_queue_and_no_slot_is_lost():
     """Who is cancelled while waiting is neither counted nor served, and the next one is."""
     limiter = fixed(1)
     crowd = Crowd(limiter)
@@ -134,8 +134,8 @@ async def test_cancelled_waiter_leaves_the_queue_and_no_slot_is_lost() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("granted_first", [True, False])
 async def test_waiter_cancelled_at_the_very_moment_of_its_grant_passes_the_slot_on(
-    granted_first: bool,
-) -> None:
+    granted_first,
+):
     """Grant and cancellation in one turn of the loop, in either order: the slot goes to the next in
     line."""
     limiter = fixed(1)
@@ -157,7 +157,7 @@ async def test_waiter_cancelled_at_the_very_moment_of_its_grant_passes_the_slot_
 
 
 @pytest.mark.anyio
-async def test_last_waiter_cancelled_at_its_grant_frees_the_slot() -> None:
+async def test_last_waiter_cancelled_at_its_grant_frees_the_slot():
     """With nobody to pass it on to, the slot is free for whoever comes."""
     limiter = fixed(1)
     await limiter.acquire(0)
@@ -172,7 +172,7 @@ async def test_last_waiter_cancelled_at_its_grant_frees_the_slot() -> None:
 
 
 @pytest.mark.anyio
-async def test_after_close_nobody_gets_a_slot() -> None:
+async def test_after_close_nobody_gets_a_slot():
     """Neither who waits nor who comes later, though slots are free; they can only be cancelled."""
     limiter = fixed(2)
     crowd = Crowd(limiter)
@@ -189,7 +189,7 @@ async def test_after_close_nobody_gets_a_slot() -> None:
 
 
 @pytest.mark.anyio
-async def test_slot_granted_in_the_turn_of_the_close_is_given_back() -> None:
+async def test_slot_granted_in_the_turn_of_the_close_is_given_back():
     """The request that stops a run gives its slot back first: whoever was handed it must not send
     any more."""
     limiter = fixed(1)
@@ -208,9 +208,7 @@ async def test_slot_granted_in_the_turn_of_the_close_is_given_back() -> None:
 
 
 @given(st.integers(1, 4), st.integers(0, 2**32), st.booleans())
-def test_any_schedule_keeps_the_limit_serves_everybody_and_loses_no_slot(
-    limit: int, seed: int, closes: bool
-) -> None:
+def test_any_schedule_keeps_the_limit_serves_everybody_and_loses_no_slot(limit, seed, closes):
     """Random comings, goings and cancellations, several in one turn of the loop: afterwards all
     slots are there."""
     asyncio.run(_random_schedule(limit, random.Random(seed), closes))
@@ -263,7 +261,7 @@ async def refuse(limiter: Limiter, times: int, retry_after: float | None) -> Non
         limiter.release(0.0, Refusing(retry_after))
 
 
-def test_nothing_goes_out_in_a_pause_and_everything_after_it() -> None:
+def test_nothing_goes_out_in_a_pause_and_everything_after_it():
     """Slots are free, but nobody gets one before the time is over; then all that fit do, in the
     order of rank."""
 
@@ -283,7 +281,7 @@ def test_nothing_goes_out_in_a_pause_and_everything_after_it() -> None:
     virtual.run(main)
 
 
-def test_longest_of_several_pauses_counts() -> None:
+def test_longest_of_several_pauses_counts():
     """A shorter one that is announced later does not end a longer one; a longer one prolongs it."""
 
     async def main() -> list[float]:
@@ -302,7 +300,7 @@ def test_longest_of_several_pauses_counts() -> None:
     assert virtual.run(main) == pytest.approx([10.0, 10.0])
 
 
-def test_pause_is_not_shortened_for_those_who_come_after_a_shorter_one() -> None:
+def test_pause_is_not_shortened_for_those_who_come_after_a_shorter_one():
     """Two replies tell of a reset; the nearer one comes last."""
 
     async def main() -> float:
@@ -316,7 +314,7 @@ def test_pause_is_not_shortened_for_those_who_come_after_a_shorter_one() -> None
 
 
 @pytest.mark.parametrize("slots", [1, 5])
-def test_more_refusals_in_a_row_than_slots_pause_everybody_for_retry_after(slots: int) -> None:
+def test_more_refusals_in_a_row_than_slots_pause_everybody_for_retry_after(slots):
     """An endpoint that refuses more than it could ever hold counts by time: whoever comes next
     waits, too."""
 
@@ -332,7 +330,7 @@ def test_more_refusals_in_a_row_than_slots_pause_everybody_for_retry_after(slots
 
 
 @pytest.mark.parametrize("retry_after", [30.0, None, 0.0])
-def test_refusals_with_an_answer_between_pause_nobody(retry_after: float | None) -> None:
+def test_refusals_with_an_answer_between_pause_nobody(retry_after):
     """While some are answered, a refusal is about the number in flight."""
 
     async def main() -> float:
@@ -349,8 +347,8 @@ def test_refusals_with_an_answer_between_pause_nobody(retry_after: float | None)
 
 @pytest.mark.parametrize("retry_after", [None, 0.0])
 def test_refusals_without_a_time_pause_everybody_longer_and_longer_until_an_answer(
-    retry_after: float | None,
-) -> None:
+    retry_after,
+):
     """An endpoint that counts by time need not say so: the pauses double, and an answer ends
     them."""
 
@@ -371,7 +369,7 @@ def test_refusals_without_a_time_pause_everybody_longer_and_longer_until_an_answ
 # Outages, in virtual time
 
 
-def test_probes_go_out_one_at_a_time_and_apart() -> None:
+def test_probes_go_out_one_at_a_time_and_apart():
     """However many slots there are, one request is on the wire, and the next only when it is
     time."""
 
@@ -397,7 +395,7 @@ def test_probes_go_out_one_at_a_time_and_apart() -> None:
     assert [at for _, at in sent] == pytest.approx([1.0, 3.5, 8.0])
 
 
-def test_no_request_is_every_probe() -> None:
+def test_no_request_is_every_probe():
     """One that always fails must not keep an outage going by its rank: probes go out in the order
     they came."""
 
@@ -418,7 +416,7 @@ def test_no_request_is_every_probe() -> None:
     assert virtual.run(main) == ["low", "high", "mid"] * 3
 
 
-def test_recovery_lets_everybody_go_at_once_and_by_rank_again() -> None:
+def test_recovery_lets_everybody_go_at_once_and_by_rank_again():
     """The slots are what they were, and no pause is left over from the outage or before it."""
 
     async def main() -> None:
@@ -438,7 +436,7 @@ def test_recovery_lets_everybody_go_at_once_and_by_rank_again() -> None:
     virtual.run(main)
 
 
-def test_ranks_hold_after_probes_have_left_the_queue_from_its_middle() -> None:
+def test_ranks_hold_after_probes_have_left_the_queue_from_its_middle():
     """Whoever was not a probe is served in the order of rank as if there had been no outage."""
 
     async def main() -> list[int]:
@@ -469,7 +467,7 @@ def test_ranks_hold_after_probes_have_left_the_queue_from_its_middle() -> None:
 # What the display is told
 
 
-def test_reason_is_told_only_while_somebody_waits() -> None:
+def test_reason_is_told_only_while_somebody_waits():
     """A pause that nobody meets, or slots that are all taken and wanted by nobody, hold nobody
     back."""
 
@@ -513,7 +511,7 @@ class Noting:
         self.refusals.append((now, in_flight))
 
 
-def test_control_is_told_of_refusals_by_what_is_in_flight_when_they_come() -> None:
+def test_control_is_told_of_refusals_by_what_is_in_flight_when_they_come():
     """The first request of a burst may be the one that is refused, so the number as which it went
     says nothing."""
 
@@ -532,7 +530,7 @@ def test_control_is_told_of_refusals_by_what_is_in_flight_when_they_come() -> No
     virtual.run(main)
 
 
-def test_control_is_told_whether_its_limit_holds_the_work_back() -> None:
+def test_control_is_told_whether_its_limit_holds_the_work_back():
     """Pressed is who fills every slot or has somebody waiting; a limit that is not used must not
     grow."""
 
@@ -558,7 +556,7 @@ def test_control_is_told_whether_its_limit_holds_the_work_back() -> None:
 
 
 @pytest.mark.anyio
-async def test_limiters_on_the_same_slots_share_them_by_rank() -> None:
+async def test_limiters_on_the_same_slots_share_them_by_rank():
     """Together they hold no more than there are; a slot that comes free goes to the highest rank of
     any of them."""
     slots = Slots(FixedControl(2), asyncio.get_running_loop().time)
@@ -582,7 +580,7 @@ async def test_limiters_on_the_same_slots_share_them_by_rank() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("held", ["probing", "closed", "paused"])
-async def test_limiter_that_is_held_back_holds_no_other_back(held: str) -> None:
+async def test_limiter_that_is_held_back_holds_no_other_back(held):
     """A pause, an outage and the end of one run are its own: its waiting requests block no one
     else's."""
     slots = Slots(FixedControl(2), asyncio.get_running_loop().time)
@@ -606,7 +604,7 @@ async def test_limiter_that_is_held_back_holds_no_other_back(held: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_probe_of_an_outage_waits_for_a_slot_like_anybody() -> None:
+async def test_probe_of_an_outage_waits_for_a_slot_like_anybody():
     """The one request that an outage lets out takes one of the shared slots, and no second follows
     it."""
     slots = Slots(FixedControl(2), asyncio.get_running_loop().time)
@@ -627,7 +625,7 @@ async def test_probe_of_an_outage_waits_for_a_slot_like_anybody() -> None:
     await other.end()
 
 
-def test_request_that_waits_for_tokens_is_not_overtaken_from_another_run() -> None:
+def test_request_that_waits_for_tokens_is_not_overtaken_from_another_run():
     """Small requests of one run could otherwise keep a large one of another waiting for ever."""
 
     async def main() -> None:
@@ -652,7 +650,7 @@ def test_request_that_waits_for_tokens_is_not_overtaken_from_another_run() -> No
 
 
 @pytest.mark.anyio
-async def test_probe_of_one_run_does_not_wait_behind_the_others() -> None:
+async def test_probe_of_one_run_does_not_wait_behind_the_others():
     """Whether an endpoint is back is found out by one request: it goes first, whatever its rank."""
     slots = Slots(FixedControl(1), asyncio.get_running_loop().time)
     one, other = Crowd(Limiter(slots)), Crowd(Limiter(slots))

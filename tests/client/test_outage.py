@@ -119,7 +119,7 @@ def down_from_10_to_70(user: str, now: float) -> TransportFault | None:
 
 
 @pytest.mark.parametrize("max_retries", [0, 2, 8])
-def test_outage_in_the_middle_costs_its_time_and_no_user(max_retries: int) -> None:
+def test_outage_in_the_middle_costs_its_time_and_no_user(max_retries):
     """Sixty seconds without any answer: tries are given back, everybody comes through, and then it
     goes on at once."""
     world = World(down_from_10_to_70).run(users=8, steps=10, slots=4, max_retries=max_retries)
@@ -130,7 +130,7 @@ def test_outage_in_the_middle_costs_its_time_and_no_user(max_retries: int) -> No
     assert not world.caller.health.down
 
 
-def test_end_of_an_outage_wakes_who_backs_off() -> None:
+def test_end_of_an_outage_wakes_who_backs_off():
     """Pauses of up to a minute were drawn while nobody was there: all go on at once."""
     world = World(down_from_10_to_70).run(users=60, steps=20, slots=60)
     assert (
@@ -146,7 +146,7 @@ def test_end_of_an_outage_wakes_who_backs_off() -> None:
     assert world.gave_up == {}
 
 
-def test_end_of_an_outage_leaves_the_pauses_that_the_endpoint_asked_for() -> None:
+def test_end_of_an_outage_leaves_the_pauses_that_the_endpoint_asked_for():
     """Seven were asked to come back after ten minutes, and do."""
 
     def down(user: str, now: float) -> TransportFault | None:
@@ -161,7 +161,7 @@ def test_end_of_an_outage_leaves_the_pauses_that_the_endpoint_asked_for() -> Non
     }
 
 
-def test_during_an_outage_one_request_at_a_time_goes_out() -> None:
+def test_during_an_outage_one_request_at_a_time_goes_out():
     """Once a probe was not answered; and the display shows for how long and why."""
     seen: list[tuple[int, str | None, float]] = []
 
@@ -182,7 +182,7 @@ def test_during_an_outage_one_request_at_a_time_goes_out() -> None:
     assert min(later - earlier for earlier, later in pairwise(world.probes)) >= BETWEEN_PROBES
 
 
-def test_outage_longer_than_allowed_stops_the_run() -> None:
+def test_outage_longer_than_allowed_stops_the_run():
     """It says for how long nothing came, and with what; after that nothing more is sent."""
     world = World(lambda user, now: DOWN if now >= 10.0 else None)
     with pytest.raises(
@@ -199,14 +199,14 @@ NOBODY = TransportFault(
 )
 
 
-def test_one_user_is_enough_to_wait_for() -> None:
+def test_one_user_is_enough_to_wait_for():
     """Too few users for an outage: those that the first answer needs are waited for all the
     same."""
     world = World(lambda user, now: DOWN if now < 300.0 else None)
     assert world.run(users=1, steps=1, slots=4, max_retries=0, wait=600.0).gave_up == {}
 
 
-def test_wait_ends_with_a_last_probe() -> None:
+def test_wait_ends_with_a_last_probe():
     """An endpoint that does not come up stops the run when the seconds are over, not a probe's
     distance later."""
     world = World(lambda user, now: NOBODY)
@@ -217,7 +217,7 @@ def test_wait_ends_with_a_last_probe() -> None:
         World(lambda user, now: NOBODY).run(users=8, steps=1, slots=4)
 
 
-def test_poisoned_request_does_not_keep_an_outage_going() -> None:
+def test_poisoned_request_does_not_keep_an_outage_going():
     """It has the highest rank and fails whenever it is the probe; the others' probes find the
     endpoint back."""
 
@@ -232,9 +232,7 @@ def test_poisoned_request_does_not_keep_an_outage_going() -> None:
 @pytest.mark.parametrize("fails_in", [0.05, 30.0])
 @pytest.mark.parametrize("users", [1, 2, 12])
 @pytest.mark.parametrize("max_retries", [0, 2, 8])
-def test_last_requests_that_always_fail_are_given_up_with_their_tries(
-    users: int, max_retries: int, fails_in: float
-) -> None:
+def test_last_requests_that_always_fail_are_given_up_with_their_tries(users, max_retries, fails_in):
     """The endpoint answers a probe, at one slot, too: they are failures, and the run comes to its
     end."""
     world = World(lambda user, now: None if user == "?" else DOWN, fails_in=fails_in)
@@ -247,7 +245,7 @@ def test_last_requests_that_always_fail_are_given_up_with_their_tries(
     )
 
 
-def test_no_request_has_more_than_thirty_tries_that_may_be_billed() -> None:
+def test_no_request_has_more_than_thirty_tries_that_may_be_billed():
     """Also where none of them counts, because an endpoint that answers everything else answers no
     probe."""
     world = World(lambda user, now: DOWN if user in "7?" else None)
@@ -256,7 +254,7 @@ def test_no_request_has_more_than_thirty_tries_that_may_be_billed() -> None:
     assert [user for _, user in world.sent].count("7") == MAX_BILLABLE
 
 
-def test_outage_takes_few_tries_of_a_request_that_may_be_billed() -> None:
+def test_outage_takes_few_tries_of_a_request_that_may_be_billed():
     """However long it is: then probes alone look for its end."""
     world = World(lambda user, now: DOWN if now < 850.0 else None).run(
         users=1, steps=1, slots=1, max_retries=0
@@ -266,7 +264,7 @@ def test_outage_takes_few_tries_of_a_request_that_may_be_billed() -> None:
     assert world.stopped_at <= 850.0 + BETWEEN_PROBES + 2.0
 
 
-def test_nobody_is_given_up_before_it_is_known_whose_fault_it_is() -> None:
+def test_nobody_is_given_up_before_it_is_known_whose_fault_it_is():
     """Even without retries: another request, or a probe, is answered first."""
     world = World(lambda user, now: DOWN if user == "1" else None).run(
         users=2, steps=30, slots=2, max_retries=0
@@ -275,7 +273,7 @@ def test_nobody_is_given_up_before_it_is_known_whose_fault_it_is() -> None:
     assert world.given_up_at["1"] >= 0.15  # the probe was answered then
 
 
-def test_faults_of_a_whole_run_are_no_outage_while_some_pass() -> None:
+def test_faults_of_a_whole_run_are_no_outage_while_some_pass():
     """Three in ten requests fail: that is retried, nothing pauses, and nobody is given up."""
     rng = random.Random(3)
     world = World(lambda user, now: DOWN if rng.random() < 0.3 else None).run(
@@ -300,7 +298,7 @@ def crashing(down: Sequence[tuple[float, float]], gateway: bool = False) -> Worl
 
 
 @pytest.mark.parametrize("max_retries", [1, 8])
-def test_endpoint_that_restarts_again_and_again_costs_no_user(max_retries: int) -> None:
+def test_endpoint_that_restarts_again_and_again_costs_no_user(max_retries):
     """Down for thirteen seconds three times, up for four between: no silence is long enough for a
     declared outage."""
     down = [(2.0, 15.0), (19.0, 32.0), (36.0, 49.0)]
@@ -316,9 +314,7 @@ def test_endpoint_that_restarts_again_and_again_costs_no_user(max_retries: int) 
     st.integers(1, 16),
     st.booleans(),
 )
-def test_outages_of_any_pattern_cost_no_user(
-    pattern: list[tuple[float, float]], users: int, slots: int, gateway: bool
-) -> None:
+def test_outages_of_any_pattern_cost_no_user(pattern, users, slots, gateway):
     """Times up and down alternate; after the last return it takes at most 1.5 times as long as the
     whole run without any outage, however short that is. Only where a gateway answers 503, which may
     be billed, the time between two probes may come on top."""
@@ -335,9 +331,7 @@ def test_outages_of_any_pattern_cost_no_user(
 
 @pytest.mark.parametrize("max_retries", [0, 1, 3, 8])
 @pytest.mark.parametrize("poisoned", [1, 3, 12])
-def test_requests_that_always_time_out_are_given_up_when_only_they_are_left(
-    max_retries: int, poisoned: int
-) -> None:
+def test_requests_that_always_time_out_are_given_up_when_only_they_are_left(max_retries, poisoned):
     """The endpoint answers a probe, so that their silence is no outage, and each has its tries and
     no more."""
     bad = {str(number) for number in range(poisoned)}
@@ -348,7 +342,7 @@ def test_requests_that_always_time_out_are_given_up_when_only_they_are_left(
     assert world.caller.traffic.requests == len(world.sent) + len(world.probes)
 
 
-def test_outage_that_a_single_request_is_left_for_stops_the_run() -> None:
+def test_outage_that_a_single_request_is_left_for_stops_the_run():
     """A probe that is not answered shows that it is not the request: its user is not given up."""
     world = World(lambda user, now: DOWN if now >= 5.0 else None)
     with pytest.raises(EndpointStopped):
@@ -358,7 +352,7 @@ def test_outage_that_a_single_request_is_left_for_stops_the_run() -> None:
 
 @pytest.mark.parametrize("users", [1, 2, 16])
 @pytest.mark.parametrize("max_outage", [3.0, 10.0, 47.0])
-def test_longest_outage_is_kept_to(max_outage: float, users: int) -> None:
+def test_longest_outage_is_kept_to(max_outage, users):
     """The run stops when the time is over, not at the next probe or after the silence that declares
     an outage."""
     world = World(lambda user, now: DOWN if now >= 10.0 else None)

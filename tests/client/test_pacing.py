@@ -118,9 +118,7 @@ class Played:
     st.sampled_from([0.2, 1.0, 5.0]),
     st.sampled_from([100, 300, 900]),
 )
-def test_no_user_fails_at_any_fixed_concurrency(
-    slots: int, max_retries: int, seconds: float, tokens: int
-) -> None:
+def test_no_user_fails_at_any_fixed_concurrency(slots, max_retries, seconds, tokens):
     """429s without Retry-After for slots, requests and tokens a minute: everybody is served in the
     end."""
     played = Played(Account(seconds, tokens), slots, users=50, steps=2, max_retries=max_retries)
@@ -131,9 +129,7 @@ def test_no_user_fails_at_any_fixed_concurrency(
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [1, 4, 16, 64])
 @pytest.mark.parametrize("seconds", [0.2, 1.0])
-def test_account_that_counts_by_time_is_used_up_with_few_refusals(
-    slots: int, seconds: float
-) -> None:
+def test_account_that_counts_by_time_is_used_up_with_few_refusals(slots, seconds):
     """180 requests at 60 a minute, most of them at once: hardly two minutes, or the chain's own
     time at one slot."""
     account = Account(seconds)
@@ -148,9 +144,7 @@ def test_account_that_counts_by_time_is_used_up_with_few_refusals(
     [BUSY, TransportFault("http_503", "busy", retry_after=5.0)],
     ids=["429", "503 with Retry-After"],
 )
-def test_endpoint_that_only_refuses_stops_the_run_and_fails_nobody(
-    users: int, fault: TransportFault
-) -> None:
+def test_endpoint_that_only_refuses_stops_the_run_and_fails_nobody(users, fault):
     """After `--max-outage` without any success, however few users there are."""
     played = Played(Refusing(fault), 4, users, steps=1, max_retries=1)
     assert isinstance(played.ending, EndpointStopped)
@@ -158,7 +152,7 @@ def test_endpoint_that_only_refuses_stops_the_run_and_fails_nobody(
     assert 900.0 <= played.seconds <= 900.0 + 75.0
 
 
-def test_single_refusal_long_after_the_last_success_stops_nothing() -> None:
+def test_single_refusal_long_after_the_last_success_stops_nothing():
     """A chain whose second reply takes longer than `--max-outage`, and then one refusal."""
     played = Played(Late(), 1, users=1, steps=2)
     assert played.ending is None

@@ -68,7 +68,7 @@ def validator(*place: str, message: str = "Extra inputs are not permitted") -> J
 # A body
 
 
-def test_without_quirks_a_body_stays_the_very_same_object() -> None:
+def test_without_quirks_a_body_stays_the_very_same_object():
     """The usual case decodes nothing; a quirk that changes nothing in a body leaves it, too."""
     body = request()
     assert adapt(body, frozenset()) is body
@@ -89,20 +89,20 @@ def test_without_quirks_a_body_stays_the_very_same_object() -> None:
         ("stream", "", {"stream": True, "stream_options": {"include_usage": True}}),
     ],
 )
-def test_each_quirk_changes_its_own_member_alone(quirk: str, gone: str, come: JSON) -> None:
+def test_each_quirk_changes_its_own_member_alone(quirk, gone, come):
     """Everything else goes out as it was."""
     before = orjson.loads(request())
     before.pop(gone, None)
     assert adapted(quirk) == before | come
 
 
-def test_json_word_drops_the_format_only_where_the_prompt_does_not_speak_of_json() -> None:
+def test_json_word_drops_the_format_only_where_the_prompt_does_not_speak_of_json():
     """Decided by each request's own text, so that the same request is always sent the same."""
     assert "response_format" in adapted("json_word", body=request("以 Json 格式作答"))
     assert "response_format" not in adapted("json_word", body=request("请作答"))
 
 
-def test_a_schema_of_the_users_steps_down_one_step_at_a_time() -> None:
+def test_a_schema_of_the_users_steps_down_one_step_at_a_time():
     """A schema becomes any object, and any object nothing; ours becomes a schema that fits every
     object."""
     own = request(
@@ -118,7 +118,7 @@ def test_a_schema_of_the_users_steps_down_one_step_at_a_time() -> None:
     assert adapted("json_schema", body=own, given=given) == orjson.loads(own)
 
 
-def test_what_the_user_gave_stays() -> None:
+def test_what_the_user_gave_stays():
     """Members of --extra-body are never removed, renamed or replaced."""
     own = request(
         temperature=1.0, top_p=0.5, seed=9, max_tokens=9, stream=False, stream_options={"x": 1}
@@ -129,7 +129,7 @@ def test_what_the_user_gave_stays() -> None:
     assert adapted("stream", body=request(stream=False)) == orjson.loads(request(stream=False))
 
 
-def test_system_messages_go_in_front_of_the_first_of_the_user() -> None:
+def test_system_messages_go_in_front_of_the_first_of_the_user():
     """In their order, with a blank line between; where the user says nothing they are the
     user's."""
     messages = [
@@ -155,7 +155,7 @@ def test_system_messages_go_in_front_of_the_first_of_the_user() -> None:
     ]
 
 
-def test_rules_in_the_data_file_are_whole() -> None:
+def test_rules_in_the_data_file_are_whole():
     """Every rule has the fields of a quirk and no other, names a quirk where it names one, and
     every change a rule."""
     rules = tomllib.loads((Path(module.__file__).with_suffix(".toml")).read_text(encoding="utf-8"))[
@@ -242,7 +242,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("quirk", "body"), REFUSALS)
-def test_refusal_that_names_a_parameter_teaches_its_quirk(quirk: str, body: bytes) -> None:
+def test_refusal_that_names_a_parameter_teaches_its_quirk(quirk, body):
     """In each provider's words, through the very reader that makes an error of them."""
     more: JSON = {}
     if quirk.endswith("penalty"):
@@ -271,7 +271,7 @@ def test_refusal_that_names_a_parameter_teaches_its_quirk(quirk: str, body: byte
         'response_format type must be one of "text" or "json_object", but got: json_schema',
     ],
 )
-def test_a_schema_that_is_refused_gives_way_to_any_object_and_then_to_none(message: str) -> None:
+def test_a_schema_that_is_refused_gives_way_to_any_object_and_then_to_none(message):
     """So does one that the user gave, and nothing else that the user gave."""
     own, given = request(response_format=SCHEMA), ["response_format"]
     error = refusal(400, openai(message, code="x"))
@@ -286,7 +286,7 @@ def test_a_schema_that_is_refused_gives_way_to_any_object_and_then_to_none(messa
 
 
 @pytest.mark.parametrize("status", [500, 501])
-def test_a_failure_that_plainly_names_the_format_teaches_it_and_nothing_else(status: int) -> None:
+def test_a_failure_that_plainly_names_the_format_teaches_it_and_nothing_else(status):
     """llama-cpp-python and older llama.cpp servers answer 500; any other failure stays one that is
     tried again."""
     own = request(response_format=SCHEMA)
@@ -344,9 +344,7 @@ def test_a_failure_that_plainly_names_the_format_teaches_it_and_nothing_else(sta
         "unexpected error in the json_object grammar",
     ],
 )
-def test_a_value_that_is_wrong_or_a_parameter_that_was_not_sent_teaches_nothing(
-    status: int, message: str
-) -> None:
+def test_a_value_that_is_wrong_or_a_parameter_that_was_not_sent_teaches_nothing(status, message):
     """What the user asked for is not left out because it was asked for wrongly."""
     error = refusal(status, openai(message, code="x"))
     assert learn(frozenset(), error.kind, error.detail, request()) is None
@@ -355,13 +353,13 @@ def test_a_value_that_is_wrong_or_a_parameter_that_was_not_sent_teaches_nothing(
 @pytest.mark.parametrize(
     "kind", ["http_401", "http_404", "http_429", "http_503", "timeout", "http_405"]
 )
-def test_only_a_refused_request_teaches(kind: str) -> None:
+def test_only_a_refused_request_teaches(kind):
     """Whatever the words: a busy server or a wrong path says nothing of parameters."""
     assert learn(frozenset(), kind, "Unsupported parameter: 'temperature'", request()) is None
     assert learn(frozenset(), kind, "response_format is not supported", request()) is None
 
 
-def test_words_of_the_request_itself_teach_nothing() -> None:
+def test_words_of_the_request_itself_teach_nothing():
     """Endpoints quote what they refuse, in the places of a validator and elsewhere: a user's post
     is no refusal."""
     post = "我的 temperature is not supported 了"
@@ -391,7 +389,7 @@ def test_words_of_the_request_itself_teach_nothing() -> None:
 
 
 @pytest.mark.parametrize("member", ["temperature", "top_p", "seed", "max_tokens"])
-def test_a_member_that_the_user_gave_is_never_learned_away(member: str) -> None:
+def test_a_member_that_the_user_gave_is_never_learned_away(member):
     """The refusal then is what the user has to know."""
     error = refusal(
         400, openai(f"Unsupported parameter: '{member}' is not supported with this model.", member)
@@ -452,7 +450,7 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(main)
 
 
-def test_what_is_refused_is_sent_again_at_once_and_learned_for_everybody() -> None:
+def test_what_is_refused_is_sent_again_at_once_and_learned_for_everybody():
     """Two sends for the first request, one for each later; the quirk is reported with the
     endpoint's own words."""
     heard, endpoint = Hearing(), Endpoint((has("temperature"), unsupported("temperature")))
@@ -468,7 +466,7 @@ def test_what_is_refused_is_sent_again_at_once_and_learned_for_everybody() -> No
     assert sender.quirks == {"no_temperature"}
 
 
-def test_quirks_stack_within_one_request() -> None:
+def test_quirks_stack_within_one_request():
     """A reasoning model that refuses one parameter after another is learned by its first
     request."""
     members = ("temperature", "top_p", "max_tokens")
@@ -484,7 +482,7 @@ def test_quirks_stack_within_one_request() -> None:
     assert [name for name, _ in heard] == ["no_temperature", "no_top_p", "max_completion_tokens"]
 
 
-def test_format_steps_down_to_what_is_taken_and_only_that_is_told() -> None:
+def test_format_steps_down_to_what_is_taken_and_only_that_is_told():
     """A form that was tried in vain on the way is no quirk of the endpoint."""
     heard = Hearing()
     first = Rejected("http_400", "'response_format.type' must be 'json_schema' or 'text'")
@@ -510,8 +508,8 @@ def test_format_steps_down_to_what_is_taken_and_only_that_is_told() -> None:
     ],
 )
 def test_nothing_is_adopted_where_the_changed_request_does_not_get_through(
-    last: HarnessError,
-) -> None:
+    last,
+):
     """The last error is what the request ends in, and the next request is sent as if nothing had
     been tried."""
     heard, endpoint = (
@@ -530,7 +528,7 @@ def test_nothing_is_adopted_where_the_changed_request_does_not_get_through(
 
 
 @pytest.mark.parametrize("settled", ["content_filter", "context_length"])
-def test_a_completion_that_no_model_wrote_proves_nothing(settled: str) -> None:
+def test_a_completion_that_no_model_wrote_proves_nothing(settled):
     """An input filter may come before the parameters are looked at: the request is settled, the
     quirk is not."""
     found = Completion("", settled)
@@ -543,7 +541,7 @@ def test_a_completion_that_no_model_wrote_proves_nothing(settled: str) -> None:
     assert sender.quirks == {"no_temperature"}
 
 
-def test_a_failure_that_plainly_names_the_format_is_sent_otherwise() -> None:
+def test_a_failure_that_plainly_names_the_format_is_sent_otherwise():
     """The 500 of a server that does not know JSON schemas costs no retry and no user."""
     failure = TransportFault(
         "http_500", "response_format type must be one of 'text' or 'json_object'"
@@ -575,7 +573,7 @@ class Gate(Endpoint):
         return answer
 
 
-def test_hundreds_that_are_refused_at_once_learn_side_by_side() -> None:
+def test_hundreds_that_are_refused_at_once_learn_side_by_side():
     """Nobody waits for another's reply, each is sent once more, and what all have learned is
     reported once."""
     heard, requests = Hearing(), 200
@@ -598,7 +596,7 @@ def test_hundreds_that_are_refused_at_once_learn_side_by_side() -> None:
     assert len(heard) == 1
 
 
-def test_what_others_have_learned_meanwhile_is_tried_before_giving_up() -> None:
+def test_what_others_have_learned_meanwhile_is_tried_before_giving_up():
     """Refused for a second parameter, a request finds that known already: it goes out with both,
     and is no failure."""
     refusals = (
@@ -628,7 +626,7 @@ def test_what_others_have_learned_meanwhile_is_tried_before_giving_up() -> None:
     assert [received.completion for received in run(asyncio.wait_for(main(), 5))] == [GOOD, GOOD]
 
 
-def test_a_learner_that_is_cancelled_keeps_nobody_from_learning() -> None:
+def test_a_learner_that_is_cancelled_keeps_nobody_from_learning():
     """Nothing was learned by halves."""
 
     async def main() -> Adapted:
@@ -649,7 +647,7 @@ def test_a_learner_that_is_cancelled_keeps_nobody_from_learning() -> None:
     assert run(asyncio.wait_for(main(), 5)).quirks == {"no_temperature"}
 
 
-def test_what_is_known_beforehand_costs_no_refusal() -> None:
+def test_what_is_known_beforehand_costs_no_refusal():
     """A manifest or a providers file tells it; only what is still unknown is learned."""
     heard = Hearing()
     endpoint = Endpoint(
@@ -672,7 +670,7 @@ def whole(body: JSON) -> bool:
     return not body.get("stream")
 
 
-def test_auto_streams_only_where_the_endpoint_answers_no_other_way() -> None:
+def test_auto_streams_only_where_the_endpoint_answers_no_other_way():
     """The first refusal turns it on for good."""
     endpoint = Endpoint((whole, ONLY_STREAMS))
     sender = Adapted(endpoint, stream="auto")
@@ -683,7 +681,7 @@ def test_auto_streams_only_where_the_endpoint_answers_no_other_way() -> None:
     assert sender.quirks == {"stream"}
 
 
-def test_on_streams_always_and_learns_what_goes_with_it() -> None:
+def test_on_streams_always_and_learns_what_goes_with_it():
     """No refusal is needed for it, and the usage that a server will not tell is done without."""
     endpoint = Endpoint(
         (has("stream_options"), Rejected("http_400", "Unknown parameter: 'stream_options'."))
@@ -695,7 +693,7 @@ def test_on_streams_always_and_learns_what_goes_with_it() -> None:
 
 
 @pytest.mark.parametrize("known", [(), ("stream",)])
-def test_off_never_streams_and_says_what_would_help(known: tuple[str, ...]) -> None:
+def test_off_never_streams_and_says_what_would_help(known):
     """The run stops with the endpoint's own words, whatever was known of it before."""
     endpoint = Endpoint((whole, ONLY_STREAMS))
     with pytest.raises(

@@ -44,9 +44,7 @@ ASKED = st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(0.01, 1.0)), min_size=
 
 
 @given(st.floats(1.0, 100_000.0), ASKED)
-def test_no_window_admits_more_than_its_rate_and_one_burst(
-    per_minute: float, asked: list[tuple[float, float]]
-) -> None:
+def test_no_window_admits_more_than_its_rate_and_one_burst(per_minute, asked):
     """Between any two requests, both included, no more goes out than the rate allows beside one
     bucket full."""
     rate = per_minute / 60.0
@@ -60,9 +58,7 @@ def test_no_window_admits_more_than_its_rate_and_one_burst(
 
 
 @given(st.floats(1.0, 100_000.0), ASKED)
-def test_who_asks_without_pause_gets_the_whole_rate(
-    per_minute: float, asked: list[tuple[float, float]]
-) -> None:
+def test_who_asks_without_pause_gets_the_whole_rate(per_minute, asked):
     """Smooth is not slow: beyond the first burst, nothing waits for longer than its amount takes to
     flow in."""
     rate = per_minute / 60.0
@@ -73,9 +69,7 @@ def test_who_asks_without_pause_gets_the_whole_rate(
 
 
 @given(st.floats(60.0, 100_000.0), st.lists(st.floats(0.1, 20.0), min_size=2, max_size=20))
-def test_request_larger_than_the_bucket_goes_out_of_a_full_one_and_is_paid_after(
-    per_minute: float, sizes: list[float]
-) -> None:
+def test_request_larger_than_the_bucket_goes_out_of_a_full_one_and_is_paid_after(per_minute, sizes):
     """It could never be had otherwise; whoever comes next waits until the debt is paid, so that the
     rate is kept."""
     rate = per_minute / 60.0
@@ -87,7 +81,7 @@ def test_request_larger_than_the_bucket_goes_out_of_a_full_one_and_is_paid_after
         before += amount
 
 
-def test_idle_hours_save_up_one_burst_and_no_more() -> None:
+def test_idle_hours_save_up_one_burst_and_no_more():
     """After a night at 600 a minute, ten go at once and the eleventh waits its tenth of a
     second."""
     bucket = TokenBucket(600.0, 0.0)
@@ -95,7 +89,7 @@ def test_idle_hours_save_up_one_burst_and_no_more() -> None:
     assert [at - 30_000.0 for at, _ in taken] == pytest.approx([0.0] * 10 + [0.1, 0.2])
 
 
-def test_what_was_reserved_and_not_used_comes_back_up_to_a_full_bucket() -> None:
+def test_what_was_reserved_and_not_used_comes_back_up_to_a_full_bucket():
     """Giving back does not allow a larger burst than the bucket ever held."""
     bucket = TokenBucket(6000.0, 0.0)
     bucket.take(80.0, 0.0)
@@ -107,7 +101,7 @@ def test_what_was_reserved_and_not_used_comes_back_up_to_a_full_bucket() -> None
     assert bucket.wait(1.0, 0.0) == pytest.approx(0.01)
 
 
-def test_debt_is_paid_before_anybody_goes() -> None:
+def test_debt_is_paid_before_anybody_goes():
     """A request that used more than it had reserved keeps the next one waiting, however small that
     is."""
     bucket = TokenBucket(6000.0, 0.0)
@@ -120,7 +114,7 @@ def test_debt_is_paid_before_anybody_goes() -> None:
 # Estimates
 
 
-def test_estimate_is_the_prompt_and_what_completions_have_taken_so_far() -> None:
+def test_estimate_is_the_prompt_and_what_completions_have_taken_so_far():
     """Bytes count for the prompt; the mean of the completions seen replaces the first guess from
     the first one on."""
     rates, body = Rates(None, 6000.0, 0.0), b"x" * 300
@@ -134,7 +128,7 @@ def test_estimate_is_the_prompt_and_what_completions_have_taken_so_far() -> None
     assert rates.estimate(len(body)) == pytest.approx(prompt + 20.0)
 
 
-def test_estimate_follows_completions_that_become_longer() -> None:
+def test_estimate_follows_completions_that_become_longer():
     """After thousands of short replies, some hundred long ones are enough to be believed."""
     rates = Rates(None, 6000.0, 0.0)
     for completion in [10.0] * 5000 + [500.0] * 500:
@@ -147,7 +141,7 @@ def test_estimate_follows_completions_that_become_longer() -> None:
     [(20.0, 0.0), (0.0, 0.0), (150.0, 0.51), (None, 0.01)],
     ids=["less", "failed", "more", "unknown"],
 )
-def test_reservation_is_settled_by_what_was_used(used: float | None, wait: float) -> None:
+def test_reservation_is_settled_by_what_was_used(used, wait):
     """Less or nothing: the rest is given back. More: a debt. Unknown: the reservation stands."""
     rates = Rates(None, 6000.0, 0.0)
     rates.take(100.0, 0.0)
@@ -155,7 +149,7 @@ def test_reservation_is_settled_by_what_was_used(used: float | None, wait: float
     assert rates.wait(1.0, 0.0) == pytest.approx(wait)
 
 
-def test_slower_of_both_rates_counts() -> None:
+def test_slower_of_both_rates_counts():
     """Requests and tokens a minute are limits of their own; one alone leaves the other free."""
     both, requests, tokens = (
         Rates(60.0, 6000.0, 0.0),
@@ -213,7 +207,7 @@ def calls(
     return virtual.run(main)
 
 
-def test_retries_count_as_requests() -> None:
+def test_retries_count_as_requests():
     """The endpoint counts them, so the rate does."""
 
     def every_second_fails(number: int) -> Completion:
@@ -227,7 +221,7 @@ def test_retries_count_as_requests() -> None:
     assert min(later - earlier for earlier, later in pairwise(endpoint.times)) >= 1.0 - TINY
 
 
-def test_correction_shortens_a_wait_that_has_begun() -> None:
+def test_correction_shortens_a_wait_that_has_begun():
     """Who waits for tokens that were only reserved goes when they are given back, not when they
     would have flowed."""
     endpoint = Endpoint(
@@ -239,7 +233,7 @@ def test_correction_shortens_a_wait_that_has_begun() -> None:
     )  # 20 tokens at 10 a second; the 1,300 reserved would take minutes
 
 
-def test_usage_that_is_more_than_reserved_slows_the_next_down() -> None:
+def test_usage_that_is_more_than_reserved_slows_the_next_down():
     """Tokens a minute are kept by what was really used, however short the prompts look."""
     endpoint = Endpoint(
         0.1, lambda number: Completion("好", prompt_tokens=500, completion_tokens=500)
@@ -250,7 +244,7 @@ def test_usage_that_is_more_than_reserved_slows_the_next_down() -> None:
     assert endpoint.times[-1] <= used_before_the_last / 1000.0 + BURST_SECONDS
 
 
-def test_failed_tries_cost_no_tokens() -> None:
+def test_failed_tries_cost_no_tokens():
     """An endpoint that is busy has used none: what the try reserved is there for the next."""
 
     def first_four_fail(number: int) -> Completion:
@@ -266,7 +260,7 @@ def test_failed_tries_cost_no_tokens() -> None:
     )  # the bounds of the jitter, and nothing beside
 
 
-def test_who_waits_for_a_rate_is_said_to() -> None:
+def test_who_waits_for_a_rate_is_said_to():
     """Slots are free, so it is not the limit that holds it."""
 
     async def main() -> None:

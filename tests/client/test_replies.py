@@ -63,9 +63,7 @@ def reply(message: Any, finish_reason: Any = "stop", **more: Any) -> bytes:
         ({"content": [{"type": "text", "text": None}, 7]}, "", None),
     ],
 )
-def test_content_that_is_null_or_in_parts_is_still_a_completion(
-    message: dict[str, Any], text: str, refusal: str | None
-) -> None:
+def test_content_that_is_null_or_in_parts_is_still_a_completion(message, text, refusal):
     """An endpoint that answered, but without text or with text in parts, has answered."""
     assert completion(reply(message)) == Completion(text, "stop", refusal=refusal)
 
@@ -80,7 +78,7 @@ def test_content_that_is_null_or_in_parts_is_still_a_completion(
         {"prompt_tokens": 2**64 - 1, "completion_tokens": 2**40},
     ],
 )
-def test_usage_that_is_no_count_is_unknown(usage: Any) -> None:
+def test_usage_that_is_no_count_is_unknown(usage):
     """Token counts that make no sense are left out and never guessed."""
     found = completion(reply({"content": "好"}, usage=usage, model=7))
     assert (found.prompt_tokens, found.completion_tokens, found.model) == (None, None, None)
@@ -113,9 +111,7 @@ def test_usage_that_is_no_count_is_unknown(usage: Any) -> None:
         ({"prompt_tokens_details": {"cached_tokens": "64"}, "reasoning_tokens": -1}, None, None),
     ],
 )
-def test_cached_and_reasoning_tokens_are_read_by_their_names(
-    usage: dict[str, Any], cached: int | None, thoughts: int | None
-) -> None:
+def test_cached_and_reasoning_tokens_are_read_by_their_names(usage, cached, thoughts):
     """Of OpenAI, DeepSeek, Moonshot and SGLang."""
     found = completion(
         reply({"content": "好"}, usage={"prompt_tokens": 100, "completion_tokens": 20, **usage})
@@ -124,7 +120,7 @@ def test_cached_and_reasoning_tokens_are_read_by_their_names(
     assert (found.prompt_tokens, found.completion_tokens) == (100, 20)
 
 
-def test_counts_that_sums_can_hold_are_taken() -> None:
+def test_counts_that_sums_can_hold_are_taken():
     """The largest count that is believed is far above any reply, and millions of it still fit a
     file's 64 bits."""
     found = completion(
@@ -162,7 +158,7 @@ PLAIN = reply({"content": "好"}, model="qwen")
         ),
     ],
 )
-def test_whole_reply_in_careless_json_is_not_paid_for_again(body: bytes, found: Completion) -> None:
+def test_whole_reply_in_careless_json_is_not_paid_for_again(body, found):
     """What a strict parser refuses has still arrived whole: it is read and can be saved; half of it
     stays a fault."""
     with pytest.raises(ValueError, match="line 1 column"):
@@ -175,7 +171,7 @@ def test_whole_reply_in_careless_json_is_not_paid_for_again(body: bytes, found: 
         assert caught.value.kind == "bad_json"
 
 
-def test_reply_nested_too_deep_for_any_parser_is_a_fault_of_ours() -> None:
+def test_reply_nested_too_deep_for_any_parser_is_a_fault_of_ours():
     """Where Python's parser gives up, too, the reply counts as one that did not come whole."""
     try:
         assert completion(PLAIN[:-1] + b',"extra":' + b"[" * 5000 + b"]" * 5000 + b"}").text == "好"
@@ -206,7 +202,7 @@ def choice(text: str, **more: Any) -> dict[str, Any]:
         [{"index": 1, "error": {"message": "busy"}}, choice("a", index=0)],
     ],
 )
-def test_choice_of_index_0_is_the_reply_wherever_it_comes(choices: list[Any]) -> None:
+def test_choice_of_index_0_is_the_reply_wherever_it_comes(choices):
     """Of several choices the same one as in a stream; without an index, and of two that have it,
     the first."""
     assert completion(orjson.dumps({"choices": choices})) == Completion("a", "stop")
@@ -216,14 +212,14 @@ def test_choice_of_index_0_is_the_reply_wherever_it_comes(choices: list[Any]) ->
     "first",
     [choice("") | {"finish_reason": "content_filter"}, choice("") | {"finish_reason": "length"}],
 )
-def test_other_choice_is_no_answer_where_the_first_was_cut_off(first: dict[str, Any]) -> None:
+def test_other_choice_is_no_answer_where_the_first_was_cut_off(first):
     """Also where a user asks for several: what was filtered or had no room stays invalid."""
     found = completion(orjson.dumps({"choices": [first, choice("b", index=1)]}))
     assert (found.text, found.finish_reason) == ("", first["finish_reason"])
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "tool_calls", "", "odd", None, 3])
-def test_finish_reason_is_the_endpoints_own_word(reason: Any) -> None:
+def test_finish_reason_is_the_endpoints_own_word(reason):
     """Length and filter are reported by the finish reason, for the benchmark to judge; what is no
     word is unknown."""
     assert completion(reply({"content": "半"}, reason)).finish_reason == (
@@ -259,7 +255,7 @@ def test_finish_reason_is_the_endpoints_own_word(reason: Any) -> None:
         ("spii", "content_filter"),
     ],
 )
-def test_other_words_for_the_same_end_mean_the_same(reason: str, same: str) -> None:
+def test_other_words_for_the_same_end_mean_the_same(reason, same):
     """What was cut off or filtered is so under whatever name, and never scored as an answer."""
     assert completion(reply({"content": "半"}, reason)).finish_reason == same
 
@@ -267,7 +263,7 @@ def test_other_words_for_the_same_end_mean_the_same(reason: str, same: str) -> N
 @pytest.mark.parametrize(
     "reason", ["insufficient_system_resource", "abort", "error", "network_error", "ERROR"]
 )
-def test_reply_that_the_endpoint_broke_off_is_a_fault_and_no_answer(reason: str) -> None:
+def test_reply_that_the_endpoint_broke_off_is_a_fault_and_no_answer(reason):
     """A reply that the endpoint itself could not finish is tried again; it must not be scored."""
     with pytest.raises(TransportFault) as caught:
         completion(reply({"content": '{"predicted_tags": ['}, reason))
@@ -320,9 +316,7 @@ def test_reply_that_the_endpoint_broke_off_is_a_fault_and_no_answer(reason: str)
         ({"content": "<think>想</think>好"}, "<think>想</think>好", None),
     ],
 )
-def test_thoughts_are_kept_apart_from_the_text(
-    message: dict[str, Any], text: str, reasoning: str | None
-) -> None:
+def test_thoughts_are_kept_apart_from_the_text(message, text, reasoning):
     """Each provider's place for thoughts is read; what stands in the text itself stays as
     received."""
     assert completion(reply(message)) == Completion(text, "stop", reasoning=reasoning)
@@ -333,9 +327,7 @@ def test_thoughts_are_kept_apart_from_the_text(
 @pytest.mark.parametrize(
     "answer", ['{"标签": []}', ' {"标签": []}\n', '```json\n{"标签": []}\n```']
 )
-def test_an_object_in_the_place_of_thoughts_is_the_answer(
-    field: str, content: str | None, answer: str
-) -> None:
+def test_an_object_in_the_place_of_thoughts_is_the_answer(field, content, answer):
     """Servers with a reasoning parser put the answer there when thinking is turned off: it is not
     asked for again."""
     found = completion(reply({"content": content, field: answer}))
@@ -355,9 +347,7 @@ def test_an_object_in_the_place_of_thoughts_is_the_answer(
         ('{"标签": []}', "tool_calls"),
     ],
 )
-def test_thoughts_that_do_not_end_with_their_only_object_stay_thoughts(
-    thoughts: str, reason: str
-) -> None:
+def test_thoughts_that_do_not_end_with_their_only_object_stay_thoughts(thoughts, reason):
     """A draft among thoughts is no answer, and neither is what a filter cut."""
     assert completion(reply({"content": "", "reasoning": thoughts}, reason)) == Completion(
         "", reason, reasoning=thoughts
@@ -372,15 +362,13 @@ def test_thoughts_that_do_not_end_with_their_only_object_stay_thoughts(
         ('{"草稿": 1}</think>{"标签": []}', '{"标签": []}', '{"草稿": 1}</think>'),
     ],
 )
-def test_the_only_object_at_the_end_of_thoughts_is_the_answer(
-    thoughts: str, text: str, before: str
-) -> None:
+def test_the_only_object_at_the_end_of_thoughts_is_the_answer(thoughts, text, before):
     """A server that missed the end of the thoughts has all of the reply in their place."""
     found = completion(reply({"content": "", "reasoning_content": thoughts}))
     assert found == Completion(text, "stop", reasoning=before)
 
 
-def test_an_answer_beside_an_object_in_the_thoughts_is_the_answer() -> None:
+def test_an_answer_beside_an_object_in_the_thoughts_is_the_answer():
     """Only a reply without text looks elsewhere for it."""
     found = completion(reply({"content": "好", "reasoning": '{"标签": []}'}))
     assert (found.text, found.reasoning) == ("好", '{"标签": []}')
@@ -426,14 +414,14 @@ HIDDEN = {"completion_tokens": 512, "completion_tokens_details": {"reasoning_tok
     ],
 )
 def test_reply_that_ended_before_its_answer_began_has_a_finish_reason_of_its_own(
-    message: dict[str, Any], usage: Any, reason: str, expected: str
-) -> None:
+    message, usage, reason, expected
+):
     """All tokens went into thoughts: another kind of invalid answer than one that was cut off
     itself."""
     assert completion(reply(message, reason, usage=usage)).finish_reason == expected
 
 
-def test_decoded_reply_is_read_like_its_bytes() -> None:
+def test_decoded_reply_is_read_like_its_bytes():
     """What a stream was put together to is judged by the same reader."""
     data = orjson.loads(reply({"content": "好", "reasoning_content": "想"}, model="qwen"))
     assert (
@@ -463,7 +451,7 @@ def test_decoded_reply_is_read_like_its_bytes() -> None:
         (b'{"choices": [{"message": "text"}]}', "no_choices"),
     ],
 )
-def test_reply_without_a_completion_is_a_fault(body: bytes, kind: str) -> None:
+def test_reply_without_a_completion_is_a_fault(body, kind):
     """Status 200 with half a body, with something else than JSON, or without a choice is worth
     another try."""
     with pytest.raises(TransportFault) as caught:
@@ -485,9 +473,7 @@ def test_reply_without_a_completion_is_a_fault(body: bytes, kind: str) -> None:
     ],
 )
 @pytest.mark.parametrize("where", ["top", "beside_empty_choices", "in_the_choice"])
-def test_error_in_a_reply_of_status_200_counts_by_its_code(
-    error: Any, kind: str, where: str
-) -> None:
+def test_error_in_a_reply_of_status_200_counts_by_its_code(error, kind, where):
     """Relays send errors with status 200, beside or inside the choices: the code decides, a fault
     by default."""
     bodies = {
@@ -502,14 +488,14 @@ def test_error_in_a_reply_of_status_200_counts_by_its_code(
     assert caught.value.kind == kind
 
 
-def test_error_whose_code_is_no_code_is_a_fault() -> None:
+def test_error_whose_code_is_no_code_is_a_fault():
     """Not even lists in lists, as deep as the parser goes, in the place of a code."""
     with pytest.raises(TransportFault) as caught:
         completion(b'{"error":{"message":"odd","code":' + b"[" * 1010 + b"]" * 1010 + b"}}")
     assert (caught.value.kind, caught.value.detail) == ("http_502", "odd")
 
 
-def test_error_in_a_reply_of_status_200_is_classed_by_what_it_says() -> None:
+def test_error_in_a_reply_of_status_200_is_classed_by_what_it_says():
     """Behind a relay too, a content filter settles the step, and an empty account or unknown model
     ends the run."""
     filtered = completion(
@@ -522,7 +508,7 @@ def test_error_in_a_reply_of_status_200_is_classed_by_what_it_says() -> None:
         completion(openai("The model `x` does not exist", "model_not_found"))
 
 
-def test_empty_error_beside_choices_is_no_error() -> None:
+def test_empty_error_beside_choices_is_no_error():
     """Endpoints that always carry the field, empty where all went well, have answered."""
     assert completion(reply({"content": "好"}, error=None)).text == "好"
 
@@ -542,7 +528,7 @@ def test_empty_error_beside_choices_is_no_error() -> None:
         "Range of max_tokens should be [1, 8192]",
     ],
 )
-def test_parameter_that_no_model_allows_is_not_taken_for_a_long_prompt(message: str) -> None:
+def test_parameter_that_no_model_allows_is_not_taken_for_a_long_prompt(message):
     """A run with a wrong `--max-tokens` must not end as a table of empty predictions."""
     with pytest.raises(Rejected):
         settle(400, openai(message))
@@ -584,7 +570,7 @@ def test_parameter_that_no_model_allows_is_not_taken_for_a_long_prompt(message: 
         (302, b"<html></html>", "redirects"),
     ],
 )
-def test_endpoint_that_will_not_serve_the_run_stops_it(status: int, body: bytes, said: str) -> None:
+def test_endpoint_that_will_not_serve_the_run_stops_it(status, body, said):
     """No balance, an unknown model and a moved address are no faults to wait for; the message says
     what to do.
 
@@ -607,7 +593,7 @@ def test_endpoint_that_will_not_serve_the_run_stops_it(status: int, body: bytes,
         (401, b""),
     ],
 )
-def test_refused_key_is_a_class_of_its_own(status: int, body: bytes) -> None:
+def test_refused_key_is_a_class_of_its_own(status, body):
     """Another request decides whether 401 and 403 are meant for all, so the caller must be able to
     tell them."""
     with pytest.raises(Denied, match=f"status {status}"):
@@ -626,7 +612,7 @@ def test_refused_key_is_a_class_of_its_own(status: int, body: bytes) -> None:
         b"404 page not found",
     ],
 )
-def test_unknown_path_is_a_fault_that_doubts_the_address(body: bytes) -> None:
+def test_unknown_path_is_a_fault_that_doubts_the_address(body):
     """404 without a word of a model means the address; before any success the caller stops for
     it."""
     with pytest.raises(TransportFault) as caught:
@@ -655,8 +641,8 @@ def test_unknown_path_is_a_fault_that_doubts_the_address(body: bytes) -> None:
     ],
 )
 def test_transient_failures_are_tried_again_and_known_by_whether_they_may_be_billed(
-    status: int, words: str, billed: bool
-) -> None:
+    status, words, billed
+):
     """None of them is the request's own fault."""
     with pytest.raises(TransportFault) as caught:
         settle(status, openai(words))
@@ -667,7 +653,7 @@ def test_transient_failures_are_tried_again_and_known_by_whether_they_may_be_bil
     )
 
 
-def test_path_that_takes_no_request_is_the_address() -> None:
+def test_path_that_takes_no_request_is_the_address():
     """405 is what a web page, or the list of models, answers to a POST."""
     with pytest.raises(TransportFault) as caught:
         settle(405, b"Method Not Allowed")
@@ -685,7 +671,7 @@ def test_path_that_takes_no_request_is_the_address() -> None:
         (413, b""),
     ],
 )
-def test_request_that_the_endpoint_refuses_is_not_tried_again(status: int, body: bytes) -> None:
+def test_request_that_the_endpoint_refuses_is_not_tried_again(status, body):
     """Wrong parameters stay wrong: neither a fault nor an answer."""
     with pytest.raises(Rejected) as caught:
         settle(status, body)
@@ -693,7 +679,7 @@ def test_request_that_the_endpoint_refuses_is_not_tried_again(status: int, body:
 
 
 @pytest.mark.parametrize("status", [413, 429])
-def test_request_above_a_limit_of_tokens_a_minute_is_tried_again_and_counted(status: int) -> None:
+def test_request_above_a_limit_of_tokens_a_minute_is_tried_again_and_counted(status):
     """Groq and OpenAI say it under different statuses. If no time is long enough for it, its user
     fails."""
     words = "Request too large for m on tokens per minute (TPM): Limit 6000, Requested 7012"
@@ -703,7 +689,7 @@ def test_request_above_a_limit_of_tokens_a_minute_is_tried_again_and_counted(sta
 
 
 @pytest.mark.parametrize("status", [400, 403, 413, 422, 429])
-def test_words_of_a_rate_limit_are_one_under_every_status_of_a_refusal(status: int) -> None:
+def test_words_of_a_rate_limit_are_one_under_every_status_of_a_refusal(status):
     """The wait in them is obeyed."""
     words = (
         "Rate limit reached on tokens per minute (TPM): Limit 6000, Used 5800. Please try again in"
@@ -1280,7 +1266,7 @@ PROVIDERS = [
 
 
 @pytest.mark.parametrize("provider", sorted({provider for provider, *_ in PROVIDERS}))
-def test_each_providers_errors_are_of_the_right_class(provider: str) -> None:
+def test_each_providers_errors_are_of_the_right_class(provider):
     """Rate limit, empty account, filter, length, model and key are distinguished in everybody's
     words."""
     for name, status, body, expected in PROVIDERS:
@@ -1306,14 +1292,14 @@ def is_of_the_right_class(status: int, body: bytes, expected: Any) -> None:
         assert found == Completion("", expected)
 
 
-def test_a_rate_limit_under_status_200_counts_as_one() -> None:
+def test_a_rate_limit_under_status_200_counts_as_one():
     """Whoever holds requests back must see it as the 429 that it is."""
     with pytest.raises(TransportFault) as caught:
         completion(minimax(1002, "rate limit"))
     assert caught.value.kind == "http_429"
 
 
-def test_reply_without_choices_is_shown_in_the_endpoints_words() -> None:
+def test_reply_without_choices_is_shown_in_the_endpoints_words():
     """A relay that answers 200 with a code of its own says something that helps its user."""
     with pytest.raises(TransportFault, match="no choices: 7, 系统繁忙"):
         completion(b'{"code":7,"message":"\xe7\xb3\xbb\xe7\xbb\x9f\xe7\xb9\x81\xe5\xbf\x99"}')
@@ -1360,7 +1346,7 @@ STATUSES = (400, 401, 403, 404, 422, 429, 500)
         orjson.dumps({"error": {"message": QUOTED}})[:-1],
     ],
 )
-def test_input_that_an_error_quotes_does_not_decide_what_it_means(body: bytes) -> None:
+def test_input_that_an_error_quotes_does_not_decide_what_it_means(body):
     """A user's post may hold any of the words that are looked for: only the endpoint's own may
     settle or stop."""
     expected = {400: Rejected, 422: Rejected, 401: Denied, 403: Denied}
@@ -1406,7 +1392,7 @@ def test_input_that_an_error_quotes_does_not_decide_what_it_means(body: bytes) -
         (b"\x1b[2Jcleared\x07", "[2Jcleared"),
     ],
 )
-def test_endpoints_words_are_shown_on_one_printable_line(body: bytes, shown: str) -> None:
+def test_endpoints_words_are_shown_on_one_printable_line(body, shown):
     """Each known shape of an error is reported with its code first; any other body as it is, and no
     terminal codes."""
     with pytest.raises(TransportFault) as caught:
@@ -1414,7 +1400,7 @@ def test_endpoints_words_are_shown_on_one_printable_line(body: bytes, shown: str
     assert caught.value.detail == shown
 
 
-def test_long_words_are_cut_before_a_word_and_never_inside_one() -> None:
+def test_long_words_are_cut_before_a_word_and_never_inside_one():
     """Half of an echoed key could not be recognised as the key any more, so a cut word goes as a
     whole."""
     for filler in range(280, 300):
@@ -1434,9 +1420,7 @@ def test_long_words_are_cut_before_a_word_and_never_inside_one() -> None:
         ({}, 7, None),
     ],
 )
-def test_retry_info_of_google_counts_where_no_header_says_more(
-    headers: dict[str, str], delay: Any, seconds: float | None
-) -> None:
+def test_retry_info_of_google_counts_where_no_header_says_more(headers, delay, seconds):
     """A duration in the body is obeyed as Retry-After is."""
     error = {"code": 429, "message": "slow down", "details": [{"retryDelay": delay}]}
     with pytest.raises(TransportFault) as caught:
@@ -1502,7 +1486,7 @@ BODIES = (
 
 
 @given(BODIES)
-def test_any_body_of_status_200_is_a_completion_or_an_error_of_ours(body: bytes) -> None:
+def test_any_body_of_status_200_is_a_completion_or_an_error_of_ours(body):
     """Whatever an endpoint sends, nothing but the two kinds of error that the engine knows comes
     out."""
     try:
@@ -1512,9 +1496,7 @@ def test_any_body_of_status_200_is_a_completion_or_an_error_of_ours(body: bytes)
 
 
 @given(st.integers(100, 999), BODIES, st.text(max_size=30), st.text(max_size=30))
-def test_any_other_reply_is_settled_or_an_error_of_ours(
-    status: int, body: bytes, after: str, where: str
-) -> None:
+def test_any_other_reply_is_settled_or_an_error_of_ours(status, body, after, where):
     """The same for every other status, with any headers; only filter and length settle a step."""
     try:
         found = refused(status, {"Retry-After": after, "Location": where}, body, NOW)
@@ -1525,7 +1507,7 @@ def test_any_other_reply_is_settled_or_an_error_of_ours(
         assert found.text == ""
 
 
-def test_words_that_an_error_quotes_of_the_request_say_nothing_of_the_account() -> None:
+def test_words_that_an_error_quotes_of_the_request_say_nothing_of_the_account():
     """A post that speaks of an empty account must not stop the run as one; the same words unquoted
     do."""
     asked = orjson.dumps(
@@ -1553,7 +1535,7 @@ def test_words_that_an_error_quotes_of_the_request_say_nothing_of_the_account() 
 @pytest.mark.parametrize(
     "topic", [topic for topic, phrases in PHRASES.items() if type(phrases) is list]
 )
-def test_phrases_are_as_they_are_looked_up(topic: str) -> None:
+def test_phrases_are_as_they_are_looked_up(topic):
     """A phrase is text in lower case, once; an empty one would be found in every error."""
     assert all(
         type(phrase) is str and phrase == phrase.lower().strip() != "" for phrase in PHRASES[topic]
@@ -1561,7 +1543,7 @@ def test_phrases_are_as_they_are_looked_up(topic: str) -> None:
     assert len(set(PHRASES[topic])) == len(PHRASES[topic])
 
 
-def test_a_providers_word_has_one_meaning() -> None:
+def test_a_providers_word_has_one_meaning():
     """Finish reasons mean a word of OpenAI's, and codes of MiniMax a status; none is in two
     lists."""
     reasons, codes = PHRASES["finish_reasons"], PHRASES["base_resp"]
@@ -1579,7 +1561,7 @@ OFFERED = orjson.dumps({"tools": [{"type": "function"}]})
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
 
 
-def test_call_answers_a_request_with_tools_and_is_the_text_of_one_without() -> None:
+def test_call_answers_a_request_with_tools_and_is_the_text_of_one_without():
     """Only the body of the request decides; a prompt that names tools does not."""
     body = reply({"content": None, "tool_calls": [CALL]}, "tool_calls")
     found = completion(body, request=OFFERED)
@@ -1594,7 +1576,7 @@ def test_call_answers_a_request_with_tools_and_is_the_text_of_one_without() -> N
         )
 
 
-def test_calls_next_to_a_text_are_kept_with_it() -> None:
+def test_calls_next_to_a_text_are_kept_with_it():
     """So is the older form of a call; no usage then is no empty reply."""
     body = reply({"content": "I look {", "tool_calls": [CALL, CALL]}, "tool_calls")
     found = completion(body, request=OFFERED)
@@ -1607,13 +1589,13 @@ def test_calls_next_to_a_text_are_kept_with_it() -> None:
 @pytest.mark.parametrize(
     "calls", ["x", {"function": {}}, [None, 3], [{"function": []}], [{"custom": {"name": "f"}}], 7]
 )
-def test_calls_that_are_none_leave_the_rest(calls: Any) -> None:
+def test_calls_that_are_none_leave_the_rest(calls):
     found = completion(reply({"content": "ja", "tool_calls": calls}), request=OFFERED)
     assert (found.text, found.tool_calls) == ("ja", ())
 
 
 @pytest.mark.parametrize("members", [{}, {"id": 7}, {"id": ""}, {"id": None}, {"id": ["a"]}])
-def test_call_without_a_usable_id_gets_its_number(members: Any) -> None:
+def test_call_without_a_usable_id_gets_its_number(members):
     """And one without a name has none."""
     calls = [CALL, {"function": {"arguments": None, "name": 3}, **members}]
     found = completion(reply({"tool_calls": calls}), request=OFFERED)
@@ -1636,7 +1618,7 @@ def choice_with(logprobs: bytes) -> bytes:
         (b'{"tokens": ["a"]}', {"tokens": ["a"]}),
     ],
 )
-def test_log_probabilities_are_kept_as_a_file_holds_them(sent: bytes, kept: Any) -> None:
+def test_log_probabilities_are_kept_as_a_file_holds_them(sent, kept):
     """So that a reply is the same now and when it is read again."""
     found = completion(choice_with(sent))
     assert found.logprobs == kept
@@ -1644,14 +1626,14 @@ def test_log_probabilities_are_kept_as_a_file_holds_them(sent: bytes, kept: Any)
     assert saved_completion(line) == found
 
 
-def test_log_probabilities_that_no_file_holds_are_a_fault() -> None:
+def test_log_probabilities_that_no_file_holds_are_a_fault():
     """A half of a surrogate pair in a list; not a defect when the line is written."""
     with pytest.raises(TransportFault) as caught:
         completion(choice_with(b'{"tokens": ["\\ud83d"]}'))
     assert caught.value.kind == "bad_json"
 
 
-def test_calls_count_where_an_endpoint_counts_no_tokens() -> None:
+def test_calls_count_where_an_endpoint_counts_no_tokens():
     """Their bytes are those that a model wrote."""
     found = completion(reply({"tool_calls": [CALL]}), request=OFFERED)
     usage = RunUsage()

@@ -312,7 +312,7 @@ ANSWERED: dict[str, Odd] = {
 
 
 @STREAMS
-def test_paid_answer_is_read_at_once(stream: bool, tmp_path: Path, truths: Outcome) -> None:
+def test_paid_answer_is_read_at_once(stream, tmp_path, truths):
     """Wherever it is, and whatever is beside it: every score is that of a plain endpoint, with no
     further request."""
     odd, options = of_mode(ANSWERED, stream)
@@ -344,9 +344,7 @@ ASKED_AGAIN: dict[str, Odd] = {
 
 
 @STREAMS
-def test_unusable_reply_is_asked_for_again_and_then_invalid(
-    stream: bool, tmp_path: Path, truths: Outcome
-) -> None:
+def test_unusable_reply_is_asked_for_again_and_then_invalid(stream, tmp_path, truths):
     """With a note, which is no failed try; without another request the answer is invalid, and
     nothing is made up."""
     odd, options = of_mode(ASKED_AGAIN, stream)
@@ -413,9 +411,7 @@ FAILED: dict[str, tuple[str, Odd]] = {
 
 @pytest.mark.slow
 @STREAMS
-def test_failure_of_the_endpoint_is_tried_again_and_no_score(
-    stream: bool, tmp_path: Path, truths: Outcome
-) -> None:
+def test_failure_of_the_endpoint_is_tried_again_and_no_score(stream, tmp_path, truths):
     """A later try scores as ever; without one that user fails, and the others' scores are
     theirs."""
     cases, options = of_mode(FAILED, stream)
@@ -442,7 +438,7 @@ RATES: tuple[Body, ...] = (
 )
 
 
-def test_words_of_a_rate_limit_in_a_200_are_a_rate_limit(tmp_path: Path, truth: Outcome) -> None:
+def test_words_of_a_rate_limit_in_a_200_are_a_rate_limit(tmp_path, truth):
     """Which is waited for, and counts as no failed try."""
     odd = [partial(whatever, data) for data in RATES]
     outcome = Outcome(tmp_path, odd, "--max-retries", "0", every=2)
@@ -457,7 +453,7 @@ def whatever(data: Body, text: str) -> bytes:
     return http(200, data)
 
 
-def test_endpoint_s_own_words_are_shown_whatever_they_are_called(tmp_path: Path) -> None:
+def test_endpoint_s_own_words_are_shown_whatever_they_are_called(tmp_path):
     """In the failure of the user whom they met."""
     names = ("msg", "error_msg", "errmsg", "message", "detail", "note")
     odd = [partial(whatever, {name: f"the hamster {name} sleeps", "body": None}) for name in names]
@@ -467,7 +463,7 @@ def test_endpoint_s_own_words_are_shown_whatever_they_are_called(tmp_path: Path)
         assert f"the hamster {name} sleeps" in detail
 
 
-def test_expired_token_in_a_200_is_a_refusal_in_the_endpoint_s_words(tmp_path: Path) -> None:
+def test_expired_token_in_a_200_is_a_refusal_in_the_endpoint_s_words(tmp_path):
     """It is tried again, and passes here."""
     outcome = Outcome(
         tmp_path, [lambda text: http(200, {"status": "439", "msg": "Your API Token has expired."})]

@@ -46,9 +46,7 @@ SOON = "2025-03-01T12:00:20Z"
         (format_datetime(NOW + timedelta(days=2), usegmt=True), LONGEST_WAIT),
     ],
 )
-def test_retry_after_is_read_as_seconds_or_date_and_nonsense_is_ignored(
-    value: str | None, seconds: float | None
-) -> None:
+def test_retry_after_is_read_as_seconds_or_date_and_nonsense_is_ignored(value, seconds):
     """Seconds and HTTP dates are obeyed up to an hour, the past is now, and anything else is as if
     not sent."""
     assert retry_after(value, NOW) == seconds
@@ -67,7 +65,7 @@ DATES = st.builds(
 
 
 @given(st.text(max_size=60) | DIGITS | DATES)
-def test_any_retry_after_is_none_or_bearable(value: str) -> None:
+def test_any_retry_after_is_none_or_bearable(value):
     """No header can make a request wait for longer than an hour, for less than nothing, or fail."""
     seconds = retry_after(value, NOW)
     assert seconds is None or 0.0 <= seconds <= LONGEST_WAIT
@@ -121,15 +119,13 @@ def left(
         ("9" * 400 + "s", 0.0),
     ],
 )
-def test_reset_is_read_in_the_words_of_the_headers_and_nonsense_is_no_time(
-    reset: str, seconds: float
-) -> None:
+def test_reset_is_read_in_the_words_of_the_headers_and_nonsense_is_no_time(reset, seconds):
     """Hours to milliseconds or bare seconds, up to an hour; what is no duration makes nobody
     wait."""
     assert exhausted(left("0", reset), NOW) == pytest.approx(seconds)
 
 
-def test_longest_reset_of_what_is_used_up_counts() -> None:
+def test_longest_reset_of_what_is_used_up_counts():
     """Requests and tokens are counted apart: the wait is for whichever is used up, and for the
     later of both."""
     assert exhausted(left("0", "5s", "0", "20s"), NOW) == 20.0
@@ -140,7 +136,7 @@ def test_longest_reset_of_what_is_used_up_counts() -> None:
 
 
 @pytest.mark.parametrize("remaining", ["1", "59999", "", "none", "-1", "00x", None])
-def test_nothing_is_waited_for_while_something_is_left(remaining: str | None) -> None:
+def test_nothing_is_waited_for_while_something_is_left(remaining):
     """Only a plain 0 means that nothing is left; no header, or one that makes no sense, means
     nothing."""
     assert exhausted(left(remaining, "20s", remaining, "20s"), NOW) is None
@@ -152,7 +148,7 @@ def test_nothing_is_waited_for_while_something_is_left(remaining: str | None) ->
     | DIGITS
     | st.from_regex(r"\A(?:[0-9]{1,30}(?:\.[0-9]{1,30})?(?:h|m|s|ms|d)?){1,6}\Z")
 )
-def test_any_reset_is_bearable(value: str) -> None:
+def test_any_reset_is_bearable(value):
     """No header can stop a run for longer than an hour, for less than nothing, or fail."""
     seconds = exhausted(left("0", value), NOW)
     assert seconds is not None and 0.0 <= seconds <= LONGEST_WAIT
@@ -181,7 +177,7 @@ def test_any_reset_is_bearable(value: str) -> None:
         ("limit of 20s reached", None),
     ],
 )
-def test_wait_in_the_words_of_an_error_is_read(words: str, seconds: float | None) -> None:
+def test_wait_in_the_words_of_an_error_is_read(words, seconds):
     """Providers without Retry-After say it in a sentence."""
     with pytest.raises(TransportFault) as caught:
         refused(429, {}, orjson.dumps({"error": {"message": words}}), NOW)
@@ -218,9 +214,7 @@ def test_wait_in_the_words_of_an_error_is_read(words: str, seconds: float | None
         ({"x-ratelimit-reset-requests": "soon"}, None),
     ],
 )
-def test_wait_in_the_headers_of_a_refusal_is_read(
-    headers: dict[str, str], seconds: float | None
-) -> None:
+def test_wait_in_the_headers_of_a_refusal_is_read(headers, seconds):
     """The finest header counts; resets count for a 429 alone, of what is used up or whose rest is
     not stated."""
     assert requested_wait(429, headers, NOW) == (
@@ -230,7 +224,7 @@ def test_wait_in_the_headers_of_a_refusal_is_read(
         assert requested_wait(500, headers, NOW) is None
 
 
-def test_503_with_retry_after_asks_to_wait_and_one_without_is_a_fault() -> None:
+def test_503_with_retry_after_asks_to_wait_and_one_without_is_a_fault():
     """A 429 always asks."""
     asks = [
         TransportFault(f"http_{status}", "busy", retry_after=seconds).asks_to_wait
@@ -245,13 +239,13 @@ def test_503_with_retry_after_asks_to_wait_and_one_without_is_a_fault() -> None:
     st.sampled_from(["try again in ", "retry after ", ""]),
     st.text("0123456789.hms ", max_size=60),
 )
-def test_any_words_are_none_or_bearable(before: str, phrase: str, after: str) -> None:
+def test_any_words_are_none_or_bearable(before, phrase, after):
     """No words can make a request wait for longer than an hour, for less than nothing, or fail."""
     seconds = requested_wait(429, {}, NOW, before + phrase + after)
     assert seconds is None or 0.0 <= seconds <= LONGEST_WAIT
 
 
-def test_date_is_reckoned_by_the_clock_of_the_reply() -> None:
+def test_date_is_reckoned_by_the_clock_of_the_reply():
     """A machine whose clock is an hour behind waits as long as the endpoint means, for an error and
     for a quota."""
     sent, until = "Sat, 01 Mar 2025 13:00:00 GMT", "Sat, 01 Mar 2025 13:00:07 GMT"

@@ -24,7 +24,7 @@ class Slow:
         return Received(Completion("text"), "here")
 
 
-def test_stragglers_are_named_with_their_seconds() -> None:
+def test_stragglers_are_named_with_their_seconds():
     """Those in flight far beyond the 99th percentile, the oldest first; none before enough replies
     are known."""
 
@@ -59,7 +59,7 @@ def test_stragglers_are_named_with_their_seconds() -> None:
     virtual.run(main)
 
 
-def test_far_beyond_is_a_multiple_of_the_tail() -> None:
+def test_far_beyond_is_a_multiple_of_the_tail():
     """And at least some seconds, so that fast endpoints are not warned of."""
     latency = Latency()
     for _ in range(MIN_REPLIES - 1):

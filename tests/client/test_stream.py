@@ -80,9 +80,7 @@ def cut(body: bytes, places: list[int]) -> list[bytes]:
         (b"", []),
     ],
 )
-def test_events_are_those_of_the_standard_wherever_the_bytes_are_cut(
-    text: bytes, found: list[Event], line_end: bytes
-) -> None:
+def test_events_are_those_of_the_standard_wherever_the_bytes_are_cut(text, found, line_end):
     """With each of the three line ends, in one block, byte by byte, and in two blocks cut at every
     place."""
     body = text.replace(b"\n", line_end)
@@ -92,7 +90,7 @@ def test_events_are_those_of_the_standard_wherever_the_bytes_are_cut(
         assert events(body[:place], body[place:]) == found
 
 
-def test_event_is_told_as_soon_as_its_blank_line_is_there() -> None:
+def test_event_is_told_as_soon_as_its_blank_line_is_there():
     """A token is not held back until the next one, even where CR may be half of a line end."""
     found = Events()
     assert found.feed(b"data: a\r\r") == [(b"", b"a")]
@@ -112,7 +110,7 @@ LINES = st.sampled_from(
     st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n", b"\r"])), min_size=1),
     st.lists(st.integers(0)),
 )
-def test_cuts_never_matter(lines: list[tuple[bytes, bytes]], places: list[int]) -> None:
+def test_cuts_never_matter(lines, places):
     """Any lines with any mixture of line ends, cut anywhere, are the events that they are in one
     block."""
     body = b"".join(line + end for line, end in lines)
@@ -146,18 +144,18 @@ MERGED = {
 
 
 @given(st.lists(st.integers(0), max_size=30))
-def test_chunks_become_the_whole_reply_wherever_they_are_cut(places: list[int]) -> None:
+def test_chunks_become_the_whole_reply_wherever_they_are_cut(places):
     """Text, thoughts, reason, model and usage, as one reply has them; cut within characters, lines
     and objects."""
     assert read(*cut(WHOLE, places)) == MERGED
 
 
-def test_reply_of_one_byte_a_block_is_the_same() -> None:
+def test_reply_of_one_byte_a_block_is_the_same():
     """Every boundary at once."""
     assert read(*[WHOLE[place : place + 1] for place in range(len(WHOLE))]) == MERGED
 
 
-def test_parts_among_the_pieces_make_the_content_a_list_of_parts() -> None:
+def test_parts_among_the_pieces_make_the_content_a_list_of_parts():
     """As in Mistral's thinking models: parts first, then plain text; the order stays."""
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": "想"}]}
     found = message(
@@ -180,7 +178,7 @@ def test_parts_among_the_pieces_make_the_content_a_list_of_parts() -> None:
         {"choices": [{"delta": {}, "finish_reason": "stop", "usage": {"prompt_tokens": 1}}]},
     ],
 )
-def test_usage_is_found_wherever_it_comes(last: object) -> None:
+def test_usage_is_found_wherever_it_comes(last):
     """With empty choices, none, without the member, or within the choice; the last one counts."""
     early = event({"choices": [{"delta": {"content": "a"}}], "usage": {"prompt_tokens": 0}})
     found = read(early, chunk("stop"), event(last), DONE)
@@ -188,7 +186,7 @@ def test_usage_is_found_wherever_it_comes(last: object) -> None:
     assert found["choices"][0]["message"] == {"content": "a"}
 
 
-def test_null_usage_of_every_chunk_does_not_forget_the_one_that_told() -> None:
+def test_null_usage_of_every_chunk_does_not_forget_the_one_that_told():
     """`usage: null` says nothing."""
     told = event({"choices": [], "usage": {"prompt_tokens": 1}})
     assert read(chunk("stop", content="a"), told, event({"choices": [], "usage": None}))[
@@ -196,7 +194,7 @@ def test_null_usage_of_every_chunk_does_not_forget_the_one_that_told() -> None:
     ] == {"prompt_tokens": 1}
 
 
-def test_whole_message_at_the_end_stands_for_its_pieces() -> None:
+def test_whole_message_at_the_end_stands_for_its_pieces():
     """Servers that repeat the reply as a whole do not double it; one that sends nothing else is
     understood."""
     last = event(
@@ -210,7 +208,7 @@ def test_whole_message_at_the_end_stands_for_its_pieces() -> None:
     assert message(chunk(content="标"), chunk(content="签"), last, DONE) == message(last) == whole
 
 
-def test_who_answers_is_taken_from_the_first_chunk_that_says_it() -> None:
+def test_who_answers_is_taken_from_the_first_chunk_that_says_it():
     """Some servers name the model in the first chunk alone, or the provider and the fingerprint
     only in later ones."""
     bare = {"choices": [{"index": 0, "delta": {"content": "a"}}]}
@@ -225,7 +223,7 @@ def test_who_answers_is_taken_from_the_first_chunk_that_says_it() -> None:
     assert (made.text, made.model, made.provider, made.system_fingerprint) == ("aaa", "m", "P", "f")
 
 
-def test_choices_do_not_mix() -> None:
+def test_choices_do_not_mix():
     """What a server says in further choices is apart from the first."""
     other = event({"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "length"}]})
     found = read(chunk(content="a"), other, chunk("stop"))
@@ -244,9 +242,7 @@ def test_choices_do_not_mix() -> None:
         ((1, 2), "a"),
     ],
 )
-def test_choice_of_a_stream_is_that_of_index_0_or_the_first_with_a_text(
-    indices: tuple[Any, Any], text: str
-) -> None:
+def test_choice_of_a_stream_is_that_of_index_0_or_the_first_with_a_text(indices, text):
     """In whatever order a chunk has them; pieces of the same index belong together."""
     both = [
         {"index": index, "delta": {"content": text}}
@@ -258,7 +254,7 @@ def test_choice_of_a_stream_is_that_of_index_0_or_the_first_with_a_text(
     assert completion_of(read(body, DONE)).text == text
 
 
-def test_stream_has_not_ended_by_the_finish_reason_of_a_further_choice() -> None:
+def test_stream_has_not_ended_by_the_finish_reason_of_a_further_choice():
     """The first one is still going on."""
     other = event({"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"}]})
     assert fault_of(chunk(content="a"), other) == "truncated"
@@ -276,7 +272,7 @@ def test_stream_has_not_ended_by_the_finish_reason_of_a_further_choice() -> None
     ],
     ids=["halves", "nan", "no blank line"],
 )
-def test_json_that_does_no_harm_is_taken(odd: str) -> None:
+def test_json_that_does_no_harm_is_taken(odd):
     """Half a surrogate pair in each of two chunks, a bare NaN, events that only a line end
     parts."""
     found = message(chunk(content="a"), f"data: {odd}\n\n".encode(), chunk("stop"))
@@ -284,7 +280,7 @@ def test_json_that_does_no_harm_is_taken(odd: str) -> None:
     orjson.dumps(found)
 
 
-def test_half_a_pair_that_stays_alone_can_be_written() -> None:
+def test_half_a_pair_that_stays_alone_can_be_written():
     """It becomes U+FFFD, as in a whole reply."""
     assert message(b'data: {"choices":[{"delta":{"content":"\\ud83d!"}}]}\n\n', chunk("stop")) == {
         "content": "�!"
@@ -294,7 +290,7 @@ def test_half_a_pair_that_stays_alone_can_be_written() -> None:
 # Ends
 
 
-def test_done_ends_the_reply_and_what_follows_is_not_looked_at() -> None:
+def test_done_ends_the_reply_and_what_follows_is_not_looked_at():
     """The server has said that this is all."""
     reply = StreamedReply(LARGEST)
     reply.feed(chunk("stop", content="a") + DONE + b"data: {oops\n\n")
@@ -306,8 +302,8 @@ def test_done_ends_the_reply_and_what_follows_is_not_looked_at() -> None:
 
 @pytest.mark.parametrize("reason", [None, "null", "eos"])
 def test_done_or_the_body_s_proper_end_ends_a_reply_without_a_finish_reason(
-    reason: str | None,
-) -> None:
+    reason,
+):
     """A connection that merely closes does not, whatever the last chunk says."""
     body = chunk(content="a") + chunk(reason, content="b")
     assert (
@@ -318,13 +314,13 @@ def test_done_or_the_body_s_proper_end_ends_a_reply_without_a_finish_reason(
         read(body, b'data: {"choices": [{"delta', ended=True)
 
 
-def test_finish_reason_of_the_protocol_stays() -> None:
+def test_finish_reason_of_the_protocol_stays():
     """Another word after it changes nothing."""
     found = read(chunk("null", content="a"), chunk("length"), chunk("null"))
     assert found["choices"][0]["finish_reason"] == "length"
 
 
-def test_error_after_the_finish_reason_takes_nothing_back() -> None:
+def test_error_after_the_finish_reason_takes_nothing_back():
     """The answer was whole, and is paid for."""
     error = b'data: {"error": {"code": 502, "message": "gone"}}\n\n'
     assert read(chunk("stop", content="a"), error)["choices"][0] == {
@@ -337,12 +333,12 @@ def test_error_after_the_finish_reason_takes_nothing_back() -> None:
 @pytest.mark.parametrize(
     "end", [b"data: [DONE]", b"data:[DONE]\n", b"data: [DONE] \n\n", b'data: {"choices":[{"del']
 )
-def test_reply_with_a_finish_reason_is_whole_however_it_ends(end: bytes) -> None:
+def test_reply_with_a_finish_reason_is_whole_however_it_ends(end):
     """Without a last blank line, and even with half an event after the last that matters."""
     assert read(chunk("stop", content="a"), end)["choices"][0]["message"] == {"content": "a"}
 
 
-def test_last_event_counts_without_its_blank_line() -> None:
+def test_last_event_counts_without_its_blank_line():
     """Even where it is the one that makes the reply whole."""
     for left_out in (1, 2):
         found = read(chunk(content="a"), chunk("stop", content="b")[:-left_out])
@@ -361,26 +357,26 @@ def test_last_event_counts_without_its_blank_line() -> None:
         b"no events\n",
     ],
 )
-def test_end_without_done_or_finish_reason_is_a_reply_that_broke_off(body: bytes) -> None:
+def test_end_without_done_or_finish_reason_is_a_reply_that_broke_off(body):
     """Half a text is no answer."""
     assert fault_of(body) == "truncated"
 
 
 @pytest.mark.parametrize("data", [b"oops", b"{'a': 1}", b'{"a": 1', b"[" * 100_000])
-def test_data_that_is_no_json_is_a_fault(data: bytes) -> None:
+def test_data_that_is_no_json_is_a_fault(data):
     """It is not passed over: a token may have been in it."""
     assert fault_of(chunk(content="a"), b"data: " + data + b"\n\n", chunk("stop")) == "bad_json"
 
 
 @pytest.mark.parametrize("data", [b"", b" ", b"null", b"7", b'{"type": "ping"}'])
-def test_data_that_says_nothing_is_passed_over(data: bytes) -> None:
+def test_data_that_says_nothing_is_passed_over(data):
     """Keep-alives in the form of events."""
     assert message(chunk(content="a"), b"data: " + data + b"\n\n", chunk("stop")) == {
         "content": "a"
     }
 
 
-def test_reply_beyond_the_largest_is_left() -> None:
+def test_reply_beyond_the_largest_is_left():
     """The size counts over all blocks, comments too."""
     body = b": comment\n" * 100
     assert fault_of(body, chunk("stop"), largest=1000) == "too_large"
@@ -411,7 +407,7 @@ def test_reply_beyond_the_largest_is_left() -> None:
         ),
     ],
 )
-def test_error_in_mid_stream_ends_it_and_is_all_that_is_left(body: bytes, error: object) -> None:
+def test_error_in_mid_stream_ends_it_and_is_all_that_is_left(body, error):
     """In each form that servers give it; text before it and the server's own [DONE] do not make it
     an answer."""
     for before in (b"", chunk(content="a")):
@@ -421,7 +417,7 @@ def test_error_in_mid_stream_ends_it_and_is_all_that_is_left(body: bytes, error:
         assert reply.whole(ended=False) == {"error": error}
 
 
-def test_stream_without_any_choice_is_left_to_the_reader_of_whole_replies() -> None:
+def test_stream_without_any_choice_is_left_to_the_reader_of_whole_replies():
     """What it says instead may be known there."""
     assert read(event({"base_resp": {"status_code": 1002}}))["base_resp"] == {"status_code": 1002}
 
@@ -429,7 +425,7 @@ def test_stream_without_any_choice_is_left_to_the_reader_of_whole_replies() -> N
 # Life
 
 
-def test_reply_speaks_from_its_first_text_or_thought_on() -> None:
+def test_reply_speaks_from_its_first_text_or_thought_on():
     """Not with comments, the role, or empty pieces."""
     reply = StreamedReply(LARGEST)
     for block in (
@@ -448,7 +444,7 @@ def test_reply_speaks_from_its_first_text_or_thought_on() -> None:
 
 
 @pytest.mark.parametrize("start", [b"", b": keep-alive\n\n", b"\n\n", b"event: message\n"])
-def test_stream_is_known_by_its_first_words(start: bytes) -> None:
+def test_stream_is_known_by_its_first_words(start):
     """Whatever its type is called; JSON never begins so."""
     body = start + chunk("stop", content="a")
     assert looks_streamed(body)
@@ -461,7 +457,7 @@ def test_stream_is_known_by_its_first_words(start: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_whole_reply_under_the_name_of_a_stream_is_one(size: int) -> None:
+def test_whole_reply_under_the_name_of_a_stream_is_one(size):
     """However it is cut; and one that is not whole is a fault."""
     body = b'{"choices": [{"message": {"content": "a\\ud83d"}, "finish_reason": "stop"}]}'
     reply = StreamedReply(LARGEST)
@@ -475,7 +471,7 @@ def test_whole_reply_under_the_name_of_a_stream_is_one(size: int) -> None:
 
 
 @pytest.mark.slow
-def test_stream_of_ever_new_choices_and_members_takes_little_memory() -> None:
+def test_stream_of_ever_new_choices_and_members_takes_little_memory():
     """One choice is requested; the answer is that one, whatever comes besides."""
     reply = StreamedReply(10 * LARGEST)
     reply.feed(chunk(content="Hi"))
@@ -512,7 +508,7 @@ def called(*blocks: bytes) -> list[tuple[str, str, str]]:
     return [(one.id, one.name, one.arguments) for one in found.tool_calls]
 
 
-def test_pieces_of_several_calls_are_joined_by_index() -> None:
+def test_pieces_of_several_calls_are_joined_by_index():
     """In the order in which the calls begin, whatever their indexes are."""
     blocks = (
         call(7, id="b", **function("", "second")),
@@ -523,13 +519,13 @@ def test_pieces_of_several_calls_are_joined_by_index() -> None:
     assert called(*blocks) == [("b", "second", '{"y": 2}'), ("a", "first", '{"x": 1}')]
 
 
-def test_calls_with_one_index_and_ids_of_their_own_are_several() -> None:
+def test_calls_with_one_index_and_ids_of_their_own_are_several():
     """Gemini sends each whole, with index 0."""
     blocks = call(0, id="a", **function("{}", "f")), call(0, id="b", **function("{}", "g"))
     assert called(*blocks) == [("a", "f", "{}"), ("b", "g", "{}")]
 
 
-def test_name_or_id_that_is_sent_with_each_piece_counts_once() -> None:
+def test_name_or_id_that_is_sent_with_each_piece_counts_once():
     """So do a name that is repeated and an id that is another one each time."""
     repeated = call(0, id="a", **function('{"x"', "f")), call(0, id="a", **function(": 1}", "f"))
     assert called(*repeated) == [("a", "f", '{"x": 1}')]
@@ -537,7 +533,7 @@ def test_name_or_id_that_is_sent_with_each_piece_counts_once() -> None:
     assert called(*renamed) == [("a", "f", '{"x": 1}')]
 
 
-def test_call_without_an_id_or_arguments_is_still_usable() -> None:
+def test_call_without_an_id_or_arguments_is_still_usable():
     """Its number stands for the id, and no arguments are an empty object."""
     blocks = call(None, **function(None, "f")), call(1, **function("[1]", "g"))
     assert called(*blocks) == [("call_1", "f", ""), ("call_2", "g", "[1]")]
@@ -550,20 +546,20 @@ def test_call_without_an_id_or_arguments_is_still_usable() -> None:
 
 
 @pytest.mark.parametrize("calls", ["x", {"index": 0}, [None, 3, []], [{"function": "f"}], 7])
-def test_calls_of_another_shape_are_none(calls: object) -> None:
+def test_calls_of_another_shape_are_none(calls):
     data = read(chunk(tool_calls=calls), chunk("stop", content="ja"), DONE)
     found = completion_of(data, is_streamed=True, request=OFFERED)
     assert (found.text, found.tool_calls) == ("ja", ())
 
 
-def test_piece_of_a_call_is_content_of_the_stream() -> None:
+def test_piece_of_a_call_is_content_of_the_stream():
     """The wait for content begins again with it."""
     reply = StreamedReply(LARGEST)
     reply.feed(call(0, id="a", **function("", "f")))
     assert reply.speaks
 
 
-def test_endless_calls_are_left() -> None:
+def test_endless_calls_are_left():
     """Each takes more memory than its bytes."""
     pieces = [call(number, **function("", "f")) for number in range(1001)]
     assert fault_of(*pieces) == "too_large"
@@ -579,7 +575,7 @@ def told(content: object, reason: str | None = None, **more: object) -> bytes:
     return event({"choices": [choice]})
 
 
-def test_log_probabilities_of_all_chunks_are_joined() -> None:
+def test_log_probabilities_of_all_chunks_are_joined():
     """Chunks without any, and members of other shapes, do no harm."""
     blocks = (
         told({"content": [token("a")], "refusal": None}),
@@ -593,7 +589,7 @@ def test_log_probabilities_of_all_chunks_are_joined() -> None:
     assert completion_of(data).logprobs == {"content": tokens, "refusal": None}
 
 
-def test_log_probabilities_of_a_whole_message_at_the_end_replace_those_before() -> None:
+def test_log_probabilities_of_a_whole_message_at_the_end_replace_those_before():
     whole = {"index": 0, "message": {"content": "ab"}, "logprobs": {"content": [token("ab")]}}
     data = read(told({"content": [token("a")]}), event({"choices": [whole]}), DONE)
     assert completion_of(data).logprobs == {"content": [token("ab")]}

@@ -56,7 +56,7 @@ def form(body: bytes) -> JSON:
     return found
 
 
-def test_body_has_the_form_of_openais_documented_example() -> None:
+def test_body_has_the_form_of_openais_documented_example():
     """`type`, and under `json_schema` the name, `strict` and the schema unchanged; nothing else
     differs."""
     made = orjson.loads(encoded(MATH))
@@ -70,7 +70,7 @@ def test_body_has_the_form_of_openais_documented_example() -> None:
     assert made == plain
 
 
-def test_strict_object_makes_the_objects_of_that_example() -> None:
+def test_strict_object_makes_the_objects_of_that_example():
     """All fields are required, and no others allowed."""
     step = strict_object(explanation={"type": "string"}, output={"type": "string"})
     assert (
@@ -79,7 +79,7 @@ def test_strict_object_makes_the_objects_of_that_example() -> None:
     )
 
 
-def test_tags_are_in_the_schema_exactly_as_given() -> None:
+def test_tags_are_in_the_schema_exactly_as_given():
     """In UTF-8, without escapes but JSON's own, in the pool's order, each once."""
     body = encoded(reply.schema(POOL, 2))
     assert '"enum":["猫","“狗”","鸟,鱼","C\\"++\\\\","é"]'.encode() in body
@@ -111,7 +111,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("quirk", "schema", "message"), REFUSED)
-def test_refused_schema_teaches_the_mildest_change(quirk: str, schema: JSON, message: str) -> None:
+def test_refused_schema_teaches_the_mildest_change(quirk, schema, message):
     """Lengths go, or long enums, where the words are about these; otherwise the schema goes."""
     with pytest.raises(Rejected) as caught:
         refused(400, {}, openai(message, code="x"), NOW)
@@ -119,7 +119,7 @@ def test_refused_schema_teaches_the_mildest_change(quirk: str, schema: JSON, mes
     assert learn(frozenset(), error.kind, error.detail, encoded(schema)) == quirk
 
 
-def test_each_change_leaves_the_rest_of_the_schema() -> None:
+def test_each_change_leaves_the_rest_of_the_schema():
     """A run that falls back asks for as much as the endpoint takes."""
     expected = deepcopy(form(encoded(LONG)))
     tags = expected["json_schema"]["schema"]["properties"]["predicted_tags"]
@@ -132,7 +132,7 @@ def test_each_change_leaves_the_rest_of_the_schema() -> None:
     assert adapt(short, frozenset({"no_long_enum"})) is short
 
 
-def test_schemas_of_others_are_theirs_to_correct() -> None:
+def test_schemas_of_others_are_theirs_to_correct():
     """An agent's or user's schema is not changed by what is learned of the benchmark's."""
     theirs = {"type": "json_schema", "json_schema": {"name": "日", "strict": True, "schema": SHORT}}
     for foreign in (without_schema(response_format=theirs), without_schema(response_format=SCHEMA)):
@@ -163,7 +163,7 @@ def is_schema(asked: JSON) -> bool:
 
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("words", [REFUSED[-1][2], REFUSED[4][2]])
-def test_required_schema_that_is_refused_ends_the_run(words: str, moved: bool) -> None:
+def test_required_schema_that_is_refused_ends_the_run(words, moved):
     """At the first refusal, and whatever an earlier session or a providers file had learned; over
     another transport, too."""
     endpoint = Endpoint(is_schema, words)
@@ -178,7 +178,7 @@ def test_required_schema_that_is_refused_ends_the_run(words: str, moved: bool) -
     assert endpoint.forms == ["json_schema"]
 
 
-def test_required_schema_may_lose_its_lengths() -> None:
+def test_required_schema_may_lose_its_lengths():
     """It is still the benchmark's schema; the report has the quirk."""
     endpoint = Endpoint(lambda asked: b"minItems" in orjson.dumps(asked), REFUSED[0][2])
     sending = Adapted(endpoint, needs_schema=True)

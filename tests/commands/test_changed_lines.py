@@ -98,8 +98,8 @@ def without_last_end(content: bytes) -> bytes:
     "change", [windows, spaces, without_last_end], ids=lambda change: change.__name__
 )
 def test_white_space_at_the_ends_of_lines_costs_nothing(
-    change: Change, tmp_path: Path, results: Path, finished: Path, capsys: Messages
-) -> None:
+    change, tmp_path, results, finished, capsys
+):
     """As version control changes them: nothing is set aside, nothing requested again, and all
     figures are the same."""
     undisturbed = Path(shutil.copytree(finished, tmp_path / "undisturbed"))
@@ -146,9 +146,7 @@ def indented(content: bytes) -> bytes:
     "change", first_quick([spoilt, utf16, indented]), ids=lambda change: change.__name__
 )
 @pytest.mark.parametrize("name", LOGS)
-def test_file_that_is_damaged_as_a_whole_stops_the_run(
-    name: str, change: Change, results: Path, capsys: Messages
-) -> None:
+def test_file_that_is_damaged_as_a_whole_stops_the_run(name, change, results, capsys):
     """Nothing is paid for again; the message has the command after which the run goes on without
     the file."""
     path = results / "m" / name
@@ -164,9 +162,7 @@ def test_file_that_is_damaged_as_a_whole_stops_the_run(
 
 
 @pytest.mark.parametrize("words", ["status", "export m --rows users --format csv", "show m"])
-def test_results_that_are_damaged_as_a_whole_are_not_taken_for_none(
-    words: str, results: Path, capsys: Messages
-) -> None:
+def test_results_that_are_damaged_as_a_whole_are_not_taken_for_none(words, results, capsys):
     """Commands that only read them say so, too, and do not end with 0."""
     path = results / "m" / RECORDS
     path.write_bytes(spoilt(path.read_bytes()))
@@ -175,7 +171,7 @@ def test_results_that_are_damaged_as_a_whole_are_not_taken_for_none(
     assert not (results / "m" / "export_users_weibo.csv").exists()
 
 
-def test_ledger_that_is_damaged_as_a_whole_stops_the_run(results: Path, capsys: Messages) -> None:
+def test_ledger_that_is_damaged_as_a_whole_stops_the_run(results, capsys):
     """A budget would begin again from nothing."""
     path = results / LEDGER
     path.write_bytes(spoilt(path.read_bytes()))

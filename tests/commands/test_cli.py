@@ -94,9 +94,7 @@ Output = Callable[[], Any]
 
 
 @UNWRITABLE
-def test_output_that_cannot_be_written_never_ends_a_run(
-    output: Output, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_that_cannot_be_written_never_ends_a_run(output, tasks, tmp_path, monkeypatch):
     """The run goes on to its end in silence, and its exit code is that of its work."""
     with output() as stream:
         monkeypatch.setattr("sys.stdout", stream)
@@ -106,9 +104,7 @@ def test_output_that_cannot_be_written_never_ends_a_run(
 
 @UNWRITABLE
 @pytest.mark.parametrize("command", ["status", "stats", "verify"])
-def test_tables_that_cannot_be_written_are_no_error(
-    command: str, output: Output, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_that_cannot_be_written_are_no_error(command, output, results, monkeypatch):
     """A display that nobody can see is dropped."""
     with output() as stream:
         monkeypatch.setattr("sys.stdout", stream)
@@ -119,13 +115,13 @@ def test_tables_that_cannot_be_written_are_no_error(
     ("output", "code", "told"), [(closed_pipe, 0, ""), (full_disk, 4, "No space left on device")]
 )
 def test_json_that_is_lost_is_told_unless_its_reader_went_away(
-    output: Output,
-    code: int,
-    told: str,
-    results: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Told,
-) -> None:
+    output,
+    code,
+    told,
+    results,
+    monkeypatch,
+    capsys,
+):
     """What another program was to read must not vanish under exit code 0; `| head` has had what it
     wanted."""
     with output() as stream:
@@ -135,9 +131,7 @@ def test_json_that_is_lost_is_told_unless_its_reader_went_away(
     assert told in shown and len(shown.splitlines()) == bool(told)
 
 
-def test_output_that_fails_at_the_very_end_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_output_that_fails_at_the_very_end_is_told(monkeypatch, capsys):
     """The help stays in a buffer until the command has ended; even then a full disk is one
     sentence."""
     with full_disk() as stream:
@@ -147,18 +141,14 @@ def test_output_that_fails_at_the_very_end_is_told(
 
 
 @UNWRITABLE
-def test_error_that_cannot_be_told_keeps_its_exit_code(
-    output: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_that_cannot_be_told_keeps_its_exit_code(output, tmp_path, monkeypatch):
     """Without a place for the sentence there is still the code."""
     with output() as stream:
         monkeypatch.setattr("sys.stderr", stream)
         assert main(["resume", "--name", "none", "--results-dir", str(tmp_path)]) == 2
 
 
-def test_process_without_standard_streams_works(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_without_standard_streams_works(results, monkeypatch):
     """Both may be closed, as `>&- 2>&-` does."""
     monkeypatch.setattr("sys.stdout", None)
     monkeypatch.setattr("sys.stderr", None)
@@ -166,9 +156,7 @@ def test_process_without_standard_streams_works(
     assert main(["resume", "--name", "none", "--results-dir", str(results)]) == 2
 
 
-def test_characters_that_the_output_lacks_are_written_as_escapes(
-    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_characters_that_the_output_lacks_are_written_as_escapes(tasks, tmp_path, monkeypatch):
     """A Chinese name on an ASCII terminal is readable to a program at least, and no error."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stdout", stream)
@@ -183,9 +171,7 @@ class Hung(io.StringIO):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def test_console_without_a_descriptor_falls_silent_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_console_without_a_descriptor_falls_silent_too(monkeypatch, capsys):
     """After the first failure nothing more is written."""
     monkeypatch.setattr("sys.stdout", Hung())
     screen = console()
@@ -194,16 +180,14 @@ def test_console_without_a_descriptor_falls_silent_too(
     assert capsys.readouterr().err.count("Input/output error") == 1
 
 
-def test_errors_never_stand_among_the_results(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Told
-) -> None:
+def test_errors_never_stand_among_the_results(monkeypatch, tmp_path, capsys):
     """Without stderr a sentence is dropped: stdout may be read by another program."""
     monkeypatch.setattr("sys.stderr", None)
     assert main(["resume", "--name", "none", "--results-dir", str(tmp_path)]) == 2
     assert capsys.readouterr().out == ""
 
 
-def test_console_shows_names_as_they_are(capsys: Told) -> None:
+def test_console_shows_names_as_they_are(capsys):
     """No markup and no emoji: what a name holds is what is seen."""
     console().print("[red]y :smile: [/]")
     assert capsys.readouterr().out == "[red]y :smile: [/]\n"
@@ -218,13 +202,13 @@ def test_console_shows_names_as_they_are(capsys: Told) -> None:
     ids=str,
 )
 def test_signal_before_the_engine_listens_ends_the_command_in_words(
-    number: int,
-    code: int,
-    tasks: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Told,
-) -> None:
+    number,
+    code,
+    tasks,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     """While the tasks are indexed too, a signal is an exit code and a word, and leaves no lock and
     no handler."""
     before = {
@@ -259,9 +243,7 @@ def ended(at_exit: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def test_process_ends_without_another_collection_of_garbage_and_ctrl_c_then_shows_no_traceback() -> (
-    None
-):
+def test_process_ends_without_another_collection_of_garbage_and_ctrl_c_then_shows_no_traceback():
     """A collection would look at every object, and find nothing to close; Python that calls a
     command goes on, and collects. Python's own handler of Ctrl-C would raise in whatever the
     interpreter's last steps are at."""
@@ -274,9 +256,7 @@ def test_process_ends_without_another_collection_of_garbage_and_ctrl_c_then_show
     assert main(["config", "--help"]) == 0 and gc.get_freeze_count() == before
 
 
-def test_ignored_hangup_stays_ignored(
-    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ignored_hangup_stays_ignored(tasks, tmp_path, monkeypatch):
     """Under `nohup` a terminal that closes ends nothing, neither before the engine listens nor in
     it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -294,9 +274,7 @@ def test_ignored_hangup_stays_ignored(
         signal.signal(signal.SIGHUP, before)
 
 
-def test_signal_during_one_run_begins_no_other(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signal_during_one_run_begins_no_other(results, monkeypatch):
     """A signal is not an error of the run at hand, after which the others would have their turn."""
     shutil.copytree(results / "whole", results / "second")
     begun = []
@@ -384,7 +362,7 @@ def changed(path: Path, name: str, value: Any) -> None:
         ("results_sha256", 5),
     ],
 )
-def test_manifest_is_refused_by_file_and_field(field: str, value: Any, results: Path) -> None:
+def test_manifest_is_refused_by_file_and_field(field, value, results):
     """Whatever a command later relies on is looked at when the manifest is read."""
     path = results / "whole" / "run_weibo.json"
     changed(path, field, value)
@@ -396,7 +374,7 @@ def test_manifest_is_refused_by_file_and_field(field: str, value: Any, results: 
 @pytest.mark.parametrize(
     "field", ["provenance.source", "counts.users", "times.updated", "identity.sampling.seed"]
 )
-def test_manifest_may_lack_what_nobody_relies_on(field: str, results: Path) -> None:
+def test_manifest_may_lack_what_nobody_relies_on(field, results):
     """Fields that come with time are no condition."""
     path = results / "whole" / "run_weibo.json"
     changed(path, field, ...)
@@ -404,9 +382,7 @@ def test_manifest_may_lack_what_nobody_relies_on(field: str, results: Path) -> N
 
 
 @pytest.mark.parametrize("command", ["status", "verify", "reeval", "resume"])
-def test_one_spoilt_manifest_keeps_no_other_run_from_its_turn(
-    command: str, results: Path, capsys: Told
-) -> None:
+def test_one_spoilt_manifest_keeps_no_other_run_from_its_turn(command, results, capsys):
     """It is reported in one sentence, the other run is worked on, and the exit code says that not
     all was well."""
     shutil.copytree(results / "whole", results / "bad")
@@ -419,7 +395,7 @@ def test_one_spoilt_manifest_keeps_no_other_run_from_its_turn(
     assert "whole" in shown.out
 
 
-def test_worse_codes_stay_beside_a_spoilt_manifest(results: Path) -> None:
+def test_worse_codes_stay_beside_a_spoilt_manifest(results):
     """Bad input is the least that the exit code says, not the most."""
     shutil.copytree(results / "whole", results / "bad")
     (results / "bad" / "run_weibo.json").write_bytes(b"{")
@@ -430,7 +406,7 @@ def test_worse_codes_stay_beside_a_spoilt_manifest(results: Path) -> None:
         lock.release()
 
 
-def test_run_that_cannot_be_read_keeps_no_other_from_the_table(results: Path, capsys: Told) -> None:
+def test_run_that_cannot_be_read_keeps_no_other_from_the_table(results, capsys):
     """`status` tells what it can of all others."""
     shutil.copytree(results / "whole", results / "bad")
     (results / "bad" / "inference_results_weibo.jsonl").unlink()
@@ -444,9 +420,7 @@ def test_run_that_cannot_be_read_keeps_no_other_from_the_table(results: Path, ca
 @pytest.mark.parametrize(
     "content", [b"{", b"[]", b'{"coverage": {"complete": true}, "metrics": []}']
 )
-def test_one_spoilt_report_keeps_no_other_from_the_tables(
-    content: bytes, results: Path, capsys: Told
-) -> None:
+def test_one_spoilt_report_keeps_no_other_from_the_tables(content, results, capsys):
     """It is reported, left out, and the exit code is that of a bad input."""
     (results / "bad").mkdir()
     (results / "bad" / "eval_report_weibo.json").write_bytes(content)
@@ -499,9 +473,7 @@ def test_one_spoilt_report_keeps_no_other_from_the_tables(
         f"--tasks-dir {'a' * 300}",
     ],
 )
-def test_argument_that_cannot_be_meant_is_a_usage_error(
-    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_argument_that_cannot_be_meant_is_a_usage_error(words, tmp_path, monkeypatch, capsys):
     """The option is named, exit 2, and nothing has been begun."""
     monkeypatch.chdir(tmp_path)
     option = words.replace("=", " ").split(" ")[0]
@@ -531,9 +503,7 @@ def test_argument_that_cannot_be_meant_is_a_usage_error(
         ("run --xyzzyx", None),
     ],
 )
-def test_unknown_option_is_answered_by_the_nearest_known_one(
-    words: str, nearest: str | None, capsys: Told
-) -> None:
+def test_unknown_option_is_answered_by_the_nearest_known_one(words, nearest, capsys):
     """One line, without the list of all options, which `--help` has."""
     assert main(words.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -567,8 +537,8 @@ def test_unknown_option_is_answered_by_the_nearest_known_one(
     ],
 )
 def test_unknown_name_is_answered_by_the_nearest_known_one(
-    words: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+    words, end, tmp_path, monkeypatch, capsys
+):
     """Without a near one by all of them; for a list with commas by how an option is given several
     values."""
     monkeypatch.chdir(tmp_path)
@@ -594,7 +564,7 @@ def test_unknown_name_is_answered_by_the_nearest_known_one(
         "--name [x]*",
     ],
 )
-def test_arguments_at_their_bounds_are_taken(words: str) -> None:
+def test_arguments_at_their_bounds_are_taken(words):
     """Bounds are themselves allowed."""
     parsed(["run", "--model", "m", *words.split()])
 
@@ -603,9 +573,7 @@ def test_arguments_at_their_bounds_are_taken(words: str) -> None:
 @pytest.mark.parametrize(
     "option", ["--name=", "--model=", "--platform=", "--name=/etc", "--name=a/../b"]
 )
-def test_empty_or_leading_names_are_refused_in_every_command(
-    command: str, option: str, results: Path, capsys: Told
-) -> None:
+def test_empty_or_leading_names_are_refused_in_every_command(command, option, results, capsys):
     """An unset variable must not mean every run, and no name may lead out of the results folder."""
     before = {path: path.stat().st_mtime_ns for path in results.rglob("*")}
     assert main([command, "--results-dir", str(results), option]) == 2
@@ -628,7 +596,7 @@ OF_RUNS = (
 
 
 @pytest.mark.parametrize("command", OF_RUNS)
-def test_every_command_takes_runs_by_position_and_by_name(command: str) -> None:
+def test_every_command_takes_runs_by_position_and_by_name(command):
     """Both may be mixed and repeated; without either there are none."""
     for words in (
         ["a", "b"],
@@ -641,16 +609,14 @@ def test_every_command_takes_runs_by_position_and_by_name(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["compare", "merge", "remove"])
-def test_command_that_needs_a_run_refuses_none(command: str) -> None:
+def test_command_that_needs_a_run_refuses_none(command):
     assert main([command]) == 2
 
 
 @pytest.mark.parametrize(
     "command", ["export", "reeval", "report", "resume", "stats", "status", "verify"]
 )
-def test_name_of_no_run_is_refused_with_those_that_exist(
-    command: str, results: Path, capsys: Told
-) -> None:
+def test_name_of_no_run_is_refused_with_those_that_exist(command, results, capsys):
     """Also beside a name that a run has: the command leaves nothing out."""
     assert main([command, "whole", "nobody", "--results-dir", str(results)]) == 2
     assert "nobody" in (told := capsys.readouterr().err) and "whole" in told
@@ -676,7 +642,7 @@ def theirs(folder: Path, tasks: Path) -> Path:
 
 
 @pytest.mark.parametrize(("name", "code"), [("*", 2), ("whol[e]", 2), ("w????", 2), ("whole", 1)])
-def test_name_is_no_pattern(name: str, code: int, tasks: Path, tmp_path: Path) -> None:
+def test_name_is_no_pattern(name, code, tasks, tmp_path):
     """`reeval --name '*'` is about the run of that very name: others are not scored again."""
     path = theirs(tmp_path / "whole", tasks)
     before = path.read_bytes()
@@ -690,13 +656,13 @@ def test_name_is_no_pattern(name: str, code: int, tasks: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     "words", [["status", "--tasks-dir", "a\udcff"], ["run", "--model", "\udcff"], ["\udcff"]]
 )
-def test_argument_that_is_no_text_is_one_sentence(words: list[str], capsys: Told) -> None:
+def test_argument_that_is_no_text_is_one_sentence(words, capsys):
     """Bytes that are not UTF-8 cannot stand in a run's files."""
     assert main(words) == 2
     assert capsys.readouterr().err == f"harness: {words[-1]!r} is not text in UTF-8\n"
 
 
-def test_names_derived_from_models_have_the_same_rules() -> None:
+def test_names_derived_from_models_have_the_same_rules():
     """A model's name may be longer than a folder's can be."""
     assert options.run_name(None, "Qwen/Qwen3-8B") == "Qwen3-8B"
     with pytest.raises(BadInput, match="200 bytes at most: name it with --name"):
@@ -733,9 +699,7 @@ def named(way: str, name: str, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("way", ["option", "model", "queue"])
 @pytest.mark.parametrize("name", RESERVED)
-def test_no_run_takes_a_name_that_the_results_folder_uses(
-    name: str, way: str, tasks: Path, tmp_path: Path, capsys: Told
-) -> None:
+def test_no_run_takes_a_name_that_the_results_folder_uses(name, way, tasks, tmp_path, capsys):
     """In whatever letter case, since some file systems know none; one sentence, and nothing is
     made."""
     given = [
@@ -759,15 +723,13 @@ def test_no_run_takes_a_name_that_the_results_folder_uses(
 @pytest.mark.parametrize(
     "name", ["index", "index.html5", "metric", "new", "lock.v2", "before-noon", "索引.html"]
 )
-def test_names_like_those_of_the_results_folder_are_free(name: str) -> None:
+def test_names_like_those_of_the_results_folder_are_free(name):
     """Only the very names and endings are taken."""
     assert options.new_run_name(name, "") == name
     assert options.new_run_name(None, f"org/{name}") == name
 
 
-def test_run_of_an_older_version_under_a_reserved_name_can_still_be_looked_at(
-    results: Path, capsys: Told
-) -> None:
+def test_run_of_an_older_version_under_a_reserved_name_can_still_be_looked_at(results, capsys):
     """Only new runs are refused such a name."""
     (results / "whole").rename(results / "x.new")
     assert main(["status", "--name", "x.new", "--results-dir", str(results)]) == 0
@@ -775,7 +737,7 @@ def test_run_of_an_older_version_under_a_reserved_name_can_still_be_looked_at(
 
 
 @pytest.mark.parametrize("command", ["report", "stats"])
-def test_what_a_results_folder_gets_of_its_own_is_reserved(command: str, results: Path) -> None:
+def test_what_a_results_folder_gets_of_its_own_is_reserved(command, results):
     """Each new entry at the top of the folder, of `stats` and `report`, is one that no run can be
     named."""
     before = set(results.iterdir())
@@ -806,7 +768,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_tables_that_do_not_fit_on_the_disk_are_one_sentence(results: Path, capsys: Told) -> None:
+def test_tables_that_do_not_fit_on_the_disk_are_one_sentence(results, capsys):
     """Exit 4 with the file's name; the library that writes workbooks adds no words, and half a file
     is not left."""
     with files_of_at_most(1000):
@@ -816,9 +778,7 @@ def test_tables_that_do_not_fit_on_the_disk_are_one_sentence(results: Path, caps
     assert not list((results / "metric_excels").iterdir())
 
 
-def test_package_that_is_not_installed_is_told_with_what_to_do(
-    capsys: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_package_that_is_not_installed_is_told_with_what_to_do(capsys, monkeypatch):
     """As with a Python that is not the one of `make`: one sentence, and no defect of the
     harness."""
 
@@ -846,13 +806,13 @@ def test_package_that_is_not_installed_is_told_with_what_to_do(
     ],
 )
 def test_command_to_resume_is_the_script_of_the_python_that_has_the_packages(
-    python: str,
-    script: bool,
-    found: str,
-    told: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    python,
+    script,
+    found,
+    told,
+    tmp_path,
+    monkeypatch,
+):
     """By its path, shortened where it lies below the working folder; by its name only where the
     shell finds that one. Without it the Python, which then does not import from the working
     folder."""
@@ -869,9 +829,7 @@ def test_command_to_resume_is_the_script_of_the_python_that_has_the_packages(
     assert notices._this_program() == [word.format(tmp_path) for word in told]
 
 
-def test_details_of_a_defect_that_cannot_be_kept_are_no_second_defect(
-    monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_details_of_a_defect_that_cannot_be_kept_are_no_second_defect(monkeypatch, capsys):
     """Where even the temporary folder is full, the sentence still comes."""
 
     def full(*_: object, **__: object) -> None:
@@ -886,9 +844,7 @@ def test_details_of_a_defect_that_cannot_be_kept_are_no_second_defect(
 @pytest.mark.parametrize(
     ("signalled", "code"), [(KeyboardInterrupt(), 130), (_Signalled(143), 143)]
 )
-def test_signal_that_comes_while_a_class_is_made_is_one(
-    signalled: KeyboardInterrupt, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_signal_that_comes_while_a_class_is_made_is_one(signalled, code, monkeypatch, capsys):
     """Python 3.11 hands it on as the cause of a RuntimeError: an interruption, and no defect of the
     harness."""
 
@@ -900,9 +856,7 @@ def test_signal_that_comes_while_a_class_is_made_is_one(
     assert capsys.readouterr().err == "harness: interrupted\n"
 
 
-def test_signal_that_breaks_the_end_of_an_event_loop_is_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_signal_that_breaks_the_end_of_an_event_loop_is_one(monkeypatch, capsys):
     def executed(arguments: list[str], *, may_restart: bool) -> int:
         try:
             raise _Signalled(143)
@@ -934,13 +888,13 @@ def of_another_class(*_: object, **__: object) -> None:
 @pytest.mark.parametrize("lacking", [more_than_there_is, bare, of_another_class])
 @pytest.mark.parametrize("where", ["finish", "write_report"])
 def test_score_that_no_memory_is_left_for_is_one_sentence_and_can_be_made_later(
-    where: str,
-    lacking: Callable[..., None],
-    tasks: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Told,
-) -> None:
+    where,
+    lacking,
+    tasks,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     """Exit 4, which says what was being done; `reeval` makes the report of the very records."""
     with monkeypatch.context() as patched:
         patched.setattr(session, where, lacking)
@@ -963,12 +917,12 @@ def test_score_that_no_memory_is_left_for_is_one_sentence_and_can_be_made_later(
 
 @pytest.mark.parametrize("lacking", [more_than_there_is, bare])
 def test_page_that_no_memory_is_left_for_changes_no_run(
-    lacking: Callable[..., None],
-    tasks: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Told,
-) -> None:
+    lacking,
+    tasks,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     """A run's page is made last, and is reported as any that cannot be made."""
     from harness.reporting import pages
 
@@ -988,14 +942,14 @@ def test_page_that_no_memory_is_left_for_changes_no_run(
 )
 @pytest.mark.parametrize("lacking", [more_than_there_is, bare])
 def test_memory_that_runs_out_in_a_command_is_one_sentence(
-    lacking: Callable[..., None],
-    command: str,
-    place: str,
-    results: Path,
-    tasks: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Told,
-) -> None:
+    lacking,
+    command,
+    place,
+    results,
+    tasks,
+    monkeypatch,
+    capsys,
+):
     """Exit 4, with the command's name, and what was there is intact."""
     before = {path: path.read_bytes() for path in results.rglob("*inference*") if path.is_file()}
     monkeypatch.setattr(place, lacking)
@@ -1007,9 +961,7 @@ def test_memory_that_runs_out_in_a_command_is_one_sentence(
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_memory_error_of_concurrent_tasks_is_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_memory_error_of_concurrent_tasks_is_one(monkeypatch, capsys):
     """Task groups wrap what their tasks raise, more than once where they are nested."""
     lacking = ExceptionGroup("one", [ExceptionGroup("two", [ValueError("x"), MemoryError("8 GB")])])
     monkeypatch.setattr("harness.commands.status.execute", lambda args: raised(lacking))
@@ -1041,7 +993,7 @@ sys.exit(cli.main(sys.argv[1:]))
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="asks Linux how much memory is in use"
 )
-def test_library_that_would_end_the_process_for_want_of_memory_does_not(tmp_path: Path) -> None:
+def test_library_that_would_end_the_process_for_want_of_memory_does_not(tmp_path):
     """OpenBLAS calls `exit(1)` where it finds none, or tries for ever; the limit here is the
     system's own."""
     words = [
@@ -1068,9 +1020,7 @@ def test_library_that_would_end_the_process_for_want_of_memory_does_not(tmp_path
     assert "no memory left to score beijing" in told and "`reeval`" in told
 
 
-def test_unknown_baseline_is_refused_before_anything_is_opened(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_baseline_is_refused_before_anything_is_opened(tmp_path, capsys):
     """Also by a preview; no folder is made for it, and nothing is said of what it will do."""
     words = ["run", "--demo", "--model", "baseline/nobody", "--results-dir", str(tmp_path / "r")]
     assert main(words) == 2
@@ -1079,7 +1029,7 @@ def test_unknown_baseline_is_refused_before_anything_is_opened(
     assert not (tmp_path / "r").exists()
 
 
-def test_stopped_run_of_which_everyone_is_done_is_not_called_incomplete() -> None:
+def test_stopped_run_of_which_everyone_is_done_is_not_called_incomplete():
     """Only its report is left to make."""
     benchmark = StreamProfile(StreamProfile.Settings())
     some, everyone = (

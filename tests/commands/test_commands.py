@@ -48,9 +48,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def test_run_scores_every_user_and_says_so_when_called_again(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_scores_every_user_and_says_so_when_called_again(tasks, tmp_path, capsys):
     """A complete run has a report over all users; the same command then only says that it is
     complete."""
     assert run(tasks, tmp_path / "out") == 0
@@ -70,7 +68,7 @@ def test_run_scores_every_user_and_says_so_when_called_again(
 
 
 @pytest.mark.slow
-def test_demo_runs_all_five_platforms_in_one_schedule_and_verifies(tmp_path: Path) -> None:
+def test_demo_runs_all_five_platforms_in_one_schedule_and_verifies(tmp_path):
     """Without a platform all five are run; `verify` finds each of them sound."""
     out = ["--results-dir", str(tmp_path)]
     assert main(["run", "--model", "baseline/recency", "--demo", *out]) == 0
@@ -83,7 +81,7 @@ def test_demo_runs_all_five_platforms_in_one_schedule_and_verifies(tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "name"), [([], "demo-recency"), (["dailymobility"], "demo-dailymobility-commuter")]
 )
-def test_demo_without_a_model_plays_a_baseline(words: list[str], name: str, tmp_path: Path) -> None:
+def test_demo_without_a_model_plays_a_baseline(words, name, tmp_path):
     """Where an endpoint is named, its model has to be named too."""
     where = ["--demo", "--limit", "2", "--no-html", "--results-dir", str(tmp_path)]
     assert main(["run", *words, *where, "--api-url", "http://127.0.0.1:1/v1"]) == 2 and not list(
@@ -93,9 +91,7 @@ def test_demo_without_a_model_plays_a_baseline(words: list[str], name: str, tmp_
     assert list((tmp_path / name).glob("eval_report_*.json"))
 
 
-def test_missing_endpoint_and_tasks_are_said_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_endpoint_and_tasks_are_said_at_once(tmp_path, capsys):
     """One sentence for the endpoint, then one for the tasks; exit 2, and nothing is written."""
     assert run(tmp_path / "none", tmp_path / "out", model="gpt-4o-mini") == 2
     first, second = capsys.readouterr().err.splitlines()
@@ -104,9 +100,7 @@ def test_missing_endpoint_and_tasks_are_said_at_once(
     assert not (tmp_path / "out").exists()
 
 
-def test_bad_line_stops_before_anything_is_sent(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_line_stops_before_anything_is_sent(tasks, tmp_path, capsys):
     """A wrong field in a late line costs no request: file, line and field are named, exit 2."""
     path = tasks / "weibo_inference_tasks.jsonl"
     lines = path.read_bytes().splitlines()
@@ -121,8 +115,8 @@ def test_bad_line_stops_before_anything_is_sent(
 
 
 def test_another_configuration_under_the_same_name_is_refused_field_by_field(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tasks, tmp_path, capsys
+):
     """The differing field is named with both values, and each of the three ways out works."""
     assert run(tasks, tmp_path / "out") == 0
     assert run(tasks, tmp_path / "out", "--temperature", "0.7") == 2
@@ -135,7 +129,7 @@ def test_another_configuration_under_the_same_name_is_refused_field_by_field(
     assert list((tmp_path / "out/recency").glob(f"{RESULTS}.before-*"))
 
 
-def test_growing_the_share_pays_for_the_rest_only(tasks: Path, tmp_path: Path) -> None:
+def test_growing_the_share_pays_for_the_rest_only(tasks, tmp_path):
     """`--ratio 0.5`, then all: no request is sent twice, and the file is the same as of one run."""
     with serving(baseline) as server:
         assert (
@@ -151,9 +145,7 @@ def test_growing_the_share_pays_for_the_rest_only(tasks: Path, tmp_path: Path) -
     ).read_bytes()
 
 
-def test_limit_is_recorded_shown_like_a_share_and_grows(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_limit_is_recorded_shown_like_a_share_and_grows(tasks, tmp_path, capsys):
     """Manifest, report and tables state it; a higher one plays the other users only; `resume` and
     `verify` keep it."""
     out = tmp_path / "out"
@@ -176,7 +168,7 @@ def test_limit_is_recorded_shown_like_a_share_and_grows(
     assert ",yes," in capsys.readouterr().out
 
 
-def test_user_whose_task_changed_is_owed_again(tasks: Path, tmp_path: Path) -> None:
+def test_user_whose_task_changed_is_owed_again(tasks, tmp_path):
     """After a changed line only that user is asked for, and its old record stays in a set-aside
     file."""
     path = tasks / "weibo_inference_tasks.jsonl"
@@ -192,9 +184,7 @@ def test_user_whose_task_changed_is_owed_again(tasks: Path, tmp_path: Path) -> N
     assert main(["verify", "--results-dir", str(tmp_path / "out")]) == 0
 
 
-def test_from_its_first_request_on_a_grown_share_tells_of_all_its_users(
-    tasks: Path, tmp_path: Path
-) -> None:
+def test_from_its_first_request_on_a_grown_share_tells_of_all_its_users(tasks, tmp_path):
     """Whoever looks while it runs, or after it was killed, takes no count or hash of the smaller
     share for its own."""
     seen = []
@@ -213,9 +203,7 @@ def test_from_its_first_request_on_a_grown_share_tells_of_all_its_users(
     assert all(one["counts"] == {"users": 12} for one in seen)
 
 
-def test_a_run_that_got_no_reply_gives_its_name_to_another_configuration(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_got_no_reply_gives_its_name_to_another_configuration(tasks, tmp_path, capsys):
     """As after a misspelt model; once there is one reply, the name is taken."""
     words = ["--name", "n"]
     unknown = 404, b'{"error": {"code": "model_not_found", "message": "no such model"}}'
@@ -250,9 +238,7 @@ def failing_for(name: str) -> Callable[[dict[str, Any]], tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize(("words", "pages"), [(["--no-html"], 0), ([], 1)])
-def test_resume_writes_a_page_where_the_run_did(
-    words: list[str], pages: int, tasks: Path, tmp_path: Path
-) -> None:
+def test_resume_writes_a_page_where_the_run_did(words, pages, tasks, tmp_path):
     """`--no-html` of the first command holds for the run."""
     with serving(lambda body: (503, b"{}")) as server:
         where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path), "--platform", "weibo"]
@@ -263,9 +249,7 @@ def test_resume_writes_a_page_where_the_run_did(
     assert len(list((tmp_path / "m").glob("*.html"))) == pages
 
 
-def test_failed_user_is_never_scored_and_resume_pays_only_for_it(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_user_is_never_scored_and_resume_pays_only_for_it(tasks, tmp_path, capsys):
     """Exit 1 and a report headed INCOMPLETE; once the endpoint is well, resume ends as an
     undisturbed run."""
     lines = (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()
@@ -295,7 +279,7 @@ def test_failed_user_is_never_scored_and_resume_pays_only_for_it(
     assert report(out, "m")["coverage"]["complete"]
 
 
-def test_tries_of_an_earlier_process_are_numbered_on(tmp_path: Path) -> None:
+def test_tries_of_an_earlier_process_are_numbered_on(tmp_path):
     """A request that failed once before its run was stopped is saved with its second try as the one
     that succeeded."""
     write_tasks(tmp_path / "tasks", 1)
@@ -314,9 +298,7 @@ def test_tries_of_an_earlier_process_are_numbered_on(tmp_path: Path) -> None:
     assert tries[0] == 2 and set(tries[1:]) == {1}
 
 
-def test_invalid_answers_are_counted_by_kind_and_scored_as_empty(
-    tasks: Path, tmp_path: Path
-) -> None:
+def test_invalid_answers_are_counted_by_kind_and_scored_as_empty(tasks, tmp_path):
     """A model that never writes JSON is asked again twice a step, then scores 0 under `no_json`."""
     with serving(lambda request: (200, completion("我不会"))) as server:
         assert (
@@ -330,9 +312,7 @@ def test_invalid_answers_are_counted_by_kind_and_scored_as_empty(
     assert "no_json" in json.dumps(found["diagnostics"])
 
 
-def test_reparse_plays_from_saved_responses_and_keeps_users_that_diverge(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reparse_plays_from_saved_responses_and_keeps_users_that_diverge(tasks, tmp_path, capsys):
     """Without any call; a user whose responses are gone keeps its record and is counted."""
     out = tmp_path / "out"
     run(tasks, out)
@@ -349,9 +329,7 @@ def test_reparse_plays_from_saved_responses_and_keeps_users_that_diverge(
     assert report(out)["coverage"]["complete"]
 
 
-def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(
-    tasks: Path, tmp_path: Path
-) -> None:
+def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks, tmp_path):
     """Bare NaN is read, metrics are measured again, both kinds of `Error:` are distinguished."""
     made = [
         orjson.loads(line)
@@ -395,9 +373,7 @@ def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(
     assert next(folder.glob(f"{RESULTS}.before-*")).read_text() == "\n".join(lines) + "\n"
 
 
-def test_a_list_with_commas_is_no_model(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_list_with_commas_is_no_model(tasks, tmp_path, capsys):
     """A model's name may hold a comma, so only an endpoint that does not know it leads to the words
     on `--model`."""
     with serving(lambda request: (404, b'{"error": {"code": "model_not_found"}}')) as server:
@@ -407,9 +383,7 @@ def test_a_list_with_commas_is_no_model(
         assert "once for each" not in capsys.readouterr().out
 
 
-def test_a_key_that_was_never_sent_is_not_the_one_to_check(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_key_that_was_never_sent_is_not_the_one_to_check(tasks, tmp_path, capsys):
     """An endpoint that wants one refuses nothing else; with a key the words are about that."""
     with serving(lambda request: (401, b"{}")) as server:
         assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 3
@@ -425,9 +399,7 @@ def test_a_key_that_was_never_sent_is_not_the_one_to_check(
         assert "none was sent" not in capsys.readouterr().out
 
 
-def test_wait_of_the_command_line_is_the_run_s(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_of_the_command_line_is_the_run_s(tasks, tmp_path, capsys, monkeypatch):
     """The stop names the seconds that are over."""
     monkeypatch.setattr(health, "PATIENCE_WITH_AN_ADDRESS", 0.0)
     assert (
@@ -445,9 +417,7 @@ def test_wait_of_the_command_line_is_the_run_s(
     assert "--wait 0.05 is over" in capsys.readouterr().out
 
 
-def test_defect_of_the_harness_is_one_sentence_and_a_file(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_defect_of_the_harness_is_one_sentence_and_a_file(capsys, monkeypatch, tmp_path):
     """No traceback reaches a user, whatever breaks."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -458,18 +428,14 @@ def test_defect_of_the_harness_is_one_sentence_and_a_file(
     assert "Traceback" in next(tmp_path.glob("harness-error-*.txt")).read_text()
 
 
-def test_parameter_that_no_body_can_carry_is_refused_at_once(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parameter_that_no_body_can_carry_is_refused_at_once(tasks, tmp_path, capsys):
     """A body nested deeper than can be written is one sentence and exit 2, not a failure of every
     user."""
     assert run(tasks, tmp_path / "out", "--extra-body", '{"a": ' * 300 + "1" + "}" * 300) == 2
     assert "cannot be written as JSON" in capsys.readouterr().err
 
 
-def test_one_name_is_one_configuration_on_all_platforms(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_name_is_one_configuration_on_all_platforms(tasks, tmp_path, capsys):
     """Another temperature on another platform under the same name is refused; a restart takes all
     anew."""
     write_tasks(tasks, 4, "zhihu")
@@ -482,9 +448,7 @@ def test_one_name_is_one_configuration_on_all_platforms(
     assert main([*both, *where, "--temperature", "0.5", "--restart"]) == 0
 
 
-def test_run_does_not_touch_results_of_another_program(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_does_not_touch_results_of_another_program(tasks, tmp_path, capsys):
     """A folder of the authors' runner is for `reeval`; a run of that name is refused and leaves it
     as it is."""
     folder = tmp_path / "out" / "recency"
@@ -495,7 +459,7 @@ def test_run_does_not_touch_results_of_another_program(
     assert (folder / RESULTS).read_text() == '{"user_id": "a", "steps": []}\n'
 
 
-def test_report_tells_share_settings_and_accepted_differences(tasks: Path, tmp_path: Path) -> None:
+def test_report_tells_share_settings_and_accepted_differences(tasks, tmp_path):
     """A number says what it covers: the share with its seed, the ablation, and a configuration
     changed on the way."""
     out = tmp_path / "out"
@@ -515,7 +479,7 @@ def test_report_tells_share_settings_and_accepted_differences(tasks: Path, tmp_p
     assert "was 0.0, is now 0.5" in note
 
 
-def test_report_of_a_run_that_goes_on_is_set_aside(tasks: Path, tmp_path: Path) -> None:
+def test_report_of_a_run_that_goes_on_is_set_aside(tasks, tmp_path):
     """While a complete run grows, no report stands there that says complete."""
     out = tmp_path / "out"
     assert run(tasks, out, "--ratio", "0.5") == 0
@@ -525,9 +489,7 @@ def test_report_of_a_run_that_goes_on_is_set_aside(tasks: Path, tmp_path: Path) 
     assert list((out / "recency").glob("eval_report_weibo.json.before-*"))
 
 
-def test_reeval_of_a_damaged_run_says_that_it_is_not_complete_any_more(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reeval_of_a_damaged_run_says_that_it_is_not_complete_any_more(tasks, tmp_path, capsys):
     """A flipped byte costs one record: exit 1, unfinished again, and resume plays the user from its
     replies."""
     out = tmp_path / "out"
@@ -543,9 +505,7 @@ def test_reeval_of_a_damaged_run_says_that_it_is_not_complete_any_more(
     assert (out / "recency/responses_weibo.jsonl").read_bytes() == responses
 
 
-def test_own_records_without_their_manifest_are_not_taken_for_the_authors(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_own_records_without_their_manifest_are_not_taken_for_the_authors(tasks, tmp_path, capsys):
     """A lost manifest never turns our prompt into the authors' in a report."""
     out = tmp_path / "out"
     run(tasks, out)
@@ -556,8 +516,8 @@ def test_own_records_without_their_manifest_are_not_taken_for_the_authors(
 
 @pytest.mark.parametrize("subset", ["beijing", "x"])
 def test_results_that_no_benchmark_can_read_without_their_manifest_are_told(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], subset: str
-) -> None:
+    tasks, tmp_path, capsys, subset
+):
     """In one sentence, by the commands that take results without one."""
     out = tmp_path / "out"
     run(tasks, out)
@@ -573,7 +533,7 @@ def test_results_that_no_benchmark_can_read_without_their_manifest_are_told(
     assert f"run_{subset}.json is missing" in capsys.readouterr().err
 
 
-def test_changed_tasks_of_a_complete_run_are_taken_up(tasks: Path, tmp_path: Path) -> None:
+def test_changed_tasks_of_a_complete_run_are_taken_up(tasks, tmp_path):
     """A user that left the tasks file leaves the report, too, although nothing is owed."""
     out = tmp_path / "out"
     run(tasks, out)
@@ -584,9 +544,7 @@ def test_changed_tasks_of_a_complete_run_are_taken_up(tasks: Path, tmp_path: Pat
     assert main(["verify", "--results-dir", str(out)]) == 0
 
 
-def test_restart_that_would_leave_two_configurations_moves_nothing(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_restart_that_would_leave_two_configurations_moves_nothing(tasks, tmp_path, capsys):
     """A restart of one platform of two is refused before anything is set aside."""
     write_tasks(tasks, 4, "zhihu")
     where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")]
@@ -597,7 +555,7 @@ def test_restart_that_would_leave_two_configurations_moves_nothing(
     assert sorted(path.name for path in (tmp_path / "out/recency").iterdir()) == before
 
 
-def test_resume_keeps_the_tuning_of_the_run(tasks: Path, tmp_path: Path) -> None:
+def test_resume_keeps_the_tuning_of_the_run(tasks, tmp_path):
     """A concurrency or rate once given is not forgotten by a resume that says nothing of it."""
     out = tmp_path / "out"
     with serving(busy) as server:
@@ -609,7 +567,7 @@ def test_resume_keeps_the_tuning_of_the_run(tasks: Path, tmp_path: Path) -> None
     assert (saved["concurrency"], saved["timeout"]) == (3, 44)
 
 
-def test_results_of_another_program_are_refused_before_a_run_is_opened(tmp_path: Path) -> None:
+def test_results_of_another_program_are_refused_before_a_run_is_opened(tmp_path):
     """Of any subset: those before it have no manifest yet."""
     folder = tmp_path / "recency"
     folder.mkdir()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from harness.cli import main
 from harness.commands import watch
 from tests.support.processes import wait_for
@@ -13,9 +9,7 @@ from tests.support.processes import wait_for
 RUN = ("run", "--demo", "--subset", "weibo", "--limit", "5", "--no-html", "--detach")
 
 
-def test_detached_run_goes_on_and_is_complete(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_detached_run_goes_on_and_is_complete(tmp_path, capsys):
     """The command prints the run's name and returns; the run's own output is in a file next to its
     folder."""
     assert main([*RUN, "--results-dir", str(tmp_path)]) == 0
@@ -25,27 +19,21 @@ def test_detached_run_goes_on_and_is_complete(
     wait_for(lambda: report.exists() and "5 of 5 users" in log.read_text())
 
 
-def test_what_is_missing_is_said_before_anything_is_started(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_missing_is_said_before_anything_is_started(tmp_path, capsys):
     """A command that cannot begin ends as it does without the flag."""
     assert main([*RUN, "--model", "m", "--results-dir", str(tmp_path)]) == 2
     assert "LLM_API_KEY" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_watch_ends_where_no_run_begins(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watch_ends_where_no_run_begins(tmp_path, capsys, monkeypatch):
     """It waits for a run that begins, and then says where it has looked."""
     monkeypatch.setattr(watch, "WAIT_SECONDS", 0.0)
     assert main(["watch", "--results-dir", str(tmp_path)]) == 2
     assert str(tmp_path) in capsys.readouterr().err
 
 
-def test_run_that_ends_at_once_is_no_success(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_that_ends_at_once_is_no_success(tmp_path, capsys):
     """A tasks file that cannot be read is found by the run itself: the command says where it
     stands, and has its exit code."""
     (tmp_path / "weibo_inference_tasks.jsonl").write_text("{broken\n")

@@ -126,8 +126,8 @@ def failures(harness: Commands) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize(("status", "concurrency"), [(401, 1), (402, 8), (403, 8), (403, 1)])
 def test_user_whose_prompt_a_firewall_blocks_fails_alone_also_as_the_first(
-    harness: Commands, status: int, concurrency: int
-) -> None:
+    harness, status, concurrency
+):
     """The others are done, and `resume` ends like the run."""
     blocked: list[str] = []
 
@@ -147,7 +147,7 @@ def test_user_whose_prompt_a_firewall_blocks_fails_alone_also_as_the_first(
     assert len(endpoint.probes) == 2
 
 
-def test_wrong_key_stops_the_run_after_two_more_tries_with_its_own_words(harness: Commands) -> None:
+def test_wrong_key_stops_the_run_after_two_more_tries_with_its_own_words(harness):
     """A request for one token is refused, too."""
     with serving(
         lambda endpoint, body, prompt: error(401, "Incorrect API key provided")
@@ -157,7 +157,7 @@ def test_wrong_key_stops_the_run_after_two_more_tries_with_its_own_words(harness
     assert (max(endpoint.tries.values()), len(endpoint.probes)) == (3, 1)
 
 
-def test_key_that_is_revoked_in_the_middle_stops_the_run_resumably(harness: Commands) -> None:
+def test_key_that_is_revoked_in_the_middle_stops_the_run_resumably(harness):
     """The same after many answers."""
     revoked = [True]
 
@@ -171,7 +171,7 @@ def test_key_that_is_revoked_in_the_middle_stops_the_run_resumably(harness: Comm
     assert coverage(harness)["complete"]
 
 
-def test_empty_account_stops_the_run_at_once(harness: Commands) -> None:
+def test_empty_account_stops_the_run_at_once(harness):
     """Also after answers; nothing else decides."""
     with serving(
         lambda endpoint, body, prompt: (
@@ -184,7 +184,7 @@ def test_empty_account_stops_the_run_at_once(harness: Commands) -> None:
     assert (len(endpoint.times), len(endpoint.probes)) == (4, 0)
 
 
-def test_model_that_one_of_several_servers_lacks_costs_no_user(harness: Commands) -> None:
+def test_model_that_one_of_several_servers_lacks_costs_no_user(harness):
     """Every third request gets 404 with its name."""
 
     def act(endpoint: Endpoint, body: Body, prompt: str) -> Reply | None:
@@ -196,7 +196,7 @@ def test_model_that_one_of_several_servers_lacks_costs_no_user(harness: Commands
 
 
 @pytest.mark.parametrize("status", first_quick([400, 403, 422]))
-def test_three_users_in_a_row_that_are_refused_stop_the_run(harness: Commands, status: int) -> None:
+def test_three_users_in_a_row_that_are_refused_stop_the_run(harness, status):
     """Also after answers, where none comes in between."""
 
     def act(endpoint: Endpoint, body: Body, prompt: str) -> Reply | None:
@@ -210,7 +210,7 @@ def test_three_users_in_a_row_that_are_refused_stop_the_run(harness: Commands, s
     assert endpoint.tries
 
 
-def test_two_refused_users_and_an_answer_in_turn_stop_nothing(harness: Commands) -> None:
+def test_two_refused_users_and_an_answer_in_turn_stop_nothing(harness):
     """Six users of nine fail."""
     seen: dict[str, int] = {}
 
@@ -233,7 +233,7 @@ def test_two_refused_users_and_an_answer_in_turn_stop_nothing(harness: Commands)
         (400, "The server is overloaded, please retry later"),
     ],
 )
-def test_transient_failures_cost_no_user(harness: Commands, status: int, words: str) -> None:
+def test_transient_failures_cost_no_user(harness, status, words):
     """Every third request fails."""
     with serving(
         lambda endpoint, body, prompt: (
@@ -245,8 +245,8 @@ def test_transient_failures_cost_no_user(harness: Commands, status: int, words: 
 
 
 def test_one_prompt_that_always_fails_ends_as_one_failed_user_at_one_slot(
-    harness: Commands,
-) -> None:
+    harness,
+):
     """A request for one token shows that the endpoint serves; it goes out at most once in ten
     seconds."""
     poisoned: list[str] = []
@@ -271,8 +271,8 @@ def test_one_prompt_that_always_fails_ends_as_one_failed_user_at_one_slot(
 
 @pytest.mark.slow
 def test_request_has_at_most_thirty_tries_that_may_be_billed_over_all_sessions(
-    harness: Commands,
-) -> None:
+    harness,
+):
     """Whatever the number of its retries, and where the endpoint answers nothing at all."""
     patience = ("--max-outage", "2", "--max-retries", "100")
     with serving(lambda endpoint, body, prompt: error(500, "crashed")) as endpoint:
@@ -290,7 +290,7 @@ def test_request_has_at_most_thirty_tries_that_may_be_billed_over_all_sessions(
 
 
 @pytest.mark.slow
-def test_wait_that_is_named_is_the_wait_however_often(harness: Commands) -> None:
+def test_wait_that_is_named_is_the_wait_however_often(harness):
     """Eight times a second, by seconds or by a date on a clock that is an hour off; not one counts
     as a try."""
 
@@ -316,7 +316,7 @@ def test_wait_that_is_named_is_the_wait_however_often(harness: Commands) -> None
     assert endpoint.probes == []
 
 
-def test_nothing_but_waits_stops_the_run_resumably(harness: Commands) -> None:
+def test_nothing_but_waits_stops_the_run_resumably(harness):
     """After `--max-outage`; nobody fails by them. What was received before is kept."""
 
     def act(endpoint: Endpoint, body: dict[str, Any], prompt: str) -> Reply | None:
@@ -344,9 +344,7 @@ def test_nothing_but_waits_stops_the_run_resumably(harness: Commands) -> None:
     ],
     ids=["404", "405", "HTML"],
 )
-def test_wrong_address_stops_at_once_and_wait_puts_that_off(
-    harness: Commands, reply: Reply
-) -> None:
+def test_wrong_address_stops_at_once_and_wait_puts_that_off(harness, reply):
     """A gateway may answer so while the endpoint behind it is loading."""
     with serving(lambda endpoint, body, prompt: reply) as endpoint:
         played(harness, endpoint, "--limit", 2, "--concurrency", 1, code=3)

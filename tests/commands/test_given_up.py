@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -18,7 +17,7 @@ TASKS = "weibo_inference_tasks.jsonl"
 RETRIES = 2
 
 
-def test_tries_before_a_user_was_given_up_are_not_counted_again(tmp_path: Path) -> None:
+def test_tries_before_a_user_was_given_up_are_not_counted_again(tmp_path):
     """Each `resume` tries as often as `--max-retries` says, and numbers its tries from 1. In the
     first session a try may be more, since none counts before the endpoint has served anybody."""
     users = list(generate("weibo", 6, 5, 2.0))
@@ -53,9 +52,7 @@ def test_tries_before_a_user_was_given_up_are_not_counted_again(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("command", ["run", "resume"])
-def test_users_whose_prompts_a_firewall_blocks_are_named_once(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_users_whose_prompts_a_firewall_blocks_are_named_once(command, tmp_path, capsys):
     """No command is advised as if another session alone could help."""
     users = list(generate("weibo", 4, 5, 2.0))
     (tmp_path / TASKS).write_bytes(b"".join(users))

@@ -49,7 +49,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_run_that_received_nothing_leaves_nothing(reason: str, capsys: Told) -> None:
+def test_run_that_received_nothing_leaves_nothing(reason, capsys):
     """Neither a folder nor a command to resume it; `resume` finds none, and the corrected command
     runs."""
     with serving(REASONS[reason]) as server:
@@ -63,18 +63,14 @@ def test_run_that_received_nothing_leaves_nothing(reason: str, capsys: Told) -> 
         assert main(words) == 0
 
 
-def test_address_where_nobody_listens_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_address_where_nobody_listens_leaves_nothing(monkeypatch, capsys):
     monkeypatch.setattr(health, "PATIENCE_WITH_AN_ADDRESS", 0.0)
     assert main([*RUN, "--subset", "weibo", "--api-url", "http://127.0.0.1:9/v1"]) == 3
     assert "resume with" not in capsys.readouterr().out
     assert not Path("results/m").exists()
 
 
-def test_signal_before_the_first_request_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_signal_before_the_first_request_leaves_nothing(monkeypatch, capsys):
     """While the address is awaited: it could not be billed."""
 
     def interrupted(*_: Any) -> float:
@@ -90,7 +86,7 @@ def test_signal_before_the_first_request_leaves_nothing(
     assert not Path("results/m").exists()
 
 
-def test_run_that_may_have_been_billed_is_kept(capsys: Told) -> None:
+def test_run_that_may_have_been_billed_is_kept(capsys):
     """A server that was busy may have worked on it; its command to go on works."""
     with serving(busy) as server:
         assert main([*RUN, "--subset", "weibo", "--api-url", server.url, *UNTIL_STOPPED]) == 3
@@ -101,7 +97,7 @@ def test_run_that_may_have_been_billed_is_kept(capsys: Told) -> None:
         assert main(["resume"]) == 0
 
 
-def test_folder_with_anything_else_stays(capsys: Told) -> None:
+def test_folder_with_anything_else_stays(capsys):
     """What an earlier command made of another subset, and the user's own notes."""
     with serving(baseline) as server:
         where = ["--api-url", server.url]
@@ -116,7 +112,7 @@ def test_folder_with_anything_else_stays(capsys: Told) -> None:
         assert main(["verify"]) == 0
 
 
-def test_subset_without_a_reply_stays_beside_one_with_replies() -> None:
+def test_subset_without_a_reply_stays_beside_one_with_replies():
     """They are one run, and `resume` goes on with both."""
     count = [0]
 
@@ -142,7 +138,7 @@ def test_subset_without_a_reply_stays_beside_one_with_replies() -> None:
         assert main(["resume"]) == 0
 
 
-def test_queue_keeps_the_runs_that_received_something(capsys: Told) -> None:
+def test_queue_keeps_the_runs_that_received_something(capsys):
     """And prints the command for these alone."""
 
     def known(body: dict[str, Any]) -> tuple[int, bytes]:
@@ -171,7 +167,7 @@ def test_queue_keeps_the_runs_that_received_something(capsys: Told) -> None:
     assert Path("results/a").exists() and not Path("results/b").exists()
 
 
-def test_restart_that_received_nothing_leaves_the_run_before_it_aside() -> None:
+def test_restart_that_received_nothing_leaves_the_run_before_it_aside():
     """What was set aside is not this command's."""
     with serving(baseline) as server:
         words = [*RUN, "--subset", "weibo", "--api-url", server.url]

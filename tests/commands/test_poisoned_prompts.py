@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -52,8 +51,8 @@ class Poisoned:
 
 @pytest.mark.slow
 def test_prompts_that_always_time_out_become_failed_users_with_their_tries_over_all_sessions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, capsys
+):
     """The first session ends after two tries of each; the next one has the other two, and the run
     ends."""
     harness, endpoint = Commands(tmp_path, capsys), Poisoned(gone=2)

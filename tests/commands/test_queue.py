@@ -101,9 +101,7 @@ class Two:
         return self.oa, self.ds
 
 
-def test_three_models_on_two_providers_keep_each_account_s_limit_and_key(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_three_models_on_two_providers_keep_each_account_s_limit_and_key(tmp_path, capsys):
     """All three complete with the same answers; no server sees more at once than it takes, or
     another's key."""
     results = tmp_path / "results"
@@ -133,7 +131,7 @@ def test_three_models_on_two_providers_keep_each_account_s_limit_and_key(
 
 
 @pytest.mark.slow
-def test_rate_of_an_account_is_kept_by_all_its_models_together(tmp_path: Path) -> None:
+def test_rate_of_an_account_is_kept_by_all_its_models_together(tmp_path):
     """What has arrived at any time is no more than the rate allows since the beginning, and a
     second's worth at once. A busy machine lets requests arrive later than they were sent, and so
     closer together, but no sooner."""
@@ -156,7 +154,7 @@ def test_rate_of_an_account_is_kept_by_all_its_models_together(tmp_path: Path) -
         assert number <= 20 + 20 * (arrived - began) + 1
 
 
-def test_what_is_learned_is_in_the_manifest_and_is_not_learned_again(tmp_path: Path) -> None:
+def test_what_is_learned_is_in_the_manifest_and_is_not_learned_again(tmp_path):
     """The first refusal teaches; a later process of the run begins with it, and the report says
     so."""
     results = tmp_path / "results"
@@ -180,9 +178,7 @@ def test_what_is_learned_is_in_the_manifest_and_is_not_learned_again(tmp_path: P
     )
 
 
-def test_one_command_resumes_all_runs_that_can_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_command_resumes_all_runs_that_can_go_on(tmp_path, capsys):
     """It names none, and plays both to their ends once their provider is at servers that answer."""
     results = tmp_path / "results"
     both = ("--model", "oa:gpt-4o", "--model", "ds:qwen-plus")
@@ -200,9 +196,7 @@ def test_one_command_resumes_all_runs_that_can_go_on(
     assert {manifest(results, name)["state"] for name in ("gpt-4o", "qwen-plus")} == {"complete"}
 
 
-def test_run_that_cannot_go_on_keeps_no_other_from_its_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_that_cannot_go_on_keeps_no_other_from_its_end(tmp_path, capsys, monkeypatch):
     """A busy server ends one provider's run with exit code 3 and the command that resumes it;
     `resume` then plays it."""
     results = tmp_path / "results"
@@ -238,9 +232,7 @@ def test_run_that_cannot_go_on_keeps_no_other_from_its_end(
     assert records(results, "qwen-plus") == records(results, "gpt-4o")
 
 
-def test_unknown_model_is_the_end_of_its_own_run_only(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_model_is_the_end_of_its_own_run_only(tmp_path, capsys):
     """On the same account, too."""
     results = tmp_path / "results"
     with ExitStack() as held:
@@ -254,9 +246,7 @@ def test_unknown_model_is_the_end_of_its_own_run_only(
     assert manifest(results, "gpt-4o")["state"] == "complete"
 
 
-def test_bare_resume_plays_every_unfinished_run_at_once_each_at_its_own_endpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bare_resume_plays_every_unfinished_run_at_once_each_at_its_own_endpoint(tmp_path, capsys):
     """Both providers were busy; at other addresses by now, one command finishes all, and says where
     each goes on."""
     results = tmp_path / "results"
@@ -278,7 +268,7 @@ def test_bare_resume_plays_every_unfinished_run_at_once_each_at_its_own_endpoint
     )
 
 
-def test_replicas_share_a_run(tmp_path: Path) -> None:
+def test_replicas_share_a_run(tmp_path):
     """Several addresses of one provider serve one run; each response says which of them
     answered."""
     from tests.support.endpoint_double.app import Options
@@ -302,7 +292,7 @@ def test_replicas_share_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", ["on", "off"])
-def test_streamed_replies_make_the_same_results(tmp_path: Path, stream: str) -> None:
+def test_streamed_replies_make_the_same_results(tmp_path, stream):
     """Byte for byte those of whole replies; only a stream has a time to its first token."""
     from tests.support.endpoint_double.app import Options
 
@@ -341,9 +331,7 @@ def test_streamed_replies_make_the_same_results(tmp_path: Path, stream: str) -> 
         (("--model", "oa:m", "--ca-file", "/nowhere/ca.pem"), "no such file: '/nowhere/ca.pem'"),
     ],
 )
-def test_what_a_queue_cannot_be_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
-) -> None:
+def test_what_a_queue_cannot_be_is_one_sentence(tmp_path, capsys, arguments, said):
     """Before anything is sent or written."""
     file = providers(tmp_path, "http://127.0.0.1:9/v1", "http://127.0.0.1:10/v1")
     try:
@@ -356,8 +344,8 @@ def test_what_a_queue_cannot_be_is_one_sentence(
 
 
 def test_model_that_looks_like_a_provider_and_its_model_is_told_once_and_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     """A name with a colon may be the endpoint's own, so the run goes on; one like no slip is not
     reported."""
     with serving(baseline) as server:
@@ -385,9 +373,7 @@ def test_model_that_looks_like_a_provider_and_its_model_is_told_once_and_run(
 
 
 @pytest.mark.parametrize("base", [True, False])
-def test_misspelt_provider_is_never_sent_as_a_model(
-    base: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_misspelt_provider_is_never_sent_as_a_model(base, tmp_path, monkeypatch, capsys):
     """It is refused with the nearest known one, whatever endpoint there is; with --provider it is a
     model's name."""
     name = "deepseak:deepseek-chat"
@@ -403,9 +389,7 @@ def test_misspelt_provider_is_never_sent_as_a_model(
         assert {orjson.loads(body)["model"] for body in server.bodies} == {name}
 
 
-def test_run_is_found_by_its_model_with_or_without_the_provider(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_is_found_by_its_model_with_or_without_the_provider(tmp_path, capsys):
     """`status --model` takes what `run --model` took."""
     from tests.support.endpoint_double.app import Options
 
@@ -419,7 +403,7 @@ def test_run_is_found_by_its_model_with_or_without_the_provider(
         assert len(orjson.loads(capsys.readouterr().out)) == rows
 
 
-def test_resumed_run_keeps_within_what_the_providers_file_says_now(tmp_path: Path) -> None:
+def test_resumed_run_keeps_within_what_the_providers_file_says_now(tmp_path):
     """A limit of the account that was lowered since holds; one that is higher raises nothing."""
     from tests.support.endpoint_double.app import Options
 
@@ -438,9 +422,7 @@ def test_resumed_run_keeps_within_what_the_providers_file_says_now(tmp_path: Pat
     assert (tuning["concurrency"], tuning["rpm"], tuning["tpm"]) == (3, 7000, 8e6)
 
 
-def test_unknown_habit_is_told_with_file_and_field(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_habit_is_told_with_file_and_field(tmp_path, capsys):
     """`adapt` takes the names that manifests have."""
     file = providers(tmp_path, "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1")
     file.write_text(
@@ -452,7 +434,7 @@ def test_unknown_habit_is_told_with_file_and_field(
 
 
 @pytest.mark.slow
-def test_server_that_two_providers_have_in_common_gets_one_limit(tmp_path: Path) -> None:
+def test_server_that_two_providers_have_in_common_gets_one_limit(tmp_path):
     """Replicas [n1, n2] of one and n1 of the other are one account, so that n1 does not get both
     limits."""
     from tests.support.endpoint_double.app import Options
@@ -495,9 +477,7 @@ concurrency = 3
         ),
     ],
 )
-def test_providers_file_that_no_request_can_be_made_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, said: str
-) -> None:
+def test_providers_file_that_no_request_can_be_made_of(tmp_path, capsys, content, said):
     """One sentence, and no defect of the harness."""
     file = tmp_path / "odd.toml"
     file.write_text(content, encoding="utf-8")
@@ -506,18 +486,14 @@ def test_providers_file_that_no_request_can_be_made_of(
     assert said in capsys.readouterr().err
 
 
-def test_pipe_for_a_providers_file_is_refused_and_not_waited_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pipe_for_a_providers_file_is_refused_and_not_waited_for(tmp_path, capsys):
     """Nobody may ever write into it."""
     os.mkfifo(tmp_path / "pipe")
     assert run(tmp_path / "results", "--providers", tmp_path / "pipe", "--model", "m") == 2
     assert "it is not a regular file" in capsys.readouterr().err
 
 
-def test_header_without_its_name_is_not_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_header_without_its_name_is_not_shown(tmp_path, capsys):
     """It may be the secret that should have stood behind a colon."""
     assert (
         run(tmp_path / "results", "--model", "m", "--extra-header", "X-Api-Key sk-test-secret") == 2

@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import orjson
-import pytest
 
 from harness import load_run, run
 from harness.cli import main
@@ -15,7 +14,7 @@ from tests.support.scripted import UNTIL_STOPPED, baseline, busy, serving
 DEMO = ("run", "--demo", "--subset", "weibo", "--limit", "3")
 
 
-def test_quiet_run_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_run_prints_one_line(tmp_path, capsys):
     """Neither progress nor notices nor pages; the settings file can say so, too."""
     assert main([*DEMO, "--quiet", "--results-dir", str(tmp_path)]) == 0
     printed = capsys.readouterr()
@@ -23,9 +22,7 @@ def test_quiet_run_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     assert printed.err == ""
 
 
-def test_quiet_run_of_two_models_prints_a_line_for_each(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quiet_run_of_two_models_prints_a_line_for_each(tmp_path, capsys):
     """Each line begins with the run's name."""
     models = ("--model", "baseline/recency", "--model", "baseline/random")
     assert main([*DEMO, *models, "--quiet", "--results-dir", str(tmp_path)]) == 0
@@ -33,9 +30,7 @@ def test_quiet_run_of_two_models_prints_a_line_for_each(
     assert sorted(line.partition(",")[0] for line in lines) == ["demo-random", "demo-recency"]
 
 
-def test_figures_of_several_runs_are_printed_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_of_several_runs_are_printed_once(tmp_path, capsys):
     """In the table at the end, also of runs that were complete before."""
     models = ("--model", "baseline/recency", "--model", "baseline/random")
     where = ("--no-html", "--results-dir", str(tmp_path))
@@ -50,9 +45,7 @@ def test_figures_of_several_runs_are_printed_once(
         assert len(reports) == 2 and not any("%" in line for line in reports)
 
 
-def test_each_line_of_a_log_has_the_whole_name_of_its_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_line_of_a_log_has_the_whole_name_of_its_run(tmp_path, capsys):
     """Logs are searched by name; there is no terminal whose width would break it."""
     name = "a-model-with-a-long-name-of-its-own-70b-instruct"
     models = ("--model", f"vendor/{name}", "--model", "m", "--subset", "zhihu", "--no-html")
@@ -65,9 +58,7 @@ def test_each_line_of_a_log_has_the_whole_name_of_its_run(
         assert row.split()[2:4] == ["complete", "3/3"]
 
 
-def test_quiet_run_that_stops_says_why_and_how_to_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quiet_run_that_stops_says_why_and_how_to_go_on(tmp_path, capsys):
     """Errors are printed whatever is asked for."""
     replies = iter(range(2))
 
@@ -81,9 +72,7 @@ def test_quiet_run_that_stops_says_why_and_how_to_go_on(
     assert "stopped: " in printed and "resume with: " in printed
 
 
-def test_json_of_a_run_is_all_that_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_of_a_run_is_all_that_is_printed(tmp_path, capsys):
     """State, users and figures of each run, also of one that was complete before."""
     for _ in range(2):
         assert main([*DEMO, "--json", "--results-dir", str(tmp_path)]) == 0
@@ -98,9 +87,7 @@ def test_json_of_a_run_is_all_that_is_printed(
         assert made["metrics"]["Recall"] == report["metrics"]["Recall"]
 
 
-def test_json_and_python_have_the_figures_that_rank(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_and_python_have_the_figures_that_rank(tmp_path, capsys):
     """By the names that `stats --json` has: answers against the rules win only those as given."""
 
     def too_many(body: dict[str, object]) -> tuple[int, bytes]:
@@ -125,9 +112,7 @@ def test_json_and_python_have_the_figures_that_rank(
     assert list(made["metrics"]).index("Recall (cut)") == list(metrics).index("Recall") + 1
 
 
-def test_progress_in_python_replaces_all_that_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_in_python_replaces_all_that_is_printed(tmp_path, capsys):
     """A caller that shows snapshots itself gets nothing else."""
     seen = []
     run(
@@ -141,9 +126,7 @@ def test_progress_in_python_replaces_all_that_is_printed(
     assert seen and capsys.readouterr() == ("", "")
 
 
-def test_busy_event_loop_is_said_once_whichever_run_noticed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_busy_event_loop_is_said_once_whichever_run_noticed(tmp_path, capsys, monkeypatch):
     """One that ended early may have had too little work to notice."""
     noticed = iter([None, "the event loop was busy", "the event loop was busy"])
     usage = SimpleNamespace(bottleneck=lambda _took: next(noticed))

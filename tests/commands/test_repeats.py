@@ -67,8 +67,8 @@ def contents(results: Path) -> bytes:
 
 
 def test_each_repeat_has_its_own_seed_and_the_first_repeats_come_first(
-    finished: tuple[Path, list[dict[str, Any]]],
-) -> None:
+    finished,
+):
     """The first repeat is the run without repeats; the others' seeds depend on the run's and on
     their number."""
     seeds = [body.get("seed") for _, bodies in [finished] for body in bodies]
@@ -83,8 +83,8 @@ def test_each_repeat_has_its_own_seed_and_the_first_repeats_come_first(
 
 
 def test_records_and_responses_are_those_of_each_repeat(
-    finished: tuple[Path, list[dict[str, Any]]],
-) -> None:
+    finished,
+):
     """A user's repeats follow one another in the results, numbered from the second on, and `verify`
     replays each."""
     results, bodies = finished
@@ -100,8 +100,8 @@ def test_records_and_responses_are_those_of_each_repeat(
 
 
 def test_report_has_means_over_repeats_and_their_variances(
-    finished: tuple[Path, list[dict[str, Any]]],
-) -> None:
+    finished,
+):
     """A figure is the mean over users of the mean over their repeats; the parts are the analysis of
     variance."""
     made = report(finished[0], "m")
@@ -132,9 +132,7 @@ def test_report_has_means_over_repeats_and_their_variances(
     assert max(point["users"] for point in curve) == USERS  # users, not their repeats
 
 
-def test_run_that_is_stopped_among_its_repeats_ends_with_the_same_bytes(
-    tasks: Path, finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path
-) -> None:
+def test_run_that_is_stopped_among_its_repeats_ends_with_the_same_bytes(tasks, finished, tmp_path):
     """Wherever the endpoint denied it, `resume` ends in the bytes of the undisturbed run, and pays
     the rest."""
     count = [0]
@@ -154,9 +152,7 @@ def test_run_that_is_stopped_among_its_repeats_ends_with_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_more_repeats_later_go_on_from_fewer(
-    tasks: Path, finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path
-) -> None:
+def test_more_repeats_later_go_on_from_fewer(tasks, finished, tmp_path):
     """1, then 2, then 3 repeats: no request twice, and the bytes of a run with 3 at once; fewer
     again are refused."""
     with serving(seeded) as server:
@@ -170,7 +166,7 @@ def test_more_repeats_later_go_on_from_fewer(
     assert command(tmp_path, "verify") == 0
 
 
-def test_failed_repeat_leaves_its_user_incomplete(tasks: Path, tmp_path: Path) -> None:
+def test_failed_repeat_leaves_its_user_incomplete(tasks, tmp_path):
     """A user of whom one repeat failed is scored by the others, named as failed, and played again
     by `resume`."""
     seed = Sampling("m").of_repeat(3).seed
@@ -206,9 +202,7 @@ def test_failed_repeat_leaves_its_user_incomplete(tasks: Path, tmp_path: Path) -
     assert report(tmp_path, "m")["coverage"]["complete"]
 
 
-def test_endpoint_that_takes_no_seed_gets_none_and_the_report_says_so(
-    tasks: Path, tmp_path: Path
-) -> None:
+def test_endpoint_that_takes_no_seed_gets_none_and_the_report_says_so(tasks, tmp_path):
     """The member is dropped as others are; saved responses are found all the same."""
     with serving(
         unless(lambda body: "seed" in body, 400, b"Unsupported parameter: seed")
@@ -226,9 +220,7 @@ def test_endpoint_that_takes_no_seed_gets_none_and_the_report_says_so(
         (["--repeats", "1"], False),
     ],
 )
-def test_repeats_at_temperature_0_are_warned_of(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], warned: bool
-) -> None:
+def test_repeats_at_temperature_0_are_warned_of(tasks, tmp_path, capsys, words, warned):
     """Once, and only where repeats would be alike."""
     with serving(seeded) as server:
         assert (
@@ -248,17 +240,17 @@ def test_repeats_at_temperature_0_are_warned_of(
     assert capsys.readouterr().out.count("at temperature 0") == warned
 
 
-def test_seed_in_the_extra_body_is_refused_with_repeats(tasks: Path, tmp_path: Path) -> None:
+def test_seed_in_the_extra_body_is_refused_with_repeats(tasks, tmp_path):
     """It would be that of every repeat."""
     assert play(tasks, tmp_path, "http://127.0.0.1:9/v1", 2, "--extra-body", '{"seed": 1}') == 2
 
 
 def test_runs_with_and_without_repeats_are_compared_by_users(
-    tasks: Path,
-    finished: tuple[Path, list[dict[str, Any]]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    tasks,
+    finished,
+    tmp_path,
+    capsys,
+):
     """Each user counts once with its mean; notes of `compare` and `stats` name the repeats of each
     run."""
     shutil.copytree(finished[0] / "m", tmp_path / "m")
@@ -277,11 +269,11 @@ def test_runs_with_and_without_repeats_are_compared_by_users(
 
 
 def test_unfinished_repeats_are_compared_wherever_their_lines_are(
-    tasks: Path,
-    finished: tuple[Path, list[dict[str, Any]]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    tasks,
+    finished,
+    tmp_path,
+    capsys,
+):
     """Of a run that is not finished a user's repeats are lines far apart: the figures are the
     same."""
     found = []
@@ -301,9 +293,7 @@ def test_unfinished_repeats_are_compared_wherever_their_lines_are(
     assert [one[2] for one in found[0]] == pytest.approx([one[2] for one in found[1]])
 
 
-def test_status_counts_users_and_their_repeats(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_counts_users_and_their_repeats(tasks, tmp_path, capsys):
     """A user is done once all its repeats are; the percentage is of repeats."""
     count = [0]
 
@@ -325,9 +315,7 @@ def test_status_counts_users_and_their_repeats(
     assert "repeats" in report(tmp_path, "m") and not report(tmp_path, "m")["coverage"]["complete"]
 
 
-def test_scoring_again_keeps_every_repeat(
-    finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path
-) -> None:
+def test_scoring_again_keeps_every_repeat(finished, tmp_path):
     """`reeval`, with and without parsing again, gives the same bytes; the page shows repeats by
     name."""
     shutil.copytree(finished[0] / "m", tmp_path / "m")
@@ -343,7 +331,7 @@ def test_scoring_again_keeps_every_repeat(
 @pytest.mark.parametrize(
     "words", [["--model", "baseline/random-day"], ["--agent", str(WALK)]], ids=["plan", "agent"]
 )
-def test_repeats_of_residents_are_days_of_their_own(tmp_path: Path, words: list[str]) -> None:
+def test_repeats_of_residents_are_days_of_their_own(tmp_path, words):
     """A model's by its seed, an agent's by its own random numbers too; scored again they are the
     same."""
     model = [] if "--model" in words else ["--model", "baseline/commuter"]
@@ -360,9 +348,7 @@ def test_repeats_of_residents_are_days_of_their_own(tmp_path: Path, words: list[
     assert path.read_bytes() == before
 
 
-def test_plug_in_may_use_the_name_repeat_itself_without_repeats(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plug_in_may_use_the_name_repeat_itself_without_repeats(tmp_path, capsys):
     """Its record is found again, verified and shown as it is; with repeats the name is refused with
     a sentence."""
     file = tmp_path / "stars.py"

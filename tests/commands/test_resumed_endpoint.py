@@ -96,9 +96,7 @@ def providers_file(**urls: str) -> Path:
 # Variables
 
 
-def test_variable_that_names_another_host_moves_no_run(
-    first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_variable_that_names_another_host_moves_no_run(first, other, monkeypatch, capsys):
     """It may be meant for something else. The command to type moves it, and a line says from where
     to where."""
     with variables(monkeypatch, LLM_API_BASE=first.url, LLM_API_KEY=KEY):
@@ -117,9 +115,7 @@ def test_variable_that_names_another_host_moves_no_run(
     assert set(other.keys) == {f"Bearer {OTHER_KEY}"} and is_complete()
 
 
-def test_variable_with_the_same_host_has_todays_key(
-    first: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_variable_with_the_same_host_has_todays_key(first, monkeypatch, capsys):
     """A key that was renewed meanwhile is taken; one that is gone is asked for, and nothing is
     sent."""
     with variables(monkeypatch, LLM_API_BASE=first.url, LLM_API_KEY=KEY):
@@ -135,9 +131,7 @@ def test_variable_with_the_same_host_has_todays_key(
     assert set(first.keys[before:]) == {f"Bearer {OTHER_KEY}"}
 
 
-def test_variable_of_the_run_counts_beside_another_one(
-    first: Server, other: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variable_of_the_run_counts_beside_another_one(first, other, monkeypatch):
     """`LLM_API_BASE` goes before `OPENAI_BASE_URL` for new runs, and takes no run from it."""
     with variables(monkeypatch, OPENAI_BASE_URL=first.url, OPENAI_API_KEY=KEY):
         unfinished()
@@ -148,8 +142,8 @@ def test_variable_of_the_run_counts_beside_another_one(
 
 
 def test_all_runs_but_those_of_a_variable_go_on_where_a_stray_one_is_set(
-    first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+    first, other, monkeypatch, capsys
+):
     """`make resume` continues all: one named by the variable is refused, one by a flag stays, one
     of a provider follows it."""
     monkeypatch.setenv("P_KEY", KEY)
@@ -176,9 +170,7 @@ def test_all_runs_but_those_of_a_variable_go_on_where_a_stray_one_is_set(
     assert f"endpoint was {first.url}, is now {moved.url}" in shown.out
 
 
-def test_openai_base_url_moves_no_run_of_the_provider_openai(
-    first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_openai_base_url_moves_no_run_of_the_provider_openai(first, other, monkeypatch, capsys):
     """It is a general variable, too, though that provider's entry names it."""
     with variables(monkeypatch, OPENAI_BASE_URL=first.url, OPENAI_API_KEY=KEY):
         unfinished("--provider", "openai")
@@ -193,9 +185,7 @@ def test_openai_base_url_moves_no_run_of_the_provider_openai(
 # Flags
 
 
-def test_command_that_is_printed_has_the_flags_that_named_address_and_key(
-    first: Server, capsys: Told
-) -> None:
+def test_command_that_is_printed_has_the_flags_that_named_address_and_key(first, capsys):
     """It works as it is, and so does the one that is printed after it."""
     Path("key").write_text(KEY, encoding="utf-8")
     unfinished("--api-url", first.url, "--api-key-file", "key")
@@ -209,9 +199,7 @@ def test_command_that_is_printed_has_the_flags_that_named_address_and_key(
     assert set(first.keys) == {f"Bearer {KEY}"}
 
 
-def test_runs_with_flags_of_one_command_are_resumed_by_one_command(
-    first: Server, capsys: Told
-) -> None:
+def test_runs_with_flags_of_one_command_are_resumed_by_one_command(first, capsys):
     """It names them, since the flags are not for others."""
     unfinished("--api-url", first.url, name="another")
     models = ["--model", "a", "--model", "b"]
@@ -223,9 +211,7 @@ def test_runs_with_flags_of_one_command_are_resumed_by_one_command(
     assert [is_complete(name) for name in ("a", "b", "another")] == [True, True, False]
 
 
-def test_key_of_a_flag_wants_its_address_again(
-    first: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_key_of_a_flag_wants_its_address_again(first, monkeypatch, capsys):
     """Else the manifest would say where it goes, or which file holds it."""
     Path("key").write_text(KEY, encoding="utf-8")
     unfinished("--api-url", first.url, "--api-key-file", "key")
@@ -249,9 +235,7 @@ def test_key_of_a_flag_wants_its_address_again(
 @pytest.mark.parametrize(
     "url", ["http://192.0.2.1/v1", "https://relay.example/v1", "http://127.0.0.1.nip.example/v1"]
 )
-def test_address_of_a_manifest_alone_is_used_on_loopback_alone(
-    url: str, first: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_address_of_a_manifest_alone_is_used_on_loopback_alone(url, first, monkeypatch, capsys):
     """Any other is named by the command to type; a variable that has it names it, too."""
     unfinished("--api-url", first.url)
     edit(lambda data: data["provenance"].update(endpoint=url))
@@ -265,9 +249,7 @@ def test_address_of_a_manifest_alone_is_used_on_loopback_alone(
     assert main(["resume"]) == 0
 
 
-def test_manifest_that_does_not_say_how_is_one_of_a_variable(
-    first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_manifest_that_does_not_say_how_is_one_of_a_variable(first, other, monkeypatch, capsys):
     """As earlier versions wrote it, with a seal and a check of the key: no variable moves it, and
     its key file is not read."""
     Path("key").write_text(KEY, encoding="utf-8")
@@ -290,9 +272,7 @@ def test_manifest_that_does_not_say_how_is_one_of_a_variable(
     assert manifest()["provenance"].keys().isdisjoint({"key_check", "origin"})
 
 
-def test_flag_for_runs_of_several_endpoints_is_refused(
-    first: Server, other: Server, capsys: Told
-) -> None:
+def test_flag_for_runs_of_several_endpoints_is_refused(first, other, capsys):
     """It is for one; each run is named."""
     other.script = busy
     unfinished("--api-url", first.url, name="one")
@@ -312,9 +292,7 @@ def endpoint_file(url: str, key: str) -> Path:
     return path.absolute()
 
 
-def test_endpoint_file_is_followed_with_its_key(
-    first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_endpoint_file_is_followed_with_its_key(first, other, monkeypatch, capsys):
     """Whatever variables say; the command to type has the option."""
     pytest.importorskip("yaml")
     path = endpoint_file(first.url, KEY)
@@ -328,8 +306,8 @@ def test_endpoint_file_is_followed_with_its_key(
 
 
 def test_endpoint_file_that_only_a_folder_names_is_not_read(
-    first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Told
-) -> None:
+    first, other, monkeypatch, tmp_path, capsys
+):
     """Its sender may have put it there; the command names it once more."""
     pytest.importorskip("yaml")
     path = endpoint_file(first.url, KEY)
@@ -342,7 +320,7 @@ def test_endpoint_file_that_only_a_folder_names_is_not_read(
     assert set(other.keys) == {f"Bearer {OTHER_KEY}"}
 
 
-def test_flag_goes_before_an_endpoint_file(first: Server, other: Server) -> None:
+def test_flag_goes_before_an_endpoint_file(first, other):
     """The run is one of the flag from then on; the file's key stays with the file's address."""
     pytest.importorskip("yaml")
     unfinished("--config", str(endpoint_file(first.url, KEY)))
@@ -351,9 +329,7 @@ def test_flag_goes_before_an_endpoint_file(first: Server, other: Server) -> None
     assert manifest()["provenance"]["address_from"] == "--api-url"
 
 
-def test_settings_file_is_followed(
-    first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_settings_file_is_followed(first, other, monkeypatch, capsys):
     """It names address and key for the runs that it named them for, and a stray variable does
     not."""
     Path("key").write_text(KEY, encoding="utf-8")
@@ -373,9 +349,7 @@ def test_settings_file_is_followed(
     assert f"endpoint was {first.url}, is now {other.url}" in capsys.readouterr().out
 
 
-def test_provider_that_moved_has_the_price_of_its_new_address(
-    first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_provider_that_moved_has_the_price_of_its_new_address(first, other, monkeypatch, capsys):
     """A price belongs to address and model: the replies of the new address cost what the file of
     then says."""
     monkeypatch.setenv("P_KEY", KEY)
@@ -404,9 +378,7 @@ def test_provider_that_moved_has_the_price_of_its_new_address(
 # Python and parts
 
 
-def test_python_interface_follows_the_same_rules(
-    first: Server, other: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_interface_follows_the_same_rules(first, other, monkeypatch):
     """A stray variable raises; the keyword moves the run."""
     with variables(monkeypatch, LLM_API_BASE=first.url):
         unfinished()
@@ -418,9 +390,7 @@ def test_python_interface_follows_the_same_rules(
     assert run.complete and set(other.keys) == {f"Bearer {OTHER_KEY}"}
 
 
-def test_merged_run_goes_on_in_the_way_of_its_parts(
-    first: Server, other: Server, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+def test_merged_run_goes_on_in_the_way_of_its_parts(first, other, monkeypatch, capsys):
     """Its manifest has what theirs have."""
     words = ["run", "--model", "m", "--subset", "weibo", "--no-html"]
     with variables(monkeypatch, LLM_API_BASE=first.url):

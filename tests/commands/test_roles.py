@@ -131,7 +131,7 @@ def models(server: Server) -> list[str]:
     return [orjson.loads(body)["model"] for body in server.bodies]
 
 
-def test_each_role_is_asked_at_its_own_endpoint_and_named_in_the_report(place: Place) -> None:
+def test_each_role_is_asked_at_its_own_endpoint_and_named_in_the_report(place):
     """Model and judge have an endpoint each; the report says who judged, and how often."""
     place.run()
     assert models(place.writers) == ["w"] * USERS
@@ -143,13 +143,13 @@ def test_each_role_is_asked_at_its_own_endpoint_and_named_in_the_report(place: P
     assert usage["requests"] == 2 and usage["roles"]["judge"]["requests"] == 1
 
 
-def test_cost_is_that_of_both_endpoints_to_the_cent(place: Place) -> None:
+def test_cost_is_that_of_both_endpoints_to_the_cent(place):
     """Each reply costs what its own model costs, by the usage that the endpoints sent."""
     place.run()
     assert Decimal(place.report["cost"]["amount"]) == place.cost_of_log()
 
 
-def test_another_judge_grades_without_a_new_answer(place: Place) -> None:
+def test_another_judge_grades_without_a_new_answer(place):
     """Only requests to the new judge are sent; every record names it, and what both cost is
     right."""
     place.run()
@@ -167,7 +167,7 @@ def test_another_judge_grades_without_a_new_answer(place: Place) -> None:
     assert place.records == before
 
 
-def test_another_judge_that_is_killed_goes_on(place: Place) -> None:
+def test_another_judge_that_is_killed_goes_on(place):
     """After a kill in the middle, `resume` sends what is left to the new judge, and the results are
     those of a run that nobody killed."""
     place.run("--allow", "roles.judge", judge="judges:k")
@@ -211,7 +211,7 @@ def slow(server: Server) -> Iterator[None]:
         ended.set()
 
 
-def test_reparse_needs_no_request(place: Place) -> None:
+def test_reparse_needs_no_request(place):
     """`reeval --reparse` reads the saved replies of model and judge."""
     place.run()
     sent = len(place.writers.bodies), len(place.judges.bodies)
@@ -222,7 +222,7 @@ def test_reparse_needs_no_request(place: Place) -> None:
     place.harness("verify", "w", "--tasks-dir", place.tasks)
 
 
-def test_budget_holds_over_both_roles(place: Place) -> None:
+def test_budget_holds_over_both_roles(place):
     """The run stops before model and judge together cost more than the budget."""
     place.run("--budget", "0.002usd", "--max-tokens", "30", judge="judges:j,max_tokens=20", code=5)
     assert 0 < place.cost_of_log() <= Decimal("0.002")
@@ -231,7 +231,7 @@ def test_budget_holds_over_both_roles(place: Place) -> None:
     assert len(place.writers.bodies) == len(place.judges.bodies) == USERS
 
 
-def test_budget_in_tokens_counts_both(place: Place) -> None:
+def test_budget_in_tokens_counts_both(place):
     place.run("--budget", "900tok", "--max-tokens", "30", judge="judges:j,max_tokens=20", code=5)
     used = 0
     for server in (place.writers, place.judges):
@@ -241,7 +241,7 @@ def test_budget_in_tokens_counts_both(place: Place) -> None:
     assert used <= 900 and place.judges.bodies
 
 
-def test_role_that_is_not_named_is_asked_for(place: Place) -> None:
+def test_role_that_is_not_named_is_asked_for(place):
     """Nothing is sent; the sentence says what the role is for and how to name its model."""
     words = place.words()
     at = words.index("--role")
@@ -253,7 +253,7 @@ def test_role_that_is_not_named_is_asked_for(place: Place) -> None:
     assert place.writers.bodies == []
 
 
-def test_judge_whose_replies_cannot_be_used_scores_nobody(place: Place) -> None:
+def test_judge_whose_replies_cannot_be_used_scores_nobody(place):
     """A judge's failure is no answer of the model: its users have failed, without a score."""
     place.judges.script = lambda body: reply(body, "I would rather not.")
     place.run("--limit", "2", code=1)
@@ -262,21 +262,21 @@ def test_judge_whose_replies_cannot_be_used_scores_nobody(place: Place) -> None:
     assert failures.count('"boundary":"role"') == 2 and "judge_unusable" in failures
 
 
-def test_judge_that_refuses_the_key_stops_the_run(place: Place) -> None:
+def test_judge_that_refuses_the_key_stops_the_run(place):
     """A judge's wrong key does not take an answer of the model for every user."""
     place.judges.script = lambda body: (401, b'{"error": {"message": "no such key"}}')
     place.run(code=3)
     assert len(place.writers.bodies) < USERS
 
 
-def test_judge_may_be_a_baseline(place: Place) -> None:
+def test_judge_may_be_a_baseline(place):
     """A baseline of the benchmark judges without an endpoint, and costs nothing."""
     place.run(judge="baseline/yes")
     assert place.judges.bodies == []
     assert Decimal(place.report["cost"]["amount"]) == place.cost_of_log()
 
 
-def test_judge_has_repeats_parameters_and_merge(place: Place) -> None:
+def test_judge_has_repeats_parameters_and_merge(place):
     """Repeats are judged each; parts merge, with the cost of both."""
     for part in ("1/2", "2/2"):
         place.run("--part", part, "--repeats", "2", judge="judges:j,temperature=0.5,seed=3")
@@ -287,9 +287,7 @@ def test_judge_has_repeats_parameters_and_merge(place: Place) -> None:
     assert Decimal(place.report["cost"]["amount"]) == place.cost_of_log()
 
 
-def test_settings_file_and_python_name_roles(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_file_and_python_name_roles(place, tmp_path, monkeypatch):
     """`roles` of the settings file, of a queue's entry and of Python are the same option."""
     import harness as package
 
@@ -321,7 +319,7 @@ def test_settings_file_and_python_name_roles(
     assert models(place.judges) == ["k"]
 
 
-def test_batches_are_of_the_model_and_the_judge_is_asked_at_once(place: Place) -> None:
+def test_batches_are_of_the_model_and_the_judge_is_asked_at_once(place):
     """Both meet in one run: its answers come in a batch, its judgements one by one."""
     with served(Options()) as provider:
         words = place.words("--batch", "--api-url", provider.url)
@@ -332,7 +330,7 @@ def test_batches_are_of_the_model_and_the_judge_is_asked_at_once(place: Place) -
         assert provider.stats()["batches"] >= 1
 
 
-def test_estimate_prices_each_model_at_its_own_price(place: Place) -> None:
+def test_estimate_prices_each_model_at_its_own_price(place):
     """The estimate of a run of users who are all alike is what the run costs in the end."""
     users = [{"user_id": f"u{n}", "topic": "猫"} for n in range(USERS)]
     lines = b"".join(orjson.dumps(user) + b"\n" for user in users)
@@ -343,13 +341,13 @@ def test_estimate_prices_each_model_at_its_own_price(place: Place) -> None:
     assert float(estimated[1]) == pytest.approx(float(place.cost_of_log()), rel=0.01)
 
 
-def test_dry_run_says_whose_requests_it_leaves_out(place: Place) -> None:
+def test_dry_run_says_whose_requests_it_leaves_out(place):
     place.run("--dry-run")
     assert "role judge: j, whose requests are not counted here" in place.harness.out
     assert place.judges.bodies == []
 
 
-def test_models_in_two_currencies_have_a_cost_each_and_no_sum(place: Place) -> None:
+def test_models_in_two_currencies_have_a_cost_each_and_no_sum(place):
     """Nothing is converted; the report says what the judge cost."""
     place.run(judge="judges:j,price=CNY:2/8")
     assert place.report["cost"]["amount"] is None
@@ -361,20 +359,20 @@ def test_models_in_two_currencies_have_a_cost_each_and_no_sum(place: Place) -> N
     place.harness("report", "w")
 
 
-def test_show_says_to_whom_each_request_went(place: Place) -> None:
+def test_show_says_to_whom_each_request_went(place):
     """Model and judge are two conversations."""
     place.run("--limit", "1")
     shown = place.harness("show", "w", place.records[0]["user_id"], "--tasks-dir", place.tasks)
     assert "Request 1 of 2\n" in shown and "Request 2 of 2, to the judge" in shown
 
 
-def test_workers_refuse_roles_before_anything_is_sent(place: Place) -> None:
+def test_workers_refuse_roles_before_anything_is_sent(place):
     refused = place.harness.refused(*place.words("--engine", "ray"))
     assert "plays no benchmark with roles (judge)" in refused
     assert place.writers.bodies == place.judges.bodies == []
 
 
-def test_provider_of_a_role_that_is_not_known_is_refused(place: Place) -> None:
+def test_provider_of_a_role_that_is_not_known_is_refused(place):
     """It is not paid for as the whole name of a model at the server of the model under test."""
     words = place.words("--api-url", place.writers.url, judge="jugdes:j")
     words[words.index("writers:w")] = "w"
@@ -382,7 +380,7 @@ def test_provider_of_a_role_that_is_not_known_is_refused(place: Place) -> None:
     assert place.writers.bodies == []
 
 
-def test_report_counts_the_replies_of_each_judge(place: Place) -> None:
+def test_report_counts_the_replies_of_each_judge(place):
     """Those of a judge before are not those of the judge of now; a check has nothing to add."""
     place.run()
     place.run("--allow", "roles.judge", judge="judges:k")
@@ -396,7 +394,7 @@ def test_report_counts_the_replies_of_each_judge(place: Place) -> None:
     assert sorted(set(roles)) == ["", "judge"]
 
 
-def test_runs_with_two_judges_are_not_ranked_together(place: Place) -> None:
+def test_runs_with_two_judges_are_not_ranked_together(place):
     """Each names its judge."""
     place.run()
     words = place.words(judge="judges:k")
@@ -406,14 +404,14 @@ def test_runs_with_two_judges_are_not_ranked_together(place: Place) -> None:
     assert "judge j" in shown and "judge k" in shown
 
 
-def test_judge_that_nobody_can_read_stops_the_run(place: Place) -> None:
+def test_judge_that_nobody_can_read_stops_the_run(place):
     """Three users in a row without a judgement, and none with one: no other answer is paid for."""
     place.judges.script = lambda body: reply(body, "I would rather not.")
     place.run("--concurrency", "1", code=1)
     assert len(place.writers.bodies) < USERS
 
 
-def test_judge_that_was_repaired_is_asked_again(place: Place) -> None:
+def test_judge_that_was_repaired_is_asked_again(place):
     """`resume` sends nothing to the model, and gives the users a score; each reply is billed."""
     good = place.judges.script
     place.judges.script = lambda body: reply(body, "I would rather not.")

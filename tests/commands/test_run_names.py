@@ -29,7 +29,7 @@ def users(name: str) -> int:
     return len(Path("results", name, "inference_results_weibo.jsonl").read_bytes().splitlines())
 
 
-def test_same_model_has_a_run_for_each_benchmark_and_kind_of_tasks() -> None:
+def test_same_model_has_a_run_for_each_benchmark_and_kind_of_tasks():
     """A second benchmark with the same model is another run, and so are the synthetic tasks that
     ship."""
     with serving(baseline) as server:
@@ -40,7 +40,7 @@ def test_same_model_has_a_run_for_each_benchmark_and_kind_of_tasks() -> None:
     assert runs() == {"demo-big-model", "big-model", "demo-dailymobility-big-model"}
 
 
-def test_run_under_the_name_of_earlier_versions_is_continued() -> None:
+def test_run_under_the_name_of_earlier_versions_is_continued():
     """Nothing is paid for again where a run of the same benchmark, model and tasks is under the
     model's name alone."""
     with serving(baseline) as server:
@@ -53,9 +53,7 @@ def test_run_under_the_name_of_earlier_versions_is_continued() -> None:
 
 
 @pytest.mark.parametrize("demo_first", [True, False])
-def test_synthetic_tasks_that_ship_and_a_users_own_never_share_a_folder(
-    demo_first: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_synthetic_tasks_that_ship_and_a_users_own_never_share_a_folder(demo_first, capsys):
     """The same name is refused with the one thing to type, and nothing is changed."""
     own = ("run", "--subset", "weibo", "--limit", "3", "--no-html", "--model", "baseline/recency")
     first, second = (DEMO, own) if demo_first else (own, DEMO)
@@ -74,9 +72,7 @@ def test_synthetic_tasks_that_ship_and_a_users_own_never_share_a_folder(
         (("--ratio", "0.5"), ("--ratio", "0.25"), "--ratio 0.5"),
     ],
 )
-def test_fewer_users_than_a_run_has_are_refused(
-    first: tuple[str, ...], fewer: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fewer_users_than_a_run_has_are_refused(first, fewer, said, capsys):
     """A report is never over more users than were asked for."""
     words = ("run", "--model", "baseline/recency", "--subset", "weibo", "--no-html")
     assert main([*words, *first]) == 0
@@ -88,8 +84,8 @@ def test_fewer_users_than_a_run_has_are_refused(
 
 
 def test_refusal_names_what_to_type_and_every_difference_that_can_be_allowed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     """Few differences are spelled out; the flags that accept them are all there."""
     words = ("run", "--model", "baseline/recency", "--subset", "weibo", "--no-html", "--limit", "3")
     assert main([*words]) == 0
@@ -104,8 +100,8 @@ def test_refusal_names_what_to_type_and_every_difference_that_can_be_allowed(
 
 
 def test_another_benchmark_is_never_accepted_in_a_folder(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     """Two benchmarks are two runs, whatever is allowed."""
     assert main([*DEMO, "--name", "both"]) == 0
     saved = Path("results/both/prompt_own.txt").read_bytes()
@@ -115,9 +111,7 @@ def test_another_benchmark_is_never_accepted_in_a_folder(
     assert Path("results/both/prompt_own.txt").read_bytes() == saved
 
 
-def test_folder_without_runs_is_named_by_its_whole_path(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_without_runs_is_named_by_its_whole_path(tmp_path, capsys):
     """`status` and `resume` in the wrong folder are mistakes; nothing left to resume is none."""
     for command in ("status", "resume"):
         assert main([command]) == 2
@@ -128,7 +122,7 @@ def test_folder_without_runs_is_named_by_its_whole_path(
     assert "nothing to resume" in capsys.readouterr().out
 
 
-def test_price_of_the_command_is_that_of_its_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_price_of_the_command_is_that_of_its_run(capsys):
     """Without a price one line says so, after the run; `--price` gives one, which the run keeps
     when it is resumed."""
     with serving(baseline) as server:
@@ -145,15 +139,13 @@ def test_price_of_the_command_is_that_of_its_run(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("price", ["1", "1/", "x/2", "usd:1/2", "1/-2", "1/2/3"])
-def test_price_that_is_none_is_refused(price: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_price_that_is_none_is_refused(price, capsys):
     """One sentence says how a price is written."""
     assert main([*DEMO, "--price", price]) == 2
     assert "PROMPT/COMPLETION" in capsys.readouterr().err
 
 
-def test_key_of_another_address_is_said_not_to_be_sent(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_key_of_another_address_is_said_not_to_be_sent(monkeypatch, capsys):
     """`OPENAI_API_KEY` goes to OpenAI alone: at an address of one's own the command says so, and
     what to do."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai-0123456789")
@@ -164,7 +156,7 @@ def test_key_of_another_address_is_said_not_to_be_sent(
     assert "OPENAI_API_KEY is for OpenAI, so it is not sent" in said and "LLM_API_KEY" in said
 
 
-def test_blanks_around_a_models_name_are_not_part_of_it(tmp_path: Path) -> None:
+def test_blanks_around_a_models_name_are_not_part_of_it(tmp_path):
     """A name that was pasted with them is the same model, and the same run."""
     assert main([*DEMO, "--model", " baseline/random "]) == 0
     assert runs() == {"demo-random"}

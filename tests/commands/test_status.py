@@ -39,9 +39,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_status_in_a_pipe_has_every_run_on_one_line(
-    results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_in_a_pipe_has_every_run_on_one_line(results, capsys, monkeypatch):
     """As wide as it needs: no name, platform or time is broken, so that `grep` and `awk` find
     them."""
     monkeypatch.setenv("COLUMNS", "40")
@@ -54,8 +52,8 @@ def test_status_in_a_pipe_has_every_run_on_one_line(
 
 @pytest.mark.parametrize("width", [40, 80, 100, 120])
 def test_status_on_a_narrow_terminal_breaks_no_number_and_names_the_columns_that_it_leaves_out(
-    results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
+    results, capsys, monkeypatch, width
+):
     """It keeps to the width: columns that do not fit follow below, and a long name takes several
     lines."""
     for name, value in {"COLUMNS": str(width), "TERM": "xterm", "NO_COLOR": "1"}.items():
@@ -81,9 +79,7 @@ def test_status_on_a_narrow_terminal_breaks_no_number_and_names_the_columns_that
     assert all(name in words or name in note for name in COLUMNS)
 
 
-def test_status_suggests_the_subset_that_was_meant(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_suggests_the_subset_that_was_meant(results, capsys):
     """A name that no benchmark and no run has is not a table of nothing."""
     assert main(["status", "--subset", "weibos", "--results-dir", str(results)]) == 2
     assert "no subset 'weibos': did you mean weibo?" in capsys.readouterr().err
@@ -100,8 +96,8 @@ def usage(results: Path, name: str, capsys: pytest.CaptureFixture[str]) -> list[
 
 
 def test_status_of_a_complete_run_has_the_usage_of_its_report(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     """Requests and tokens are those that the report counted."""
     report = orjson.loads((EARLIER / "whole" / "eval_report_weibo.json").read_bytes())["usage"]
     names = "requests", "prompt_tokens", "completion_tokens", "untold"
@@ -109,9 +105,7 @@ def test_status_of_a_complete_run_has_the_usage_of_its_report(
 
 
 @pytest.mark.parametrize("name", ["killed", "failed"])
-def test_status_of_an_unfinished_run_counts_every_saved_reply(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_of_an_unfinished_run_counts_every_saved_reply(name, capsys):
     """Replies of users that are not done, or that failed, count too."""
     saved = [data["completion"] for _, data in objects(EARLIER / name / "responses_weibo.jsonl")]
     tokens = [sum(of[key] or 0 for of in saved) for key in ("prompt_tokens", "completion_tokens")]
@@ -124,9 +118,7 @@ def test_status_of_an_unfinished_run_counts_every_saved_reply(
     assert usage(EARLIER, name, capsys) == [len(saved), *tokens, 0]
 
 
-def test_status_of_a_complete_run_without_its_report_has_no_usage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_of_a_complete_run_without_its_report_has_no_usage(tmp_path, capsys):
     """What is unknown is blank, and not 0."""
     copytree(EARLIER / "whole", tmp_path / "whole")
     (tmp_path / "whole" / "eval_report_weibo.json").unlink()

@@ -115,12 +115,12 @@ def after(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     ("number", "code"), first_quick([(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 )
 def test_signal_leaves_finished_users_as_they_are_and_report_makes_the_report(
-    folders: tuple[Path, Path],
-    after: dict[str, int],
-    number: int,
-    code: int,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    folders,
+    after,
+    number,
+    code,
+    capsys,
+):
     """No user is scored and no line read after it, however many there are; `report` and `resume` do
     that later."""
     _, results = folders
@@ -159,11 +159,11 @@ def test_signal_leaves_finished_users_as_they_are_and_report_makes_the_report(
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [MachineError("2 workers did not start"), KeyboardInterrupt()])
 def test_run_that_is_refused_while_workers_start_was_never_begun(
-    error: BaseException,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    error,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     """A new one leaves nothing to resume; one with replies is stopped as before, and its report can
     be made."""
     words = [
@@ -201,9 +201,7 @@ def test_run_that_is_refused_while_workers_start_was_never_begun(
     assert not main([*words[:8], "4", *words[9:]])
 
 
-def test_signal_ends_the_scoring_of_a_model_that_is_done_before_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signal_ends_the_scoring_of_a_model_that_is_done_before_others(tmp_path, monkeypatch):
     """Its records are scored while others are played; the rest of that is left to `resume`, too."""
     tasks, results, answered, ended = (
         tmp_path / "tasks",
@@ -263,8 +261,8 @@ def test_signal_ends_the_scoring_of_a_model_that_is_done_before_others(
 
 @pytest.mark.parametrize("done", [6, 5], ids=["complete", "with a failure"])
 def test_second_signal_in_the_last_pass_of_a_model_decides_and_no_record_is_read(
-    done: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    done, tmp_path, monkeypatch, capsys
+):
     """No subset of a model that is done before others gets a report, whichever of them was being
     read; the results stay as they grew, and the command ends as the last signal says."""
     tasks, results, go, heard = (
@@ -339,11 +337,11 @@ def test_second_signal_in_the_last_pass_of_a_model_decides_and_no_record_is_read
 
 @pytest.mark.parametrize("models", [["first"], ["first", "second"]])
 def test_run_whose_users_are_all_done_within_the_grace_period_is_complete(
-    models: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    models,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     """Nothing is left to resume of it; a model that has users left is stopped all the same."""
     tasks, results, ended = tmp_path / "tasks", tmp_path / "results", threading.Event()
     synth = ["--users", "3", "--platform", "weibo", "--steps", "1"]

@@ -44,7 +44,7 @@ def sentence(quirk: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
-def test_every_request_has_the_pool_of_its_step(tasks: Path) -> None:
+def test_every_request_has_the_pool_of_its_step(tasks):
     """The run is complete and verifies, and its identity names the form."""
     with serving(baseline) as server:
         assert run(tasks, server.url, "json_schema") == 0
@@ -66,7 +66,7 @@ def test_every_request_has_the_pool_of_its_step(tasks: Path) -> None:
     assert main(["reeval", "--reparse", "--no-html", *where]) == 0
 
 
-def test_report_says_which_form_was_in_force(tasks: Path) -> None:
+def test_report_says_which_form_was_in_force(tasks):
     """`auto` with an endpoint that takes schemas, and with one that takes any object only."""
     from tests.support.endpoint_double.app import Options
 
@@ -81,7 +81,7 @@ def test_report_says_which_form_was_in_force(tasks: Path) -> None:
     assert manifest(tasks)["provenance"]["quirks_used"] == ["json_object"]
 
 
-def test_endpoint_that_refuses_a_required_schema_leaves_no_run(tasks: Path) -> None:
+def test_endpoint_that_refuses_a_required_schema_leaves_no_run(tasks):
     """Exit code 3 at once: another configuration is another run."""
     from tests.support.endpoint_double.app import Options
 
@@ -91,9 +91,7 @@ def test_endpoint_that_refuses_a_required_schema_leaves_no_run(tasks: Path) -> N
     assert not (tasks.parent / "out/m/run_weibo.json").exists()
 
 
-def test_required_schema_is_sent_whatever_the_providers_file_says(
-    tasks: Path, tmp_path: Path
-) -> None:
+def test_required_schema_is_sent_whatever_the_providers_file_says(tasks, tmp_path):
     """`adapt` would leave it out, and so the report does not say that it was."""
     file = tmp_path / "providers.toml"
     with serving(baseline) as server:
@@ -106,9 +104,7 @@ def test_required_schema_is_sent_whatever_the_providers_file_says(
     assert manifest(tasks)["provenance"]["quirks_used"] == []
 
 
-def test_benchmark_without_a_schema_cannot_be_asked_for_one(
-    tasks: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_benchmark_without_a_schema_cannot_be_asked_for_one(tasks, capsys):
     """A plug-in that asks for any object stops the run before anything is sent; `auto` takes it."""
     plug_in = tasks.parent / "plain.py"
     plug_in.write_text(PLAIN, encoding="utf-8")
@@ -133,7 +129,7 @@ def test_benchmark_without_a_schema_cannot_be_asked_for_one(
     ]
 
 
-def test_format_of_the_extra_body_and_a_schema_exclude_each_other(tasks: Path) -> None:
+def test_format_of_the_extra_body_and_a_schema_exclude_each_other(tasks):
     """The report would name a form that no request had."""
     assert (
         run(

@@ -45,9 +45,7 @@ def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_tilde_after_an_equals_sign_is_the_home_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tilde_after_an_equals_sign_is_the_home_folder(tmp_path, monkeypatch):
     """No shell replaces it there; a folder called `~` is never meant."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -60,7 +58,7 @@ def test_tilde_after_an_equals_sign_is_the_home_folder(
 
 
 @pytest.mark.parametrize("variable", first_quick(["FORCE_COLOR", "TTY_COMPATIBLE"]))
-def test_variable_for_colours_makes_no_terminal_of_a_log(variable: str, tmp_path: Path) -> None:
+def test_variable_for_colours_makes_no_terminal_of_a_log(variable, tmp_path):
     """A board that is redrawn would fill it."""
     words = (*DEMO, "--model", "baseline/recency", "--results-dir", str(tmp_path))
     shown = command(*words, **{variable: "1"}).stdout
@@ -73,7 +71,7 @@ def ignore_interrupts() -> None:
 
 
 @pytest.mark.slow
-def test_interrupt_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+def test_interrupt_that_is_ignored_stays_ignored(tmp_path):
     """As shells have it for what a script starts in the background: Ctrl-C is for the script."""
     asked, go = threading.Event(), threading.Event()
 
@@ -102,7 +100,7 @@ def test_interrupt_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     assert manifest and manifest.state == COMPLETE
 
 
-def test_byte_order_mark_is_no_part_of_a_key(tmp_path: Path, capsys: Messages) -> None:
+def test_byte_order_mark_is_no_part_of_a_key(tmp_path, capsys):
     """Editors put one before what they save; it is no sign that a header can have."""
     (tmp_path / "key").write_text("sk-marked\r\n", encoding="utf-8-sig")
     with serving(baseline) as server:

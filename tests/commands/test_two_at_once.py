@@ -169,9 +169,7 @@ def running(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
         "remove",
     ],
 )
-def test_command_that_writes_or_proves_is_refused_beside_a_run(
-    words: str, running: Running, capsys: Told
-) -> None:
+def test_command_that_writes_or_proves_is_refused_beside_a_run(words, running, capsys):
     """It says who holds the folder, exits with 4, and changes nothing."""
     before, lock = contents(running.folder), (running.folder / LOCK).read_bytes()
     more = ["m"] if words == "remove" else ["--name", "m"]
@@ -195,7 +193,7 @@ def test_command_that_writes_or_proves_is_refused_beside_a_run(
     assert running.process.poll() is None
 
 
-def test_other_runs_have_their_turn_beside_one_that_is_held(running: Running, capsys: Told) -> None:
+def test_other_runs_have_their_turn_beside_one_that_is_held(running, capsys):
     """`verify` passes over the one in use with a line; `reeval` exits with 4 for the one that it
     cannot score."""
     assert command("verify", running.results) == 0
@@ -207,7 +205,7 @@ def test_other_runs_have_their_turn_beside_one_that_is_held(running: Running, ca
     assert "done, weibo: scored again: 6 of 6 users" in capsys.readouterr().out
 
 
-def test_run_can_be_looked_at_while_it_runs(running: Running, capsys: Told) -> None:
+def test_run_can_be_looked_at_while_it_runs(running, capsys):
     """`status` tells that it runs and how far it is; `stats` shows what has ended."""
     before = contents(running.folder)
     assert command("status --json", running.results, "--name", "m") == 0
@@ -218,7 +216,7 @@ def test_run_can_be_looked_at_while_it_runs(running: Running, capsys: Told) -> N
     assert contents(running.folder) == before
 
 
-def test_copy_of_a_folder_in_use_is_free(running: Running, tmp_path: Path, capsys: Told) -> None:
+def test_copy_of_a_folder_in_use_is_free(running, tmp_path, capsys):
     """A copy is another folder, whatever stands in the copied lock; it is proven and goes on by
     itself."""
     shutil.copytree(running.folder, tmp_path / "m", ignore=shutil.ignore_patterns("*.sock"))
@@ -231,7 +229,7 @@ def test_copy_of_a_folder_in_use_is_free(running: Running, tmp_path: Path, capsy
 
 
 @pytest.mark.slow
-def test_run_that_others_wanted_ends_whole(running: Running) -> None:
+def test_run_that_others_wanted_ends_whole(running):
     """Nothing that was tried beside it has changed its results: they are those of a run by
     itself."""
     running.go.set()
@@ -242,7 +240,7 @@ def test_run_that_others_wanted_ends_whole(running: Running) -> None:
 
 
 @pytest.mark.slow
-def test_lock_of_a_killed_run_is_free_at_once(tasks: Path, tmp_path: Path, capsys: Told) -> None:
+def test_lock_of_a_killed_run_is_free_at_once(tasks, tmp_path, capsys):
     """After kill -9 its name still stands in the lock, and stands in nobody's way."""
     with holding(tasks, tmp_path) as running:
         running.process.send_signal(signal.SIGKILL)
@@ -257,8 +255,8 @@ def test_lock_of_a_killed_run_is_free_at_once(tasks: Path, tmp_path: Path, capsy
 
 
 def test_models_of_a_queue_that_another_command_plays_keep_no_other_from_its_turn(
-    tasks: Path, tmp_path: Path, capsys: Told
-) -> None:
+    tasks, tmp_path, capsys
+):
     """Two queues share a model: the second plays the rest, says who has the shared one, and exits
     with 4."""
     with serving(baseline) as server:
@@ -308,7 +306,7 @@ for turn in range(30):
 
 
 @pytest.mark.slow
-def test_index_is_shared_by_processes_that_make_it_at_once(tasks: Path, tmp_path: Path) -> None:
+def test_index_is_shared_by_processes_that_make_it_at_once(tasks, tmp_path):
     """Whoever finds none makes one, also while another does or takes it away; each reads a whole
     one."""
     words = [
@@ -324,9 +322,7 @@ def test_index_is_shared_by_processes_that_make_it_at_once(tasks: Path, tmp_path
     assert [path.suffix for path in (tmp_path / ".index").iterdir()] == [".npz"]
 
 
-def test_index_that_another_process_replaces_or_spoils_is_made_again(
-    tasks: Path, results: Path
-) -> None:
+def test_index_that_another_process_replaces_or_spoils_is_made_again(tasks, results):
     """Half an index, none, or another's: it is only a cache."""
     (cache,) = (results / ".index").iterdir()
     for content in (cache.read_bytes()[:100], b"", b"PK\x03\x04"):
@@ -348,9 +344,7 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_locks")
-def test_runs_work_where_the_file_system_has_no_locks(
-    tasks: Path, tmp_path: Path, capsys: Told
-) -> None:
+def test_runs_work_where_the_file_system_has_no_locks(tasks, tmp_path, capsys):
     """A run, its proof and its second scoring; each leaves the folder free at once."""
     assert run(tasks, tmp_path, "m") == 0
     assert command("verify", tmp_path) == 0
@@ -360,9 +354,7 @@ def test_runs_work_where_the_file_system_has_no_locks(
 
 @pytest.mark.usefixtures("without_locks")
 @pytest.mark.parametrize("words", ["resume", "reeval", "verify"])
-def test_lease_keeps_others_out_where_there_are_no_locks(
-    words: str, results: Path, capsys: Told
-) -> None:
+def test_lease_keeps_others_out_where_there_are_no_locks(words, results, capsys):
     """As long as it is renewed; one that was left counts for nothing once its time is over."""
     folder = results / "part"
     before, more = contents(folder), ["--name", "part"]
@@ -378,7 +370,7 @@ def test_lease_keeps_others_out_where_there_are_no_locks(
 
 
 @pytest.mark.usefixtures("without_locks")
-def test_status_goes_by_the_lease_where_there_are_no_locks(results: Path, capsys: Told) -> None:
+def test_status_goes_by_the_lease_where_there_are_no_locks(results, capsys):
     """Running while it is renewed, died once it is not."""
     path = results / "part" / "run_weibo.json"
     path.write_bytes(path.read_bytes().replace(b'"state": "incomplete"', b'"state": "running"'))
@@ -404,9 +396,7 @@ def test_status_goes_by_the_lease_where_there_are_no_locks(results: Path, capsys
         ("run --restart", 4),
     ],
 )
-def test_folder_that_cannot_be_written_is_read_or_named(
-    words: str, code: int, tasks: Path, results: Path, capsys: Told
-) -> None:
+def test_folder_that_cannot_be_written_is_read_or_named(words, code, tasks, results, capsys):
     """What only looks shows what it finds; what has to write says so in a sentence. Nothing changes
     either way."""
     before = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
@@ -424,9 +414,7 @@ def test_folder_that_cannot_be_written_is_read_or_named(
     assert {path: path.read_bytes() for path in results.rglob("*") if path.is_file()} == before
 
 
-def test_tables_of_an_archive_can_be_written_elsewhere(
-    results: Path, tmp_path: Path, capsys: Told
-) -> None:
+def test_tables_of_an_archive_can_be_written_elsewhere(results, tmp_path, capsys):
     """`stats` says how, after it has shown them."""
     with read_only(results):
         assert command("stats", results, "--excel") == 4
@@ -439,9 +427,7 @@ def test_tables_of_an_archive_can_be_written_elsewhere(
 
 
 @pytest.mark.slow
-def test_results_that_were_moved_are_proven_and_go_on_there(
-    tasks: Path, results: Path, tmp_path: Path
-) -> None:
+def test_results_that_were_moved_are_proven_and_go_on_there(tasks, results, tmp_path):
     """A results folder holds nothing that ties it to its place."""
     moved = tmp_path / "elsewhere" / "结果"
     moved.parent.mkdir()
@@ -455,9 +441,7 @@ def test_results_that_were_moved_are_proven_and_go_on_there(
     assert not results.exists()
 
 
-def test_tasks_that_were_moved_are_asked_for_by_name(
-    tasks: Path, tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_that_were_moved_are_asked_for_by_name(tasks, tmp_path, capsys, monkeypatch):
     """Also where the run began with a path relative to another folder; nothing of the run is
     touched meanwhile."""
     (tmp_path / "here").mkdir()
@@ -477,9 +461,7 @@ def test_tasks_that_were_moved_are_asked_for_by_name(
         assert command(words, Path("results"), "--tasks-dir", "here/tasks") == 0
 
 
-def test_two_models_answers_in_one_folder_are_refused(
-    results: Path, tasks: Path, capsys: Told
-) -> None:
+def test_two_models_answers_in_one_folder_are_refused(results, tasks, capsys):
     """A copy under the name of another configuration is not gone on with."""
     shutil.copytree(results / "part", results / "random")
     with serving(lambda request: (200, completion("{}"))) as server:

@@ -54,9 +54,7 @@ def answered_by(commands: Commands) -> list[dict[str, Any]]:
     return found
 
 
-def test_report_says_who_answered_and_the_run_warns_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_says_who_answered_and_the_run_warns_once(tmp_path, capsys):
     """Two models by turns: shares in text and JSON, the same in the manifest, and one line at the
     end of the run."""
     commands = Commands(tmp_path, capsys)
@@ -94,11 +92,11 @@ def test_report_says_who_answered_and_the_run_warns_once(
     ],
 )
 def test_another_model_is_warned_of_and_a_dated_snapshot_is_not(
-    answerers: Sequence[Mapping[str, Any]],
-    warning: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    answerers,
+    warning,
+    tmp_path,
+    capsys,
+):
     """The report counts all of them."""
     commands = Commands(tmp_path, capsys)
     with serving(by_turns(*answerers)) as server:
@@ -107,9 +105,7 @@ def test_another_model_is_warned_of_and_a_dated_snapshot_is_not(
     assert shown.count(f"warning: {ASKED} was asked for, ") == bool(warning) and warning in shown
 
 
-def test_provider_and_fingerprint_are_shown_where_they_differ(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_provider_and_fingerprint_are_shown_where_they_differ(tmp_path, capsys):
     """Both are saved with each reply as they were sent; one that is the same for all is in the JSON
     alone."""
     commands = Commands(tmp_path, capsys)
@@ -127,9 +123,7 @@ def test_provider_and_fingerprint_are_shown_where_they_differ(
 
 
 @pytest.mark.slow
-def test_run_that_was_killed_reports_what_the_whole_run_does(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_that_was_killed_reports_what_the_whole_run_does(tmp_path, capsys):
     """SIGKILL in the middle, then `resume`: replies of both processes are counted, and it warns
     once."""
     commands, is_dead = Commands(tmp_path, capsys), Event()
@@ -175,9 +169,7 @@ def rewritten(path: Path, which: int) -> None:
 
 
 @pytest.mark.parametrize("which", [1, 2])
-def test_replies_that_do_not_say_who_answered_are_not_known(
-    which: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replies_that_do_not_say_who_answered_are_not_known(which, tmp_path, capsys):
     """That is said where some are known. Where none is, nothing is said, and the manifest is as
     before."""
     commands = Commands(tmp_path, capsys)
@@ -205,9 +197,7 @@ def test_replies_that_do_not_say_who_answered_are_not_known(
 
 
 @pytest.mark.slow
-def test_endless_fingerprints_neither_fill_the_report_nor_lose_a_reply(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_endless_fingerprints_neither_fill_the_report_nor_lose_a_reply(tmp_path, capsys):
     """An endpoint may send another one with each reply: a hundred are told apart."""
     commands = Commands(tmp_path, capsys)
 

@@ -26,7 +26,7 @@ except target.EXPECTED as error:
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.name)
-def test_what_the_fuzzer_found_is_read_or_refused(path: Path, tmp_path: Path) -> None:
+def test_what_the_fuzzer_found_is_read_or_refused(path, tmp_path):
     """In a process of its own, whose temporary folder and memory are bounded: some of these asked
     for all of it."""
     root = str(ROOT)

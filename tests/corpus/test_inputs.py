@@ -8,7 +8,7 @@ becomes of it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -21,9 +21,7 @@ from tests.support.scripted import baseline, serving
 
 
 @pytest.mark.parametrize("case", tasks.BAD, ids=lambda case: case.name)
-def test_bad_tasks_file_is_refused_before_anything_is_written(
-    command: Commands, case: Case
-) -> None:
+def test_bad_tasks_file_is_refused_before_anything_is_written(command, case):
     """Whatever is wrong with a line, the complaint names file, line and field; good tasks then
     run."""
     put(TASKS, case.content)
@@ -31,7 +29,7 @@ def test_bad_tasks_file_is_refused_before_anything_is_written(
     assert TASKS.name in command.said
 
 
-def test_good_tasks_run_after_all_the_bad_ones(command: Commands) -> None:
+def test_good_tasks_run_after_all_the_bad_ones(command):
     """Neither the cache of indexes nor a folder keeps anything of what was refused."""
     for case in tasks.BAD:
         put(TASKS, case.content)
@@ -40,7 +38,7 @@ def test_good_tasks_run_after_all_the_bad_ones(command: Commands) -> None:
 
 
 @pytest.mark.parametrize("case", tasks.USED, ids=lambda case: case.name)
-def test_odd_tasks_file_runs_and_verifies(command: Commands, case: Case) -> None:
+def test_odd_tasks_file_runs_and_verifies(command, case):
     """What is unusual and means something is taken as it is, to a report and a sound folder."""
     put(TASKS, case.content)
     assert command(*RUN) == 0, command.said
@@ -52,9 +50,7 @@ def test_odd_tasks_file_runs_and_verifies(command: Commands, case: Case) -> None
 
 
 @pytest.mark.parametrize("field", tasks.FIELDS)
-def test_a_wrong_value_in_any_field_is_refused_with_its_place_or_means_something(
-    command: Commands, field: str
-) -> None:
+def test_a_wrong_value_in_any_field_is_refused_with_its_place_or_means_something(command, field):
     """Of each odd value in a field the command either names line and field, or makes a whole
     run."""
     taken = []
@@ -71,7 +67,7 @@ def test_a_wrong_value_in_any_field_is_refused_with_its_place_or_means_something
     assert command("verify") == 0, command.said
 
 
-def test_the_same_user_in_files_of_two_platforms_is_two_users(command: Commands) -> None:
+def test_the_same_user_in_files_of_two_platforms_is_two_users(command):
     """Keys are a platform's own."""
     put(TASKS, tasks.GOOD)
     put(
@@ -84,9 +80,7 @@ def test_the_same_user_in_files_of_two_platforms_is_two_users(command: Commands)
 @pytest.mark.parametrize(
     "end", [b'", "x"}\n', b"}\n"], ids=["a field that is bad", "a text without end"]
 )
-def test_a_line_of_50_megabytes_is_refused_in_a_short_sentence(
-    command: Commands, end: bytes
-) -> None:
+def test_a_line_of_50_megabytes_is_refused_in_a_short_sentence(command, end):
     """The complaint names the line and repeats nothing of it."""
     put(TASKS, tasks.fifty_megabytes(end))
     command.refuses(Case("50 MB", b"", ("line 2", "JSON")), *RUN)
@@ -118,7 +112,7 @@ def refuses_what_is_no_file(command: Commands, path: Path, *words: object) -> No
         assert path.name in command.said, name
 
 
-def test_what_is_no_file_is_refused_as_tasks(command: Commands) -> None:
+def test_what_is_no_file_is_refused_as_tasks(command):
     """A folder, a pipe that nobody writes to, a link to nowhere: said at once, and nothing
     waits."""
     refuses_what_is_no_file(command, TASKS, *RUN)
@@ -128,7 +122,7 @@ def test_what_is_no_file_is_refused_as_tasks(command: Commands) -> None:
 @pytest.mark.parametrize(
     "name", ["../up", "a/b", "a\x00b", "a\nb", "..", ".", "", "/abs", "a\x1b[2J", "x" * 300]
 )
-def test_a_name_that_is_no_folder_of_the_results_is_refused(command: Commands, name: str) -> None:
+def test_a_name_that_is_no_folder_of_the_results_is_refused(command, name):
     """A run's name cannot lead elsewhere, nor hold what a terminal obeys."""
     put(TASKS, tasks.GOOD)
     command.refuses(Case(name, b""), *RUN, "--name", name)
@@ -138,7 +132,7 @@ def test_a_name_that_is_no_folder_of_the_results_is_refused(command: Commands, n
     "name",
     ["../weibo", "weibo/../zhihu", "weibo\x00", "weibo\n", "", "*", "微博", "we[i]bo", "beijing"],
 )
-def test_an_unknown_platform_is_refused(command: Commands, name: str) -> None:
+def test_an_unknown_platform_is_refused(command, name):
     """A platform is one of the five, whatever path or pattern it looks like."""
     put(TASKS, tasks.GOOD)
     command.refuses(Case(name, b""), "run", *MODEL, "--platform", name)
@@ -148,7 +142,7 @@ def test_an_unknown_platform_is_refused(command: Commands, name: str) -> None:
 @pytest.mark.parametrize(
     "model", ["a/..", "..", "a\x00b", "a\nb", "/", "", " ", "a/.hidden", "\x1b[2J"]
 )
-def test_a_model_whose_name_makes_no_folder_is_refused(command: Commands, model: str) -> None:
+def test_a_model_whose_name_makes_no_folder_is_refused(command, model):
     """A model whose last part is no name needs --name, and one with signs of control is none."""
     put(TASKS, tasks.GOOD)
     words = (
@@ -165,9 +159,7 @@ def test_a_model_whose_name_makes_no_folder_is_refused(command: Commands, model:
     command.refuses(Case(model, b""), *words)
 
 
-def test_a_model_called_like_a_path_has_its_run_below_the_results(
-    command: Commands, folder: Path
-) -> None:
+def test_a_model_called_like_a_path_has_its_run_below_the_results(command, folder):
     """Only the last part of a model's name is its folder's."""
     put(TASKS, tasks.GOOD)
     with serving(baseline) as server:
@@ -196,7 +188,7 @@ def put_city() -> None:
         (mobility.RADII, mobility.BAD_ARRAYS),
     ],
 )
-def test_bad_data_of_a_city_is_refused(command: Commands, name: str, cases: Iterable[Case]) -> None:
+def test_bad_data_of_a_city_is_refused(command, name, cases):
     """Profiles, map and ground truth: the complaint names the file and what was expected; good ones
     then run."""
     put_city()
@@ -210,7 +202,7 @@ def test_bad_data_of_a_city_is_refused(command: Commands, name: str, cases: Iter
 
 
 @pytest.mark.parametrize("name", ["profiles.json", "beijing.pb", mobility.RADII])
-def test_what_is_no_file_is_refused_in_a_city(command: Commands, name: str) -> None:
+def test_what_is_no_file_is_refused_in_a_city(command, name):
     """A folder, a pipe or a dead link in place of any of the data is reported at once."""
     put_city()
     refuses_what_is_no_file(command, DATA / name, *MOBILITY)
@@ -222,9 +214,7 @@ SCORE = ("score-mobility", "--data", DATA)
 @pytest.mark.parametrize(
     ("name", "cases"), [("a.json", mobility.BAD_LISTS), ("a.pkl", mobility.BAD_PICKLES)]
 )
-def test_bad_lists_to_score_are_refused(
-    command: Commands, name: str, cases: Iterable[Case]
-) -> None:
+def test_bad_lists_to_score_are_refused(command, name, cases):
     """The complaint names the list and the row; what a pickle wants to run is not run."""
     put_city()
     for case in cases:
@@ -234,12 +224,12 @@ def test_bad_lists_to_score_are_refused(
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.pkl"])
-def test_what_is_no_file_is_refused_as_lists(command: Commands, name: str) -> None:
+def test_what_is_no_file_is_refused_as_lists(command, name):
     put_city()
     refuses_what_is_no_file(command, Path(name), *SCORE, name)
 
 
-def test_a_truth_with_a_file_of_another_number_of_rows_is_refused(command: Commands) -> None:
+def test_a_truth_with_a_file_of_another_number_of_rows_is_refused(command):
     """Four files of as many residents each."""
     put_city()
     for name in groundtruth.FILES:
@@ -263,9 +253,7 @@ def test_a_truth_with_a_file_of_another_number_of_rows_is_refused(command: Comma
     ],
     ids=lambda value: value if type(value) is str else "",
 )
-def test_a_bad_file_of_settings_is_refused(
-    command: Commands, name: str, cases: Iterable[Case], words: tuple[str, ...]
-) -> None:
+def test_a_bad_file_of_settings_is_refused(command, name, cases, words):
     """The complaint names the file and what was expected there; a run without it then works."""
     put(TASKS, tasks.GOOD)
     put_city()
@@ -286,9 +274,7 @@ def test_a_bad_file_of_settings_is_refused(
     ],
     ids=lambda value: value if type(value) is str else "",
 )
-def test_what_is_no_file_is_refused_as_settings(
-    command: Commands, name: str, words: tuple[str, ...]
-) -> None:
+def test_what_is_no_file_is_refused_as_settings(command, name, words):
     """A folder, a pipe or a dead link that an option names is reported at once."""
     put(TASKS, tasks.GOOD)
     put_city()

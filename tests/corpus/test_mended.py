@@ -11,7 +11,7 @@ from harness.benchmarks.parsing import json_object
 from harness.benchmarks.streamprofile.synth import generate
 from harness.errors import InvalidReply
 from harness.model import Completion
-from tests.corpus.command import RUN, TASKS, Commands, put
+from tests.corpus.command import RUN, TASKS, put
 
 FOLDER = Path("results/recency")
 RESULTS, RESPONSES, FAILURES = (
@@ -23,9 +23,7 @@ NO_JSON = b'%b,"crc":"%08x"}\n' % (PAYLOAD, crc32(PAYLOAD))
 
 
 @pytest.mark.parametrize("path", [RESULTS, RESPONSES, FAILURES], ids=lambda path: path.name)
-def test_a_line_that_is_no_json_for_all_its_checksum_stops_nothing(
-    command: Commands, path: Path
-) -> None:
+def test_a_line_that_is_no_json_for_all_its_checksum_stops_nothing(command, path):
     """It is passed over and reported by `verify`, and a run goes on to the same results; they leave
     it in a copy."""
     put(TASKS, b"".join(generate("weibo", 3, 5, 2.0)))
@@ -41,7 +39,7 @@ def test_a_line_that_is_no_json_for_all_its_checksum_stops_nothing(
     assert any(NO_JSON in one.read_bytes() for one in kept)
 
 
-def test_a_reply_on_which_the_repair_itself_fails_holds_no_json() -> None:
+def test_a_reply_on_which_the_repair_itself_fails_holds_no_json():
     """A fence within a name breaks an assertion of the repair; the answer is invalid, and the run
     goes on."""
     with pytest.raises(InvalidReply) as caught:

@@ -142,9 +142,7 @@ def odd(path: Path, rng: random.Random) -> Iterator[tuple[str, bytes, bool]]:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.subset)
 @pytest.mark.parametrize("name", FILES)
-def test_an_odd_value_anywhere_is_refused_or_harms_nothing(
-    command: Commands, kind: Kind, name: str
-) -> None:
+def test_an_odd_value_anywhere_is_refused_or_harms_nothing(command, kind, name):
     """No traceback, no defect, and no sentence longer than a screen, whichever command meets it."""
     kind.make(command)
     shutil.copytree("results", "kept")
@@ -188,9 +186,7 @@ def first_line(path: Path, place: str, value: Any, every: bool = False) -> None:
         *((kind, "usage.prompt_tokens", value) for kind in KINDS for value in (2**62, -1, "x")),
     ],
 )
-def test_a_record_that_cannot_be_counted_is_named_and_kept(
-    command: Commands, kind: Kind, place: str, value: Any
-) -> None:
+def test_a_record_that_cannot_be_counted_is_named_and_kept(command, kind, place, value):
     """By user and run, and nothing of the run is changed."""
     kind.make(command)
     path = kind.folder / f"inference_results_{kind.subset}.jsonl"
@@ -205,7 +201,7 @@ def test_a_record_that_cannot_be_counted_is_named_and_kept(
     assert tree(kind.folder) == before
 
 
-def test_a_record_nested_deeper_than_can_be_written_is_named(command: Commands) -> None:
+def test_a_record_nested_deeper_than_can_be_written_is_named(command):
     """Readers of JSON take more levels than writers."""
     WEIBO.make(command)
     path = WEIBO.folder / "inference_results_weibo.jsonl"
@@ -217,7 +213,7 @@ def test_a_record_nested_deeper_than_can_be_written_is_named(command: Commands) 
     assert "the saved record has another shape" in command.said
 
 
-def test_a_step_that_is_missing_or_doubled_is_no_score_of_its_user(command: Commands) -> None:
+def test_a_step_that_is_missing_or_doubled_is_no_score_of_its_user(command):
     """Of our own records it is named; the authors' users without all their steps are left out of
     what is covered."""
     WEIBO.make(command)
@@ -261,7 +257,7 @@ def test_a_step_that_is_missing_or_doubled_is_no_score_of_its_user(command: Comm
     assert "without its tasks" in command.said
 
 
-def test_what_compare_cannot_use_is_named_with_its_file(command: Commands) -> None:
+def test_what_compare_cannot_use_is_named_with_its_file(command):
     """Both runs have the user; a metric that is none ends in a sentence, and in no warning of a
     library."""
     WEIBO.make(command)
@@ -281,7 +277,7 @@ def test_what_compare_cannot_use_is_named_with_its_file(command: Commands) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.subset)
-def test_a_response_of_another_shape_takes_no_page_away(command: Commands, kind: Kind) -> None:
+def test_a_response_of_another_shape_takes_no_page_away(command, kind):
     """It is none of ours, so that it is not shown, and no sound record is blamed."""
     kind.make(command)
     path = kind.folder / f"responses_{kind.subset}.jsonl"
@@ -290,7 +286,7 @@ def test_a_response_of_another_shape_takes_no_page_away(command: Commands, kind:
         assert command("report", "--name", kind.folder.name, "--users", "all") == 0, command.said
 
 
-def test_counts_that_no_endpoint_sends_overflow_nothing(command: Commands) -> None:
+def test_counts_that_no_endpoint_sends_overflow_nothing(command):
     """A response that says so is none of ours, and is requested again."""
     WEIBO.make(command)
     first_line(
@@ -324,8 +320,8 @@ MANIFEST_FIELDS = (
 
 
 def test_fields_that_only_resume_or_a_report_reads_are_checked_with_the_others(
-    command: Commands,
-) -> None:
+    command,
+):
     """File and field, before anything is opened."""
     WEIBO.make(command)
     path = WEIBO.folder / "run_weibo.json"
@@ -341,7 +337,7 @@ def test_fields_that_only_resume_or_a_report_reads_are_checked_with_the_others(
     assert command("resume") == 0
 
 
-def test_a_report_of_another_name_or_format_is_drawn_by_nobody(command: Commands) -> None:
+def test_a_report_of_another_name_or_format_is_drawn_by_nobody(command):
     """What `stats` refuses `report` does, too: it would stand there under a name that is not its
     own."""
     WEIBO.make(command)
@@ -372,7 +368,7 @@ def test_a_report_of_another_name_or_format_is_drawn_by_nobody(command: Commands
 
 
 @pytest.mark.parametrize("name", ["eval_report_weibo.json", "eval_report_weibo.txt"])
-def test_a_pipe_in_place_of_a_report_keeps_nobody_waiting(command: Commands, name: str) -> None:
+def test_a_pipe_in_place_of_a_report_keeps_nobody_waiting(command, name):
     """Nobody writes into it; who makes a report puts one in its place."""
     WEIBO.make(command)
     (WEIBO.folder / name).unlink()
@@ -384,9 +380,7 @@ def test_a_pipe_in_place_of_a_report_keeps_nobody_waiting(command: Commands, nam
 
 
 @pytest.mark.parametrize("name", ["random", "recency"])
-def test_a_folder_whose_name_is_no_text_is_named_and_keeps_no_other_out(
-    command: Commands, name: str
-) -> None:
+def test_a_folder_whose_name_is_no_text_is_named_and_keeps_no_other_out(command, name):
     """Manifests and reports hold text: another name helps."""
     WEIBO.make(command)
     os.rename(os.fsencode(f"results/{name}"), b"results/\xff\xfe")  # noqa: PTH104, a Path has no bytes
@@ -404,7 +398,7 @@ def test_a_folder_whose_name_is_no_text_is_named_and_keeps_no_other_out(
         )
 
 
-def test_a_prompt_that_cannot_be_read_is_named(command: Commands) -> None:
+def test_a_prompt_that_cannot_be_read_is_named(command):
     """As on a disk that fails."""
     WEIBO.make(command)
     prompt = WEIBO.folder / "prompt_own.txt"
@@ -429,9 +423,7 @@ def test_a_prompt_that_cannot_be_read_is_named(command: Commands) -> None:
         ("synth", "--users", "1", "--out", "tasks"),
     ],
 )
-def test_no_output_takes_the_place_of_tasks_or_records(
-    command: Commands, words: tuple[str, ...]
-) -> None:
+def test_no_output_takes_the_place_of_tasks_or_records(command, words):
     """Nor of anything else: what is refused writes nothing, also where only one of its files is
     there."""
     WEIBO.make(command)

@@ -58,9 +58,7 @@ BAD_MANIFESTS = (
 )
 
 
-def test_a_bad_manifest_is_named_by_every_command(
-    command: Commands, whole: dict[Path, bytes]
-) -> None:
+def test_a_bad_manifest_is_named_by_every_command(command, whole):
     """File and field are named with exit 2, nothing is changed, and a good copy put back works
     again."""
     for case in BAD_MANIFESTS:
@@ -72,9 +70,7 @@ def test_a_bad_manifest_is_named_by_every_command(
     assert command("verify") == 0
 
 
-def test_an_odd_value_in_any_field_of_a_manifest_is_refused_or_of_no_account(
-    command: Commands, whole: dict[Path, bytes]
-) -> None:
+def test_an_odd_value_in_any_field_of_a_manifest_is_refused_or_of_no_account(command, whole):
     """Wherever it stands, `status` either works or names file and field; no value ends in a
     traceback."""
     manifest = orjson.loads(whole[MANIFEST])
@@ -99,9 +95,7 @@ def test_an_odd_value_in_any_field_of_a_manifest_is_refused_or_of_no_account(
         "provenance",
     ],
 )
-def test_odd_values_of_a_manifest_end_no_command_in_a_traceback(
-    command: Commands, whole: dict[Path, bytes], field: str
-) -> None:
+def test_odd_values_of_a_manifest_end_no_command_in_a_traceback(command, whole, field):
     """What only some commands read is checked by them."""
     manifest = orjson.loads(whole[MANIFEST])
     for value in (
@@ -120,9 +114,7 @@ def test_odd_values_of_a_manifest_end_no_command_in_a_traceback(
         restore(whole)
 
 
-def test_what_is_no_file_in_a_runs_folder_is_refused(
-    command: Commands, whole: dict[Path, bytes]
-) -> None:
+def test_what_is_no_file_in_a_runs_folder_is_refused(command, whole):
     """A folder, a pipe or a dead link in place of manifest, results, responses or failures: said,
     and no waiting."""
     for path in (MANIFEST, RESULTS, RESPONSES, FAILURES):
@@ -145,9 +137,7 @@ DAMAGES = (
 
 
 @pytest.mark.parametrize("path", [RESULTS, RESPONSES, FAILURES], ids=lambda path: path.name)
-def test_damaged_lines_are_set_aside_and_what_they_held_is_owed_again(
-    command: Commands, whole: dict[Path, bytes], path: Path
-) -> None:
+def test_damaged_lines_are_set_aside_and_what_they_held_is_owed_again(command, whole, path):
     """Whatever stands between the good lines, the run goes on to the same results, and verifies."""
     task = decode_line(whole[RESULTS].splitlines()[0])
     failure = {
@@ -179,9 +169,7 @@ def odd_lines(line: bytes) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("path", [RESULTS, RESPONSES, FAILURES], ids=lambda path: path.name)
-def test_a_sound_line_of_another_shape_ends_no_command_in_a_traceback(
-    command: Commands, whole: dict[Path, bytes], path: Path
-) -> None:
+def test_a_sound_line_of_another_shape_ends_no_command_in_a_traceback(command, whole, path):
     """A checksum says that nothing happened to a line, and not that it is one of ours."""
     task = decode_line(whole[RESULTS].splitlines()[0])
     failure = {
@@ -208,7 +196,7 @@ def test_a_sound_line_of_another_shape_ends_no_command_in_a_traceback(
         restore(whole)
 
 
-def test_a_damaged_report_is_named_by_stats(command: Commands, whole: dict[Path, bytes]) -> None:
+def test_a_damaged_report_is_named_by_stats(command, whole):
     """The others are shown, and this one is named."""
     report = orjson.loads(whole[REPORT])
     for content in (
@@ -224,7 +212,7 @@ def test_a_damaged_report_is_named_by_stats(command: Commands, whole: dict[Path,
         assert REPORT.name in command.said
 
 
-def test_bad_results_of_the_authors_runner_are_named(command: Commands) -> None:
+def test_bad_results_of_the_authors_runner_are_named(command):
     """File, line and field of what `reeval` cannot score; the file stays as it is."""
     put(TASKS, tasks.GOOD)
     path = Path("results/theirs/inference_results_weibo.jsonl")
@@ -253,9 +241,7 @@ def test_bad_results_of_the_authors_runner_are_named(command: Commands) -> None:
 
 
 @pytest.mark.parametrize("how", ["grown", "truncated", "replaced", "rewritten", "gone"])
-def test_a_tasks_file_that_changes_in_mid_run_costs_no_saved_user(
-    command: Commands, how: str
-) -> None:
+def test_a_tasks_file_that_changes_in_mid_run_costs_no_saved_user(command, how):
     """The run ends with what it indexed or stops saying so; the next one takes up the file as it is
     then."""
     lines = list(generate("weibo", 6, 5, 2.0))

@@ -97,7 +97,7 @@ async def completion(sending: Adapted, model: str, **more: Any) -> Completion:
     return (await sending.send(body(model, **more))).completion
 
 
-def test_every_imitation_is_in_the_tables() -> None:
+def test_every_imitation_is_in_the_tables():
     """A provider that is added gets its contract."""
     assert set(PLAIN) == set(THINKING) == set(imitate.NAMES)
     assert {kind for _, kind in KINDS} == set(MEANS)
@@ -108,7 +108,7 @@ def test_every_imitation_is_in_the_tables() -> None:
 @STREAMS
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", imitate.NAMES)
-async def test_reply_is_read_whole_and_streamed(name: str, stream: str) -> None:
+async def test_reply_is_read_whole_and_streamed(name, stream):
     """Text, finish reason, tokens and model as the provider tells them."""
     async with sender(Options(imitate=name), stream) as (sending, learned):
         found = await completion(sending, PLAIN[name])
@@ -121,7 +121,7 @@ async def test_reply_is_read_whole_and_streamed(name: str, stream: str) -> None:
 @STREAMS
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", imitate.NAMES)
-async def test_thoughts_stay_out_of_the_answer(name: str, stream: str) -> None:
+async def test_thoughts_stay_out_of_the_answer(name, stream):
     """A thinking model's text is its answer; its thoughts stand beside it where the provider hands
     them out."""
     model, handed_out = THINKING[name]
@@ -133,7 +133,7 @@ async def test_thoughts_stay_out_of_the_answer(name: str, stream: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("name", "kind"), KINDS)
-async def test_error_means_what_it_says(name: str, kind: str) -> None:
+async def test_error_means_what_it_says(name, kind):
     """Each error body of each provider becomes what docs/design.md, section 6, has for it."""
     async with sender(Options(imitate=name, faults=FaultPlan(1.0, (kind,))), "off") as (
         sending,
@@ -154,7 +154,7 @@ async def test_error_means_what_it_says(name: str, kind: str) -> None:
 @STREAMS
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", imitate.NAMES)
-async def test_reply_that_only_thought_is_a_kind_of_its_own(name: str, stream: str) -> None:
+async def test_reply_that_only_thought_is_a_kind_of_its_own(name, stream):
     """Cut off at its length before the answer began."""
     model, _ = THINKING[name]
     options = Options(imitate=name, faults=FaultPlan(1.0, ("length",)))
@@ -179,9 +179,7 @@ async def test_reply_that_only_thought_is_a_kind_of_its_own(name: str, stream: s
         ("dashscope", "qwen3-8b", {}, {"stream"}),
     ],
 )
-async def test_refused_parameter_is_learned_once(
-    name: str, model: str, more: dict[str, Any], quirks: set[str]
-) -> None:
+async def test_refused_parameter_is_learned_once(name, model, more, quirks):
     """One request finds out what the next ones are sent with."""
     async with sender(Options(imitate=name), "auto") as (sending, learned):
         first = await completion(sending, model, **more)

@@ -56,7 +56,7 @@ async def until(endpoint: Embedded, session: aiohttp.ClientSession, name: str, c
 # Fault plans
 
 
-def test_transport_faults_are_drawn_anew_at_each_try_evenly_at_the_given_rate() -> None:
+def test_transport_faults_are_drawn_anew_at_each_try_evenly_at_the_given_rate():
     """Over 4,000 tries of one body 30 % fail, each of nine kinds in its share; the plan repeats
     itself."""
     plan = FaultPlan(0.3, ("transport",), seed=5)
@@ -70,7 +70,7 @@ def test_transport_faults_are_drawn_anew_at_each_try_evenly_at_the_given_rate() 
     assert all(count == pytest.approx(133, abs=45) for count in counts.values())
 
 
-def test_content_faults_stay_with_the_body_at_every_try() -> None:
+def test_content_faults_stay_with_the_body_at_every_try():
     """A body's completion is the same however often it is asked for, and other bodies differ."""
     plan = FaultPlan(0.5, ("content",), seed=5)
     first = [plan.draw(bytes([n]), 1) for n in range(200)]
@@ -98,7 +98,7 @@ def test_content_faults_stay_with_the_body_at_every_try() -> None:
         },
     ],
 )
-async def test_reply_is_what_a_run_gets_in_its_own_process(members: dict[str, Any]) -> None:
+async def test_reply_is_what_a_run_gets_in_its_own_process(members):
     """A baseline at an address and one that the harness answers itself are the same to a run."""
     body = chat(**members)
     endpoint = await start(Options(strict=False))
@@ -111,7 +111,7 @@ async def test_reply_is_what_a_run_gets_in_its_own_process(members: dict[str, An
 
 
 @pytest.mark.anyio
-async def test_stats_count_requests_bodies_completions_and_faults() -> None:
+async def test_stats_count_requests_bodies_completions_and_faults():
     """Three requests of two bodies under a plan that always fails: no completion, three faults."""
     async with session_with(always("500")) as (endpoint, session):
         for seed in (1, 1, 2):
@@ -133,7 +133,7 @@ async def test_stats_count_requests_bodies_completions_and_faults() -> None:
 @pytest.mark.anyio
 @BOTH_LOOPS
 @pytest.mark.parametrize("kind", ["reset", "reset-body"])
-async def test_resets_are_true_resets(kind: str) -> None:
+async def test_resets_are_true_resets(kind):
     """The socket itself sees ECONNRESET, not an orderly end."""
     body = chat()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
@@ -147,7 +147,7 @@ async def test_resets_are_true_resets(kind: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_stall_never_answers_and_ends_with_its_client() -> None:
+async def test_stall_never_answers_and_ends_with_its_client():
     """A stalled request holds its slot until its client gives up; then the next one stalls in
     it."""
     options = Options(faults=FaultPlan(1.0, ("stall",)), max_concurrency=1)
@@ -175,9 +175,7 @@ async def test_stall_never_answers_and_ends_with_its_client() -> None:
         ("broken", TEXT[:-1] + ",}", "stop"),
     ],
 )
-async def test_content_faults_are_whole_replies_with_spoilt_content(
-    kind: str, content: str | None, finish_reason: str
-) -> None:
+async def test_content_faults_are_whole_replies_with_spoilt_content(kind, content, finish_reason):
     """HTTP and envelope are sound, twice the same; they count as completed."""
     async with session_with(always(kind)) as (endpoint, session):
         status, body, _ = await post(endpoint, session, chat())
@@ -194,7 +192,7 @@ async def test_content_faults_are_whole_replies_with_spoilt_content(
 
 
 @pytest.mark.anyio
-async def test_requests_beyond_max_concurrency_get_429_at_once_and_are_no_try() -> None:
+async def test_requests_beyond_max_concurrency_get_429_at_once_and_are_no_try():
     """Two stall in their slots; the third is refused, counted apart, and does not use up a draw of
     its body."""
     options = Options(faults=FaultPlan(1.0, ("stall",)), max_concurrency=2)
@@ -244,7 +242,7 @@ def said(chunks: list[Any]) -> str:
 @pytest.mark.anyio
 @BOTH_LOOPS
 @pytest.mark.parametrize("kind", [None, *CONTENT])
-async def test_stream_says_what_the_whole_reply_says(kind: str | None) -> None:
+async def test_stream_says_what_the_whole_reply_says(kind):
     """Text, finish reason and usage, also where the content is spoilt; a body that differs in
     `stream` alone has the same prompt, and the stream ends with [DONE]."""
     options = always(kind) if kind else Options()
@@ -273,7 +271,7 @@ async def test_stream_says_what_the_whole_reply_says(kind: str | None) -> None:
 @pytest.mark.anyio
 @BOTH_LOOPS
 @pytest.mark.parametrize("kind", ["stream-cut", "stream-error", "truncated"])
-async def test_stream_that_ends_too_soon(kind: str) -> None:
+async def test_stream_that_ends_too_soon(kind):
     """Part of the text arrives, no finish reason, no [DONE]; an error is the last event, a cut
     breaks the body off."""
     found, broken = b"", False
@@ -303,7 +301,7 @@ async def test_stream_that_ends_too_soon(kind: str) -> None:
 @pytest.mark.parametrize(
     "given", [None, "Bearer sk-test-other", "sk-test-own", "Bearer sk-test-own2", "bearer 钥匙"]
 )
-async def test_requests_without_the_key_are_refused_and_counted(given: str | None) -> None:
+async def test_requests_without_the_key_are_refused_and_counted(given):
     """Another key, none, or another form: 401 as OpenAI has it, before the body is looked at."""
     headers = {} if given is None else {"Authorization": given}
     async with session_with(Options(key="sk-test-own")) as (endpoint, session):

@@ -83,7 +83,7 @@ def outcome(status: int, reply: Any) -> dict[str, Any]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("call", CALLS, ids=[call["name"] for call in CALLS])
-async def test_captured_request_is_answered_as_openai_would(call: dict[str, Any]) -> None:
+async def test_captured_request_is_answered_as_openai_would(call):
     """Texts, finish reasons and usage, or status, type, param and code of the error; every error
     has a message."""
     async with session_with(Options()) as (endpoint, session):
@@ -92,7 +92,7 @@ async def test_captured_request_is_answered_as_openai_would(call: dict[str, Any]
     assert status == 200 or reply["error"]["message"]
 
 
-def test_every_member_that_the_client_can_send_is_known() -> None:
+def test_every_member_that_the_client_can_send_is_known():
     """A new member of the client needs a type here."""
     assert set(OpenAICall.__struct_fields__) == {*HEAD["members"]}
     assert (
@@ -102,7 +102,7 @@ def test_every_member_that_the_client_can_send_is_known() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CLIENT.exists(), reason="no openai client: make .bench/openai/made")
-def test_client_sends_and_gets_what_the_file_has() -> None:
+def test_client_sends_and_gets_what_the_file_has():
     """The client itself, over a connection of its own."""
     with served(Options()) as endpoint:
         command = [CLIENT, ROOT / "bench/clients/openai_calls.py", endpoint.url]

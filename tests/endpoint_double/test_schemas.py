@@ -33,9 +33,7 @@ def enum(count: int, length: int) -> dict[str, Any]:
         ("openrouter", {"type": "string", "enum": []}, True, 200),
     ],
 )
-async def test_endpoint_refuses_what_it_cannot_follow(
-    name: str | None, schema: dict[str, Any], strict: bool, status: int
-) -> None:
+async def test_endpoint_refuses_what_it_cannot_follow(name, schema, strict, status):
     """OpenAI by its rules for strict schemas, others what no answer fits, and one that ignores
     schemas nothing."""
     form = {"type": "json_schema", "json_schema": {"name": "x", "strict": strict, "schema": schema}}

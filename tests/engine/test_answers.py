@@ -63,18 +63,18 @@ def judged(replies: list[Judged], allow_invalid: bool = False) -> bool:
 
 
 @pytest.mark.parametrize("usable", range(4))
-def test_nine_of_ten_first_answers_stop_a_run(usable: int) -> None:
+def test_nine_of_ten_first_answers_stop_a_run(usable):
     """A model that is only often wrong goes on."""
     assert judged([BAD] * (FIRST - usable) + [USABLE] * usable) == (FIRST - usable >= MOST_UNUSABLE)
 
 
-def test_fewer_answers_do_not_and_neither_does_a_run_that_allows_it() -> None:
+def test_fewer_answers_do_not_and_neither_does_a_run_that_allows_it():
     """A short run ends as ever."""
     assert not judged([BAD] * (FIRST - 1))
     assert not judged([BAD] * FIRST, allow_invalid=True)
 
 
-def test_later_answers_do_not() -> None:
+def test_later_answers_do_not():
     """The first ones have shown that the model can answer."""
     answers = Answers(False)
     for reply, error in [USABLE] * FIRST + [BAD] * 200:
@@ -91,9 +91,7 @@ def test_later_answers_do_not() -> None:
         ("no_day", "stop", "{}", "responses_*.jsonl"),
     ],
 )
-def test_reason_names_an_example_and_what_to_do(
-    kind: str, finish_reason: str, text: str, hint: str
-) -> None:
+def test_reason_names_an_example_and_what_to_do(kind, finish_reason, text, hint):
     """By the most frequent kind."""
     answers = Answers(False)
     completion, error = unusable(kind, finish_reason, text)
@@ -104,7 +102,7 @@ def test_reason_names_an_example_and_what_to_do(
 
 
 @pytest.mark.anyio
-async def test_only_new_replies_are_judged() -> None:
+async def test_only_new_replies_are_judged():
     """A resumed run looks at the first new ones again."""
     found: list[str | None] = []
     saved: dict[tuple[str, int], Completion] = {}
@@ -164,9 +162,7 @@ def call(command: str, url: str, *more: str) -> int:
 
 
 @pytest.mark.parametrize("model", ["thinks", "chats"])
-def test_run_whose_answers_cannot_be_used_stops_and_can_go_on(
-    model: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_whose_answers_cannot_be_used_stops_and_can_go_on(model, folder, monkeypatch):
     """Exit code 6 after few requests, again by a resume; with --allow-invalid the run goes to its
     end."""
     with serving(scripted(model)) as server:
@@ -180,7 +176,7 @@ def test_run_whose_answers_cannot_be_used_stops_and_can_go_on(
     assert report["coverage"]["scored_users"] == USERS
 
 
-def test_settings_file_cannot_allow_it(folder: Path) -> None:
+def test_settings_file_cannot_allow_it(folder):
     """It is decided for each call."""
     (folder / "mine.toml").write_text("allow-invalid = true\n", encoding="utf-8")
     with serving(scripted("chats")) as server:

@@ -37,7 +37,7 @@ class Endpoint:
 
 
 @pytest.mark.anyio
-async def test_saved_response_is_returned_and_not_asked_for() -> None:
+async def test_saved_response_is_returned_and_not_asked_for():
     """What the endpoint has answered once costs nothing a second time; the first new request goes
     out."""
     endpoint = Endpoint()
@@ -49,7 +49,7 @@ async def test_saved_response_is_returned_and_not_asked_for() -> None:
 
 
 @pytest.mark.anyio
-async def test_same_request_asked_again_is_another_response() -> None:
+async def test_same_request_asked_again_is_another_response():
     """The first, second and third asking of one request each have their own response, saved or
     new."""
     endpoint = Endpoint()
@@ -62,7 +62,7 @@ async def test_same_request_asked_again_is_another_response() -> None:
 
 
 @pytest.mark.anyio
-async def test_response_to_other_sampling_is_not_taken() -> None:
+async def test_response_to_other_sampling_is_not_taken():
     """A response answers a request with its parameters: under others it is not found."""
     other = Sampling("模型", temperature=0.6, seed=7)
     endpoint = Endpoint()
@@ -71,7 +71,7 @@ async def test_response_to_other_sampling_is_not_taken() -> None:
 
 
 @pytest.mark.anyio
-async def test_error_of_a_request_reaches_the_play() -> None:
+async def test_error_of_a_request_reaches_the_play():
     """What could not be settled, or saved, is no reply."""
 
     async def full(*_: object) -> Completion:
@@ -84,7 +84,7 @@ async def test_error_of_a_request_reaches_the_play() -> None:
 
 
 @pytest.mark.anyio
-async def test_rank_is_the_steps_that_are_left() -> None:
+async def test_rank_is_the_steps_that_are_left():
     """A replayed step counts as done, and a chain that is longer than expected still has one step
     left."""
     endpoint = Endpoint()
@@ -95,7 +95,7 @@ async def test_rank_is_the_steps_that_are_left() -> None:
 
 
 @pytest.mark.anyio
-async def test_replay_diverges_where_a_response_is_missing() -> None:
+async def test_replay_diverges_where_a_response_is_missing():
     """A play from saved responses alone never reaches an endpoint: it says that it would have
     to."""
     conversation = replaying(SAMPLING, {(key("一"), 0): Completion("saved")})
@@ -105,7 +105,7 @@ async def test_replay_diverges_where_a_response_is_missing() -> None:
 
 
 @pytest.mark.anyio
-async def test_saved_responses_that_nothing_asked_for_are_counted() -> None:
+async def test_saved_responses_that_nothing_asked_for_are_counted():
     """A play that goes another way than before leaves some behind."""
     conversation = Endpoint().conversation(
         {(key("一"), 0): Completion("a"), (key("二"), 0): Completion("b")}

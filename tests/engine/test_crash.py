@@ -26,7 +26,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(tmp_path: Path) -> None:
+def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(tmp_path):
     """SIGKILL at random moments: the same results file, and only requests on the wire are asked for
     again.
 
@@ -44,9 +44,7 @@ def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(tmp_path: Pat
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGHUP, 129)],
 )
-def test_signal_stops_cleanly_and_resume_goes_on(
-    tasks: Path, tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+def test_signal_stops_cleanly_and_resume_goes_on(tasks, tmp_path, number, code):
     """Requests on the wire are answered and saved, the resume command is printed and works, nothing
     is paid twice."""
     results = tmp_path / "results"
@@ -69,7 +67,7 @@ def test_signal_stops_cleanly_and_resume_goes_on(
     assert main(["verify", "--results-dir", str(results)]) == 0
 
 
-def test_second_run_on_a_folder_in_use_is_refused(tasks: Path, tmp_path: Path) -> None:
+def test_second_run_on_a_folder_in_use_is_refused(tasks, tmp_path):
     """One writer: the second says who holds the folder, exits with 4, and changes nothing."""
     results = tmp_path / "results"
     with endpoint("--latency", "0.3") as url:
@@ -87,7 +85,7 @@ def test_second_run_on_a_folder_in_use_is_refused(tasks: Path, tmp_path: Path) -
             first.wait()
 
 
-def test_signal_during_resume_ends_all_runs(tasks: Path, tmp_path: Path) -> None:
+def test_signal_during_resume_ends_all_runs(tasks, tmp_path):
     """Ctrl-C while two unfinished runs go on together stops both, each with what it has."""
     results = tmp_path / "results"
     with endpoint("--latency", "0.3") as url:

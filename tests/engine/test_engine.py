@@ -79,7 +79,7 @@ async def for_ever(user: str, before: int) -> None:
 
 
 @pytest.mark.anyio
-async def test_no_more_than_the_limit_is_on_the_wire_or_in_play(run: Run) -> None:
+async def test_no_more_than_the_limit_is_on_the_wire_or_in_play(run):
     """The limit is reached and kept; users that would only wait for a slot are not started."""
     endpoint = Endpoint()
     await run.play(endpoint, limit=3)
@@ -88,7 +88,7 @@ async def test_no_more_than_the_limit_is_on_the_wire_or_in_play(run: Run) -> Non
 
 
 @pytest.mark.anyio
-async def test_users_that_back_off_are_replaced_but_by_no_crowd(tmp_path: Path) -> None:
+async def test_users_that_back_off_are_replaced_but_by_no_crowd(tmp_path):
     """While they hold no slot others are played; where everybody fails, twice the limit is all that
     is in play."""
 
@@ -114,7 +114,7 @@ async def test_users_that_back_off_are_replaced_but_by_no_crowd(tmp_path: Path) 
 
 
 @pytest.mark.anyio
-async def test_snapshots_count_up_to_the_whole(run: Run) -> None:
+async def test_snapshots_count_up_to_the_whole(run):
     """The last snapshot accounts for every user, step, request and token."""
     await run.play(Endpoint())
     last = run.snapshots[-1]
@@ -132,7 +132,7 @@ async def test_snapshots_count_up_to_the_whole(run: Run) -> None:
 
 
 @pytest.mark.anyio
-async def test_snapshots_tell_what_fails_by_kind(run: Run) -> None:
+async def test_snapshots_tell_what_fails_by_kind(run):
     """Tries that failed and users given up on, the last of these in its own words, and how long the
     replies took."""
 
@@ -167,8 +167,8 @@ class Residents(Chains):
 
 @pytest.mark.anyio
 async def test_tokens_and_time_to_go_are_those_of_the_requests_that_users_make(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """Not of those that were counted for them: after ten of 16 agents, the rest will take as many
     tokens each."""
     run = Run(tmp_path, {f"居民{number}": 100 for number in range(16)})
@@ -199,7 +199,7 @@ async def test_tokens_and_time_to_go_are_those_of_the_requests_that_users_make(
 
 
 @pytest.mark.anyio
-async def test_the_last_look_has_the_scores_of_all_who_ended(run: Run) -> None:
+async def test_the_last_look_has_the_scores_of_all_who_ended(run):
     """However soon after the last users it comes: it is what stays on the screen and in the log."""
     await run.play(Endpoint())
     (last,) = run.snapshots[-1].subsets
@@ -207,16 +207,14 @@ async def test_the_last_look_has_the_scores_of_all_who_ended(run: Run) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_run_that_does_not_sync_says_what_a_power_loss_could_take(run: Run) -> None:
+async def test_a_run_that_does_not_sync_says_what_a_power_loss_could_take(run):
     """All its users, since nothing of it was synced."""
     await run.play(Endpoint())
     assert run.snapshots[-1].at_risk.users == 12
 
 
 @pytest.mark.anyio
-async def test_display_and_log_tell_the_true_concurrency(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_display_and_log_tell_the_true_concurrency(tmp_path, monkeypatch):
     """What was asked for, what is admitted, what is on the wire, and that nothing holds more
     back."""
     monkeypatch.setattr(local, "NOTE_SECONDS", 0.0)
@@ -249,7 +247,7 @@ async def test_display_and_log_tell_the_true_concurrency(
 
 
 @pytest.mark.anyio
-async def test_results_are_the_same_bytes_whatever_happens_on_the_way(tmp_path: Path) -> None:
+async def test_results_are_the_same_bytes_whatever_happens_on_the_way(tmp_path):
     """One, three or sixteen at a time, with faults, or in two goes: the final file does not
     differ."""
 
@@ -287,9 +285,7 @@ async def test_results_are_the_same_bytes_whatever_happens_on_the_way(tmp_path: 
         (59.0, 59.0, None),  # too short to need a remedy
     ],
 )
-async def test_event_loop_that_held_the_run_up_is_in_the_schedule(
-    run: Run, seconds: float, cpu: float, share: float | None
-) -> None:
+async def test_event_loop_that_held_the_run_up_is_in_the_schedule(run, seconds, cpu, share):
     """The share of its core is there if the loop was busy for most of a long run."""
     now, used = [10.0], [3.0]
 
@@ -314,7 +310,7 @@ async def test_event_loop_that_held_the_run_up_is_in_the_schedule(
     assert took.get("event_loop") == share
 
 
-def test_signal_after_the_last_user_ends_the_command_after_the_event_loop() -> None:
+def test_signal_after_the_last_user_ends_the_command_after_the_event_loop():
     """Within the loop's last steps the exception of a handler could come between any two lines of a
     library."""
     reached = []
@@ -337,7 +333,7 @@ def test_signal_after_the_last_user_ends_the_command_after_the_event_loop() -> N
 
 
 @pytest.mark.anyio
-async def test_user_whose_request_keeps_failing_does_not_keep_the_others(run: Run) -> None:
+async def test_user_whose_request_keeps_failing_does_not_keep_the_others(run):
     """It becomes a failure with its tries; everyone else is recorded, and a later run owes that
     user alone."""
 
@@ -366,7 +362,7 @@ async def test_user_whose_request_keeps_failing_does_not_keep_the_others(run: Ru
 
 
 @pytest.mark.anyio
-async def test_refusals_before_any_success_stop_the_run(run: Run) -> None:
+async def test_refusals_before_any_success_stop_the_run(run):
     """The third user that is refused shows that all will be: the run ends and says with what."""
 
     async def refuses(user: str, before: int) -> None:
@@ -382,7 +378,7 @@ async def test_refusals_before_any_success_stop_the_run(run: Run) -> None:
 
 
 @pytest.mark.anyio
-async def test_endpoint_that_stops_the_run_loses_no_reply(run: Run) -> None:
+async def test_endpoint_that_stops_the_run_loses_no_reply(run):
     """Nothing new goes out, what was on the wire is saved, and a later run asks for none of it
     again."""
     gate = Gate()
@@ -408,7 +404,7 @@ async def test_endpoint_that_stops_the_run_loses_no_reply(run: Run) -> None:
 
 
 @pytest.mark.anyio
-async def test_no_user_starts_in_a_run_that_is_stopping(tmp_path: Path) -> None:
+async def test_no_user_starts_in_a_run_that_is_stopping(tmp_path):
     """Users that end within the grace make room that nobody takes."""
     gate, run = Gate(), Run(tmp_path, {str(n): 1 for n in range(9)})
 
@@ -424,9 +420,7 @@ async def test_no_user_starts_in_a_run_that_is_stopping(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_request_that_outlasts_the_grace_is_given_up(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_request_that_outlasts_the_grace_is_given_up(run, monkeypatch):
     """What the wire owes when the grace ends is owed; what it gave before is saved."""
     monkeypatch.setattr(runner_module, "GRACE_SECONDS", 0.01)
 
@@ -442,7 +436,7 @@ async def test_request_that_outlasts_the_grace_is_given_up(
 
 
 @pytest.mark.anyio
-async def test_user_that_backs_off_does_not_hold_up_the_end(run: Run) -> None:
+async def test_user_that_backs_off_does_not_hold_up_the_end(run):
     """Whoever waits for another try, or for a slot, is not waited for."""
 
     async def stops(user: str, before: int) -> None:
@@ -488,8 +482,8 @@ class BreakingStore(RunStore):
 
 @pytest.mark.anyio
 async def test_disk_that_is_full_at_any_write_ends_the_run_with_everything_saved_intact(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """Responses, records, failures and events: whichever write is the first to fail, the run ends
     with the reason, and goes on from what was saved to the same results."""
     users = {"甲": 2, "乙": 1, "丙": 2}
@@ -522,7 +516,7 @@ async def test_disk_that_is_full_at_any_write_ends_the_run_with_everything_saved
 
 
 @pytest.mark.anyio
-async def test_error_of_the_machine_waits_for_nobody(tmp_path: Path) -> None:
+async def test_error_of_the_machine_waits_for_nobody(tmp_path):
     """When nothing more can be saved, requests on the wire are not waited for."""
 
     async def one_answers(user: str, before: int) -> None:
@@ -538,8 +532,8 @@ async def test_error_of_the_machine_waits_for_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_disk_that_fills_while_the_run_is_stopping_is_the_reason_that_is_told(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """That the end itself cannot be noted in the log is no reason to crash, and the one that needs
     a remedy first."""
 
@@ -556,7 +550,7 @@ async def test_disk_that_fills_while_the_run_is_stopping_is_the_reason_that_is_t
 
 
 @pytest.mark.anyio
-async def test_lost_lock_ends_the_run(tmp_path: Path) -> None:
+async def test_lost_lock_ends_the_run(tmp_path):
     """A process whose run another has taken over writes no more."""
 
     class Lost(RunStore):
@@ -576,7 +570,7 @@ async def test_lost_lock_ends_the_run(tmp_path: Path) -> None:
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGHUP, 129)],
     ids=str,
 )
-async def test_signal_lets_the_wire_answer_and_saves_it(run: Run, number: int, code: int) -> None:
+async def test_signal_lets_the_wire_answer_and_saves_it(run, number, code):
     """No new request goes out, those on the wire are saved, and the exit code tells the signal."""
     gate = Gate()
 
@@ -602,7 +596,7 @@ async def test_signal_lets_the_wire_answer_and_saves_it(run: Run, number: int, c
 
 
 @pytest.mark.anyio
-async def test_hangup_after_a_signal_leaves_the_grace(run: Run) -> None:
+async def test_hangup_after_a_signal_leaves_the_grace(run):
     """A terminal that closes sends one, and its shell another: what is in flight is answered and
     saved all the same."""
     gate, hung_up = Gate(), list[Snapshot]()
@@ -630,7 +624,7 @@ async def test_hangup_after_a_signal_leaves_the_grace(run: Run) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("first", ["signal", "endpoint"])
-async def test_signal_to_a_run_that_is_stopping_ends_it_at_once(run: Run, first: str) -> None:
+async def test_signal_to_a_run_that_is_stopping_ends_it_at_once(run, first):
     """Who asks again does not wait for the grace; whatever it was that stopped the run first."""
     asked_again: list[Snapshot] = []
 
@@ -686,9 +680,7 @@ def watching(stores: list[WatchedStore]) -> Callable[..., RunStore]:
 
 
 @pytest.mark.anyio
-async def test_power_durability_shows_no_reply_before_it_is_on_the_disk(
-    tmp_path: Path, stores: list[WatchedStore]
-) -> None:
+async def test_power_durability_shows_no_reply_before_it_is_on_the_disk(tmp_path, stores):
     """`ask` returns only after a sync that began when the reply's line was in the file."""
     run = Run(tmp_path, store=watching(stores))
     replies_at_risk = []
@@ -708,9 +700,7 @@ async def test_power_durability_shows_no_reply_before_it_is_on_the_disk(
 
 
 @pytest.mark.anyio
-async def test_power_durability_syncs_for_many_at_once(
-    tmp_path: Path, stores: list[WatchedStore]
-) -> None:
+async def test_power_durability_syncs_for_many_at_once(tmp_path, stores):
     """Lines that come while a sync is under way share the next one."""
     users = {str(n): 2 for n in range(64)}
     assert (
@@ -720,9 +710,7 @@ async def test_power_durability_syncs_for_many_at_once(
 
 
 @pytest.mark.anyio
-async def test_power_durability_leaves_nothing_unsynced_when_it_is_stopped(
-    tmp_path: Path, stores: list[WatchedStore]
-) -> None:
+async def test_power_durability_leaves_nothing_unsynced_when_it_is_stopped(tmp_path, stores):
     """A reply that came while the last sync was under way, and waited for another, is on the disk
     at the end."""
     syncing, paced, cancelled = anyio.Event(), threading.Event(), anyio.get_cancelled_exc_class()
@@ -758,7 +746,7 @@ async def test_power_durability_leaves_nothing_unsynced_when_it_is_stopped(
 
 
 @pytest.mark.anyio
-async def test_failed_sync_ends_the_run(tmp_path: Path) -> None:
+async def test_failed_sync_ends_the_run(tmp_path):
     """A disk that does not keep its word is not written to any longer."""
 
     class Failing(RunStore):
@@ -772,9 +760,7 @@ async def test_failed_sync_ends_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_process_durability_never_waits_for_the_disk(
-    tmp_path: Path, stores: list[WatchedStore]
-) -> None:
+async def test_process_durability_never_waits_for_the_disk(tmp_path, stores):
     """Without `power` a line in the kernel is enough."""
     assert await Run(tmp_path, store=watching(stores)).play(Endpoint()) is None
     assert stores[0].syncs == 0
@@ -849,7 +835,7 @@ def slots(limit: int) -> Slots:
 
 
 @pytest.mark.anyio
-async def test_runs_on_one_account_share_its_slots_and_places(tmp_path: Path) -> None:
+async def test_runs_on_one_account_share_its_slots_and_places(tmp_path):
     """Both complete with the records that each would have alone, and together they keep the limit,
     in play too."""
     together, shared, endpoint = Together(tmp_path), slots(3), Endpoint()
@@ -870,9 +856,7 @@ async def test_runs_on_one_account_share_its_slots_and_places(tmp_path: Path) ->
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("same_account", [True, False])
-async def test_run_that_its_endpoint_stops_takes_no_other_with_it(
-    tmp_path: Path, same_account: bool
-) -> None:
+async def test_run_that_its_endpoint_stops_takes_no_other_with_it(tmp_path, same_account):
     """An unknown model ends its own run with its reason; the other is complete."""
 
     async def unknown(user: str, before: int) -> None:
@@ -889,7 +873,7 @@ async def test_run_that_its_endpoint_stops_takes_no_other_with_it(
 
 
 @pytest.mark.anyio
-async def test_outage_of_one_run_leaves_the_slots_to_the_other(tmp_path: Path) -> None:
+async def test_outage_of_one_run_leaves_the_slots_to_the_other(tmp_path):
     """While one only probes, the other on the same account is played to its end; then the first
     goes on."""
     together, shared = Together(tmp_path), slots(3)
@@ -911,9 +895,7 @@ async def test_outage_of_one_run_leaves_the_slots_to_the_other(tmp_path: Path) -
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("same_account", [True, False])
-async def test_model_that_loads_late_does_not_hold_the_other(
-    tmp_path: Path, same_account: bool
-) -> None:
+async def test_model_that_loads_late_does_not_hold_the_other(tmp_path, same_account):
     """With --wait the other is played to its end meanwhile, and the display says for how long more
     it waits."""
     together, shared, loaded = Together(tmp_path), slots(3), anyio.Event()
@@ -943,9 +925,7 @@ async def test_model_that_loads_late_does_not_hold_the_other(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("fault", ["http_502", None], ids=["5xx", "silent"])
-async def test_endpoint_that_never_answers_is_warned_of_within_a_minute(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str | None
-) -> None:
+async def test_endpoint_that_never_answers_is_warned_of_within_a_minute(tmp_path, capsys, fault):
     """Once, with what was seen and the address; the run goes on, and the log has it."""
     together, warned = Together(tmp_path), anyio.Event()
 
@@ -978,8 +958,8 @@ async def test_endpoint_that_never_answers_is_warned_of_within_a_minute(
 
 @pytest.mark.anyio
 async def test_time_to_go_is_at_least_that_of_the_request_in_flight_for_longest(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """It has taken longer than every reply so far, and is no straggler yet: it may take as long
     again."""
     together, released, seen = Together(tmp_path), anyio.Event(), list[Snapshot]()
@@ -1005,9 +985,7 @@ async def test_time_to_go_is_at_least_that_of_the_request_in_flight_for_longest(
 @pytest.mark.parametrize(
     ("limit", "chain_bound"), [(3, False), (6, True)], ids=["some wait", "all in play"]
 )
-async def test_last_users_take_as_long_as_the_longest_of_them(
-    tmp_path: Path, limit: int, chain_bound: bool
-) -> None:
+async def test_last_users_take_as_long_as_the_longest_of_them(tmp_path, limit, chain_bound):
     """Once the six users left are all in play: not as long as the rate says, which was low before
     the first reply."""
     together, released, seen = (
@@ -1042,7 +1020,7 @@ async def test_last_users_take_as_long_as_the_longest_of_them(
 
 
 @pytest.mark.anyio
-async def test_request_that_hangs_is_named_and_determines_the_time_to_go(tmp_path: Path) -> None:
+async def test_request_that_hangs_is_named_and_determines_the_time_to_go(tmp_path):
     """User, seconds and endpoint in a warning and, once, in the log; the ETA is the end of its
     time-out at most."""
     together, released, seen = Together(tmp_path), anyio.Event(), list[Snapshot]()
@@ -1080,7 +1058,7 @@ async def test_request_that_hangs_is_named_and_determines_the_time_to_go(tmp_pat
 
 
 @pytest.mark.anyio
-async def test_signal_stops_every_run(tmp_path: Path) -> None:
+async def test_signal_stops_every_run(tmp_path):
     """One Ctrl-C is for all of them; each keeps what it has."""
     together, held = Together(tmp_path), Gate()
 
@@ -1100,7 +1078,7 @@ async def test_signal_stops_every_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_machine_error_of_one_run_is_the_end_of_all(tmp_path: Path) -> None:
+async def test_machine_error_of_one_run_is_the_end_of_all(tmp_path):
     """A disk that is full for one is full for the others, which report why."""
 
     async def full(user: str, before: int) -> None:
@@ -1114,7 +1092,7 @@ async def test_machine_error_of_one_run_is_the_end_of_all(tmp_path: Path) -> Non
 
 
 @pytest.mark.anyio
-async def test_runs_that_share_an_account_end_together(tmp_path: Path) -> None:
+async def test_runs_that_share_an_account_end_together(tmp_path):
     """Users start in proportion to what is left of each, so that neither run waits for the other's
     end."""
     together, shared = Together(tmp_path, {f"u{n}": 1 for n in range(60)}), slots(2)
@@ -1132,7 +1110,7 @@ async def test_runs_that_share_an_account_end_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_chain_that_could_outlast_all_runs_of_its_account_goes_first(tmp_path: Path) -> None:
+async def test_chain_that_could_outlast_all_runs_of_its_account_goes_first(tmp_path):
     """Whichever run it is of: their users share the slots, so one of 30 steps among 60 of one is
     the longest way."""
     together, shared, endpoint = (
@@ -1148,7 +1126,7 @@ async def test_chain_that_could_outlast_all_runs_of_its_account_goes_first(tmp_p
 
 
 @pytest.mark.anyio
-async def test_run_in_an_outage_starts_a_user_to_probe_with(tmp_path: Path) -> None:
+async def test_run_in_an_outage_starts_a_user_to_probe_with(tmp_path):
     """Where none of its users is in play, somebody has to find out that the endpoint is back: one
     at a time."""
     together, shared, endpoint = Together(tmp_path), slots(3), Endpoint()
@@ -1160,7 +1138,7 @@ async def test_run_in_an_outage_starts_a_user_to_probe_with(tmp_path: Path) -> N
 
 
 @pytest.mark.anyio
-async def test_users_that_back_off_take_no_place_of_another_run(tmp_path: Path) -> None:
+async def test_users_that_back_off_take_no_place_of_another_run(tmp_path):
     """A run whose requests are refused for a while leaves the slots to the other, which goes on at
     its full rate."""
 
@@ -1193,8 +1171,8 @@ async def test_users_that_back_off_take_no_place_of_another_run(tmp_path: Path) 
 
 @pytest.mark.anyio
 async def test_first_signal_leaves_its_grace_to_a_run_that_was_stopping_already(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """One model was denied and its last replies are on the wire; Ctrl-C for the others does not
     throw them away."""
     gate = Gate()
@@ -1225,8 +1203,8 @@ async def test_first_signal_leaves_its_grace_to_a_run_that_was_stopping_already(
     ("kind", "wait", "counts"), [("http_429", None, 0), ("http_503", 1.0, 0), ("http_503", None, 1)]
 )
 async def test_being_asked_to_wait_is_no_failed_try_of_a_later_session(
-    tmp_path: Path, kind: str, wait: float | None, counts: int
-) -> None:
+    tmp_path, kind, wait, counts
+):
     """A resume counts the failures of earlier processes, and only those."""
     faults = iter([TransportFault(kind, "later", retry_after=wait)])
 

@@ -55,9 +55,7 @@ plays = st.lists(st.tuples(values, values), min_size=1, max_size=3)
 
 @given(st.lists(plays, min_size=1, max_size=12), st.integers(), st.integers(0, 40))
 @settings(max_examples=examples(50))
-def test_figures_are_those_of_the_report_in_any_order(
-    users: list[list[tuple[float | None, float | None]]], seed: int, saved: int
-) -> None:
+def test_figures_are_those_of_the_report_in_any_order(users, seed, saved):
     """Whatever repeats end together, or in another session, and whichever are missing at the
     end."""
     rng, records = random.Random(seed), of_values(users)
@@ -70,7 +68,7 @@ def test_figures_are_those_of_the_report_in_any_order(
         assert figure == (None if value is None else pytest.approx(value, rel=1e-12))
 
 
-def test_statistics_of_a_user_are_the_mean_of_its_repeats() -> None:
+def test_statistics_of_a_user_are_the_mean_of_its_repeats():
     """Of a ratio of sums, in which no user with more repeats done than others weighs more."""
     rng = random.Random(1)
     rows = {
@@ -110,7 +108,7 @@ class Tallied(Means):
 
 
 @pytest.mark.parametrize("users", [1, SHARD_USERS, 3 * SHARD_USERS + 1])
-def test_nothing_is_kept_of_users_that_are_scored(users: int) -> None:
+def test_nothing_is_kept_of_users_that_are_scored(users):
     """However many users finish between two looks, they are scored and condensed by shards; without
     repeats nothing is kept of one."""
     benchmark, records = Tallied(), of_values([[[0.5, 1.0]]] * users)

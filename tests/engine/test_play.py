@@ -7,7 +7,6 @@ import asyncio
 import json
 from collections.abc import Sequence
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -112,7 +111,7 @@ def one_step(script: Script, **settings: Any) -> tuple[StepAnswer, ...]:
 # The chain
 
 
-def test_the_persona_of_a_step_goes_into_the_next_prompt() -> None:
+def test_the_persona_of_a_step_goes_into_the_next_prompt():
     """The first prompt says that there is none; the last persona is asked of nobody."""
     script = Script(reply("一"), reply("二"), reply("三"))
     answer = play(script)
@@ -136,7 +135,7 @@ def test_the_persona_of_a_step_goes_into_the_next_prompt() -> None:
     ],
     ids=["empty", "blank", "null", "length", "content_filter"],
 )
-def test_an_empty_persona_or_an_invalid_answer_keeps_the_previous_one(second: Completion) -> None:
+def test_an_empty_persona_or_an_invalid_answer_keeps_the_previous_one(second):
     """Step 3 receives what step 1 made, and the record of step 2 shows it."""
     script = Script(reply("一"), second, reply("三"))
     answer = play(script)
@@ -144,7 +143,7 @@ def test_an_empty_persona_or_an_invalid_answer_keeps_the_previous_one(second: Co
     assert [step.persona for step in answer] == ["一", "一", "三"]
 
 
-def test_an_invalid_first_answer_leaves_no_persona() -> None:
+def test_an_invalid_first_answer_leaves_no_persona():
     """There is no previous one to keep."""
     script = Script(Completion("", "context_length"), reply("二"), reply("三"))
     answer = play(script)
@@ -152,7 +151,7 @@ def test_an_invalid_first_answer_leaves_no_persona() -> None:
     assert (answer[0].persona, answer[0].outcome) == ("", "context_length")
 
 
-def test_without_persona_none_is_ever_sent() -> None:
+def test_without_persona_none_is_ever_sent():
     """The ablation: each prompt is that of a first step, while records still show what the model
     wrote."""
     script = Script(reply("一"), Completion("", "length"), reply("三"))
@@ -174,7 +173,7 @@ def test_without_persona_none_is_ever_sent() -> None:
         (Completion("", refusal="不"), "没有给出回答"),
     ],
 )
-def test_a_second_try_says_what_was_wrong(bad: Completion, why: str) -> None:
+def test_a_second_try_says_what_was_wrong(bad, why):
     """The same messages, and after the last one the reason; the answer then counts as any other."""
     script = Script(bad, reply("画像"))
     answer = one_step(script)
@@ -187,7 +186,7 @@ def test_a_second_try_says_what_was_wrong(bad: Completion, why: str) -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2, 5])
-def test_tries_end_after_as_many_as_were_allowed(retries: int) -> None:
+def test_tries_end_after_as_many_as_were_allowed(retries):
     """Then the step is invalid, under the kind of the last reply, and the user goes on."""
     script = Script(*[BROKEN] * retries, Completion("[]"), reply("二"), reply("三"))
     answer = play(script, parse_retries=retries)
@@ -203,7 +202,7 @@ def test_tries_end_after_as_many_as_were_allowed(retries: int) -> None:
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "context_length"])
-def test_a_final_reason_is_asked_once(reason: str) -> None:
+def test_a_final_reason_is_asked_once(reason):
     """Not even a reply that could be read is taken, also when it comes on a second try."""
     good = reply(finish_reason=reason)
     assert one_step(Script(good))[0].outcome == reason
@@ -211,7 +210,7 @@ def test_a_final_reason_is_asked_once(reason: str) -> None:
     assert (later[0].outcome, later[0].tags) == (reason, ())
 
 
-def test_usage_counts_every_completion_that_was_asked_for() -> None:
+def test_usage_counts_every_completion_that_was_asked_for():
     """Parse retries and invalid answers cost too; a request whose tokens the endpoint does not tell
     is counted."""
     script = Script(
@@ -225,7 +224,7 @@ def test_usage_counts_every_completion_that_was_asked_for() -> None:
     )
 
 
-def test_json_mode_is_asked_for_in_every_request_or_in_none() -> None:
+def test_json_mode_is_asked_for_in_every_request_or_in_none():
     """`structured` none leaves `response_format` out of first and further tries alike."""
     modes: dict[Structured, bool] = {
         "json_object": True,
@@ -239,7 +238,7 @@ def test_json_mode_is_asked_for_in_every_request_or_in_none() -> None:
         assert [request.json_object for request in script.asked] == [wanted, wanted]
 
 
-def test_schema_is_sent_where_the_run_asks_for_it_and_nowhere_else() -> None:
+def test_schema_is_sent_where_the_run_asks_for_it_and_nowhere_else():
     """The pool as it stands and the asked number of tags, in first and further tries alike."""
     modes: dict[Structured, bool] = {
         "json_object": False,
@@ -269,7 +268,7 @@ def asked_for(data: JSON, settings: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("whose", ["own", "template", "authors"])
-def test_ground_truth_and_meta_reach_no_prompt(whose: str, tmp_path: Path) -> None:
+def test_ground_truth_and_meta_reach_no_prompt(whose, tmp_path):
     """Other truth, other distractors, other dates: every request stays the same bytes."""
     path = {"own": None, "template": tmp_path / "t.txt", "authors": tmp_path / "bench_task.py"}[
         whose
@@ -305,7 +304,7 @@ def test_ground_truth_and_meta_reach_no_prompt(whose: str, tmp_path: Path) -> No
     ("size", "asked"),
     [(1, 1), (2, 1), (5, 1), (6, 2), (10, 2), (12, 3), (14, 4), (18, 4), (22, 6), (50, 12)],
 )
-def test_the_number_asked_for_is_rounded_half_to_even(size: int, asked: int) -> None:
+def test_the_number_asked_for_is_rounded_half_to_even(size, asked):
     """A quarter of the pool, at least one: 2.5 -> 2, 3.5 -> 4, 4.5 -> 4, 5.5 -> 6, 12.5 -> 12."""
     data = deepcopy(TASK)
     data["prediction_tasks"] = data["prediction_tasks"][:1]
@@ -333,7 +332,7 @@ MIXED = (
 )
 
 
-def test_a_record_has_the_keys_of_the_authors_first() -> None:
+def test_a_record_has_the_keys_of_the_authors_first():
     """Their keys, then ours; the truth as they list it, new tags before kept ones."""
     record = record_of(configure(), *MIXED)
     theirs = ["step_id", "prediction", "ground_truth", "metrics", "reasoning", "persona_summary"]
@@ -361,7 +360,7 @@ def test_a_record_has_the_keys_of_the_authors_first() -> None:
     }
 
 
-def test_a_record_measured_again_is_the_same_bytes() -> None:
+def test_a_record_measured_again_is_the_same_bytes():
     """Through JSON and back, with an unscored step, an invalid one, a long one and a repeated
     tag."""
     data = deepcopy(TASK)
@@ -374,7 +373,7 @@ def test_a_record_measured_again_is_the_same_bytes() -> None:
             assert orjson.dumps(again) == saved
 
 
-def test_measuring_again_follows_the_task_and_forgets_old_values() -> None:
+def test_measuring_again_follows_the_task_and_forgets_old_values():
     """With another truth the metrics change; fields of ours, also unknown ones, stay."""
     benchmark = configure()
     saved = orjson.loads(
@@ -393,7 +392,7 @@ def test_measuring_again_follows_the_task_and_forgets_old_values() -> None:
     assert saved["steps"][0]["metrics"]["Recall"] == 2 / 3, "the saved record itself was changed"
 
 
-def test_a_step_that_the_tasks_file_lacks_is_refused() -> None:
+def test_a_step_that_the_tasks_file_lacks_is_refused():
     """User and step are reported."""
     benchmark = configure()
     saved = orjson.loads(orjson.dumps(record_of(benchmark, *MIXED)))
@@ -416,7 +415,7 @@ def authors_step(number: int, reasoning: Any, prediction: Sequence[str] = ()) ->
     }
 
 
-def test_a_record_of_the_authors_runner_is_measured_anew() -> None:
+def test_a_record_of_the_authors_runner_is_measured_anew():
     """Repeated tags count once, errors of both kinds are distinguished, NaN is gone; a second time
     changes nothing."""
     steps = [
@@ -473,9 +472,7 @@ def test_a_record_of_the_authors_runner_is_measured_anew() -> None:
         ("说明 Error: Connection error.", "valid"),
     ],
 )
-def test_how_a_step_of_the_authors_runner_ended_is_told_by_its_reasoning(
-    reasoning: Any, outcome: str
-) -> None:
+def test_how_a_step_of_the_authors_runner_ended_is_told_by_its_reasoning(reasoning, outcome):
     """The texts are those of Python's `json` and of the `openai` package; an API's own message may
     speak of JSON."""
     line = json.dumps({"user_id": "u", "steps": [authors_step(1, reasoning)]}).encode()
@@ -486,7 +483,7 @@ def test_how_a_step_of_the_authors_runner_ended_is_told_by_its_reasoning(
     )
 
 
-def test_settings_that_change_answers_are_identity() -> None:
+def test_settings_that_change_answers_are_identity():
     """Prompt, persona, structured mode and parse retries, each distinguished."""
     made: list[dict[str, Any]] = [
         {},

@@ -67,7 +67,7 @@ def played(order: Order, steps: NDArray[np.int32], slots: int) -> tuple[int, lis
 
 @given(chains, st.integers(1, 20), st.integers(0, 5))
 @settings(max_examples=examples(50))
-def test_every_user_starts_exactly_once(steps: NDArray[np.int32], slots: int, seed: int) -> None:
+def test_every_user_starts_exactly_once(steps, slots, seed):
     """Whatever the chains and slots, a schedule hands out each user once, and then says that it is
     empty."""
     schedule = Schedule(steps, seed)
@@ -81,9 +81,7 @@ def test_every_user_starts_exactly_once(steps: NDArray[np.int32], slots: int, se
 
 @given(chains, st.integers(1, 20), st.integers(0, 5))
 @settings(max_examples=examples(50))
-def test_chain_that_could_outlast_the_rest_starts_at_once(
-    steps: NDArray[np.int32], slots: int, seed: int
-) -> None:
+def test_chain_that_could_outlast_the_rest_starts_at_once(steps, slots, seed):
     """No user waits whose steps, with slack, reach what is left for each slot, unless a longer one
     goes first."""
     schedule, waiting = Schedule(steps, seed), set(range(len(steps)))
@@ -98,7 +96,7 @@ def test_chain_that_could_outlast_the_rest_starts_at_once(
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("users", "slots"), [(300, 32), (1000, 64)])
-def test_makespan_is_within_6_percent_of_its_lower_bound(users: int, slots: int, seed: int) -> None:
+def test_makespan_is_within_6_percent_of_its_lower_bound(users, slots, seed):
     """With heavy-tailed chains no schedule can end before max(work / slots, longest chain); file
     order is a fifth above that, ours next to it."""
     steps = heavy_tailed(users, seed)
@@ -108,7 +106,7 @@ def test_makespan_is_within_6_percent_of_its_lower_bound(users: int, slots: int,
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_done_at_half_time_is_a_fair_sample(seed: int) -> None:
+def test_what_is_done_at_half_time_is_a_fair_sample(seed):
     """The users done when half of the work is have chains as long as all; longest-first would more
     than double it."""
     steps = heavy_tailed(2000, seed)
@@ -119,7 +117,7 @@ def test_what_is_done_at_half_time_is_a_fair_sample(seed: int) -> None:
     assert longest_first[played(FileOrder(2000), longest_first, 50)[1]].mean() > 2 * steps.mean()
 
 
-def test_order_hangs_on_the_seed_alone() -> None:
+def test_order_hangs_on_the_seed_alone():
     """The same seed gives the same order, another one another, and none is the order of the
     file."""
     steps = np.full(200, 3, np.int32)
@@ -133,12 +131,12 @@ def test_order_hangs_on_the_seed_alone() -> None:
     assert order(1) != sorted(order(1))
 
 
-def test_schedule_of_nobody_is_empty() -> None:
+def test_schedule_of_nobody_is_empty():
     """Where nothing is owed, nothing starts."""
     assert not Schedule(np.array([], np.int32), 0)
 
 
-def test_all_first_repeats_start_before_any_second_one() -> None:
+def test_all_first_repeats_start_before_any_second_one():
     """So that a run that is interrupted has every user once first; within a repeat the order is a
     fair draw."""
     repeats = np.tile([0, 1, 2], 40)

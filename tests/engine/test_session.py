@@ -7,7 +7,6 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -62,8 +61,8 @@ def allowing(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Files]]:
     ],
 )
 def test_soft_limit_is_raised_to_what_the_connections_take_and_never_lowered(
-    allowing: type[Files], soft: int, hard: int, raised: int
-) -> None:
+    allowing, soft, hard, raised
+):
     """A thousand at once need a thousand sockets and some files; the hard limit is left alone."""
     files = allowing(soft, hard)
     accounts.admit_sockets(1000, 1000)
@@ -71,8 +70,8 @@ def test_soft_limit_is_raised_to_what_the_connections_take_and_never_lowered(
 
 
 def test_more_connections_than_this_machine_allows_are_refused_with_what_it_does(
-    allowing: type[Files],
-) -> None:
+    allowing,
+):
     """Before anything is sent, and in one sentence: how many are needed and allowed, and what to do
     about it."""
     files = allowing(256, 1024)
@@ -86,7 +85,7 @@ def test_more_connections_than_this_machine_allows_are_refused_with_what_it_does
     assert files.limits == (1024, 1024)
 
 
-def test_advice_of_several_accounts_is_a_share_of_what_there_is(allowing: type[Files]) -> None:
+def test_advice_of_several_accounts_is_a_share_of_what_there_is(allowing):
     """Three servers of 500 requests each need 1,500 connections; a third of what there is goes for
     each."""
     allowing(256, 600 + MORE)
@@ -97,9 +96,7 @@ def test_advice_of_several_accounts_is_a_share_of_what_there_is(allowing: type[F
 @pytest.mark.parametrize(
     ("connections", "most", "hard"), [(16, 16, 64), (1, 1, 64), (16, 16, 3), (6, 2, MORE + 2)]
 )
-def test_where_no_concurrency_fits_the_limit_is_the_only_advice(
-    allowing: type[Files], connections: int, most: int, hard: int
-) -> None:
+def test_where_no_concurrency_fits_the_limit_is_the_only_advice(allowing, connections, most, hard):
     """A lower --concurrency would be refused in its turn; with the limit that the sentence names
     the run begins."""
     files = allowing(hard, hard)
@@ -117,9 +114,7 @@ def test_where_no_concurrency_fits_the_limit_is_the_only_advice(
     ("limit", "concurrency", "fits"),
     [(64, 1, False), (64, 16, False), (65, 16, True), (80, 16, None)],
 )
-def test_advice_of_a_shell_with_few_files_is_one_that_helps(
-    limit: int, concurrency: int, fits: bool | None, tmp_path: Path
-) -> None:
+def test_advice_of_a_shell_with_few_files_is_one_that_helps(limit, concurrency, fits, tmp_path):
     """The same in a process of its own, whose shell has called `ulimit -n`."""
     command = [
         sys.executable,
@@ -152,7 +147,7 @@ def test_advice_of_a_shell_with_few_files_is_one_that_helps(
     assert len(done.stderr.splitlines()) <= 1
 
 
-def test_limit_of_this_very_process_is_raised() -> None:
+def test_limit_of_this_very_process_is_raised():
     """The same with the real system calls."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     if before[1] != NONE and before[1] < 600:
@@ -165,7 +160,7 @@ def test_limit_of_this_very_process_is_raised() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_plans_on_one_account_keep_the_lower_of_their_limits() -> None:
+def test_plans_on_one_account_keep_the_lower_of_their_limits():
     """Whichever comes first; a limit that only one of them has holds for both."""
     one = defaults.RunTuning(concurrency=64, rpm=None, tpm=5e5, ceiling=100, start=8, floor=2)
     other = defaults.RunTuning(

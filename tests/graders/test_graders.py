@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -42,7 +41,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("text", CHOICES)
-def test_letter_of_a_choice_is_read(text: str) -> None:
+def test_letter_of_a_choice_is_read(text):
     assert choice_letter(text) == CHOICES[text]
 
 
@@ -50,13 +49,13 @@ def test_letter_of_a_choice_is_read(text: str) -> None:
     "text",
     ["", "A cat sat on the mat", "I think so", "Answer: B, or answer: C", "E", "both (A) and (B)"],
 )
-def test_reply_without_one_letter_is_no_choice(text: str) -> None:
+def test_reply_without_one_letter_is_no_choice(text):
     """A guess would be a score that nobody gave."""
     with pytest.raises(InvalidReply, match="A, B, C, D"):
         choice_letter(text)
 
 
-def test_numbers_and_texts_match() -> None:
+def test_numbers_and_texts_match():
     """The last number is the result; full-width digits and thousands are read."""
     assert number_in("First 3, then 4: in all 1,234.5 元") == 1234.5
     assert number_in("共４２") == 42
@@ -87,18 +86,18 @@ CANONICAL = {  # Krippendorff 2011, section C: four observers, twelve units
 @pytest.mark.parametrize(
     ("level", "alpha"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)]
 )
-def test_alpha_is_that_of_the_published_example(level: Any, alpha: float) -> None:
+def test_alpha_is_that_of_the_published_example(level, alpha):
     """The example has missing ratings, and a unit with one."""
     found = krippendorff_alpha(CANONICAL.values(), level)
     assert found is not None and round(found, 3) == alpha
 
 
-def test_alpha_of_nothing_to_compare_is_none() -> None:
+def test_alpha_of_nothing_to_compare_is_none():
     assert krippendorff_alpha([(1,), (2,)]) is None
     assert krippendorff_alpha([(1, 1), (1, 1)]) is None
 
 
-def test_pass_hat_k_is_the_share_of_draws_that_all_succeed() -> None:
+def test_pass_hat_k_is_the_share_of_draws_that_all_succeed():
     """As counted over all draws of k tries."""
     for tries in range(1, 7):
         for successes in range(tries + 1):
@@ -110,7 +109,7 @@ def test_pass_hat_k_is_the_share_of_draws_that_all_succeed() -> None:
         pass_hat_k(1, 2, 3)
 
 
-def test_pass_hat_k_leaves_out_users_with_fewer_repeats() -> None:
+def test_pass_hat_k_leaves_out_users_with_fewer_repeats():
     """Two users with two repeats, one with one."""
     scoring = PassHatK("Success", ks=(1, 2))
     pairs = [("a", 1), ("a", 1), ("b", 1), ("b", 0), ("c", 1)]
@@ -137,7 +136,7 @@ class Judge:
 
 
 @pytest.mark.anyio
-async def test_pairwise_judge_is_asked_in_both_orders() -> None:
+async def test_pairwise_judge_is_asked_in_both_orders():
     """One that prefers the longer answer is consistent; one that prefers a place is not."""
 
     def longer(prompt: str) -> dict[str, int]:
@@ -156,7 +155,7 @@ async def test_pairwise_judge_is_asked_in_both_orders() -> None:
 
 
 @pytest.mark.anyio
-async def test_rubric_takes_whole_grades_alone() -> None:
+async def test_rubric_takes_whole_grades_alone():
     """Another grade is asked for again, and after all retries belongs to nobody."""
     rubric = Rubric({"clear": "easy to read", "true": "no false claim"})
     good = Judge(lambda _: {"reason": "", "clear": 4, "true": 5})
@@ -169,7 +168,7 @@ async def test_rubric_takes_whole_grades_alone() -> None:
         assert raised.value.role == "judge" and len(bad.prompts) > 1
 
 
-def test_ratings_of_people_stand_next_to_a_judge(tmp_path: Path) -> None:
+def test_ratings_of_people_stand_next_to_a_judge(tmp_path):
     """Users whom one side alone has rated are left out; alpha and bias are of the others."""
     path = tmp_path / "ratings.csv"
     path.write_text("﻿user_id,rater,rating\n用户1,x,1\n用户1,y,2\nu2,x,4\nu2,y,4\nu3,x,5\n", "utf-8")
@@ -192,9 +191,7 @@ def test_ratings_of_people_stand_next_to_a_judge(tmp_path: Path) -> None:
         ("user_id,rater,rating\nu,x,inf\n", "finite"),
     ],
 )
-def test_ratings_that_cannot_be_read_name_file_and_line(
-    tmp_path: Path, text: str, words: str
-) -> None:
+def test_ratings_that_cannot_be_read_name_file_and_line(tmp_path, text, words):
     path = tmp_path / "ratings.csv"
     path.write_text(text)
     with pytest.raises(BadInput, match=words):

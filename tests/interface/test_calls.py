@@ -52,7 +52,7 @@ WORDS = ["--subset", "weibo", *SHIPPED, "--limit", "3", "--concurrency", "1"]
     "name",
     ["run", "arun", "resume", "aresume", "reeval", "compare", "leaderboard", "export", "verify"],
 )
-def test_signature_has_a_type_for_each_argument(name: str) -> None:
+def test_signature_has_a_type_for_each_argument(name):
     """No `**` and no `Any`: an editor completes and checks a call."""
     found = inspect.signature(getattr(harness, name))
     assert inspect.getdoc(getattr(harness, name)) and "Any" not in str(found.return_annotation)
@@ -72,7 +72,7 @@ def test_signature_has_a_type_for_each_argument(name: str) -> None:
         (reeval, reeval_command.Options, {"extensions"}),
     ],
 )
-def test_every_option_of_the_core_is_a_keyword(function: Any, cls: type, beside: set[str]) -> None:
+def test_every_option_of_the_core_is_a_keyword(function, cls, beside):
     """None means that it is not given. What plays nothing is left to the command."""
     parameters = dict(inspect.signature(function).parameters)
     assert {keyword(one) for one in options_of(cls) if one.rivals != "instead"} - {
@@ -85,21 +85,21 @@ def test_every_option_of_the_core_is_a_keyword(function: Any, cls: type, beside:
     assert set(given.values()) == {None}
 
 
-def test_error_of_several_sentences_is_text(tmp_path: Path) -> None:
+def test_error_of_several_sentences_is_text(tmp_path):
     """Neither an endpoint nor tasks: both are missing, a line each."""
     with pytest.raises(harness.BadInput) as raised:
         harness.run(model="m", tasks_dir=tmp_path, results_dir=tmp_path)
     assert len(raised.value.args) == 2 and str(raised.value).split("\n") == [*raised.value.args]
 
 
-def test_error_about_a_key_does_not_show_it() -> None:
+def test_error_about_a_key_does_not_show_it():
     """Whatever its type."""
     for wrong in ({"api_key": 1234567890}, {"extra_header": {"X-A": "line\nbreak-1234567890"}}):
         assert "1234567890" not in str(failed(model="m", **wrong))
 
 
 @pytest.mark.slow
-def test_file_that_uses_every_function_is_typed_and_runs(tmp_path: Path) -> None:
+def test_file_that_uses_every_function_is_typed_and_runs(tmp_path):
     """By mypy's strict rules, and from beginning to end."""
     checked = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", str(EVERY)],
@@ -126,7 +126,7 @@ def contents(results: Path) -> dict[str, bytes]:
     }
 
 
-def test_command_function_and_coroutine_write_the_same_bytes(tmp_path: Path) -> None:
+def test_command_function_and_coroutine_write_the_same_bytes(tmp_path):
     """`arun` plays in the loop that runs, whose other tasks go on."""
     beats = 0
 
@@ -163,7 +163,7 @@ def test_command_function_and_coroutine_write_the_same_bytes(tmp_path: Path) -> 
     assert kept[0] and kept[0] == kept[1] == kept[2]
 
 
-def test_values_of_python_are_those_of_the_command(tmp_path: Path) -> None:
+def test_values_of_python_are_those_of_the_command(tmp_path):
     """Numbers, texts, mappings and settings of the benchmark end in the same identity and
     tuning."""
     with serving(baseline) as server:
@@ -241,9 +241,7 @@ class Broken(Benchmark):
 """
 
 
-def test_error_of_each_kind_has_the_commands_sentence_and_exit_code(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_error_of_each_kind_has_the_commands_sentence_and_exit_code(tmp_path, capsys):
     """A bad option, missing tasks, a refused key, and an endpoint that is down."""
     results = tmp_path / "results"
     refused = failed(model="baseline/recency", parse_retries=-1, results_dir=results)
@@ -286,7 +284,7 @@ def test_error_of_each_kind_has_the_commands_sentence_and_exit_code(
     assert isinstance(raised[0], EndpointStopped)
 
 
-def test_budget_that_is_reached_is_an_error_with_the_runs_so_far(tmp_path: Path) -> None:
+def test_budget_that_is_reached_is_an_error_with_the_runs_so_far(tmp_path):
     """Exit code 5; the run goes on with a larger one."""
     budget = pytest.importorskip("harness.extensions.budget")
     long = completion('{"choice": 1}').replace(b'"prompt_tokens":10', b'"prompt_tokens":3000')
@@ -302,7 +300,7 @@ def test_budget_that_is_reached_is_an_error_with_the_runs_so_far(tmp_path: Path)
     assert [made.complete for made in reached.runs] == [False]
 
 
-def test_mistake_of_a_plug_in_is_its_error(tmp_path: Path) -> None:
+def test_mistake_of_a_plug_in_is_its_error(tmp_path):
     """With its file and line; the interpreter goes on."""
     plugin = tmp_path / "broken.py"
     plugin.write_text(BROKEN, encoding="utf-8")
@@ -316,9 +314,7 @@ def test_mistake_of_a_plug_in_is_its_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("awaits", [False, True])
-def test_error_of_the_progress_function_is_raised_and_the_run_can_be_resumed(
-    tmp_path: Path, awaits: bool
-) -> None:
+def test_error_of_the_progress_function_is_raised_and_the_run_can_be_resumed(tmp_path, awaits):
     """As itself, not within another."""
 
     def fails(snapshots: Snapshots) -> None:
@@ -331,7 +327,7 @@ def test_error_of_the_progress_function_is_raised_and_the_run_can_be_resumed(
     assert made.complete
 
 
-def test_cancelled_play_keeps_its_replies_and_can_be_resumed(tmp_path: Path) -> None:
+def test_cancelled_play_keeps_its_replies_and_can_be_resumed(tmp_path):
     """The locks are free once the task has ended."""
     with serving(baseline) as server:
 
@@ -360,7 +356,7 @@ def test_cancelled_play_keeps_its_replies_and_can_be_resumed(tmp_path: Path) -> 
         assert len(server.bodies) <= made.report.usage["requests"] + 1
 
 
-def test_signal_stops_a_play_in_the_users_loop_and_handlers_are_as_before(tmp_path: Path) -> None:
+def test_signal_stops_a_play_in_the_users_loop_and_handlers_are_as_before(tmp_path):
     """As the command does: requests in flight are awaited, the error has the run, and the loop goes
     on."""
 
@@ -385,7 +381,7 @@ def test_signal_stops_a_play_in_the_users_loop_and_handlers_are_as_before(tmp_pa
     ]
 
 
-def test_play_that_is_cancelled_while_files_are_opened_does_not_begin(tmp_path: Path) -> None:
+def test_play_that_is_cancelled_while_files_are_opened_does_not_begin(tmp_path):
     """No request is sent."""
     with serving(baseline) as server:
 
@@ -402,7 +398,7 @@ def test_play_that_is_cancelled_while_files_are_opened_does_not_begin(tmp_path: 
         assert not server.bodies
 
 
-def test_file_of_a_benchmark_may_change_while_it_runs(tmp_path: Path) -> None:
+def test_file_of_a_benchmark_may_change_while_it_runs(tmp_path):
     """The runs that are returned are those of the class that was run."""
     plugin = tmp_path / "stars.py"
     plugin.write_bytes((ROOT / "examples/star_rating/star_rating.py").read_bytes())
@@ -418,7 +414,7 @@ def test_file_of_a_benchmark_may_change_while_it_runs(tmp_path: Path) -> None:
 # Notebooks
 
 
-def test_run_is_a_table_in_a_notebook(tmp_path: Path) -> None:
+def test_run_is_a_table_in_a_notebook(tmp_path):
     """With its scores; nothing in a name is markup."""
     [made] = run(model="baseline/recency", name="<b>", results_dir=tmp_path, **THREE)
     shown = made._repr_html_()

@@ -33,7 +33,7 @@ def small(results: Path, **options: Any) -> list[LoadedRun]:
     return run(results_dir=results, **{**made, "html": False, **options})
 
 
-def test_run_returns_no_run_of_another_name(tmp_path: Path) -> None:
+def test_run_returns_no_run_of_another_name(tmp_path):
     """Of the same model, from before or from another thread meanwhile: figures of two runs are
     never mixed."""
     small(tmp_path, name="earlier")
@@ -54,14 +54,14 @@ def test_run_returns_no_run_of_another_name(tmp_path: Path) -> None:
     ]
 
 
-def test_progress_gets_frozen_snapshots_to_the_end(tmp_path: Path) -> None:
+def test_progress_gets_frozen_snapshots_to_the_end(tmp_path):
     """The last one says that all users are done."""
     seen: list[Snapshots] = []
     small(tmp_path, progress=seen.append)
     assert seen[-1][0].subsets[0].done == 3
 
 
-def test_functions_work_where_a_loop_runs(tmp_path: Path) -> None:
+def test_functions_work_where_a_loop_runs(tmp_path):
     """As in a notebook: blocking, and in a thread to await."""
 
     async def cell() -> list[LoadedRun]:
@@ -73,7 +73,7 @@ def test_functions_work_where_a_loop_runs(tmp_path: Path) -> None:
     assert len(reeval(results_dir=tmp_path, html=False)) == 2
 
 
-def test_folder_of_several_subsets_needs_the_name_of_one(tmp_path: Path) -> None:
+def test_folder_of_several_subsets_needs_the_name_of_one(tmp_path):
     """The error names the argument with each value that it can have."""
     small(tmp_path, subset=["weibo", "zhihu"])
     with pytest.raises(BadInput) as refused:
@@ -82,7 +82,7 @@ def test_folder_of_several_subsets_needs_the_name_of_one(tmp_path: Path) -> None
     assert load_run(tmp_path / "recency", subset="zhihu").subset == "zhihu"
 
 
-def test_run_shows_its_scores(tmp_path: Path) -> None:
+def test_run_shows_its_scores(tmp_path):
     """As the last line of a run does; one without a report, or with a damaged one, is shown
     without."""
     [made] = small(tmp_path)
@@ -95,7 +95,7 @@ def test_run_shows_its_scores(tmp_path: Path) -> None:
     assert "Recall" not in repr(made) and "weibo" in repr(made)
 
 
-def test_failures_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_raise(tmp_path, capsys):
     """Bad options and input are errors of the harness, never an exit of the interpreter."""
     with pytest.raises(BadInput):
         small(tmp_path, subset="nowhere")
@@ -115,9 +115,7 @@ def test_failures_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         load_run(tmp_path / "nothing")
 
 
-def test_notebook_runs_from_its_first_cell_to_its_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notebook_runs_from_its_first_cell_to_its_last(tmp_path, monkeypatch):
     """Its code cells, in one namespace and within a running loop, as a kernel executes them."""
     monkeypatch.chdir(tmp_path)
     cells = orjson.loads((ROOT / "examples" / "notebook.ipynb").read_bytes())["cells"]
@@ -170,8 +168,8 @@ def check_runs(results: Path) -> None:
 
 @at_once
 def test_runs_of_one_loop_begin_a_results_folder_together(
-    tmp_path: Path, write_together: Callable[[str], None], runs: list[Kwargs], shared_file: str
-) -> None:
+    tmp_path, write_together, runs, shared_file
+):
     """The files that they share are whole, whoever replaces them last, and nothing half-written
     stays."""
     write_together(shared_file)
@@ -193,9 +191,7 @@ def test_runs_of_one_loop_begin_a_results_folder_together(
 
 @pytest.mark.slow
 @at_once
-def test_threads_begin_a_results_folder_together(
-    tmp_path: Path, write_together: Callable[[str], None], runs: list[Kwargs], shared_file: str
-) -> None:
+def test_threads_begin_a_results_folder_together(tmp_path, write_together, runs, shared_file):
     """As runs of one loop."""
     write_together(shared_file)
     with ThreadPoolExecutor(len(runs)) as threads:
@@ -204,7 +200,7 @@ def test_threads_begin_a_results_folder_together(
 
 
 @pytest.mark.slow
-def test_processes_begin_a_results_folder_together(tmp_path: Path) -> None:
+def test_processes_begin_a_results_folder_together(tmp_path):
     """As runs of one loop."""
     command = [
         sys.executable,

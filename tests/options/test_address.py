@@ -90,9 +90,7 @@ def key_file(tmp_path: Path) -> Path:
         (options(key="given"), LLM, (RELAY, "given", "--api-key")),
     ],
 )
-def test_address_and_key_of_a_new_run(
-    args: PlayOptions, environment: dict[str, str], found: tuple[str, str | None, str | None] | None
-) -> None:
+def test_address_and_key_of_a_new_run(args, environment, found):
     """Options before `LLM_*` before `OPENAI_*`; without a known address there is no endpoint."""
     assert find(args, environment) == found
 
@@ -111,14 +109,14 @@ def test_address_and_key_of_a_new_run(
         (options(), {"LLM_API_KEY": "llm-key", "OPENAI_BASE_URL": OTHER}),
     ],
 )
-def test_key_does_not_go_to_another_address(args: PlayOptions, environment: dict[str, str]) -> None:
+def test_key_does_not_go_to_another_address(args, environment):
     """Another host, port or scheme than the key's own gets the request without a key."""
     found = find(args, environment)
     assert found is not None
     assert found[1:] == (None, None)
 
 
-def test_no_mixture_of_variables_sends_a_key_to_an_address_that_is_not_its_own() -> None:
+def test_no_mixture_of_variables_sends_a_key_to_an_address_that_is_not_its_own():
     """Over every combination of the variables and `--api-url`: a pair's key meets only the pair's
     address."""
     values = {
@@ -143,9 +141,7 @@ def test_no_mixture_of_variables_sends_a_key_to_an_address_that_is_not_its_own()
             assert found[0] == environment.get("LLM_API_BASE", url)
 
 
-def test_key_file_comes_before_other_keys_and_is_named_by_its_whole_path(
-    key_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_key_file_comes_before_other_keys_and_is_named_by_its_whole_path(key_file, monkeypatch):
     """Space around the key is not part of it; a resume from another folder finds the file again."""
     monkeypatch.chdir(key_file.parent)
     source = f"--api-key-file {key_file.resolve()}"
@@ -156,9 +152,7 @@ def test_key_file_comes_before_other_keys_and_is_named_by_its_whole_path(
     ("content", "said"),
     [(None, "No such file"), (b" \n", "holds no key"), (b"\xff\xfe", "not text")],
 )
-def test_key_file_that_holds_no_key_is_refused_by_name(
-    tmp_path: Path, content: bytes | None, said: str
-) -> None:
+def test_key_file_that_holds_no_key_is_refused_by_name(tmp_path, content, said):
     """A missing, empty or binary file is said to be that, with its name."""
     file = tmp_path / "key"
     if content is not None:
@@ -171,7 +165,7 @@ def test_key_file_that_holds_no_key_is_refused_by_name(
 @pytest.mark.parametrize(
     ("value", "insecure"), [("1", True), ("0", False), ("", False), (None, False)]
 )
-def test_tls_check_is_off_only_for_one(value: str | None, insecure: bool) -> None:
+def test_tls_check_is_off_only_for_one(value, insecure):
     """`LLM_INSECURE_TLS=1`, and nothing else, turns the check of certificates off, for new and for
     resumed runs."""
     environment = {**LLM, **({} if value is None else {"LLM_INSECURE_TLS": value})}
@@ -181,7 +175,7 @@ def test_tls_check_is_off_only_for_one(value: str | None, insecure: bool) -> Non
     assert again(options(), environment).addresses[0].insecure_tls is insecure
 
 
-def test_found_endpoint_does_not_show_its_key() -> None:
+def test_found_endpoint_does_not_show_its_key():
     """What a log or a traceback shows of an endpoint has neither key nor credentials in it."""
     shown = repr(
         address.find(options("https://user:secret@relay.example/v1?token=hidden", "given-key"), {})
@@ -201,7 +195,7 @@ DEEPSEEK = Provider(
 CLUSTER = Provider("cluster", url_env="CLUSTER_URLS", key_env="CLUSTER_KEY", key_required=False)
 
 
-def test_key_of_a_provider_goes_to_its_own_address_alone() -> None:
+def test_key_of_a_provider_goes_to_its_own_address_alone():
     """Not to an address that the command names instead, nor do its headers; other variables' keys
     go to neither."""
     environment = {"DEEPSEEK_KEY": "deepseek-key", **LLM, **OPENAI}
@@ -220,7 +214,7 @@ def test_key_of_a_provider_goes_to_its_own_address_alone() -> None:
     )
 
 
-def test_missing_key_of_a_provider_is_named_with_its_variable() -> None:
+def test_missing_key_of_a_provider_is_named_with_its_variable():
     """Before anything is sent; a provider whose key is no must goes on without one."""
     with pytest.raises(
         BadInput, match=r"set DEEPSEEK_KEY to the key for https://api\.deepseek\.example/v1"
@@ -234,7 +228,7 @@ def test_missing_key_of_a_provider_is_named_with_its_variable() -> None:
     assert found.key_from is None and found.shown == "http://a:8000/v1 http://b:8000/v1"
 
 
-def test_resumed_run_of_a_provider_follows_its_address_and_variable() -> None:
+def test_resumed_run_of_a_provider_follows_its_address_and_variable():
     """Another host in the variable is where it goes now; a key that is gone is asked for by its
     variable's name."""
     moved = again(
@@ -253,7 +247,7 @@ def test_resumed_run_of_a_provider_follows_its_address_and_variable() -> None:
     assert found.addresses[0].headers == {"X-A": "1"}
 
 
-def test_run_on_a_provider_whose_address_a_command_gave_stays_there() -> None:
+def test_run_on_a_provider_whose_address_a_command_gave_stays_there():
     """Neither its provider's own address nor a variable's gets what went there."""
     environment = {"DEEPSEEK_KEY": "k-123456", "CLUSTER_URLS": "http://b:8000/v1", **LLM}
     for provider in (DEEPSEEK, CLUSTER):
@@ -271,7 +265,7 @@ def test_run_on_a_provider_whose_address_a_command_gave_stays_there() -> None:
     )
 
 
-def test_header_of_the_command_is_asked_for_again() -> None:
+def test_header_of_the_command_is_asked_for_again():
     """Its value is in no file, so `resume` cannot know it."""
     with pytest.raises(BadInput, match="the header X-Team by --extra-header: give it again"):
         again(options(), LLM, headers=["X-Team"])
@@ -279,7 +273,7 @@ def test_header_of_the_command_is_asked_for_again() -> None:
     assert again(args, LLM, headers=["X-Team"]).addresses[0].headers == {"X-Team": "blue"}
 
 
-def test_certificates_are_those_of_the_command_and_the_providers_file() -> None:
+def test_certificates_are_those_of_the_command_and_the_providers_file():
     """A manifest could name one in its own folder."""
     own_file = replace(CLUSTER, ca_file="/own.pem")
     environment = {"CLUSTER_URLS": RELAY, **LLM}
@@ -290,7 +284,7 @@ def test_certificates_are_those_of_the_command_and_the_providers_file() -> None:
     assert again(args, environment, ca_file="/theirs.pem").addresses[0].ca_file == "/given.pem"
 
 
-def test_hosts_are_told_in_one_spelling() -> None:
+def test_hosts_are_told_in_one_spelling():
     """Two models of one server share its limits, however its address is written."""
 
     def hosts(url: str) -> frozenset[str]:
@@ -327,12 +321,12 @@ def test_hosts_are_told_in_one_spelling() -> None:
     ],
 )
 def test_resumed_run_is_where_it_was_with_the_key_of_today(
-    environment: dict[str, str],
-    address_from: str | None,
-    url: str,
-    key_from: str | None,
-    found: tuple[str, str | None, str | None],
-) -> None:
+    environment,
+    address_from,
+    url,
+    key_from,
+    found,
+):
     """A variable that names its host gives the key; without one the manifest's address is used on
     loopback, bare."""
     assert (
@@ -344,7 +338,7 @@ def test_resumed_run_is_where_it_was_with_the_key_of_today(
     "environment",
     [{}, {"LLM_API_KEY": "llm-key"}, {**LLM, "LLM_API_BASE": OTHER}, OPENAI, {**LLM, **OPENAI}],
 )
-def test_no_manifest_moves_a_request(environment: dict[str, str]) -> None:
+def test_no_manifest_moves_a_request(environment):
     """Whatever way it claims: no address is taken from it, and of several none that no variable
     has."""
     ways = (None, "LLM_API_BASE", "--api-url", "provider", "--config /x", "--settings /x")
@@ -360,14 +354,14 @@ def test_no_manifest_moves_a_request(environment: dict[str, str]) -> None:
             ] and RELAY in url, way
 
 
-def test_resume_takes_from_the_environment_what_files_leave_out_of_an_address() -> None:
+def test_resume_takes_from_the_environment_what_files_leave_out_of_an_address():
     """Credentials and query are not in a manifest: while the environment has the same host, they
     come from there."""
     whole = "https://user:secret@relay.example/v1/?api-version=2024"
     assert flat(again(options(), {"LLM_API_BASE": whole}, key_from=None)) == (whole, None, None)
 
 
-def test_file_that_a_manifest_names_is_never_opened(tmp_path: Path) -> None:
+def test_file_that_a_manifest_names_is_never_opened(tmp_path):
     """It would be waited for here; the address, which is the user's own, gets what their variables
     have."""
     os.mkfifo(tmp_path / "pipe")
@@ -378,7 +372,7 @@ def test_file_that_a_manifest_names_is_never_opened(tmp_path: Path) -> None:
             again(options(), {}, key_from=key_from)
 
 
-def test_flags_of_a_command_line_name_address_and_key_again(key_file: Path) -> None:
+def test_flags_of_a_command_line_name_address_and_key_again(key_file):
     """As far as they can be shown."""
 
     def flags(args: PlayOptions, environment: dict[str, str]) -> list[str]:

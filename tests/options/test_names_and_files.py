@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from harness.cli import main
 
 
-def test_name_with_white_space_is_answered_by_how_several_are_given(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_name_with_white_space_is_answered_by_how_several_are_given(tmp_path, capsys):
     """In one sentence, before anything is sent or written; also the name of an entry of a queue."""
     endpoint = ["--api-url", "http://127.0.0.1:9/v1", "--results-dir", str(tmp_path / "r")]
     assert main(["run", "--demo", "--model", "a b", *endpoint]) == 2
@@ -24,18 +18,14 @@ def test_name_with_white_space_is_answered_by_how_several_are_given(
     assert not (tmp_path / "r").exists()
 
 
-def test_results_folder_that_is_a_link_to_nothing_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_folder_that_is_a_link_to_nothing_is_refused(tmp_path, capsys):
     """As one that cannot be made, before anything else."""
     (tmp_path / "r").symlink_to(tmp_path / "nowhere")
     assert main(["run", "--demo", "--results-dir", str(tmp_path / "r")]) == 2
     assert "a link to nothing" in capsys.readouterr().err
 
 
-def test_what_is_wrong_in_a_settings_file_is_said_without_its_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_in_a_settings_file_is_said_without_its_text(tmp_path, capsys):
     """A line may hold a key, which no message shows."""
     file = tmp_path / "s.toml"
     file.write_text("concurrency = ")

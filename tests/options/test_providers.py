@@ -43,7 +43,7 @@ def own(file: Path, fields: str) -> Provider:
     return read(file, f'[providers.mine]\nbase_url = "http://h:1/v1"\n{fields}').providers["mine"]
 
 
-def test_the_providers_that_researchers_use_ship() -> None:
+def test_the_providers_that_researchers_use_ship():
     """Each hosted one has a TLS address and the variable of its key, and no rate that would be an
     account's own."""
     hosted = {name: one for name, one in providers.shipped().providers.items() if name not in LOCAL}
@@ -63,7 +63,7 @@ def test_the_providers_that_researchers_use_ship() -> None:
     assert hosted["openai"].base_url == (OPENAI_URL,)
 
 
-def test_servers_of_ones_own_are_on_loopback_and_need_no_key() -> None:
+def test_servers_of_ones_own_are_on_loopback_and_need_no_key():
     """Their variables name another address, and one that is given no key is asked without one."""
     found = providers.shipped().providers
     for name in LOCAL:
@@ -73,7 +73,7 @@ def test_servers_of_ones_own_are_on_loopback_and_need_no_key() -> None:
         ), name
 
 
-def test_a_file_of_the_users_goes_over_the_shipped_one_field_by_field(file: Path) -> None:
+def test_a_file_of_the_users_goes_over_the_shipped_one_field_by_field(file):
     """What it does not say of a provider stays as shipped; a provider of its own stands beside."""
     book = read(
         file,
@@ -88,7 +88,7 @@ def test_a_file_of_the_users_goes_over_the_shipped_one_field_by_field(file: Path
     assert book.providers["openai"].source == str(providers.SHIPPED)
 
 
-def test_every_field_is_kept_as_it_is_meant(file: Path) -> None:
+def test_every_field_is_kept_as_it_is_meant(file):
     """Lists become tuples, an empty variable's name none, and a path is that of the file's
     folder."""
     one = own(
@@ -118,7 +118,7 @@ def test_every_field_is_kept_as_it_is_meant(file: Path) -> None:
     assert own(file, 'key_env = ""').key_env is None
 
 
-def test_replicas_are_several_addresses_once_each(file: Path) -> None:
+def test_replicas_are_several_addresses_once_each(file):
     """A list of addresses keeps its order and names none twice."""
     book = read(
         file, '[providers.vllm]\nbase_url = ["http://b:1/v1", "http://a:1/v1", "http://b:1/v1"]\n'
@@ -126,7 +126,7 @@ def test_replicas_are_several_addresses_once_each(file: Path) -> None:
     assert book.providers["vllm"].base_url == ("http://b:1/v1", "http://a:1/v1")
 
 
-def test_a_key_does_not_follow_a_provider_to_another_host(file: Path) -> None:
+def test_a_key_does_not_follow_a_provider_to_another_host(file):
     """Who gives a hosted provider another address says in the same place which key is for it."""
     moved = '[providers.openai]\nbase_url = "https://relay.example/v1"\n'
     with pytest.raises(BadInput, match=r"providers\.openai has another address.*OPENAI_API_KEY"):
@@ -140,9 +140,7 @@ def test_a_key_does_not_follow_a_provider_to_another_host(file: Path) -> None:
     assert read(file, same_host).providers["openai"].key_env == "OPENAI_API_KEY"
 
 
-def test_the_file_named_comes_first_then_this_folders_then_the_users(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_named_comes_first_then_this_folders_then_the_users(tmp_path, monkeypatch):
     """One file of the user's is read, and the others not even looked into."""
     monkeypatch.chdir(tmp_path)
     home, configured = tmp_path / "家", tmp_path / "xdg"
@@ -192,9 +190,7 @@ def test_the_file_named_comes_first_then_this_folders_then_the_users(
         (":x", None, ":x"),
     ],
 )
-def test_a_known_provider_before_the_first_colon_is_split_off(
-    text: str, provider: str | None, model: str
-) -> None:
+def test_a_known_provider_before_the_first_colon_is_split_off(text, provider, model):
     """Colons in the names of models stay where they are."""
     assert split_model(text, providers.shipped()) == (provider, model)
 
@@ -212,7 +208,7 @@ def test_a_known_provider_before_the_first_colon_is_split_off(
         ("siliconflow-int:org/m", "siliconflow-intl"),
     ],
 )
-def test_misspelt_provider_is_recognised(name: str, meant: str) -> None:
+def test_misspelt_provider_is_recognised(name, meant):
     """A letter is wrong, missing, doubled or elsewhere, or the case differs."""
     assert misspelt(name, providers.shipped()) == meant
 
@@ -238,18 +234,18 @@ def test_misspelt_provider_is_recognised(name: str, meant: str) -> None:
         "openrouter:deepseek/deepseek-r1:free",
     ],
 )
-def test_names_of_models_with_colons_are_not_taken_for_misspelt_providers(name: str) -> None:
+def test_names_of_models_with_colons_are_not_taken_for_misspelt_providers(name):
     """Tags of ollama, variants of OpenRouter, fine-tuned models, and providers that are known."""
     assert not misspelt(name, providers.shipped())
 
 
-def test_a_provider_without_a_model_is_refused() -> None:
+def test_a_provider_without_a_model_is_refused():
     """`deepseek:` is no model's name."""
     with pytest.raises(BadInput, match="expected deepseek:MODEL"):
         split_model("deepseek: ", providers.shipped())
 
 
-def test_a_queue_lists_models_with_what_differs(file: Path) -> None:
+def test_a_queue_lists_models_with_what_differs(file):
     """An entry is a name, or a table; what it does not say is left to the command."""
     book = read(
         file,
@@ -265,7 +261,7 @@ def test_a_queue_lists_models_with_what_differs(file: Path) -> None:
     )
 
 
-def test_the_variable_of_an_address_comes_before_the_file() -> None:
+def test_the_variable_of_an_address_comes_before_the_file():
     """A vLLM that moves with each job is named by a variable, several hosts are replicas."""
     one = Provider("vllm", ("http://127.0.0.1:8000/v1",), url_env="HOSTS")
     assert addresses(one, {}) == ("http://127.0.0.1:8000/v1",)
@@ -279,7 +275,7 @@ def test_the_variable_of_an_address_comes_before_the_file() -> None:
     )
 
 
-def test_a_variable_that_cannot_be_used_is_named_and_not_shown() -> None:
+def test_a_variable_that_cannot_be_used_is_named_and_not_shown():
     """A provider that only its variable can find says which one is missing; what it holds may be a
     secret."""
     one = Provider("job", (), url_env="HOSTS")
@@ -290,7 +286,7 @@ def test_a_variable_that_cannot_be_used_is_named_and_not_shown() -> None:
     assert SECRET not in str(raised.value)
 
 
-def test_a_header_takes_the_value_of_a_variable(file: Path) -> None:
+def test_a_header_takes_the_value_of_a_variable(file):
     """`${NAME}` stands for the variable, wherever in the value; a provider never shows its
     headers."""
     one = own(file, 'extra_headers = {api-key = "${RELAY_KEY}", X-Team = "a ${TEAM}-$ ü"}')
@@ -373,9 +369,7 @@ def test_a_header_takes_the_value_of_a_variable(file: Path) -> None:
         ),
     ],
 )
-def test_a_field_that_cannot_be_used_is_told_by_file_and_name(
-    file: Path, fields: str, said: str
-) -> None:
+def test_a_field_that_cannot_be_used_is_told_by_file_and_name(file, fields, said):
     """One sentence with file, provider, field and what was expected, and never a value, which might
     be a key."""
     with pytest.raises(BadInput, match=said) as raised:
@@ -396,7 +390,7 @@ def test_a_field_that_cannot_be_used_is_told_by_file_and_name(
         "3",
     ],
 )
-def test_an_address_that_cannot_be_used_is_told(file: Path, address: str) -> None:
+def test_an_address_that_cannot_be_used_is_told(file, address):
     """An address has a scheme and a host, and no password, which would be a key in the file."""
     with pytest.raises(BadInput, match=r"providers\.x\.base_url: expected an address") as raised:
         read(file, f"[providers.x]\nbase_url = {address}\n")
@@ -427,20 +421,20 @@ def test_an_address_that_cannot_be_used_is_told(file: Path, address: str) -> Non
         ('[queues]\nx = [{model = "m", key = "k"}]', r"queues\.x\[0\]\.key: keys do not belong"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told(file: Path, text: str, said: str) -> None:
+def test_a_file_that_cannot_be_used_is_told(file, text, said):
     """The file, where in it, and what was expected."""
     with pytest.raises(BadInput, match=said) as raised:
         read(file, text)
     assert str(file) in str(raised.value)
 
 
-def test_a_byte_order_mark_is_no_mistake(file: Path) -> None:
+def test_a_byte_order_mark_is_no_mistake(file):
     """Editors of one system put one in front."""
     file.write_bytes(b"\xef\xbb\xbf[providers.deepseek]\nrpm = 1\n")
     assert providers.read(file, {}).providers["deepseek"].rpm == 1
 
 
-def test_a_header_that_can_be_sent_is_given_back() -> None:
+def test_a_header_that_can_be_sent_is_given_back():
     """The command line's headers are checked as those of a file are."""
     assert fields.header("X-Title", "ü") == ("X-Title", "ü")
     with pytest.raises(BadInput, match="header Authorization is for the key") as raised:
@@ -448,7 +442,7 @@ def test_a_header_that_can_be_sent_is_given_back() -> None:
     assert SECRET not in str(raised.value)
 
 
-def test_the_page_on_providers_tells_each_one_as_it_ships() -> None:
+def test_the_page_on_providers_tells_each_one_as_it_ships():
     """Its table has every provider with address and variables, and no other."""
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if "` | `http" in line]
     found = providers.shipped().providers
@@ -459,7 +453,7 @@ def test_the_page_on_providers_tells_each_one_as_it_ships() -> None:
         assert ("if set" in row) == (one.key_env is not None and not one.key_required), one.name
 
 
-def test_the_file_on_that_page_can_be_used(file: Path) -> None:
+def test_the_file_on_that_page_can_be_used(file):
     """Who copies the example gets no error."""
     example = PAGE.read_text(encoding="utf-8").partition("```toml\n")[2].partition("```")[0]
     assert read(file, example).queues["week"][0] == QueuedModel("deepseek:deepseek-chat")

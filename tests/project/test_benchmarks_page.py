@@ -34,15 +34,13 @@ def written(folder: Path, blocks: int) -> str:
 
 
 @pytest.mark.parametrize("blocks", range(1, len(BLOCKS) + 1))
-def test_benchmark_keeps_the_contract_after_each_block(folder: Path, blocks: int) -> None:
+def test_benchmark_keeps_the_contract_after_each_block(folder, blocks):
     """`check-benchmark` finds nothing, with replies that make valid answers."""
     words = ["--tasks-dir", str(folder), "--replies", str(folder / "replies.jsonl")]
     assert main(["check-benchmark", written(folder, blocks), *words]) == 0
 
 
-def test_whole_benchmark_runs_and_verifies(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_whole_benchmark_runs_and_verifies(folder, capsys):
     """With its baseline, its setting and its synthetic tasks."""
     file, results = written(folder, len(BLOCKS)), ["--results-dir", str(folder / "r")]
     assert main(["synth", file, "--users", "20", "--out", str(folder / "s")]) == 0
@@ -64,14 +62,14 @@ def test_whole_benchmark_runs_and_verifies(
     capsys.readouterr()
 
 
-def test_page_lists_every_check() -> None:
+def test_page_lists_every_check():
     from harness.commands.check.checking import CHECKS
 
     table = PAGE.partition("| check | promise |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `([a-z ]+)` \|", table, re.MULTILINE) == list(CHECKS)
 
 
-def test_package_of_the_page_names_the_class_of_the_page(folder: Path) -> None:
+def test_package_of_the_page_names_the_class_of_the_page(folder):
     (project,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     [(name, value)] = tomllib.loads(project)["project"]["entry-points"][registry.GROUP].items()
     assert (name, value) == ("next_stars", "next_stars:NextStars")

@@ -135,9 +135,7 @@ def _run(command: Command, language: str) -> str:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(map(is_executed, all_commands(page)))]
 )
-def test_commands_of_a_page_succeed_as_they_are_written(
-    page: str, here: Machine, tmp_path: Path
-) -> None:
+def test_commands_of_a_page_succeed_as_they_are_written(page, here, tmp_path):
     """One after another, in one shell."""
     checkout = tmp_path / "checkout"
     shutil.copytree(here.checkout, checkout, symlinks=True)
@@ -149,7 +147,7 @@ def test_commands_of_a_page_succeed_as_they_are_written(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_harness_accepts_the_options_of_commands_that_are_not_executed(page: str) -> None:
+def test_harness_accepts_the_options_of_commands_that_are_not_executed(page):
     """Those that are listed, those within sentences, and those in files for clusters."""
     listed = [command for command in all_commands(page) if not is_executed(command)]
     texts = [command.text for command in listed if page not in TRANSLATED]
@@ -161,7 +159,7 @@ def test_harness_accepts_the_options_of_commands_that_are_not_executed(page: str
 
 
 @pytest.mark.parametrize("page", TRANSLATED)
-def test_translated_page_has_the_commands_of_the_other(page: str) -> None:
+def test_translated_page_has_the_commands_of_the_other(page):
     """But for comments, and the texts within Python."""
 
     def words(page: str) -> list[list[str]]:
@@ -188,7 +186,7 @@ def made(text: str) -> Iterator[list[str]]:
 @pytest.mark.parametrize(
     ("kind", "entry"), [(kind, entry) for kind in ABOUT for entry in ABOUT[kind]]
 )
-def test_every_entry_of_the_list_is_needed(kind: str, entry: Mapping[str, Any]) -> None:
+def test_every_entry_of_the_list_is_needed(kind, entry):
     """A command that has gone from its page goes from the list."""
     found = pages.inline if kind == "not_parsed" else all_commands
     texts = {page: [one.text for one in found(page)] for page in entry["pages"]}
@@ -198,7 +196,7 @@ def test_every_entry_of_the_list_is_needed(kind: str, entry: Mapping[str, Any]) 
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_data_on_a_page_can_be_read(page: str, tmp_path: Path) -> None:
+def test_data_on_a_page_can_be_read(page, tmp_path):
     """Files of settings and of providers by the code that reads the user's; others by their
     languages' parsers."""
     for number, block in enumerate(pages.blocks(page)):

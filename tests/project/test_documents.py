@@ -21,7 +21,7 @@ MESSAGE = re.compile(r"^### (`.*)$", re.MULTILINE)
 SPLIT_TEXT = re.compile(r'"\n\s*f?"')
 
 
-def test_example_of_a_server_that_is_still_loading_waits_for_it() -> None:
+def test_example_of_a_server_that_is_still_loading_waits_for_it():
     """As written, the run starts at the same time as the server."""
     text = (ROOT / "docs/providers.md").read_text(encoding="utf-8")
     (example,) = [
@@ -33,7 +33,7 @@ def test_example_of_a_server_that_is_still_loading_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_page_has_no_placeholder_and_no_dead_link_within_the_project(page: Path) -> None:
+def test_page_has_no_placeholder_and_no_dead_link_within_the_project(page):
     """A figure that was to be filled in, or a page that has another name by now, is found here."""
     text = page.read_text(encoding="utf-8")
     assert "@@" not in text and "TODO" not in text
@@ -42,13 +42,13 @@ def test_page_has_no_placeholder_and_no_dead_link_within_the_project(page: Path)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_extension_has_a_page_of_its_own(name: str) -> None:
+def test_extension_has_a_page_of_its_own(name):
     """Its contract, which the design points to."""
     assert (ROOT / "docs/features" / f"{name}.md").read_text(encoding="utf-8").startswith("# ")
 
 
 @pytest.mark.parametrize("page", TROUBLES, ids=lambda page: page.parent.name)
-def test_messages_that_troubleshooting_explains_are_still_printed(page: Path) -> None:
+def test_messages_that_troubleshooting_explains_are_still_printed(page):
     """A reader searches for the words on the screen, so a message that changes must change there,
     too."""
     for name in SHIPPED:
@@ -59,7 +59,7 @@ def test_messages_that_troubleshooting_explains_are_still_printed(page: Path) ->
     assert len(messages) > 50 and [part for part in parts if part not in source] == []
 
 
-def test_troubleshooting_explains_the_same_messages_in_both_languages() -> None:
+def test_troubleshooting_explains_the_same_messages_in_both_languages():
     """A message that is added to one page is missed in the other."""
     english, chinese = map(_messages, TROUBLES)
     assert english == chinese
@@ -76,7 +76,7 @@ def _source() -> str:
     return SPLIT_TEXT.sub("", "\n".join(file.read_text(encoding="utf-8") for file in files))
 
 
-def test_page_on_the_command_line_lists_every_command_with_its_help() -> None:
+def test_page_on_the_command_line_lists_every_command_with_its_help():
     """Somebody who reads the checkout, not the website, sees what there is."""
     page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| \[`([\w-]+)`\]\(\S+\) \| (.+) \|$", page, re.MULTILINE) == [
@@ -84,7 +84,7 @@ def test_page_on_the_command_line_lists_every_command_with_its_help() -> None:
     ]
 
 
-def test_page_on_the_python_api_lists_every_public_name_once() -> None:
+def test_page_on_the_python_api_lists_every_public_name_once():
     """Those that are imported when they are used, too: type checkers have them in a block of their
     own."""
     tree = ast.parse((ROOT / "harness/__init__.py").read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ def test_page_on_the_python_api_lists_every_public_name_once() -> None:
     assert sorted(names) == sorted({*harness.__all__, *lazy})
 
 
-def test_links_of_the_short_list_for_programs_lead_somewhere() -> None:
+def test_links_of_the_short_list_for_programs_lead_somewhere():
     """`llms.txt` is what a program reads first."""
     targets = LINK.findall((ROOT / "llms.txt").read_text(encoding="utf-8"))
     assert (

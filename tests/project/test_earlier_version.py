@@ -65,9 +65,7 @@ NOW = {"status --name none": 2}
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_command_ends_as_in_the_earlier_version(
-    line: str, tmp_path: Path, expected: Contents
-) -> None:
+def test_command_ends_as_in_the_earlier_version(line, tmp_path, expected):
     """Each command has the exit code that it had, and where it shows or writes figures, those
     figures."""
     code, found = outcome(line, tmp_path)
@@ -92,7 +90,7 @@ def test_command_ends_as_in_the_earlier_version(
         ("day", "--reparse"),
     ],
 )
-def test_reeval_changes_no_byte_and_no_number(run: str, more: str, tmp_path: Path) -> None:
+def test_reeval_changes_no_byte_and_no_number(run, more, tmp_path):
     """Saved answers and saved replies give the very results and report that the folder has."""
     with copied(tmp_path) as copy:
         copy.command(f"reeval --name {run} {more} --no-html --tasks-dir TASKS")
@@ -101,7 +99,7 @@ def test_reeval_changes_no_byte_and_no_number(run: str, more: str, tmp_path: Pat
         assert not set_aside or run == "failed"  # whose users were in the order in which they ended
 
 
-def test_killed_run_is_resumed_to_the_results_of_the_whole_one(tmp_path: Path) -> None:
+def test_killed_run_is_resumed_to_the_results_of_the_whole_one(tmp_path):
     """Replies of the earlier version are used, what was cut off is set aside, and the end is that
     of the whole run."""
     with copied(tmp_path) as copy:
@@ -115,7 +113,7 @@ def test_killed_run_is_resumed_to_the_results_of_the_whole_one(tmp_path: Path) -
         assert copy.command("verify --name killed --tasks-dir TASKS")[0] == 0
 
 
-def test_failed_user_alone_is_asked_for_by_resume(tmp_path: Path) -> None:
+def test_failed_user_alone_is_asked_for_by_resume(tmp_path):
     """Replies that the user had before it failed are not asked for again; then the run is complete
     and sound."""
     with copied(tmp_path) as copy:
@@ -133,8 +131,8 @@ def test_failed_user_alone_is_asked_for_by_resume(tmp_path: Path) -> None:
 
 
 def test_agent_run_from_before_its_parameters_is_another_configuration_for_run(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """`run` changes nothing of it unless the difference is allowed; `resume` continues it as it was
     made."""
     with copied(tmp_path) as copy:
@@ -162,7 +160,7 @@ def test_agent_run_from_before_its_parameters_is_another_configuration_for_run(
         assert len(orjson.loads((allowed / path.name).read_bytes())["provenance"]["allowed"]) == 1
 
 
-def test_commands_that_read_change_no_file_of_a_run(tmp_path: Path) -> None:
+def test_commands_that_read_change_no_file_of_a_run(tmp_path):
     """`status`, `verify`, `stats` and `compare` leave every file of an earlier version as it is."""
     with copied(tmp_path) as copy:
         for line in (

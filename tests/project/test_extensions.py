@@ -86,11 +86,11 @@ def called(
     )
 
 
-def test_every_folder_is_in_the_list() -> None:
+def test_every_folder_is_in_the_list():
     assert {path.parent.name for path in EXTENSIONS.glob("*/__init__.py")} == set(SHIPPED)
 
 
-def test_no_other_code_imports_an_extension() -> None:
+def test_no_other_code_imports_an_extension():
     """But the package's own `__init__`, which offers the error of a budget, when it is asked
     for."""
     for path in HARNESS.rglob("*.py"):
@@ -106,7 +106,7 @@ def test_no_other_code_imports_an_extension() -> None:
             assert set(others) <= {name}, path
 
 
-def test_package_adds_an_extension_without_an_edit(tmp_path: Path) -> None:
+def test_package_adds_an_extension_without_an_edit(tmp_path):
     """With an option, and a part in each request and event, by its entry point."""
     install(tmp_path, "counting", PACKAGE)
     done = called(
@@ -168,7 +168,7 @@ def works(copy: Path, cwd: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
-def test_extension_needs_no_other(name: str, tmp_path: Path) -> None:
+def test_extension_needs_no_other(name, tmp_path):
     """All others are deleted, with their tests: those of this one pass that are about no other.
     What it bills is tested with all of them alone."""
     copy = tmp_path / "copy"
@@ -180,7 +180,7 @@ def test_extension_needs_no_other(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.all_tests
-def test_core_needs_no_extension(tmp_path: Path) -> None:
+def test_core_needs_no_extension(tmp_path):
     """Without any extension all tests of what calls extensions pass that are about nothing else;
     one file of tests is left out whole."""
     copy = tmp_path / "copy"

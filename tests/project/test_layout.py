@@ -150,7 +150,7 @@ def breaches(root: Path) -> list[str]:
     return found
 
 
-def test_every_part_of_the_package_has_an_import_rule() -> None:
+def test_every_part_of_the_package_has_an_import_rule():
     """A new top-level module or folder must be placed in the table above before anything may use
     it."""
     parts = {file.relative_to(PACKAGE).with_suffix("").parts[0] for file in PACKAGE.rglob("*.py")}
@@ -160,7 +160,7 @@ def test_every_part_of_the_package_has_an_import_rule() -> None:
     )
 
 
-def test_the_allowed_imports_have_no_cycle() -> None:
+def test_the_allowed_imports_have_no_cycle():
     """Imports go downward only: each part allows only parts named above it in the table."""
     seen: set[str] = set()
     for part, allowed in MAY_IMPORT.items():
@@ -168,7 +168,7 @@ def test_the_allowed_imports_have_no_cycle() -> None:
         seen.add(part)
 
 
-def test_parts_import_only_what_stands_below_them() -> None:
+def test_parts_import_only_what_stands_below_them():
     """No module of the package breaks the table."""
     assert breaches(PACKAGE) == []
 
@@ -184,7 +184,7 @@ def test_parts_import_only_what_stands_below_them() -> None:
         "def late():\n    from harness.client import http",
     ],
 )
-def test_a_forbidden_import_is_found_however_it_is_written(tmp_path: Path, statement: str) -> None:
+def test_a_forbidden_import_is_found_however_it_is_written(tmp_path, statement):
     """Store and client do not know each other: absolute, relative and late imports are all seen."""
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "log.py").write_text(
@@ -195,7 +195,7 @@ def test_a_forbidden_import_is_found_however_it_is_written(tmp_path: Path, state
     assert found[0].startswith("store") and found[0].endswith("store imports client")
 
 
-def test_a_module_below_the_protocol_imports_nothing_of_its_folder(tmp_path: Path) -> None:
+def test_a_module_below_the_protocol_imports_nothing_of_its_folder(tmp_path):
     """`benchmarks/settings.py` is below `benchmark.py`, and the rest of `benchmarks` above it."""
     (tmp_path / "benchmarks").mkdir()
     for name in ("settings", "registry"):
@@ -214,9 +214,7 @@ SLOW = {"harness.cli", "numpy", "scipy", "aiohttp", "aiohttp.web"}
 
 
 @pytest.mark.parametrize(("arguments", "loaded"), [([], set()), (["run"], {"numpy"})])
-def test_command_starts_without_the_slow_libraries_that_it_does_not_need(
-    arguments: list[str], loaded: set[str]
-) -> None:
+def test_command_starts_without_the_slow_libraries_that_it_does_not_need(arguments, loaded):
     """`--help` needs none of them, and a run no scipy and no web server: a start takes a fraction
     of a second."""
     code = f"""
@@ -235,7 +233,7 @@ print("loaded", *({SLOW} & set(sys.modules)))
     assert set(done.stdout.splitlines()[-1].split()) == {"loaded", "harness.cli", *loaded}
 
 
-def test_nothing_asks_which_methods_a_benchmark_overrides() -> None:
+def test_nothing_asks_which_methods_a_benchmark_overrides():
     """Flags of its objects say what they are (docs/design.md, section 2)."""
     asks = re.compile(r"\bis (not )?(Benchmark|Scoring|Means|Records|Cards|TaskFiles)\.\w")
     assert [

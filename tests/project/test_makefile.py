@@ -77,9 +77,7 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
         (["view", "ARGS=--port 8080"], "view --port 8080"),
     ],
 )
-def test_settings_become_flags_and_only_a_run_of_no_model_is_the_demo(
-    words: list[str], told: str
-) -> None:
+def test_settings_become_flags_and_only_a_run_of_no_model_is_the_demo(words, told):
     """A model, a queue, a provider or a configuration file, wherever it is named, is what runs."""
     done = make(*words)
     assert done.returncode == 0, done.stderr
@@ -95,14 +93,14 @@ def test_settings_become_flags_and_only_a_run_of_no_model_is_the_demo(
         ["view", "NAME=n"],
     ],
 )
-def test_a_setting_that_a_target_does_not_have_is_refused(words: list[str]) -> None:
+def test_a_setting_that_a_target_does_not_have_is_refused(words):
     """It is named, with those that there are, and nothing runs."""
     done = make(*words)
     assert done.returncode == 2
     assert "has no setting" in done.stderr and words[1].partition("=")[0] in done.stderr
 
 
-def test_help_shows_the_settings_of_each_command() -> None:
+def test_help_shows_the_settings_of_each_command():
     """Those that it takes, from the list by which others are refused."""
     done = subprocess.run(
         ["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
@@ -114,7 +112,7 @@ def test_help_shows_the_settings_of_each_command() -> None:
 
 
 @pytest.mark.parametrize("smaller", ["run", "data"])
-def test_the_environment_of_tests_holds_those_of_commands(smaller: str) -> None:
+def test_the_environment_of_tests_holds_those_of_commands(smaller):
     """In the same versions; and no file of pins names an index."""
     texts = [(ROOT / "requirements" / f"{name}.txt").read_text() for name in (smaller, "dev")]
     pins = [

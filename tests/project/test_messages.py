@@ -31,7 +31,7 @@ def texts(path: Path) -> Iterator[str]:
             yield node.value
 
 
-def test_no_message_names_a_page_that_a_wheel_lacks_or_another_environments_pip() -> None:
+def test_no_message_names_a_page_that_a_wheel_lacks_or_another_environments_pip():
     """Pages are in the checkout alone; `pip install` alone may reach another Python than the one
     that runs."""
     found = {
@@ -49,6 +49,6 @@ def test_no_message_names_a_page_that_a_wheel_lacks_or_another_environments_pip(
     ]
 
 
-def test_command_that_installs_an_extra_is_for_the_python_that_runs() -> None:
+def test_command_that_installs_an_extra_is_for_the_python_that_runs():
     words = shlex.split(to_install("behavior-harness[export]"))
     assert words == [sys.executable, "-m", "pip", "install", "behavior-harness[export]"]

@@ -41,7 +41,7 @@ PUBLIC = {
 }
 
 
-def test_public_names_are_these_and_no_others() -> None:
+def test_public_names_are_these_and_no_others():
     """Each can be imported, and what is not listed may change."""
     assert set(harness.__all__) == PUBLIC
     assert all(getattr(harness, name) for name in PUBLIC)
@@ -49,7 +49,7 @@ def test_public_names_are_these_and_no_others() -> None:
         _ = harness.nothing
 
 
-def test_version_is_the_newest_of_the_changelog_and_the_one_to_cite() -> None:
+def test_version_is_the_newest_of_the_changelog_and_the_one_to_cite():
     """A release is named once, in the same way, wherever a reader looks."""
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     released = re.findall(r"^## (\d\S*) - (\S+)$", changelog, re.MULTILINE)
@@ -65,13 +65,13 @@ synthesise warn imports origin"""
 it."""
 
 
-def test_members_of_a_benchmark_are_these_and_no_others() -> None:
+def test_members_of_a_benchmark_are_these_and_no_others():
     """What else it has are members of its objects."""
     found = {*dir(harness.Benchmark), *harness.Benchmark.__annotations__}
     assert {name for name in found if not name.startswith("_")} == {*MEMBERS.split()}
 
 
-def test_every_option_says_what_it_is() -> None:
+def test_every_option_says_what_it_is():
     """A sentence, a unit where it takes a value, and a default that its own check lets pass."""
     for cls in (options.RunOptions, options.ResumeOptions):
         for one in options_of(cls):
@@ -82,9 +82,7 @@ def test_every_option_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "resume"])
-def test_help_shows_what_most_people_need_and_names_the_rest(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_shows_what_most_people_need_and_names_the_rest(command, capsys):
     """Twenty options and the benchmark's settings; its last line names `--help-all`, which shows
     every one."""
     own, printed = built(command, ()).class_options, {}

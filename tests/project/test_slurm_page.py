@@ -29,7 +29,7 @@ echo "$@" >> requeued
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=["one job", "vllm", "parts"])
-def test_bash_reads_the_script(script: str) -> None:
+def test_bash_reads_the_script(script):
     subprocess.run(["bash", "-n"], input=script.encode(), check=True, timeout=10)
 
 
@@ -59,7 +59,7 @@ def job(folder: Path, number: int) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-def test_job_that_is_stopped_is_queued_again_and_ends_complete(folder: Path) -> None:
+def test_job_that_is_stopped_is_queued_again_and_ends_complete(folder):
     """SIGTERM to the script ends it with 143 after what is in flight; the next job has another port
     and asks nothing twice."""
     responses = folder / "results" / "Qwen3-8B" / "responses_weibo.jsonl"

@@ -90,14 +90,14 @@ def missing(page: str) -> set[str]:
     return {"...".join(pieces).strip() for pieces in messages if not is_explained(pieces, page)}
 
 
-def test_every_message_is_on_the_page_or_says_what_to_do() -> None:
+def test_every_message_is_on_the_page_or_says_what_to_do():
     """A reader who searches for the words on the screen finds them."""
     page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
     assert missing(page) == set(SELF_EXPLANATORY)
 
 
 @pytest.mark.slow
-def test_message_without_advice_is_missed_on_an_empty_page() -> None:
+def test_message_without_advice_is_missed_on_an_empty_page():
     """So the test above can fail."""
     assert "they cannot be compared" in "".join(missing(""))
 
@@ -110,7 +110,7 @@ def test_message_without_advice_is_missed_on_an_empty_page() -> None:
         ('raise MachineError("cannot write " + path)', True),
     ],
 )
-def test_message_is_explained_by_the_page_or_by_its_advice(source: str, explained: bool) -> None:
+def test_message_is_explained_by_the_page_or_by_its_advice(source, explained):
     """Values that are put into a message are no part of what is looked for."""
     (pieces,) = messages_of(source)
     assert is_explained(pieces, "`cannot write ...`") is explained

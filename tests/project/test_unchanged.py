@@ -41,29 +41,27 @@ def changed(golden: Contents, today: Contents, kind: str, suffix: str = "") -> l
 
 
 @pytest.mark.slow
-def test_results_have_the_same_bytes(golden: Contents, today: Contents) -> None:
+def test_results_have_the_same_bytes(golden, today):
     """Every user's record, and the lists that DailyMobility's scores compare, byte for byte."""
     assert changed(golden, today, "inference_results") == []
     assert changed(golden, today, "generated") == []
 
 
 @pytest.mark.slow
-def test_reports_have_the_same_values(golden: Contents, today: Contents) -> None:
+def test_reports_have_the_same_values(golden, today):
     """Every number of the JSON reports is there, at its path."""
     assert changed(golden, today, "eval_report", ".json") == []
 
 
 @pytest.mark.slow
-def test_failures_are_of_the_same_users(golden: Contents, today: Contents) -> None:
+def test_failures_are_of_the_same_users(golden, today):
     """The users that the endpoint refuses, with boundary and kind."""
     assert changed(golden, today, "failures") == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".csv", ".md", ".tex", ".txt", "stats.json", ".xlsx.json"])
-def test_tables_of_runs_have_the_same_figures(
-    golden: Contents, today: Contents, suffix: str
-) -> None:
+def test_tables_of_runs_have_the_same_figures(golden, today, suffix):
     """`stats` in each of its formats, with ranks and marks. The note on `~` comes with intervals
     alone."""
     note = f"no sentence has the number {FEWEST} any more"
@@ -76,14 +74,14 @@ def test_tables_of_runs_have_the_same_figures(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".json", ".txt", ".xlsx.json"])
-def test_comparisons_have_the_same_figures(golden: Contents, today: Contents, suffix: str) -> None:
+def test_comparisons_have_the_same_figures(golden, today, suffix):
     """`compare` of two and of three runs, on one platform and on five: differences, intervals,
     corrected p-values."""
     assert changed(golden, today, "compare", suffix) == []
 
 
 @pytest.mark.slow
-def test_commands_end_with_the_same_exit_codes(golden: Contents, today: Contents) -> None:
+def test_commands_end_with_the_same_exit_codes(golden, today):
     """0 for complete runs, 1 for runs with failed users."""
     assert orjson.loads(today["exit_codes.json"]) == orjson.loads(golden["exit_codes.json"])
 
@@ -114,7 +112,7 @@ def test_commands_end_with_the_same_exit_codes(golden: Contents, today: Contents
         ({"format": 1}, {"format": 2}, []),
     ],
 )
-def test_documents_differ_by_their_values(old: object, new: object, found: list[str]) -> None:
+def test_documents_differ_by_their_values(old, new, found):
     """A number may neither change nor vanish; what is new, and words, may be anything."""
     renamed = {"moved/*/n": "to/*/here"}
     assert differences("a.json", orjson.dumps(old), orjson.dumps(new), renamed) == found
@@ -140,13 +138,13 @@ def test_documents_differ_by_their_values(old: object, new: object, found: list[
         ),
     ],
 )
-def test_texts_differ_by_their_numbers(name: str, old: str, new: str, same: bool) -> None:
+def test_texts_differ_by_their_numbers(name, old, new, same):
     """Wording and order of sentences may change; numbers of tables, their order and marks may
     not."""
     assert (differences(name, old.encode(), new.encode()) == []) is same
 
 
-def test_kept_files_are_small(golden: Contents) -> None:
+def test_kept_files_are_small(golden):
     """All of them take less than 1.5 MB of the repository."""
     assert (
         golden

@@ -115,7 +115,7 @@ def called(clean: Path, cwd: Path, *words: str | Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["harness", "behavior-harness"])
-def test_wheel_runs_both_demos_anywhere(script: str, clean: Path, tmp_path: Path) -> None:
+def test_wheel_runs_both_demos_anywhere(script, clean, tmp_path):
     """Sample tasks, prompts, providers and pages are package data; results go to the working
     directory."""
     for words in (["streamprofile", "--platform", "weibo"], ["dailymobility"]):
@@ -128,7 +128,7 @@ def test_wheel_runs_both_demos_anywhere(script: str, clean: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_wheel_runs_the_benchmark_of_another_package(clean: Path, tmp_path: Path) -> None:
+def test_wheel_runs_the_benchmark_of_another_package(clean, tmp_path):
     """Its entry point gives its name."""
     words = [
         "taste",
@@ -144,14 +144,14 @@ def test_wheel_runs_the_benchmark_of_another_package(clean: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_wheel_runs_the_notebook(clean: Path, tmp_path: Path) -> None:
+def test_wheel_runs_the_notebook(clean, tmp_path):
     """Every code cell, within a running loop, as a kernel executes them."""
     called(clean, tmp_path, "python", "-c", NOTEBOOK, ROOT / "examples" / "notebook.ipynb")
     assert (tmp_path / "results" / "demo-recency" / "eval_report_weibo.json").is_file()
 
 
 @pytest.mark.slow
-def test_wheel_is_typed_and_licensed(clean: Path) -> None:
+def test_wheel_is_typed_and_licensed(clean):
     """Type checkers of users read its annotations."""
     assert (site(clean) / "harness" / "py.typed").is_file() and (
         about(clean) / "licenses" / "LICENSE"

@@ -43,12 +43,12 @@ def named(root: Path) -> Iterator[str]:
                 yield f"{path}:{number}: {line.strip()}"
 
 
-def test_nothing_outside_of_benchmarks_names_one() -> None:
+def test_nothing_outside_of_benchmarks_names_one():
     assert list(named(PACKAGE)) == []
 
 
 @pytest.mark.parametrize("path", ALLOWED)
-def test_every_exception_is_needed(path: str) -> None:
+def test_every_exception_is_needed(path):
     (line,) = (
         line
         for line in (PACKAGE / path).read_text(encoding="utf-8").splitlines()
@@ -66,7 +66,7 @@ def test_every_exception_is_needed(path: str) -> None:
         'if name == "F1":',
     ],
 )
-def test_a_word_is_found_wherever_it_is(tmp_path: Path, line: str) -> None:
+def test_a_word_is_found_wherever_it_is(tmp_path, line):
     """In code, comments and strings; not in the folder of benchmarks."""
     for folder in ("engine", "benchmarks"):
         (tmp_path / folder).mkdir()

@@ -4,7 +4,6 @@ can read it."""
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -34,12 +33,12 @@ def widest(text: str) -> int:
     return max(cell_len(line) for line in text.split("\n"))
 
 
-def test_headings_are_underlined_to_their_width() -> None:
+def test_headings_are_underlined_to_their_width():
     """A Chinese character is two columns of underline; an empty line stands between blocks."""
     assert shown(Heading("报告 A"), Paragraph("好")) == "报告 A\n------\n\n好\n"
 
 
-def test_a_heading_of_pictures_alone_is_left_out() -> None:
+def test_a_heading_of_pictures_alone_is_left_out():
     picture = Chart("histogram", "users", (0, 1), "x", "y", ())
     a, b, c, words = Heading("a"), Heading("b"), Heading("c"), Paragraph("words")
     assert rendered([a, b, picture, picture, c, picture, words, b, picture]) == rendered(
@@ -48,29 +47,29 @@ def test_a_heading_of_pictures_alone_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("width", [0, 1, 3])
-def test_a_terminal_of_hardly_any_columns_gets_narrow_text(width: int) -> None:
+def test_a_terminal_of_hardly_any_columns_gets_narrow_text(width):
     """It breaks the lines itself."""
     table = Table(("运行", "Recall"), (("recency", "12.34%"),))
     assert rendered([Heading("报告"), table], width) == rendered([Heading("报告"), table], 8)
 
 
-def test_chinese_wraps_without_spaces() -> None:
+def test_chinese_wraps_without_spaces():
     """Five characters of two columns fill a line of ten."""
     assert wrap("用户的兴趣会变化", 10) == ["用户的兴趣", "会变化"]
 
 
-def test_chinese_punctuation_does_not_start_a_line() -> None:
+def test_chinese_punctuation_does_not_start_a_line():
     """The character before a full stop goes with it to the next line."""
     assert wrap("用户的兴趣。变化", 10) == ["用户的兴", "趣。变化"]
 
 
-def test_latin_words_within_chinese_stay_whole() -> None:
+def test_latin_words_within_chinese_stay_whole():
     """A line may end between the two scripts, but not within the word; no space is put in or
     lost."""
     assert wrap("模型Qwen很好 吗", 9) == ["模型Qwen", "很好 吗"]
 
 
-def test_an_empty_paragraph_is_an_empty_line() -> None:
+def test_an_empty_paragraph_is_an_empty_line():
     """No text is no reason to fail."""
     assert wrap("", 10) == [""]
 
@@ -80,14 +79,14 @@ TEXT = st.text(st.sampled_from("ab 微博，。「x\n—é̈👍"), max_size=60)
 
 @given(TEXT, st.integers(4, 30))
 @settings(max_examples=examples(150), deadline=None)
-def test_wrapping_loses_nothing_and_keeps_to_the_width(text: str, width: int) -> None:
+def test_wrapping_loses_nothing_and_keeps_to_the_width(text, width):
     """Every line fits, and all that is not white space is there in order."""
     lines = wrap(text, width)
     assert all(cell_len(line) <= width for line in lines)
     assert "".join("".join(lines).split()) == "".join(text.split())
 
 
-def test_table_sets_the_first_column_left_and_the_others_right() -> None:
+def test_table_sets_the_first_column_left_and_the_others_right():
     """By terminal columns, so that Chinese cells line up."""
     table = Table(("平台", "mean", "n"), (("微博", "1.50", "12"), ("知乎 (zhihu)", "10.25", "3")))
     assert (
@@ -97,7 +96,7 @@ def test_table_sets_the_first_column_left_and_the_others_right() -> None:
     )
 
 
-def test_columns_that_do_not_fit_follow_below() -> None:
+def test_columns_that_do_not_fit_follow_below():
     """Each band repeats the first column, and no column is lost."""
     table = Table(("step", "Recall", "Precision", "Error"), (("1", "10", "20", "30"),))
     assert (
@@ -111,14 +110,14 @@ def test_columns_that_do_not_fit_follow_below() -> None:
     )
 
 
-def test_a_cell_wider_than_the_terminal_is_wrapped() -> None:
+def test_a_cell_wider_than_the_terminal_is_wrapped():
     """A long name takes several lines of its row."""
     text = shown(Table(("name", "n"), (("很长的名字" * 5, "7"),)), width=20)
     assert widest(text) <= 20
     assert "".join(re.findall("[很长的名字]", text)) == "很长的名字" * 5
 
 
-def test_the_time_of_a_table_grows_with_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_a_table_grows_with_its_rows(monkeypatch):
     """A folder from somebody else can have a report of many rows, for which nobody should wait for
     minutes."""
     measured: list[str] = []
@@ -136,12 +135,12 @@ def test_the_time_of_a_table_grows_with_its_rows(monkeypatch: pytest.MonkeyPatch
     assert calls[1] < 2.5 * calls[0]
 
 
-def test_a_table_without_rows_shows_its_head() -> None:
+def test_a_table_without_rows_shows_its_head():
     """A learning curve of nobody is still a table."""
     assert shown(Table(("step", "n"), ())) == "step  n\n----  -\n"
 
 
-def test_table_has_its_title_lines_and_notes() -> None:
+def test_table_has_its_title_lines_and_notes():
     """The title above, lines above the rows that ask for them, notes beneath; cells with their
     marks."""
     cell = Cell("1.50", 1.5, partial=True, interval="[1, 2]")
@@ -159,7 +158,7 @@ def test_table_has_its_title_lines_and_notes() -> None:
     )
 
 
-def test_verbatim_is_left_as_it_is() -> None:
+def test_verbatim_is_left_as_it_is():
     """Leading spaces, long lines and all: another program reads it."""
     text = "  NAME : 12.34%\n" + "=" * 200
     assert shown(Verbatim(text)) == text + "\n"
@@ -172,7 +171,7 @@ cells = st.text(st.sampled_from("ab微博 1.%"), max_size=30)
     st.lists(st.lists(cells, min_size=4, max_size=4), min_size=1, max_size=4), st.integers(12, 60)
 )
 @settings(max_examples=examples(100), deadline=None)
-def test_no_table_is_wider_than_the_terminal(rows: list[list[str]], width: int) -> None:
+def test_no_table_is_wider_than_the_terminal(rows, width):
     """Whatever its cells."""
     table = Table(tuple(rows[0]), tuple(tuple(row) for row in rows[1:]))
     assert widest(shown(table, width=width)) <= width
@@ -222,7 +221,7 @@ def a_report(users: int, **run: Any) -> list[Block]:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize(("users", "missing"), [(0, 3), (1, 0), (4, 2_000_000)])
-def test_report_fits_the_terminal(users: int, missing: int, width: int) -> None:
+def test_report_fits_the_terminal(users, missing, width):
     """Long Chinese names and notes, millions of users, nobody at all: no line is wider than
     asked."""
     text = rendered(a_report(users, expected_users=users + missing), width)
@@ -240,9 +239,7 @@ def by_stats(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("users", "release"), [(4, ["50.00"]), (1, [])])
 @pytest.mark.parametrize("missing", [0, 1])
-def test_stats_script_of_the_authors_finds_its_lines(
-    users: int, release: list[str], missing: int
-) -> None:
+def test_stats_script_of_the_authors_finds_its_lines(users, release, missing):
     """Its patterns match once in the whole text, in the last block; what is undefined has no
     line."""
     text = rendered(a_report(users, expected_users=users + missing))
@@ -277,7 +274,7 @@ FOREST = Chart(
 )
 
 
-def test_a_chart_of_intervals_has_a_line_for_each_value_and_a_scale() -> None:
+def test_a_chart_of_intervals_has_a_line_for_each_value_and_a_scale():
     """The interval as a bar, the value as a dot, the zero line; without an interval a hollow dot
     and a word."""
     assert (
@@ -288,7 +285,7 @@ def test_a_chart_of_intervals_has_a_line_for_each_value_and_a_scale() -> None:
     )
 
 
-def test_a_chart_is_drawn_with_characters_that_the_terminal_has() -> None:
+def test_a_chart_is_drawn_with_characters_that_the_terminal_has():
     """Line for line as wide, without the characters that an ASCII terminal lacks."""
     chart = msgspec.structs.replace(FOREST, x=("Recall", "F1", "none"))
     text = rendered([chart], 64, encoding="ascii")
@@ -298,7 +295,7 @@ def test_a_chart_is_drawn_with_characters_that_the_terminal_has() -> None:
     assert [*map(len, text.split("\n"))] == [*map(len, shown(chart, width=64).split("\n"))]
 
 
-def test_chance_levels_of_a_chart_are_ticks() -> None:
+def test_chance_levels_of_a_chart_are_ticks():
     """A second series of that name has no rows of its own."""
     values, chance = Series("value", (0.5,), (0.45,), (0.55,)), Series("chance", (0.25,))
     text = shown(Chart("intervals", "headline", ("Recall",), "%", "", (values, chance)), width=60)
@@ -309,7 +306,7 @@ def test_chance_levels_of_a_chart_are_ticks() -> None:
     )
 
 
-def test_a_chart_without_values_is_nothing() -> None:
+def test_a_chart_without_values_is_nothing():
     """Nor has it a heading, whatever its chance levels."""
     undefined, chance = Series("value", (None,)), Series("chance", (0.25,))
     for series in ((undefined,), (undefined, chance)):
@@ -317,7 +314,7 @@ def test_a_chart_without_values_is_nothing() -> None:
         assert shown(Paragraph("first"), Heading("h"), chart) == "first\n"
 
 
-def test_charts_of_figures_that_a_table_has_are_left_out() -> None:
+def test_charts_of_figures_that_a_table_has_are_left_out():
     """Of a section with the table above, and of what pages fold."""
     table = Table(("metric", "n"), (("Recall", "1"),))
     assert shown(table, FOREST, Heading("more", folded=True), FOREST) == shown(table)
@@ -332,10 +329,10 @@ numbers = st.none() | st.floats(-1e6, 1e6)
 )
 @settings(max_examples=examples(100), deadline=None)
 def test_no_chart_is_wider_than_the_terminal(
-    rows: list[tuple[str, float | None, float | None, float | None]],
-    reference: float | None,
-    width: int,
-) -> None:
+    rows,
+    reference,
+    width,
+):
     """Whatever its names and numbers."""
     names, values, low, high = zip(*rows, strict=True) if rows else ((), (), (), ())
     ends = [
@@ -348,7 +345,7 @@ def test_no_chart_is_wider_than_the_terminal(
     assert widest(shown(chart, width=width)) <= width
 
 
-def test_text_report_is_short_and_keeps_what_is_looked_at_first(tmp_path: Path) -> None:
+def test_text_report_is_short_and_keeps_what_is_looked_at_first(tmp_path):
     """Headline, interval, coverage, costs and errors first; then every metric; the last block is
     that of the authors' tool. The rest is on the page."""
     words = ["run", "--demo", "--subset", "weibo", "--limit", "12", "--no-html"]

@@ -95,7 +95,7 @@ def needs(library: str) -> None:
 
 
 @pytest.mark.slow
-def test_commands_execute_no_module_of_the_current_folder(here: Here, server: Server) -> None:
+def test_commands_execute_no_module_of_the_current_folder(here, server):
     """Nor do they send what a `.netrc` in it has."""
     write_modules(here.folder)
     (here.folder / ".netrc").write_text(f"machine 127.0.0.1\nlogin planted\npassword {KEY}\n")
@@ -116,9 +116,7 @@ def test_commands_execute_no_module_of_the_current_folder(here: Here, server: Se
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["wandb/settings", ".wandb/settings"])
-def test_settings_of_wandb_in_the_current_folder_get_no_key(
-    place: str, here: Here, server: Server
-) -> None:
+def test_settings_of_wandb_in_the_current_folder_get_no_key(place, here, server):
     """They are refused before anything is sent; those of the user's home count."""
     needs("wandb")
     settings, variables = f"[default]\nbase_url = {server.url}\n", {"WANDB_API_KEY": KEY}
@@ -141,7 +139,7 @@ def test_settings_of_wandb_in_the_current_folder_get_no_key(
 
 
 @pytest.mark.slow
-def test_database_of_mlflow_in_the_current_folder_gets_no_key(here: Here, server: Server) -> None:
+def test_database_of_mlflow_in_the_current_folder_gets_no_key(here, server):
     """It names a server for the files of runs; the user's own variable, with the same database,
     may."""
     needs("mlflow")
@@ -160,7 +158,7 @@ def test_database_of_mlflow_in_the_current_folder_gets_no_key(here: Here, server
     assert [authorization for *_, authorization in server.log if authorization]
 
 
-def test_editable_installation_adds_no_relative_entry_to_the_import_path() -> None:
+def test_editable_installation_adds_no_relative_entry_to_the_import_path():
     """setuptools adds the name of its finder as an entry if a package has none of its own files of
     Python."""
     found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"][

@@ -278,9 +278,7 @@ def tried(scene: Scene, plant: Plant, name: str, words: list[str], capsys: Said)
 @pytest.mark.slow
 @pytest.mark.usefixtures("workbooks_once")
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_nothing_planted_under_any_name_leads_out_for_any_command(
-    made: Path, tmp_path: Path, capsys: Said, plant: Plant
-) -> None:
+def test_nothing_planted_under_any_name_leads_out_for_any_command(made, tmp_path, capsys, plant):
     """A link under every name with every command; each other plant under every name with a fifth of
     the commands, so that each name and command meet two of them."""
     with scene_of(made, tmp_path / "names") as scene:
@@ -323,9 +321,7 @@ def descriptors() -> int:
 
 @pytest.mark.parametrize("how", [APPEND, KEEP, FRESH], ids=["append", "keep", "fresh"])
 @pytest.mark.parametrize("plant", REFUSED, ids=lambda plant: plant.__name__)
-def test_only_a_regular_file_with_one_name_is_opened_for_writing(
-    scene: Scene, plant: Plant, how: int
-) -> None:
+def test_only_a_regular_file_with_one_name_is_opened_for_writing(scene, plant, how):
     """The refusal names the file, nothing is changed, and no descriptor stays open."""
     plant(scene, scene.files.events)
     before, fds = state(scene.outside), descriptors()
@@ -338,7 +334,7 @@ def test_only_a_regular_file_with_one_name_is_opened_for_writing(
 @pytest.mark.parametrize(
     "plant", [symlink, dangling, hard_link, pipe], ids=lambda plant: plant.__name__
 )
-def test_new_content_is_written_into_a_file_of_its_own(scene: Scene, plant: Plant) -> None:
+def test_new_content_is_written_into_a_file_of_its_own(scene, plant):
     """What had its name is unlinked, and what a link led to is left alone."""
     path = scene.files.report("txt")
     plant(scene, path.with_name(f"{path.name}.new"))
@@ -349,7 +345,7 @@ def test_new_content_is_written_into_a_file_of_its_own(scene: Scene, plant: Plan
     assert state(scene.outside) == before
 
 
-def test_a_folder_in_the_place_of_new_content_is_named(scene: Scene) -> None:
+def test_a_folder_in_the_place_of_new_content_is_named(scene):
     """It cannot be unlinked, and may hold something."""
     path = scene.files.manifest
     folder(scene, path.with_name(path.name + ".new"))
@@ -363,9 +359,7 @@ def test_a_folder_in_the_place_of_new_content_is_named(scene: Scene) -> None:
 @pytest.mark.parametrize(
     "plant", [symlink, dangling, hard_link, pipe, endless], ids=lambda plant: plant.__name__
 )
-def test_a_lock_that_leads_elsewhere_is_refused(
-    scene: Scene, plant: Plant, words: str, capsys: Said
-) -> None:
+def test_a_lock_that_leads_elsewhere_is_refused(scene, plant, words, capsys):
     """With a sentence that names it, by whoever would take it."""
     plant(scene, scene.files.lock)
     before = state(scene.outside)
@@ -375,13 +369,13 @@ def test_a_lock_that_leads_elsewhere_is_refused(
 
 
 @pytest.mark.parametrize("plant", [pipe, endless, folder], ids=lambda plant: plant.__name__)
-def test_nobody_holds_a_lock_that_is_no_file(scene: Scene, plant: Plant) -> None:
+def test_nobody_holds_a_lock_that_is_no_file(scene, plant):
     """`status` does not wait for it."""
     plant(scene, scene.files.lock)
     assert not held(scene.files.lock, time.time)
 
 
-def test_nobody_holds_a_lock_that_is_a_link(scene: Scene) -> None:
+def test_nobody_holds_a_lock_that_is_a_link(scene):
     """What it leads to may be another program's, and is not locked even for a moment."""
     lock = RunLock(scene.outside / "theirs", time.time)
     scene.files.lock.unlink()
@@ -390,7 +384,7 @@ def test_nobody_holds_a_lock_that_is_a_link(scene: Scene) -> None:
     lock.release()
 
 
-def test_a_lease_of_another_shape_is_free(scene: Scene) -> None:
+def test_a_lease_of_another_shape_is_free(scene):
     """Where a file system has no locks, what is in the file counts."""
 
     def no_locks(fd: int) -> None:
@@ -405,9 +399,7 @@ def everything(scene: Scene) -> dict[str, tuple[bytes | None, int, int]]:
 
 
 @pytest.mark.parametrize("words", ["verify", "verify --without-tasks"])
-def test_verify_writes_nothing_into_a_folder_of_another_user(
-    scene: Scene, words: str, monkeypatch: pytest.MonkeyPatch, capsys: Said
-) -> None:
+def test_verify_writes_nothing_into_a_folder_of_another_user(scene, words, monkeypatch, capsys):
     """No lock, no index, no time of a change; it says once that it reads without a lock."""
     shutil.rmtree(scene.results / ".index")
     scene.files.lock.unlink()
@@ -419,9 +411,7 @@ def test_verify_writes_nothing_into_a_folder_of_another_user(
     assert everything(scene) == before
 
 
-def test_verify_of_another_users_folder_waits_for_its_run(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: Said
-) -> None:
+def test_verify_of_another_users_folder_waits_for_its_run(scene, monkeypatch, capsys):
     """Who may not write may still see that a run goes on there."""
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     lock = RunLock(scene.files.lock, time.time)
@@ -438,9 +428,7 @@ def moved(path: Path, place: Path) -> None:
 
 
 @pytest.mark.parametrize("words", ["reeval", "reeval --reparse", "resume", "report"])
-def test_a_runs_folder_that_is_a_link_is_not_written_through(
-    scene: Scene, words: str, capsys: Said
-) -> None:
+def test_a_runs_folder_that_is_a_link_is_not_written_through(scene, words, capsys):
     """The sentence says how to name that place; there the command works."""
     moved(scene.files.folder, scene.outside / PART)
     before = state(scene.outside)
@@ -455,7 +443,7 @@ def test_a_runs_folder_that_is_a_link_is_not_written_through(
     assert main([*words.split(), "--results-dir", str(scene.outside), *more]) in (0, 1)
 
 
-def test_a_new_run_is_not_written_through_a_link(scene: Scene, capsys: Said) -> None:
+def test_a_new_run_is_not_written_through_a_link(scene, capsys):
     """Nor one that is begun again."""
     (scene.results / "other").symlink_to(scene.outside / "folder", target_is_directory=True)
     before = state(scene.outside)
@@ -465,7 +453,7 @@ def test_a_new_run_is_not_written_through_a_link(scene: Scene, capsys: Said) -> 
     assert state(scene.outside) == before
 
 
-def test_a_runs_folder_that_is_a_link_can_be_looked_at(scene: Scene, capsys: Said) -> None:
+def test_a_runs_folder_that_is_a_link_can_be_looked_at(scene, capsys):
     """By all commands that write nothing into it."""
     moved(scene.files.folder, scene.outside / PART)
     before = state(scene.outside)
@@ -477,7 +465,7 @@ def test_a_runs_folder_that_is_a_link_can_be_looked_at(scene: Scene, capsys: Sai
     assert state(scene.outside) == before
 
 
-def test_a_results_folder_may_be_a_link(scene: Scene) -> None:
+def test_a_results_folder_may_be_a_link(scene):
     """It is what the user has named."""
     moved(scene.results, scene.root / "bigger disk")
     assert main(run(scene.root, PART)) == 0
@@ -486,7 +474,7 @@ def test_a_results_folder_may_be_a_link(scene: Scene) -> None:
     assert (scene.root / "bigger disk" / "metric_excels").is_dir()
 
 
-def test_tables_are_not_written_through_a_link_of_the_results(scene: Scene, capsys: Said) -> None:
+def test_tables_are_not_written_through_a_link_of_the_results(scene, capsys):
     """They are shown; a folder that the command names may be a link."""
     elsewhere = scene.outside / "folder"
     (scene.results / "metric_excels").symlink_to(elsewhere, target_is_directory=True)
@@ -502,7 +490,7 @@ def test_tables_are_not_written_through_a_link_of_the_results(scene: Scene, caps
 # What a death leaves
 
 
-def test_results_that_a_death_left_with_two_names_are_gone_on_with(scene: Scene) -> None:
+def test_results_that_a_death_left_with_two_names_are_gone_on_with(scene):
     """Killed between the second name and the new content; the second name goes, and the record
     stays."""
     first = scene.files.results.read_bytes()
@@ -514,7 +502,7 @@ def test_results_that_a_death_left_with_two_names_are_gone_on_with(scene: Scene)
     assert command(scene, "verify", "--name", PART) == 0
 
 
-def test_a_second_name_elsewhere_is_no_leftover(scene: Scene, capsys: Said) -> None:
+def test_a_second_name_elsewhere_is_no_leftover(scene, capsys):
     """Only names in the folder are taken away."""
     target = scene.outside / "precious"
     scene.files.results.rename(target)
@@ -537,7 +525,7 @@ def line_of(size: int) -> bytes:
     return log.encode_line({"x": "x" * (size - len(log.encode_line({"x": ""})))})
 
 
-def test_a_line_has_a_bound(scene: Scene, short_lines: int) -> None:
+def test_a_line_has_a_bound(scene, short_lines):
     """One as long as it may be is read; a longer one is named by its place, and not set aside."""
     path = scene.files.responses
     path.write_bytes(line_of(short_lines))
@@ -552,7 +540,7 @@ def test_a_line_has_a_bound(scene: Scene, short_lines: int) -> None:
     assert path.read_bytes() == line_of(30) + line_of(short_lines + 1)
 
 
-def test_a_line_that_could_not_be_read_again_is_not_written(scene: Scene, short_lines: int) -> None:
+def test_a_line_that_could_not_be_read_again_is_not_written(scene, short_lines):
     """It ends the run, and the log is as it was."""
     opened = log.AppendLog(scene.files.failures, QuickDisk())
     before = scene.files.failures.read_bytes()
@@ -562,7 +550,7 @@ def test_a_line_that_could_not_be_read_again_is_not_written(scene: Scene, short_
     assert scene.files.failures.read_bytes() == before
 
 
-def test_the_tail_that_a_loss_of_power_leaves_is_set_aside_however_long(scene: Scene) -> None:
+def test_the_tail_that_a_loss_of_power_leaves_is_set_aside_however_long(scene):
     """Zeros under a line's bound are a torn line; nothing else is lost."""
     path = scene.files.responses
     before = path.read_bytes()
@@ -572,7 +560,7 @@ def test_the_tail_that_a_loss_of_power_leaves_is_set_aside_however_long(scene: S
     assert path.with_name(path.name + ".torn").stat().st_size == (64 << 20) + 1
 
 
-def test_torn_lines_of_a_link_are_not_copied(scene: Scene) -> None:
+def test_torn_lines_of_a_link_are_not_copied(scene):
     """They are another file's, and would go into a folder that is shared."""
     path = scene.files.responses
     symlink(scene, path)
@@ -581,7 +569,7 @@ def test_torn_lines_of_a_link_are_not_copied(scene: Scene) -> None:
     assert not path.with_name(path.name + ".torn").exists()
 
 
-def test_a_manifest_has_a_bound(scene: Scene, capsys: Said) -> None:
+def test_a_manifest_has_a_bound(scene, capsys):
     """A larger one is a bad input, and keeps no other run from being found."""
     sparse(scene, scene.files.manifest)
     with pytest.raises(BadInput, match=r"run_weibo\.json: it is larger than 16777216 bytes"):
@@ -591,7 +579,7 @@ def test_a_manifest_has_a_bound(scene: Scene, capsys: Said) -> None:
 
 
 @pytest.mark.parametrize("name", ["tasks.jsonl", "tasks.json"])
-def test_tasks_have_a_bound(tmp_path: Path, name: str) -> None:
+def test_tasks_have_a_bound(tmp_path, name):
     """A manifest from elsewhere can name an endless file as the tasks."""
     path = tmp_path / name
     path.write_bytes(b"[\n")

@@ -269,9 +269,7 @@ def check(
 @pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=SUPPRESSED)
 @given(data=st.data())
-def test_no_manifest_sends_a_key_elsewhere(
-    data: st.DataObject, world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_manifest_sends_a_key_elsewhere(data, world, capsys):
     """Keys of a variable, a provider, a file and a configuration, each marked."""
     check(world, *data.draw(cases(world)), capsys)
 
@@ -288,13 +286,13 @@ def test_no_manifest_sends_a_key_elsewhere(
     ],
 )
 def test_no_command_sends_a_key_where_a_manifest_pairs_them(
-    provider: str | None,
-    url: str,
-    key_from: str,
-    number: int,
-    world: World,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    provider,
+    url,
+    key_from,
+    number,
+    world,
+    capsys,
+):
     """Nor does what an earlier version recorded of the key count."""
     manifest = orjson.loads(orjson.dumps(world.base))
     manifest["provenance"] |= {

@@ -74,9 +74,7 @@ def edit(change: Change, path: str = "results/m/run_weibo.json") -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 10**9])
-def test_a_manifest_cannot_ask_for_requests_without_end(
-    elsewhere: Callable[[], None], capsys: Streams, number: int
-) -> None:
+def test_a_manifest_cannot_ask_for_requests_without_end(elsewhere, capsys, number):
     """A reply that cannot be used is asked for again and paid for as often as `run` lets a user
     say, and no more."""
     with serving(busy) as server:
@@ -89,7 +87,7 @@ def test_a_manifest_cannot_ask_for_requests_without_end(
     assert "identity.settings.parse_retries: expected a number from 0 to" in capsys.readouterr().err
 
 
-def test_what_a_manifest_allowed_are_sentences(capsys: Streams) -> None:
+def test_what_a_manifest_allowed_are_sentences(capsys):
     """Every later command adds to them."""
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo", "--no-html"]) == 0
     edit(lambda data: data["provenance"].update(allowed=5), "results/recency/run_weibo.json")
@@ -98,7 +96,7 @@ def test_what_a_manifest_allowed_are_sentences(capsys: Streams) -> None:
         assert "field provenance.allowed: expected" in capsys.readouterr().err
 
 
-def test_notes_of_what_changed_are_short(capsys: Streams) -> None:
+def test_notes_of_what_changed_are_short(capsys):
     """A value of a manifest from elsewhere is not put on the terminal whole."""
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo", "--no-html"]) == 0
     edit(lambda data: data["provenance"].update(git="x" * 10**6), "results/recency/run_weibo.json")
@@ -112,8 +110,8 @@ def test_notes_of_what_changed_are_short(capsys: Streams) -> None:
 
 
 def test_key_file_that_a_manifest_names_is_not_sent_to_a_provider_that_it_names(
-    capsys: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    capsys, monkeypatch
+):
     """Not even when the run is named."""
     with serving(busy) as server:
         monkeypatch.setenv("SGLANG_API_BASE", server.url)
@@ -130,7 +128,7 @@ def test_key_file_that_a_manifest_names_is_not_sent_to_a_provider_that_it_names(
     assert KEY not in capsys.readouterr().err
 
 
-def test_certificates_that_a_manifest_names_are_not_trusted(capsys: Streams) -> None:
+def test_certificates_that_a_manifest_names_are_not_trusted(capsys):
     """They have to be given again."""
     Path("ca.pem").write_text("", encoding="utf-8")
     with serving(busy) as server:
@@ -178,9 +176,7 @@ EXPORT = ["export", "rules", "--format", "inspect"]
 
 
 @pytest.mark.parametrize("words", [*COMMANDS, EXPORT])
-def test_code_that_came_with_a_folder_is_run_when_it_is_trusted(
-    agent: Path, words: list[str], elsewhere: Callable[[], None], capsys: Streams
-) -> None:
+def test_code_that_came_with_a_folder_is_run_when_it_is_trusted(agent, words, elsewhere, capsys):
     """Else one sentence that names the option."""
     elsewhere()
     capsys.readouterr()
@@ -194,9 +190,7 @@ def test_code_that_came_with_a_folder_is_run_when_it_is_trusted(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS)
-def test_code_that_this_user_has_run_is_run_without_a_question(
-    agent: Path, words: list[str], capsys: Streams
-) -> None:
+def test_code_that_this_user_has_run_is_run_without_a_question(agent, words, capsys):
     """The very same code, with its settings, wherever its folder lies; once trusted it is known,
     too."""
     Path("results").rename("moved")
@@ -212,9 +206,7 @@ CHANGES: tuple[Change, ...] = (
 )
 
 
-def test_other_code_or_the_same_with_other_settings_is_not_known(
-    agent: Path, capsys: Streams
-) -> None:
+def test_other_code_or_the_same_with_other_settings_is_not_known(agent, capsys):
     """Who has the folder can change all that it says."""
     manifest = Path("results/rules/run_beijing.json")
     before = manifest.read_bytes()
@@ -227,9 +219,7 @@ def test_other_code_or_the_same_with_other_settings_is_not_known(
 
 
 @pytest.mark.slow
-def test_records_of_known_code_are_for_their_user_alone(
-    agent: Path, tmp_path: Path, capsys: Streams
-) -> None:
+def test_records_of_known_code_are_for_their_user_alone(agent, tmp_path, capsys):
     """One that others can have written is none."""
     folder = tmp_path / "state/behavior-harness/trusted"
     records = [*folder.iterdir()]
@@ -241,9 +231,7 @@ def test_records_of_known_code_are_for_their_user_alone(
 
 
 @pytest.mark.parametrize("place", ["/dev/null", "/proc"])
-def test_state_folder_that_cannot_be_written_fails_no_run(
-    place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_folder_that_cannot_be_written_fails_no_run(place, monkeypatch):
     """Its code is not known later, and needs `--trust`."""
     monkeypatch.setenv("XDG_STATE_HOME", place)
     Path("own.txt").write_text("${posts} ${pool}", encoding="utf-8")
@@ -252,11 +240,11 @@ def test_state_folder_that_cannot_be_written_fails_no_run(
 
 
 def test_on_a_terminal_the_user_is_asked_once(
-    agent: Path,
-    elsewhere: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Streams,
-) -> None:
+    agent,
+    elsewhere,
+    monkeypatch,
+    capsys,
+):
     """No is what silence means."""
     elsewhere()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -269,9 +257,7 @@ def test_on_a_terminal_the_user_is_asked_once(
         assert capsys.readouterr().err.count("Run it? [y/N]") == 1
 
 
-def test_no_path_of_a_manifest_from_elsewhere_is_where_code_is_found(
-    agent: Path, elsewhere: Callable[[], None], capsys: Streams
-) -> None:
+def test_no_path_of_a_manifest_from_elsewhere_is_where_code_is_found(agent, elsewhere, capsys):
     """Not even trusted code with the right hash: only the copy in the folder."""
     elsewhere()
     Path("results/rules/agent_walker.py").unlink()
@@ -284,13 +270,13 @@ def test_no_path_of_a_manifest_from_elsewhere_is_where_code_is_found(
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "why"), [("agent", "--trust"), ("plan", None)])
 def test_code_under_another_name_is_code_where_the_benchmark_says_so(
-    agent: Path,
-    mode: str,
-    why: str | None,
-    elsewhere: Callable[[], None],
-    capsys: Streams,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    agent,
+    mode,
+    why,
+    elsewhere,
+    capsys,
+    monkeypatch,
+):
     """A manifest that calls an agent file text is asked about; in another mode nobody runs it."""
     monkeypatch.setattr(
         "harness.client.caller.pause_before", lambda *_: 0.0
@@ -315,9 +301,7 @@ def test_code_under_another_name_is_code_where_the_benchmark_says_so(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False])
-def test_a_copy_that_was_changed_is_not_run(
-    agent: Path, own: bool, elsewhere: Callable[[], None], capsys: Streams
-) -> None:
+def test_a_copy_that_was_changed_is_not_run(agent, own, elsewhere, capsys):
     """Neither in this user's own folder that came back, nor with a new hash in its manifest."""
     copy = Path("results/rules/agent_walker.py")
     copy.write_bytes(copy.read_bytes() + b"# edited\n")
@@ -336,7 +320,7 @@ def test_a_copy_that_was_changed_is_not_run(
 
 
 @pytest.mark.slow
-def test_a_module_that_was_put_beside_the_copy_is_not_imported(agent: Path) -> None:
+def test_a_module_that_was_put_beside_the_copy_is_not_imported(agent):
     """Whatever name the agent imports: only files with a hash in the manifest are its own."""
     mark = "open('planted', 'w').close()\n"
     for name in ("numpy.py", "agent_numpy.py", "orjson.py"):
@@ -352,7 +336,7 @@ def test_a_module_that_was_put_beside_the_copy_is_not_imported(agent: Path) -> N
     assert Path("ran").exists() and not Path("planted").exists()
 
 
-def test_verify_runs_no_code_whatever_a_manifest_calls_it() -> None:
+def test_verify_runs_no_code_whatever_a_manifest_calls_it():
     """Names of which one has the ending of a Python file and the other has not stood for the same
     file."""
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo"]) == 0
@@ -369,7 +353,7 @@ def test_verify_runs_no_code_whatever_a_manifest_calls_it() -> None:
 
 
 @pytest.mark.slow
-def test_a_neighbour_of_a_kept_authors_prompt_is_not_imported() -> None:
+def test_a_neighbour_of_a_kept_authors_prompt_is_not_imported():
     """The release has neighbours that its builder imports; a run's folder has none."""
     Path("release").mkdir()
     builder = (
@@ -390,7 +374,7 @@ def test_a_neighbour_of_a_kept_authors_prompt_is_not_imported() -> None:
 
 
 @pytest.mark.slow
-def test_odd_names_of_kept_files_are_refused_in_one_sentence(capsys: Streams) -> None:
+def test_odd_names_of_kept_files_are_refused_in_one_sentence(capsys):
     """With the manifest's file and field."""
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo"]) == 0
     odd = (
@@ -418,8 +402,8 @@ def test_odd_names_of_kept_files_are_refused_in_one_sentence(capsys: Streams) ->
 
 
 def test_a_prompt_whose_name_no_folder_could_keep_is_refused_before_it_is_used(
-    capsys: Streams,
-) -> None:
+    capsys,
+):
     """Its run could not be read again."""
     Path("a\\b.txt").write_text("${posts} ${pool}", encoding="utf-8")
     assert (
@@ -446,9 +430,7 @@ def odd_file(kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ["pipe", "/dev/zero", "folder", "huge"])
 @pytest.mark.parametrize("option", ["--api-key-file", "--config", "--providers"])
-def test_files_without_an_end_are_refused_and_not_waited_for(
-    kind: str, option: str, capsys: Streams
-) -> None:
+def test_files_without_an_end_are_refused_and_not_waited_for(kind, option, capsys):
     """One sentence with the file's name."""
     file = odd_file(kind)
     how = [] if option == "--config" else ["--api-url", "http://127.0.0.1:9/v1"]
@@ -458,7 +440,7 @@ def test_files_without_an_end_are_refused_and_not_waited_for(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "huge"])
-def test_key_file_that_became_something_else_is_not_waited_for(kind: str, capsys: Streams) -> None:
+def test_key_file_that_became_something_else_is_not_waited_for(kind, capsys):
     """Where a run took its key from, and the command that resumes it names it again."""
     with serving(busy) as server:
         unfinished(server.url, "--api-key-file", "key")
@@ -490,7 +472,7 @@ PIPES = (f"--api-key-file <(echo {KEY})", f"--api-key-file /dev/stdin <<< {KEY}"
 
 
 @pytest.mark.parametrize("words", first_quick(PIPES))
-def test_key_of_a_pipe_that_the_shell_hands_over_is_read(words: str, capsys: Streams) -> None:
+def test_key_of_a_pipe_that_the_shell_hands_over_is_read(words, capsys):
     """`<(pass show key)` is how a key stays off the disk; a resume wants it again."""
     code, errors, keys = shell(words, busy)
     assert code == 3 and set(keys) == {f"Bearer {KEY}"}, errors
@@ -499,7 +481,7 @@ def test_key_of_a_pipe_that_the_shell_hands_over_is_read(words: str, capsys: Str
 
 
 @pytest.mark.slow
-def test_endless_pipe_is_refused_at_its_bound() -> None:
+def test_endless_pipe_is_refused_at_its_bound():
     """More than any key has."""
     code, errors, keys = shell("--api-key-file <(yes)", busy)
     assert code == 2 and "it is larger than 65536 bytes" in errors and not keys

@@ -321,13 +321,13 @@ OFTEN = ("provider's header", "proxy")
     "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in WAYS]
 )
 def test_secret_is_in_no_file_and_no_output(
-    name: str,
-    server: Echoing,
-    tasks: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: Told,
-) -> None:
+    name,
+    server,
+    tasks,
+    tmp_path,
+    monkeypatch,
+    capfd,
+):
     """However it is given, and though the endpoint echoes it in every fault: through a run and all
     that follows it."""
     results = tmp_path / "results"
@@ -358,9 +358,7 @@ def test_secret_is_in_no_file_and_no_output(
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_secret_that_ends_a_run_is_in_no_file_and_no_output(
-    ending: str, server: Echoing, tasks: Path, tmp_path: Path, capfd: Told
-) -> None:
+def test_secret_that_ends_a_run_is_in_no_file_and_no_output(ending, server, tasks, tmp_path, capfd):
     """Whole, cut, quoted, in base64 or in another's address: the words are reported without it."""
     server.script, code = ENDINGS[ending]
     how = ["--api-url", server.url, "--api-key", KEY]
@@ -391,9 +389,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 
 @given(KEYS, st.sampled_from(sorted(SPELLINGS)), AROUND, AROUND, st.integers(0, 80))
-def test_no_beginning_of_a_key_survives(
-    key: str, name: str, before: str, after: str, cut: int
-) -> None:
+def test_no_beginning_of_a_key_survives(key, name, before, after, cut):
     """Cut anywhere behind its twelfth character, and whatever stands around it."""
     spelt = SPELLINGS[name](key[: max(BEGINNING, len(key) - cut)])
     shown = Scrubber([key])(f"{before}{spelt}{after}")
@@ -407,9 +403,7 @@ def test_no_beginning_of_a_key_survives(
     st.binary(max_size=5),
     st.sampled_from([b64encode, urlsafe_b64encode]),
 )
-def test_no_beginning_of_a_key_survives_in_base64(
-    key: str, before: bytes, after: bytes, encode: Callable[[bytes], bytes]
-) -> None:
+def test_no_beginning_of_a_key_survives_in_base64(key, before, after, encode):
     """At each of the three offsets, as in `Basic dXNlcjpr...`, and with anything behind it."""
     raw = key.encode()[:BEGINNING]
     first, end = -(-len(before) * 8 // 6), (len(before) + len(raw)) * 8 // 6
@@ -418,7 +412,7 @@ def test_no_beginning_of_a_key_survives_in_base64(
     assert HIDDEN in shown and trace not in shown
 
 
-def test_what_follows_the_beginning_of_a_key_goes_with_it() -> None:
+def test_what_follows_the_beginning_of_a_key_goes_with_it():
     """A long key is shown in part by many endpoints: no more than its end is left."""
     scrub = Scrubber([KEY])
     assert scrub(f"invalid key {KEY[:30]}...: see /help") == "invalid key ***: see /help"
@@ -426,20 +420,20 @@ def test_what_follows_the_beginning_of_a_key_goes_with_it() -> None:
 
 
 @pytest.mark.parametrize("key", ["sk-key", "pass;word", "tab&lt", "with space"])
-def test_short_key_goes_as_a_whole(key: str) -> None:
+def test_short_key_goes_as_a_whole(key):
     """What stands behind it is no part of it."""
     for spell in SPELLINGS.values():
         assert Scrubber([key])(f"no {spell(key)}s!") == "no ***s!"
 
 
 @given(st.text(st.sampled_from("ab %&#x;u\\\"'密2f"), max_size=300))
-def test_text_without_a_key_is_left_as_it_is(text: str) -> None:
+def test_text_without_a_key_is_left_as_it_is(text):
     """Escapes are looked through, and never rewritten."""
     assert Scrubber([KEY, "password99"])(text) == text
     assert Scrubber([])(text) == text
 
 
-def test_scrubbing_takes_time_in_proportion_to_the_text() -> None:
+def test_scrubbing_takes_time_in_proportion_to_the_text():
     """Half a million characters that begin like the key again and again are done at once: no step
     is repeated."""
     scrub = Scrubber([KEY, "x" * 1000])
@@ -471,9 +465,7 @@ def test_scrubbing_takes_time_in_proportion_to_the_text() -> None:
     ],
 )
 @pytest.mark.usefixtures("as_a_program")
-def test_usage_error_does_not_repeat_a_key(
-    words: list[str], capfd: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_usage_error_does_not_repeat_a_key(words, capfd, monkeypatch):
     """Terminals are recorded, and mistakes are pasted into issues."""
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv(
@@ -494,13 +486,13 @@ def test_usage_error_does_not_repeat_a_key(
     "name", ["LLM_API_KEY", "provider", "--api-key", "--api-key-file", "--extra-header", "query"]
 )
 def test_defect_of_the_harness_tells_no_key(
-    name: str,
-    server: Echoing,
-    tasks: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: Told,
-) -> None:
+    name,
+    server,
+    tasks,
+    tmp_path,
+    monkeypatch,
+    capfd,
+):
     """An error that nobody foresaw may hold what an endpoint said; its sentence and the file of
     details do not."""
     how = way(name, server.url, tmp_path, monkeypatch)
@@ -561,9 +553,7 @@ def of_process(process: subprocess.Popen[bytes], what: str) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="there is no /proc here")
-def test_process_list_and_killed_run_show_no_key(
-    server: Echoing, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_list_and_killed_run_show_no_key(server, tasks, tmp_path, monkeypatch):
     """A run with a key file on a terminal: not in its process, nor in what is shown, nor in what
     kill -9 leaves."""
     calm = threading.Event()
@@ -606,9 +596,7 @@ def test_process_list_and_killed_run_show_no_key(
 
 
 @pytest.mark.parametrize("key", ["EMPTY", KEY])
-def test_completion_is_never_touched(
-    key: str, server: Echoing, tasks: Path, tmp_path: Path, capfd: Told
-) -> None:
+def test_completion_is_never_touched(key, server, tasks, tmp_path, capfd):
     """A model that says the word that serves as a key, repeats its prompt, or even says the key,
     has said it."""
     said: set[str] = set()

@@ -220,11 +220,11 @@ def output(
 @pytest.mark.parametrize("terminal", first_quick([True, False]), ids=["terminal", "pipe"])
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_no_name_steers_the_terminal_or_breaks_a_row(
-    words: tuple[str, ...],
-    terminal: bool,
-    folders: tuple[Folder, Folder],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    words,
+    terminal,
+    folders,
+    monkeypatch,
+):
     """What reading commands print has as many lines as with ordinary names, and no character of
     others raw."""
     hostile, plain = (output(words, folder, terminal, monkeypatch) for folder in folders)
@@ -239,9 +239,7 @@ def test_no_name_steers_the_terminal_or_breaks_a_row(
 
 
 @pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
-def test_no_name_steers_the_terminal_while_a_run_goes_on(
-    terminal: bool, folders: tuple[Folder, Folder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_name_steers_the_terminal_while_a_run_goes_on(terminal, folders, monkeypatch):
     """Display and last words of `resume`, of a run that goes on and of one that cannot."""
     hostile, _ = folders
     (hostile.results / f"{HOSTILE}2").rename(hostile.results / "run2")
@@ -254,9 +252,7 @@ def test_no_name_steers_the_terminal_while_a_run_goes_on(
     assert raw(out) == set() and raw(err) == set() and code
 
 
-def test_reports_as_text_hold_no_raw_character(
-    folders: tuple[Folder, Folder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_as_text_hold_no_raw_character(folders, monkeypatch):
     """`cat eval_report_weibo.txt` is as safe as the command that wrote it."""
     hostile, _ = folders
     assert output(("reeval",), hostile, False, monkeypatch)[0] == 2  # the subset that nobody knows
@@ -267,9 +263,7 @@ def test_reports_as_text_hold_no_raw_character(
         assert raw(shown) == set() and "\\x1b[5;37m" in shown
 
 
-def test_json_on_the_terminal_is_the_same_when_parsed(
-    folders: tuple[Folder, Folder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_json_on_the_terminal_is_the_same_when_parsed(folders, monkeypatch):
     """Escapes are JSON's own."""
     hostile, _ = folders
     _, out, _ = output(("status", "--json"), hostile, False, monkeypatch)
@@ -281,7 +275,7 @@ def test_json_on_the_terminal_is_the_same_when_parsed(
         st.text() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
     )
 )
-def test_json_of_any_texts_is_safe_and_equal(value: Any) -> None:
+def test_json_of_any_texts_is_safe_and_equal(value):
     """Also of characters beyond U+FFFF, and of keys."""
     shown = as_json(value)
     assert orjson.loads(shown) == value
@@ -289,7 +283,7 @@ def test_json_of_any_texts_is_safe_and_equal(value: Any) -> None:
 
 
 @given(st.text(st.characters() | st.sampled_from(HOSTILE)))
-def test_any_text_becomes_one_safe_line(value: str) -> None:
+def test_any_text_becomes_one_safe_line(value):
     """Escaping twice changes no more than escaping once, and `in_lines` keeps line feeds alone."""
     line = on_one_line(value)
     assert len(line.splitlines()) <= 1 and on_one_line(line) == line
@@ -314,12 +308,12 @@ def test_any_text_becomes_one_safe_line(value: str) -> None:
         ("\ud800\ue000\U000e0041\U000f0000", "\\ud800\\ue000\\U000e0041\\U000f0000"),
     ],
 )
-def test_what_is_escaped_and_what_is_not(value: str, shown: str) -> None:
+def test_what_is_escaped_and_what_is_not(value, shown):
     """Chinese, accents and emoji stay readable; whatever could steer is visible."""
     assert on_one_line(value) == shown
 
 
-def test_blocks_of_a_report_are_escaped_wherever_text_stands() -> None:
+def test_blocks_of_a_report_are_escaped_wherever_text_stands():
     """Every kind of block that a text report shows; line feeds stay in those that are shown as they
     are."""
 
@@ -342,9 +336,7 @@ def test_blocks_of_a_report_are_escaped_wherever_text_stands() -> None:
 @pytest.mark.parametrize(
     "name", ["=cmd|' /C calc'!A0", "+1", "-1+2", "@SUM(1)", "＝1", "\t=1", "\r=1"]
 )
-def test_no_name_is_a_formula_in_a_spreadsheet(
-    name: str, folders: tuple[Folder, Folder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_name_is_a_formula_in_a_spreadsheet(name, folders, monkeypatch):
     """Neither as a run's name nor as the model, which stands first in what a run is; numbers stay
     numbers."""
     _, plain = folders
@@ -362,7 +354,7 @@ def test_no_name_is_a_formula_in_a_spreadsheet(
         assert float(line["value"]) >= 0
 
 
-def test_a_string_is_a_line_and_a_text_is_safe_on_every_console() -> None:
+def test_a_string_is_a_line_and_a_text_is_safe_on_every_console():
     """A new command cannot forget: strings, cells of tables and texts that are made elsewhere are
     all escaped."""
     screen = SharedConsole(
@@ -378,15 +370,13 @@ def test_a_string_is_a_line_and_a_text_is_safe_on_every_console() -> None:
     assert on_one_line(HOSTILE) in string and sum(on_one_line(HOSTILE) in row for row in rows) == 4
 
 
-def test_lines_of_a_log_are_those_of_the_display() -> None:
+def test_lines_of_a_log_are_those_of_the_display():
     """The name of one run among several breaks no line."""
     shown = progress.line(snapshot(SUBSET, name=HOSTILE))
     assert raw(shown) == set() and "\n" not in shown
 
 
-def test_details_of_a_defect_are_safe_to_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_details_of_a_defect_are_safe_to_read(tmp_path, monkeypatch, capsys):
     """The file with a traceback, whose message quotes a value, is shown with `cat`."""
 
     def fail(*_: object) -> None:
@@ -452,7 +442,7 @@ def ways_out(source: str) -> set[str]:
     return found
 
 
-def test_text_leaves_by_no_other_way() -> None:
+def test_text_leaves_by_no_other_way():
     """All output goes through `ui/streams.py` and `ui/console.py`, which escape it."""
     found = {
         str(path.relative_to(PACKAGE)): ways_out(path.read_text("utf-8"))
@@ -473,6 +463,6 @@ def test_text_leaves_by_no_other_way() -> None:
         "Console()",
     ],
 )
-def test_another_way_out_would_be_found(line: str) -> None:
+def test_another_way_out_would_be_found(line):
     """However it is written."""
     assert ways_out(line)

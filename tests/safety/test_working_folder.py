@@ -128,9 +128,7 @@ def is_refused(command: str) -> bool:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_key_of_a_found_file_leaves_the_options_alone(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_key_of_a_found_file_leaves_the_options_alone(command, capsys):
     """One key after the other, and all at once: the options are those without the file, and one
     line names it."""
     if is_refused(command):  # it lacks an argument
@@ -150,7 +148,7 @@ def test_every_key_of_a_found_file_leaves_the_options_alone(
 
 
 @given(data=st.binary(max_size=60))
-def test_found_file_of_any_bytes_is_not_read(data: bytes) -> None:
+def test_found_file_of_any_bytes_is_not_read(data):
     """Neither its content nor a mistake in it has an effect."""
     Path(FILE).write_bytes(data)
     Path(providers.FILE).write_bytes(data)
@@ -158,7 +156,7 @@ def test_found_file_of_any_bytes_is_not_read(data: bytes) -> None:
     assert providers.read(None, os.environ) == providers.shipped()
 
 
-def test_found_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
+def test_found_file_of_another_kind_is_left_alone(tmp_path):
     """A pipe, a folder, a link to nothing, a file that cannot be read: nothing waits and nothing
     fails."""
     os.mkfifo(FILE)
@@ -174,9 +172,7 @@ def test_found_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
 # What counts
 
 
-def test_own_configuration_folder_needs_no_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_configuration_folder_needs_no_record(tmp_path, monkeypatch):
     """Also where it is the current folder."""
     own = tmp_path / "home/.config/behavior-harness"
     own.mkdir(parents=True)
@@ -259,9 +255,7 @@ def filled(own: Server) -> None:
 
 
 @pytest.mark.slow
-def test_every_command_does_in_a_planted_folder_what_it_does_in_a_clean_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_does_in_a_planted_folder_what_it_does_in_a_clean_one(tmp_path, monkeypatch):
     """Every bare command, and runs of a demo and of a model: the same exit code, output and files;
     no request reaches the sender, no key leaves, no file of the user's changes, no code of the
     folder runs."""

@@ -30,7 +30,7 @@ from harness.scoring.intervals import (
 NAN = float("nan")
 
 
-def test_interval_of_two_values_without_skewness_is_students() -> None:
+def test_interval_of_two_values_without_skewness_is_students():
     """As scipy's t test has it: half of the users with each value, so the mean alone decides how
     they spread."""
     values = np.repeat([0.0, 1.0], 20)
@@ -43,12 +43,12 @@ def test_interval_of_two_values_without_skewness_is_students() -> None:
 @pytest.mark.parametrize(
     "freedom", [1.0, 1.3, 2.0, 4.7, 11.0, 30.5, 299.9, 300.0, 1e3, 12345.6, 1e8]
 )
-def test_quantile_is_students_at_any_degrees_of_freedom(freedom: float) -> None:
+def test_quantile_is_students_at_any_degrees_of_freedom(freedom):
     """As scipy has it, to 12 digits, also between whole numbers and in the normal limit."""
     assert student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-12)
 
 
-def test_interval_of_a_report_loads_no_scipy() -> None:
+def test_interval_of_a_report_loads_no_scipy():
     """The 95 % interval and the smallest difference that it shows, which every report has, cost no
     import."""
     code = """
@@ -61,7 +61,7 @@ sys.exit("scipy" in sys.modules)
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
-def test_interval_over_two_strata_is_welchs() -> None:
+def test_interval_over_two_strata_is_welchs():
     """The mean of x and -y is half of x - y, of which scipy has Welch's interval."""
     x, y = np.repeat([0.0, 1.0], 20), np.repeat([0.0, 3.0], 20)
     theirs = stats.ttest_ind(x, y, equal_var=False).confidence_interval()
@@ -69,7 +69,7 @@ def test_interval_over_two_strata_is_welchs() -> None:
     assert ours == pytest.approx((theirs.low / 2, theirs.high / 2), abs=1e-12)
 
 
-def test_skewed_interval_solves_halls_polynomial() -> None:
+def test_skewed_interval_solves_halls_polynomial():
     """Each end is where T + a T^2 / 3 + a^2 T^3 / 27 + a / 6 is Student's quantile; a is the
     skewness, shrunk."""
     values = np.random.default_rng(4).exponential(size=45)
@@ -88,7 +88,7 @@ def test_skewed_interval_solves_halls_polynomial() -> None:
 
 
 @pytest.mark.parametrize("untied", [0, 1, FEWEST_UNTIED - 1, FEWEST_UNTIED])
-def test_nearly_equal_values_have_an_approximate_interval(untied: int) -> None:
+def test_nearly_equal_values_have_an_approximate_interval(untied):
     """And equal ones none of width zero: what the next users have is unknown."""
     values = np.concatenate([np.zeros(93), np.linspace(0.2, 0.7, untied)])
     of = [moments(values)]
@@ -97,7 +97,7 @@ def test_nearly_equal_values_have_an_approximate_interval(untied: int) -> None:
     assert is_approximate(of) == (untied < FEWEST_UNTIED)
 
 
-def test_intervals_of_few_users_are_approximate() -> None:
+def test_intervals_of_few_users_are_approximate():
     """However much they differ; of fewer than ten there is none."""
     values = np.random.default_rng(11).random(FEWEST)
     enough, few, fewest, too_few = (
@@ -124,7 +124,7 @@ def arms(values: Array) -> tuple[float, float]:
 
 
 @pytest.mark.slow
-def test_no_arm_of_an_interval_is_over_twice_students() -> None:
+def test_no_arm_of_an_interval_is_over_twice_students():
     """Of 500 data sets with a long tail; with all of the skewness taken out it was thrice as long
     in a quarter."""
     ratios = [
@@ -141,7 +141,7 @@ def freedom(values: Array) -> float:
 
 
 @pytest.mark.parametrize("seed", range(0, 40, 5))
-def test_one_value_moves_an_interval_smoothly(seed: int) -> None:
+def test_one_value_moves_an_interval_smoothly(seed):
     """As the largest of 60 values grows to its double in steps of a hundredth, no step moves an end
     by more than 0.1 standard errors; with all of the skewness taken out one moved it by up to
     2.4."""
@@ -153,12 +153,12 @@ def test_one_value_moves_an_interval_smoothly(seed: int) -> None:
     assert np.abs(np.diff(reached)).max() < 0.1
 
 
-def test_values_that_differ_by_rounding_are_tied() -> None:
+def test_values_that_differ_by_rounding_are_tied():
     """A tenth added up thrice is no other value than three tenths."""
     assert moments(np.array([0.1 + 0.2, 0.3, 0.3])).untied == 0
 
 
-def test_undefined_figures_and_too_few_users_have_no_interval() -> None:
+def test_undefined_figures_and_too_few_users_have_no_interval():
     """No users, one user, users without a value."""
     of = moments(np.random.default_rng(6).random(20))
     assert interval(None, [of]) is interval(NAN, [of]) is interval(0.5, []) is None
@@ -166,14 +166,14 @@ def test_undefined_figures_and_too_few_users_have_no_interval() -> None:
     assert interval(0.5, [moments(np.array([NAN, NAN]))]) is None
 
 
-def test_a_stratum_of_few_users_decides() -> None:
+def test_a_stratum_of_few_users_decides():
     """Five users on one platform say too little of it, however many the others have."""
     rng = np.random.default_rng(7)
     many, few = moments(rng.random(200)), moments(rng.random(5))
     assert is_approximate([many, few]) and not is_approximate([many, many])
 
 
-def test_interval_is_cut_to_the_bounds() -> None:
+def test_interval_is_cut_to_the_bounds():
     """A share is never below 0 nor above 1."""
     values = np.concatenate([np.zeros(30), np.linspace(0.0, 0.2, 10)])
     assert (interval(values.mean(), [moments(values)], (0.02, 0.03)) or ()) == (0.02, 0.03)
@@ -182,13 +182,13 @@ def test_interval_is_cut_to_the_bounds() -> None:
     )
 
 
-def test_order_of_users_changes_nothing() -> None:
+def test_order_of_users_changes_nothing():
     """To the last bit."""
     values = np.random.default_rng(8).random(100)
     assert moments(values) == moments(values[::-1])
 
 
-def test_parts_of_a_mean_are_the_values() -> None:
+def test_parts_of_a_mean_are_the_values():
     """A user without a value has no part."""
     values = np.array([0.2, NAN, 0.9, 0.4])
     rows = np.column_stack([np.nan_to_num(values), ~np.isnan(values)])
@@ -197,7 +197,7 @@ def test_parts_of_a_mean_are_the_values() -> None:
 
 
 @pytest.mark.parametrize("users", [FEWEST, 100])
-def test_intervals_of_skewed_values_hold_the_truth(users: int) -> None:
+def test_intervals_of_skewed_values_hold_the_truth(users):
     """A third of the users has 0, the others beta(2, 4) values: 95 % of 2,000 data sets, to within
     2 points."""
     rng = np.random.default_rng(10)
@@ -208,7 +208,7 @@ def test_intervals_of_skewed_values_hold_the_truth(users: int) -> None:
     assert 0.93 <= np.mean(held) <= 0.97
 
 
-def test_a_user_without_a_figure_of_its_own_counts() -> None:
+def test_a_user_without_a_figure_of_its_own_counts():
     """The true values of half of the users are 0, so that theirs alone is no ratio: the interval is
     of all."""
     rng = np.random.default_rng(12)
@@ -221,7 +221,7 @@ def test_a_user_without_a_figure_of_its_own_counts() -> None:
     assert moments(found).users == 60 and interval(whole, [moments(found)]) is not None
 
 
-def test_no_interval_where_all_rests_on_one_user() -> None:
+def test_no_interval_where_all_rests_on_one_user():
     """Without that user there is no figure; all users are counted."""
     rows = np.column_stack([np.random.default_rng(13).random(40), np.arange(40) == 7]).astype(
         np.float64
@@ -231,7 +231,7 @@ def test_no_interval_where_all_rests_on_one_user() -> None:
     assert interval(rows[:, 0].sum(), [of]) is None
 
 
-def test_exactly_the_fewest_untied_users_are_enough() -> None:
+def test_exactly_the_fewest_untied_users_are_enough():
     """At every number of users."""
     untied = np.linspace(0.2, 0.7, FEWEST_UNTIED)
     for users in range(FEWEST, 401):
@@ -244,7 +244,7 @@ def ones(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 @pytest.mark.parametrize("users", [40, 100])
-def test_intervals_of_rare_errors_hold_the_truth(users: int) -> None:
+def test_intervals_of_rare_errors_hold_the_truth(users):
     """Four users in five make no error; the skewness is believed: 93 to 97 % of 1,500 data sets, to
     within a point."""
     sets = ones(np.random.default_rng(14), (1500, users))
@@ -254,7 +254,7 @@ def test_intervals_of_rare_errors_hold_the_truth(users: int) -> None:
     assert 0.93 <= np.mean(held) <= 0.98
 
 
-def test_the_smallest_difference_is_that_of_the_normal_approximation() -> None:
+def test_the_smallest_difference_is_that_of_the_normal_approximation():
     """The error of two runs, by Student's quantile of one interval, times both quantiles of the
     normal distribution."""
     error = 0.2 / 2 / stats.t.ppf(0.975, 41)

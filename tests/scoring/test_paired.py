@@ -76,7 +76,7 @@ def swapped_all(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_exact_p_value_is_scipys_where_all_swaps_can_be_listed(seed: int) -> None:
+def test_exact_p_value_is_scipys_where_all_swaps_can_be_listed(seed):
     """Eight users have 256 swaps: the same p-value to the last bit, ties included."""
     a, b = users(seed, 8)
     theirs = stats.permutation_test(
@@ -90,7 +90,7 @@ def test_exact_p_value_is_scipys_where_all_swaps_can_be_listed(seed: int) -> Non
     )
 
 
-def test_random_swaps_come_close_to_all_of_them() -> None:
+def test_random_swaps_come_close_to_all_of_them():
     """With 5,000 of the 65,536 swaps of 16 users, p is within four standard errors of the exact
     one."""
     a, b = users(7, 16)
@@ -107,7 +107,7 @@ def test_random_swaps_come_close_to_all_of_them() -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_max_t_is_the_step_down_rule_written_out(whole: bool) -> None:
+def test_max_t_is_the_step_down_rule_written_out(whole):
     """Of each rank: how often the largest of that figure and all smaller ones is as far, never less
     than of a larger one; on data of three figures of unlike units."""
     rng = np.random.default_rng(5)
@@ -124,7 +124,7 @@ def test_max_t_is_the_step_down_rule_written_out(whole: bool) -> None:
     assert max_t(swaps, observed, whole) == pytest.approx([expected[figure] for figure in range(3)])
 
 
-def test_max_t_of_one_figure_is_its_p_value_and_no_figure_gains_from_others() -> None:
+def test_max_t_of_one_figure_is_its_p_value_and_no_figure_gains_from_others():
     """Adjusted p-values are at least those alone; a figure without a difference has 1 and costs the
     others nothing."""
     rng = np.random.default_rng(6)
@@ -137,7 +137,7 @@ def test_max_t_of_one_figure_is_its_p_value_and_no_figure_gains_from_others() ->
     assert still == [*both, 1.0]
 
 
-def test_users_are_swapped_together_in_all_comparisons() -> None:
+def test_users_are_swapped_together_in_all_comparisons():
     """Two comparisons that share users, from one generator: what both have in common is swapped in
     the same draws."""
     one, other = means([1.0, 0.5, 0.25], [0.0, 0.0, 0.0]), means([0.5, 1.0], [0.0, 0.0])
@@ -155,7 +155,7 @@ def test_users_are_swapped_together_in_all_comparisons() -> None:
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.9])
-def test_max_t_keeps_the_error_of_a_family_and_nears_it(correlation: float) -> None:
+def test_max_t_keeps_the_error_of_a_family_and_nears_it(correlation):
     """Eight figures without any difference, 400 data sets of 40 users: one of them is below 5 % in
     about 5 of 100, also where they are correlated, in which Bonferroni's rule rejects far less."""
     rng, some, bonferroni = np.random.default_rng(9), 0, 0
@@ -174,7 +174,7 @@ def test_max_t_keeps_the_error_of_a_family_and_nears_it(correlation: float) -> N
         assert bonferroni < 0.6 * some
 
 
-def test_the_simultaneous_level_of_one_figure_is_that_of_its_own() -> None:
+def test_the_simultaneous_level_of_one_figure_is_that_of_its_own():
     """One figure, or several that are the same one: 95 %; two unrelated ones: that of Sidak's
     rule."""
     rng = np.random.default_rng(11)
@@ -242,8 +242,8 @@ def by_hand(truth: dict[str, NDArray[np.int64]], rows: NDArray[np.uint8]) -> lis
 
 
 def test_divergences_of_swapped_days_are_those_of_the_days_counted_again(
-    truth: dict[str, NDArray[np.int64]],
-) -> None:
+    truth,
+):
     """All eight swaps of three residents: histograms made by loops over the days."""
     rng = np.random.default_rng(1)
     a, b = histograms(rng, 3), histograms(rng, 3)
@@ -259,8 +259,8 @@ def test_divergences_of_swapped_days_are_those_of_the_days_counted_again(
 
 
 def test_effects_on_a_divergence_are_pseudo_values_of_leaving_each_resident_out(
-    truth: dict[str, NDArray[np.int64]],
-) -> None:
+    truth,
+):
     """n x all - (n - 1) x all but one, each computed from the days themselves."""
     rng = np.random.default_rng(2)
     a, b = histograms(rng, 5), histograms(rng, 5)
@@ -277,7 +277,7 @@ def test_effects_on_a_divergence_are_pseudo_values_of_leaving_each_resident_out(
 
 @settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=2, max_size=20))
-def test_effects_on_a_mean_are_the_users_own_differences(values: list[tuple[int, int]]) -> None:
+def test_effects_on_a_mean_are_the_users_own_differences(values):
     """Whatever else the mean is made of."""
     a, b = (np.array(side) / 8 for side in zip(*values, strict=True))
     assert effects(means(a, b), MEANS)[:, 0] == pytest.approx(a - b, abs=1e-12)
@@ -286,7 +286,7 @@ def test_effects_on_a_mean_are_the_users_own_differences(values: list[tuple[int,
 # What must hold
 
 
-def test_swaps_of_several_strata_are_drawn_apart_and_shown_apart() -> None:
+def test_swaps_of_several_strata_are_drawn_apart_and_shown_apart():
     """Two platforms of two users have sixteen swaps together, each platform's four differences four
     times each."""
     pairs = [means([1.0, 0.5], [0.0, 0.0]), means([0.25, 0.0], [0.0, 0.125])]
@@ -297,7 +297,7 @@ def test_swaps_of_several_strata_are_drawn_apart_and_shown_apart() -> None:
     assert len({tuple(column) for column in swaps.differences[:, :, 0].T.round(9).tolist()}) == 16
 
 
-def test_identical_sides_differ_nowhere() -> None:
+def test_identical_sides_differ_nowhere():
     """There is no interval, p is 1, everybody is alike."""
     values, _ = users(3, 30)
     pair = means(values, values)
@@ -307,7 +307,7 @@ def test_identical_sides_differ_nowhere() -> None:
     assert alike(pair, np.array([[True, True]])).all()
 
 
-def test_one_user_has_no_interval() -> None:
+def test_one_user_has_no_interval():
     """One user says nothing of how users differ; swapping it gives p = 1."""
     pair = means([1.0], [0.0])
     swaps = swapped_all([pair], MEANS, np.random.default_rng(0), RESAMPLES)
@@ -316,7 +316,7 @@ def test_one_user_has_no_interval() -> None:
     assert interval(1.0, [moments(effects(pair, MEANS)[:, 0])]) is None
 
 
-def test_a_figure_that_nobody_has_is_undefined_and_never_0() -> None:
+def test_a_figure_that_nobody_has_is_undefined_and_never_0():
     """No difference, no p-value, no effect."""
     pair = means([NAN, NAN], [NAN, NAN])
     observed = float(pair.difference(MEANS)[0])
@@ -326,7 +326,7 @@ def test_a_figure_that_nobody_has_is_undefined_and_never_0() -> None:
     assert np.isnan(effects(pair, MEANS)).all()
 
 
-def test_rounding_makes_nobody_unlike() -> None:
+def test_rounding_makes_nobody_unlike():
     """Values that differ by the order of their sum are the same; a thousandth of a point is not."""
     pair = means([0.1 + 0.2 + 0.3, 0.5], [0.3 + 0.2 + 0.1, 0.50001])
     assert pair.a[0, 0] != pair.b[0, 0]
@@ -352,7 +352,7 @@ def unlike(rng: np.random.Generator, users: int) -> Pair:
     return Pair(*(side.astype(np.float64) for side in sides))
 
 
-def test_a_ratio_of_runs_that_err_differently_is_rejected_in_5_of_100() -> None:
+def test_a_ratio_of_runs_that_err_differently_is_rejected_in_5_of_100():
     """Of 60 users and 300 data sets; a permutation of the plain difference rejects some 20 in
     100."""
     users, rejected = 60, {"plain": 0, "studentised": 0}

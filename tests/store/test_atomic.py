@@ -31,7 +31,7 @@ def refuse(number: int) -> object:
     return fail
 
 
-def test_new_content_takes_the_place_at_the_end_only(old: Path) -> None:
+def test_new_content_takes_the_place_at_the_end_only(old):
     """Until the block ends, whoever opens the file finds the old content, even after a flush."""
     with atomic.replacing(old) as file:
         file.write(b"new")
@@ -42,7 +42,7 @@ def test_new_content_takes_the_place_at_the_end_only(old: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [BadInput("x"), KeyboardInterrupt(), ValueError()], ids=repr)
-def test_error_in_the_block_leaves_the_old_file(old: Path, error: BaseException) -> None:
+def test_error_in_the_block_leaves_the_old_file(old, error):
     """An error passes through as it is, the old file stays, and the half-written one goes."""
     with pytest.raises(type(error)), atomic.replacing(old) as file:
         file.write(b"half")
@@ -52,9 +52,7 @@ def test_error_in_the_block_leaves_the_old_file(old: Path, error: BaseException)
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_failure_at_each_step_leaves_the_old_file(
-    old: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_failure_at_each_step_leaves_the_old_file(old, monkeypatch, step):
     """Whichever step the disk refuses, the old file is whole and the error says so."""
     monkeypatch.setattr(os, step, refuse(errno.ENOSPC))
     with pytest.raises(
@@ -66,14 +64,14 @@ def test_failure_at_each_step_leaves_the_old_file(
     assert [path.name for path in old.parent.iterdir()] == ["file"]
 
 
-def test_file_that_a_death_left_behind_is_overwritten(old: Path) -> None:
+def test_file_that_a_death_left_behind_is_overwritten(old):
     """A `*.new` of a killed process is neither taken for the file nor in the way."""
     old.with_name("file.new").write_bytes(b"of a killed process, and longer")
     atomic.write(old, b"new")
     assert old.read_bytes() == b"new"
 
 
-def test_two_processes_may_replace_a_shared_file(old: Path) -> None:
+def test_two_processes_may_replace_a_shared_file(old):
     """Writers of a file without a lock do not write into each other's content."""
     program = """
 import sys
@@ -91,24 +89,20 @@ with replacing(Path(sys.argv[1]), shared=True) as file:
     assert old.read_bytes() == b"ours"
 
 
-def test_folder_that_is_not_there_is_an_error_of_the_machine(tmp_path: Path) -> None:
+def test_folder_that_is_not_there_is_an_error_of_the_machine(tmp_path):
     """The file that could not be written is named."""
     with pytest.raises(MachineError, match=r"cannot write .*gone/file: No such file"):
         atomic.write(tmp_path / "gone" / "file", b"new")
 
 
 @pytest.mark.parametrize("number", sorted(atomic.NO_FOLDER_SYNC))
-def test_file_system_without_folder_syncs_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_file_system_without_folder_syncs_is_no_error(tmp_path, monkeypatch, number):
     """Some network mounts cannot sync a folder; files are replaced on them all the same."""
     monkeypatch.setattr(os, "fsync", refuse(number))
     atomic.sync_folder(tmp_path)
 
 
-def test_folder_that_fails_to_sync_is_an_error_of_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_that_fails_to_sync_is_an_error_of_the_machine(tmp_path, monkeypatch):
     """A disk that breaks is reported, and not taken for one that cannot sync folders."""
     monkeypatch.setattr(os, "fsync", refuse(errno.EIO))
     with pytest.raises(MachineError, match="cannot sync"):
@@ -136,7 +130,7 @@ class Keeping(Disk):
         pass
 
 
-def test_shared_file_is_freed_of_what_dead_writers_left(tmp_path: Path) -> None:
+def test_shared_file_is_freed_of_what_dead_writers_left(tmp_path):
     """New content that nobody has touched for a day is a dead writer's; what is younger, or has
     another name, stays."""
     path = tmp_path / "index"
@@ -153,7 +147,7 @@ def test_shared_file_is_freed_of_what_dead_writers_left(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([path, young, *others])
 
 
-def test_shared_file_takes_its_place_while_others_clear(tmp_path: Path) -> None:
+def test_shared_file_takes_its_place_while_others_clear(tmp_path):
     """Another writer may come at any moment, also between the end of the content and its name."""
 
     class Late(Disk):
@@ -166,7 +160,7 @@ def test_shared_file_takes_its_place_while_others_clear(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == b"ours"
 
 
-def test_only_files_are_cleared(tmp_path: Path) -> None:
+def test_only_files_are_cleared(tmp_path):
     """In a folder from somebody else a folder, a link or a pipe may have such a name; none is
     opened."""
     path, name = tmp_path / "index", f"index.%s{'0' * 15}.new"
@@ -182,7 +176,7 @@ def test_only_files_are_cleared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_mode_of_new_content_follows_the_umask(tmp_path: Path, shared: bool) -> None:
+def test_mode_of_new_content_follows_the_umask(tmp_path, shared):
     """As that of every file that the harness writes."""
     before = os.umask(0o027)
     try:
@@ -192,7 +186,7 @@ def test_mode_of_new_content_follows_the_umask(tmp_path: Path, shared: bool) -> 
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
 
 
-def test_device_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_is_never_replaced(tmp_path, monkeypatch):
     """Root could rename a file over `/dev/null`, and break the machine."""
     monkeypatch.setattr(os, "lstat", lambda path: Path(os.devnull).stat())
     with pytest.raises(MachineError, match="it is a device"):

@@ -80,9 +80,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("content", FORMS.values(), ids=FORMS.keys())
-def test_every_form_of_a_file_gives_the_same_tasks(
-    tmp_path: Path, rules: Rules, content: bytes
-) -> None:
+def test_every_form_of_a_file_gives_the_same_tasks(tmp_path, rules, content):
     """Marks, line ends and blank lines are no part of a task: lines, keys and digests are the
     same."""
     path = tmp_path / "tasks.jsonl"
@@ -104,9 +102,7 @@ def test_every_form_of_a_file_gives_the_same_tasks(
     index.close()
 
 
-def test_unchanged_file_is_not_read_again(
-    opened: Callable[[bytes], TaskIndex], rules: Rules
-) -> None:
+def test_unchanged_file_is_not_read_again(opened, rules):
     """With the same size and time, the cached index is taken, and is the same."""
     first = opened(many(5))
     rules.seen.clear()
@@ -118,7 +114,7 @@ def test_unchanged_file_is_not_read_again(
     assert [second.find(f"u{n}") for n in range(6)] == [0, 1, 2, 3, 4, None]
 
 
-def test_change_that_keeps_size_and_time_is_indexed_anew(tmp_path: Path, rules: Rules) -> None:
+def test_change_that_keeps_size_and_time_is_indexed_anew(tmp_path, rules):
     """Copying programs put old times back; the moment of the change itself they cannot."""
     path = tmp_path / "tasks.jsonl"
     path.write_bytes(b"a 1\nb 2\n")
@@ -130,8 +126,8 @@ def test_change_that_keeps_size_and_time_is_indexed_anew(tmp_path: Path, rules: 
 
 
 def test_file_that_changes_under_its_index_is_noticed_and_indexed_anew_the_next_time(
-    tmp_path: Path, rules: Rules
-) -> None:
+    tmp_path, rules
+):
     """A task is never another than the one that was validated; the cached index goes with the
     error."""
     path = tmp_path / "tasks.jsonl"
@@ -144,9 +140,7 @@ def test_file_that_changes_under_its_index_is_noticed_and_indexed_anew_the_next_
     assert not list((tmp_path / ".index").iterdir())
 
 
-def test_other_rules_do_not_take_each_others_cache(
-    opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path
-) -> None:
+def test_other_rules_do_not_take_each_others_cache(opened, rules, tmp_path):
     """Another benchmark, subset or version of the rules validates for itself."""
     opened(many(3))
     rules.seen.clear()
@@ -154,9 +148,7 @@ def test_other_rules_do_not_take_each_others_cache(
     assert len(rules.seen) == 3
 
 
-def test_damaged_cache_is_made_again(
-    opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path
-) -> None:
+def test_damaged_cache_is_made_again(opened, rules, tmp_path):
     """Whichever byte of the cache is wrong, and wherever it ends, the index is right."""
     wanted = opened(many(3))
     cache = next((tmp_path / ".index").iterdir())
@@ -172,9 +164,7 @@ def test_damaged_cache_is_made_again(
         assert index.steps.tolist() == [1, 2, 3]
 
 
-def test_cache_that_came_with_a_folder_is_made_again(
-    opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path
-) -> None:
+def test_cache_that_came_with_a_folder_is_made_again(opened, rules, tmp_path):
     """Its sender may know the tasks, their size and their time, and leave users out; not when this
     file was made."""
     path = tmp_path / "tasks.jsonl"
@@ -192,7 +182,7 @@ def test_cache_that_came_with_a_folder_is_made_again(
     assert len(opened(content)) == len(rules.seen) == 3
 
 
-def test_task_that_changes_while_it_is_used_is_noticed(tmp_path: Path, rules: Rules) -> None:
+def test_task_that_changes_while_it_is_used_is_noticed(tmp_path, rules):
     """A line read again is the line that was validated, or the run ends."""
     path = tmp_path / "tasks.jsonl"
     path.write_bytes(b"a 1\nb 2\nc 3\n")
@@ -207,7 +197,7 @@ def test_task_that_changes_while_it_is_used_is_noticed(tmp_path: Path, rules: Ru
     index.close()
 
 
-def test_share_of_users_has_the_right_size(opened: Callable[[bytes], TaskIndex]) -> None:
+def test_share_of_users_has_the_right_size(opened):
     """A share is rounded to whole users, is never empty and never more than all."""
     index = opened(many(50))
     sizes = {0.0: 1, 0.001: 1, 0.1: 5, 0.25: 12, 0.5: 25, 1.0: 50}
@@ -215,9 +205,7 @@ def test_share_of_users_has_the_right_size(opened: Callable[[bytes], TaskIndex])
 
 
 @pytest.mark.parametrize("seed", [0, 42])
-def test_larger_share_holds_every_smaller_one(
-    opened: Callable[[bytes], TaskIndex], seed: int
-) -> None:
+def test_larger_share_holds_every_smaller_one(opened, seed):
     """For one seed, growing the share adds users and takes none away."""
     index = opened(many(200))
     shares = [index.select(ratio / 20, seed) for ratio in range(1, 21)]
@@ -225,8 +213,8 @@ def test_larger_share_holds_every_smaller_one(
 
 
 def test_limit_takes_the_first_users_of_the_order_of_shares(
-    opened: Callable[[bytes], TaskIndex],
-) -> None:
+    opened,
+):
     """A number of users and a share of the same size are the same users; more than there are is
     all."""
     index = opened(many(50))
@@ -236,7 +224,7 @@ def test_limit_takes_the_first_users_of_the_order_of_shares(
     assert index.selected({"ratio": 1.0, "sample_seed": 7, "limit": 51}).all()
 
 
-def test_share_is_the_same_wherever_its_users_stand(opened: Callable[[bytes], TaskIndex]) -> None:
+def test_share_is_the_same_wherever_its_users_stand(opened):
     """Which users are taken hangs on who they are, not on the order of the file."""
     lines = many(60).splitlines(keepends=True)
     taken = []
@@ -247,7 +235,7 @@ def test_share_is_the_same_wherever_its_users_stand(opened: Callable[[bytes], Ta
     assert taken[0] == taken[1]
 
 
-def test_seeds_take_different_and_uniform_shares(opened: Callable[[bytes], TaskIndex]) -> None:
+def test_seeds_take_different_and_uniform_shares(opened):
     """Over seeds every user is taken about equally often, and two seeds agree as far as chance has
     it."""
     index = opened(many(300))
@@ -267,7 +255,7 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("text", ARRAYS.values(), ids=ARRAYS.keys())
-def test_elements_of_an_array_stand_for_lines(tmp_path: Path, text: str) -> None:
+def test_elements_of_an_array_stand_for_lines(tmp_path, text):
     """A `.json` file's elements are read again as the bytes that they are in the file."""
     path, seen = tmp_path / "residents.json", []
 
@@ -299,7 +287,7 @@ def test_elements_of_an_array_stand_for_lines(tmp_path: Path, text: str) -> None
         ("[" * 1_000_000, "expected a JSON array (nested too deep)"),
     ],
 )
-def test_what_is_no_array_is_told_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_no_array_is_told_with_its_line(tmp_path, text, said):
     """Where a `.json` file stops being an array is named, whatever stands there."""
     path = tmp_path / "residents.json"
     path.write_text(text, encoding="utf-8")
@@ -315,12 +303,12 @@ def test_what_is_no_array_is_told_with_its_line(tmp_path: Path, text: str, said:
 )
 @settings(deadline=None, max_examples=examples(30))
 def test_repeats_of_an_index_are_found_and_selected_together(
-    tmp_path_factory: pytest.TempPathFactory,
-    users: int,
-    repeats: int,
-    ratio: float,
-    limit: int | None,
-) -> None:
+    tmp_path_factory,
+    users,
+    repeats,
+    ratio,
+    limit,
+):
     """Each user's repeats follow one another, and a share takes the users that it takes without
     repeats."""
     path = tmp_path_factory.mktemp("index") / "tasks.jsonl"

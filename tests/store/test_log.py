@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -59,7 +58,7 @@ def users_in(path: Path) -> list[JSON]:
 
 
 @given(objects)
-def test_unsealed_line_is_the_sealed_object(data: dict[str, Any]) -> None:
+def test_unsealed_line_is_the_sealed_object(data):
     """A line gives back the object that was sealed in it, whatever text that holds."""
     line = log.encode_line(data)
     assert line.endswith(b"\n") and line.count(b"\n") == 1
@@ -67,13 +66,13 @@ def test_unsealed_line_is_the_sealed_object(data: dict[str, Any]) -> None:
     assert log.decode_line(line[:-1]) == data
 
 
-def test_sealed_line_holds_chinese_text_as_it_is() -> None:
+def test_sealed_line_holds_chinese_text_as_it_is():
     """Text is in the file as UTF-8, not as escapes."""
     assert "用户0".encode() in LINES[0]
 
 
 @given(st.sampled_from(LINES), st.data())
-def test_any_flipped_byte_is_noticed(line: bytes, data: st.DataObject) -> None:
+def test_any_flipped_byte_is_noticed(line, data):
     """A line in which one byte has another value is not sound."""
     at = data.draw(st.integers(0, len(line) - 2))
     changed = bytearray(line[:-1])
@@ -82,17 +81,17 @@ def test_any_flipped_byte_is_noticed(line: bytes, data: st.DataObject) -> None:
 
 
 @given(st.sampled_from(LINES), st.data())
-def test_any_prefix_of_a_line_is_noticed(line: bytes, data: st.DataObject) -> None:
+def test_any_prefix_of_a_line_is_noticed(line, data):
     """However much of a line a death has let through, it is not taken for a whole one."""
     assert not log.has_valid_crc(line[: data.draw(st.integers(0, len(line) - 2))])
 
 
-def test_tail_alone_is_no_line() -> None:
+def test_tail_alone_is_no_line():
     """The checksum of nothing is right and yet makes no object."""
     assert not log.has_valid_crc(b',"crc":"00000000"}')
 
 
-def test_lines_tell_where_they_stand(tmp_path: Path) -> None:
+def test_lines_tell_where_they_stand(tmp_path):
     """Offset and size of a line cut it out of the file, its end included."""
     path = tmp_path / "log"
     path.write_bytes(b"".join(LINES))
@@ -102,9 +101,7 @@ def test_lines_tell_where_they_stand(tmp_path: Path) -> None:
 
 
 @damaged
-def test_repair_sets_aside_what_is_torn_and_keeps_the_rest(
-    tmp_path: Path, content: bytes, kept: list[int], torn: list[bytes]
-) -> None:
+def test_repair_sets_aside_what_is_torn_and_keeps_the_rest(tmp_path, content, kept, torn):
     """After a repair the log holds every sound line in its order, and `*.torn` every other one; a
     second repair changes neither."""
     path = tmp_path / "log"
@@ -116,7 +113,7 @@ def test_repair_sets_aside_what_is_torn_and_keeps_the_rest(
 
 
 @pytest.mark.parametrize("content", [b"", b"".join(LINES)], ids=["empty", "sound"])
-def test_repair_does_not_touch_a_sound_file(tmp_path: Path, content: bytes) -> None:
+def test_repair_does_not_touch_a_sound_file(tmp_path, content):
     """A file without torn lines stays the file that it is, and nothing appears beside it."""
     path = tmp_path / "log"
     path.write_bytes(content)
@@ -131,13 +128,13 @@ def test_repair_does_not_touch_a_sound_file(tmp_path: Path, content: bytes) -> N
     assert [file.name for file in tmp_path.iterdir()] == ["log"]
 
 
-def test_repair_of_no_file_makes_none(tmp_path: Path) -> None:
+def test_repair_of_no_file_makes_none(tmp_path):
     """A log that was never begun has nothing to repair."""
     assert log.repair(tmp_path / "log") == 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_repair_of_a_torn_tail_does_not_rewrite_the_file(tmp_path: Path) -> None:
+def test_repair_of_a_torn_tail_does_not_rewrite_the_file(tmp_path):
     """The usual damage costs a cut, not a copy of all that is sound."""
     path = tmp_path / "log"
     path.write_bytes(LINES[0] + LINES[1][:-9])
@@ -146,7 +143,7 @@ def test_repair_of_a_torn_tail_does_not_rewrite_the_file(tmp_path: Path) -> None
     assert (path.stat().st_ino, path.read_bytes()) == (before, LINES[0])
 
 
-def test_whole_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
+def test_whole_last_line_without_its_end_is_kept(tmp_path):
     """A line of which only the end is missing was received whole: it stays, and gets its end."""
     path = tmp_path / "log"
     path.write_bytes(LINES[0] + LINES[1][:-1])
@@ -157,13 +154,13 @@ def test_whole_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dies_in", ["_keep_torn", "_take_out", "replacing"])
 @damaged
 def test_repair_that_died_can_be_done_again(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    dies_in: str,
-    content: bytes,
-    kept: list[int],
-    torn: list[bytes],
-) -> None:
+    tmp_path,
+    monkeypatch,
+    dies_in,
+    content,
+    kept,
+    torn,
+):
     """A death at any step loses nothing: the log is cut after its torn lines are aside; they may
     stand there twice."""
 
@@ -186,7 +183,7 @@ def test_repair_that_died_can_be_done_again(
     assert set(torn) <= set(torn_of(path).split(b"\n"))
 
 
-def test_appended_line_is_in_the_file_before_append_returns(tmp_path: Path) -> None:
+def test_appended_line_is_in_the_file_before_append_returns(tmp_path):
     """Nothing is held back in this process: another one sees the line at once."""
     opened = log.AppendLog(tmp_path / "log")
     for count, user in enumerate(USERS, 1):
@@ -195,9 +192,7 @@ def test_appended_line_is_in_the_file_before_append_returns(tmp_path: Path) -> N
     opened.close()
 
 
-def test_sync_of_a_log_that_took_nothing_new_costs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sync_of_a_log_that_took_nothing_new_costs_nothing(tmp_path, monkeypatch):
     """The disk is asked once for what was appended, and again only after more was."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
@@ -229,7 +224,7 @@ opened.append({"user_id": "3"})
 """
 
 
-def test_line_that_fits_only_in_part_leaves_no_part(tmp_path: Path) -> None:
+def test_line_that_fits_only_in_part_leaves_no_part(tmp_path):
     """After a short write the error is reported, and a line that still fits does not run into the
     part."""
     path = tmp_path / "log"
@@ -254,7 +249,7 @@ class Stubborn(QuickDisk):
         raise OSError(5, "Input/output error")
 
 
-def test_log_with_a_part_that_cannot_be_taken_back_takes_no_more(tmp_path: Path) -> None:
+def test_log_with_a_part_that_cannot_be_taken_back_takes_no_more(tmp_path):
     """A line that would run into the part is refused, not reported as saved."""
     path = tmp_path / "log"
     opened = log.AppendLog(path, Stubborn())
@@ -267,7 +262,7 @@ def test_log_with_a_part_that_cannot_be_taken_back_takes_no_more(tmp_path: Path)
     assert torn_of(path) == LINES[0][:9] + b"\n"
 
 
-def test_sync_that_failed_does_not_succeed_later(tmp_path: Path) -> None:
+def test_sync_that_failed_does_not_succeed_later(tmp_path):
     """The kernel tells a loss once; after it no sync of this file is believed."""
     disk = FaultyDisk(1, "EIO", ("sync",), QuickDisk())
     opened = log.AppendLog(tmp_path / "log", disk)
@@ -278,7 +273,7 @@ def test_sync_that_failed_does_not_succeed_later(tmp_path: Path) -> None:
     opened.close()
 
 
-def test_lines_of_a_process_that_died_are_synced_by_the_next(tmp_path: Path) -> None:
+def test_lines_of_a_process_that_died_are_synced_by_the_next(tmp_path):
     """What a new process finds and counts on is on the disk with its first sync, though it appended
     nothing."""
     (tmp_path / "log").write_bytes(LINES[0])
@@ -289,14 +284,14 @@ def test_lines_of_a_process_that_died_are_synced_by_the_next(tmp_path: Path) -> 
     assert disk.operations["sync"] == 1
 
 
-def test_file_that_cannot_be_closed_is_an_error_of_the_machine(tmp_path: Path) -> None:
+def test_file_that_cannot_be_closed_is_an_error_of_the_machine(tmp_path):
     """Some network mounts say only then that they could not keep what they took."""
     opened = log.AppendLog(tmp_path / "log", FaultyDisk(1, "EIO", ("close",), QuickDisk()))
     with pytest.raises(MachineError, match=r"cannot close .*log: Input/output error"):
         opened.close()
 
 
-def test_torn_line_does_not_run_into_one_that_a_repair_left_half(tmp_path: Path) -> None:
+def test_torn_line_does_not_run_into_one_that_a_repair_left_half(tmp_path):
     """What a death within a repair has left in `*.torn` is ended before the next repair adds to
     it."""
     path = tmp_path / "log"
@@ -306,13 +301,13 @@ def test_torn_line_does_not_run_into_one_that_a_repair_left_half(tmp_path: Path)
     assert torn_of(path) == LINES[0][:5] + b"\n" + LINES[0][:-9] + b"\n"
 
 
-def test_log_that_cannot_be_opened_is_an_error_of_the_machine(tmp_path: Path) -> None:
+def test_log_that_cannot_be_opened_is_an_error_of_the_machine(tmp_path):
     """A folder that is not there is named."""
     with pytest.raises(MachineError, match=r"cannot open .*gone.*log for writing"):
         log.AppendLog(tmp_path / "gone" / "log")
 
 
-def test_log_of_a_file_replaced_meanwhile_is_read_to_its_end(tmp_path: Path) -> None:
+def test_log_of_a_file_replaced_meanwhile_is_read_to_its_end(tmp_path):
     """Whoever reads while the file is replaced sees the old lines, all of them."""
     path = tmp_path / "log"
     path.write_bytes(b"".join(LINES))

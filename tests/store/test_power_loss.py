@@ -122,9 +122,7 @@ def losses(disk: RecordingDisk, few: bool = False) -> Iterator[Loss]:
         pytest.param(True, False, marks=pytest.mark.slow, id="power"),
     ],
 )
-def test_every_loss_of_power_in_a_small_run_is_survived(
-    tmp_path: Path, power: bool, few: bool
-) -> None:
+def test_every_loss_of_power_in_a_small_run_is_survived(tmp_path, power, few):
     """With either durability the run ends as if nothing had happened; with `power` nothing reported
     as saved is lost.
 
@@ -184,13 +182,13 @@ def survives_any(folder: Path, users: Mapping[str, int], power: bool, examples: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
-def test_losses_of_power_and_deaths_in_any_order_are_survived(tmp_path: Path, power: bool) -> None:
+def test_losses_of_power_and_deaths_in_any_order_are_survived(tmp_path, power):
     """Processes that are killed, and losses of power that take any part of what they had not
     synced."""
     survives_any(tmp_path, {f"用户{n}": 1 + n % 4 for n in range(12)}, power, examples=150)
 
 
-def test_reply_that_a_dead_process_left_is_on_the_disk_before_it_is_used(tmp_path: Path) -> None:
+def test_reply_that_a_dead_process_left_is_on_the_disk_before_it_is_used(tmp_path):
     """The next process builds on it, and may send no request that would sync it."""
     bench = Bench(tmp_path, ONE, power=True)
     run = bench.new()
@@ -212,9 +210,7 @@ def test_reply_that_a_dead_process_left_is_on_the_disk_before_it_is_used(tmp_pat
 
 
 @pytest.mark.parametrize("hardlinks", [True, False])
-def test_loss_of_power_in_a_re_evaluation_leaves_what_it_replaces(
-    tmp_path: Path, hardlinks: bool
-) -> None:
+def test_loss_of_power_in_a_re_evaluation_leaves_what_it_replaces(tmp_path, hardlinks):
     """The old results are there under one name or the other, and the results are the old or the
     new, whole."""
     files, old, new = RunFiles(tmp_path, "weibo"), b"old" * 50 + b"\n", {"n": "1" * 200}
@@ -230,9 +226,7 @@ def test_loss_of_power_in_a_re_evaluation_leaves_what_it_replaces(
     "after", [b"", b"\n" + encode_line(ONE)], ids=["at the end", "before another"]
 )
 @pytest.mark.parametrize("name", ["results", "responses", "failures", "events"])
-def test_loss_of_power_in_a_repair_loses_no_torn_line(
-    tmp_path: Path, name: str, after: bytes
-) -> None:
+def test_loss_of_power_in_a_repair_loses_no_torn_line(tmp_path, name, after):
     """Until a torn line is for certain on the disk beside its log, it stays in that."""
     run = Bench(tmp_path, ONE, power=True).new()
     run.process(QUICK)
@@ -249,7 +243,7 @@ def test_loss_of_power_in_a_repair_loses_no_torn_line(
         assert any(torn in content for content in loss.held.values() if content)
 
 
-def test_loss_of_power_while_a_prompt_is_set_aside_loses_neither(tmp_path: Path) -> None:
+def test_loss_of_power_while_a_prompt_is_set_aside_loses_neither(tmp_path):
     """A prompt that was kept is there when another takes its name."""
     disk = RecordingDisk(tmp_path, QUICK)
     with closing(RunStore(RunFiles(tmp_path / "run", "weibo"), lambda: 1.0, "s", disk)) as store:
@@ -260,7 +254,7 @@ def test_loss_of_power_while_a_prompt_is_set_aside_loses_neither(tmp_path: Path)
         assert {word.encode() for word in loss.reported} <= set(loss.held.values())
 
 
-def test_loss_of_power_in_a_restart_leaves_no_results_without_a_manifest(tmp_path: Path) -> None:
+def test_loss_of_power_in_a_restart_leaves_no_results_without_a_manifest(tmp_path):
     """Results without one would be taken for another program's; no line of the old run has gone."""
     bench = Bench(tmp_path, ONE, power=True)
     run = bench.new()
@@ -316,13 +310,13 @@ def is_found(bench: Bench, disk: RecordingDisk) -> bool:
 
 
 @pytest.mark.parametrize("forgotten", [NamesForgotten, ContentForgotten])
-def test_sync_that_is_left_out_is_found(tmp_path: Path, forgotten: type[RecordingDisk]) -> None:
+def test_sync_that_is_left_out_is_found(tmp_path, forgotten):
     """Without its syncs, of files or of folders, a store does not survive the model's losses."""
     bench = Bench(tmp_path, USERS, power=True)
     assert is_found(bench, bench.recorded(forgotten))
 
 
-def test_manifest_that_is_written_too_early_is_found(tmp_path: Path) -> None:
+def test_manifest_that_is_written_too_early_is_found(tmp_path):
     """A manifest that vouches for a file that is still to be written is not survived."""
     bench = Bench(tmp_path, USERS, power=True, made=ManifestFirst)
     assert is_found(bench, bench.recorded())

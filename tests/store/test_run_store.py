@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from harness.engine.run import user_counts
 from harness.errors import MachineError
-from harness.model import JSON, Completion, Failure, Record, Reply, Where
+from harness.model import Completion, Failure, Record, Reply, Where
 from harness.store import log, manifest
 from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences
 from harness.store.run import (
@@ -126,9 +126,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 # Records
 
 
-def test_closed_run_has_written_nothing_since_the_last_look(
-    opened: Opened, index: TaskIndex
-) -> None:
+def test_closed_run_has_written_nothing_since_the_last_look(opened, index):
     """A display looks at runs that are over, too, as long as others play."""
     store = opened()
     store.open_logs(index)
@@ -136,7 +134,7 @@ def test_closed_run_has_written_nothing_since_the_last_look(
     assert store.slowest_write() == 0.0
 
 
-def test_what_a_power_loss_could_take_is_told(files: RunFiles, index: TaskIndex) -> None:
+def test_what_a_power_loss_could_take_is_told(files, index):
     """Users since the last sync began, and the seconds since all was on the disk; what comes during
     a sync waits."""
     now = 10.0
@@ -163,9 +161,7 @@ def test_what_a_power_loss_could_take_is_told(files: RunFiles, index: TaskIndex)
     store.close()
 
 
-def test_last_of_several_records_of_a_user_counts(
-    opened: Opened, index: TaskIndex, files: RunFiles
-) -> None:
+def test_last_of_several_records_of_a_user_counts(opened, index, files):
     """Another process may have made one meanwhile; the first one is left out of the file at the
     end."""
     store = opened()
@@ -183,7 +179,7 @@ def test_last_of_several_records_of_a_user_counts(
 # Responses
 
 
-def test_responses_are_found_by_user_request_and_turn(opened: Opened, index: TaskIndex) -> None:
+def test_responses_are_found_by_user_request_and_turn(opened, index):
     """What an endpoint answered comes back whole, under the request it answered and how often that
     was asked."""
     full = Completion('{"猫": 1}', "length", 12, 3, "served", "不行")
@@ -200,9 +196,7 @@ def test_responses_are_found_by_user_request_and_turn(opened: Opened, index: Tas
     assert store.saved_counts() == {0: 2, 1: 1}
 
 
-def test_line_of_a_response_has_only_the_counts_that_were_reported(
-    opened: Opened, index: TaskIndex, files: RunFiles
-) -> None:
+def test_line_of_a_response_has_only_the_counts_that_were_reported(opened, index, files):
     """None of cached and reasoning tokens where the endpoint reports none; the bytes of the request
     are in each."""
     store = opened()
@@ -232,7 +226,7 @@ def test_line_of_a_response_has_only_the_counts_that_were_reported(
     assert list(reopened(opened, index).responses_of(0).values())[1].reasoning_tokens == 2
 
 
-def test_estimate_does_not_depend_on_the_order_of_replies(opened: Opened, index: TaskIndex) -> None:
+def test_estimate_does_not_depend_on_the_order_of_replies(opened, index):
     """Tokens that are not reported have the ratio of all replies, those before the first without
     usage too."""
     replies = {
@@ -260,7 +254,7 @@ def reopened(opened: Opened, index: TaskIndex) -> RunStore:
     return store
 
 
-def test_counts_are_those_of_every_saved_reply(opened: Opened, index: TaskIndex) -> None:
+def test_counts_are_those_of_every_saved_reply(opened, index):
     """Of earlier sessions too, of users that are done, and of users that the tasks no longer
     have."""
     store = opened()
@@ -283,7 +277,7 @@ def test_counts_are_those_of_every_saved_reply(opened: Opened, index: TaskIndex)
     assert store.tally.bill.total == counted
 
 
-def test_reply_of_another_run_costs_nothing_here(opened: Opened, index: TaskIndex) -> None:
+def test_reply_of_another_run_costs_nothing_here(opened, index):
     """It is saved, and was paid for there."""
     store = opened()
     store.open_logs(index)
@@ -297,9 +291,7 @@ def test_reply_of_another_run_costs_nothing_here(opened: Opened, index: TaskInde
     assert store.tally.bill.total.requests == reopened(opened, index).tally.bill.total.requests == 0
 
 
-def test_responses_of_done_users_are_found_only_when_asked_for(
-    opened: Opened, index: TaskIndex
-) -> None:
+def test_responses_of_done_users_are_found_only_when_asked_for(opened, index):
     """A done user is not played, so its responses take no memory, unless it is to be played
     again."""
     store = opened()
@@ -313,9 +305,7 @@ def test_responses_of_done_users_are_found_only_when_asked_for(
     assert store.responses_of(0) == {("r1", 0): Completion("x")}
 
 
-def test_torn_response_does_not_hide_the_others(
-    opened: Opened, index: TaskIndex, files: RunFiles
-) -> None:
+def test_torn_response_does_not_hide_the_others(opened, index, files):
     """A response damaged in the middle of the file is owed; those around it are found where they
     now stand."""
     store = opened()
@@ -333,9 +323,7 @@ def test_torn_response_does_not_hide_the_others(
     ]
 
 
-def test_responses_that_cannot_be_read_are_an_error_of_the_machine(
-    opened: Opened, index: TaskIndex, files: RunFiles
-) -> None:
+def test_responses_that_cannot_be_read_are_an_error_of_the_machine(opened, index, files):
     """A file that was taken away under the run ends it with the file's name."""
     store = opened()
     store.open_logs(index)
@@ -347,9 +335,7 @@ def test_responses_that_cannot_be_read_are_an_error_of_the_machine(
         store.responses_of(0)
 
 
-def test_response_that_was_changed_under_the_run_is_an_error_of_the_machine(
-    opened: Opened, index: TaskIndex, files: RunFiles
-) -> None:
+def test_response_that_was_changed_under_the_run_is_an_error_of_the_machine(opened, index, files):
     """A line that is no longer the one that was found is not taken for a reply."""
     store = opened()
     store.open_logs(index)
@@ -370,9 +356,7 @@ def failed_users(store: RunStore, index: TaskIndex, expected: NDArray[np.bool_])
     return user_counts(index, expected, store.done, store.failed(index))["failed"]
 
 
-def test_failures_are_counted_until_their_user_is_done(
-    opened: Opened, index: TaskIndex, files: RunFiles, index_of: Callable[[str], TaskIndex]
-) -> None:
+def test_failures_are_counted_until_their_user_is_done(opened, index, files, index_of):
     """A user that failed, however often, is one failure, as long as its task stands and has no
     record."""
     store = opened()
@@ -403,7 +387,7 @@ def test_failures_are_counted_until_their_user_is_done(
 # The end
 
 
-def test_finish_does_the_same_each_time(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
+def test_finish_does_the_same_each_time(opened, index, files):
     """Finished again, by this process or the next, a run is the same bytes."""
     store = opened()
     store.open_logs(index)
@@ -416,9 +400,7 @@ def test_finish_does_the_same_each_time(opened: Opened, index: TaskIndex, files:
     assert files.results.read_bytes() == content
 
 
-def test_finish_keeps_records_of_users_that_have_gone(
-    opened: Opened, index_of: Callable[[str], TaskIndex], files: RunFiles
-) -> None:
+def test_finish_keeps_records_of_users_that_have_gone(opened, index_of, files):
     """Records that the tasks file no longer asks for leave the results, and stay in a copy of the
     old file."""
     before, after = index_of("甲 乙 丙"), index_of("丙 甲")
@@ -434,7 +416,7 @@ def test_finish_keeps_records_of_users_that_have_gone(
 
 
 @pytest.mark.parametrize("hardlinks", [True, False])
-def test_replaced_results_keep_the_old_ones(files: RunFiles, hardlinks: bool) -> None:
+def test_replaced_results_keep_the_old_ones(files, hardlinks):
     """What a re-evaluation replaces stays under another name, also in the same second and without
     hard links."""
     disk = QuickDisk() if hardlinks else NoLinks()
@@ -450,7 +432,7 @@ def test_replaced_results_keep_the_old_ones(files: RunFiles, hardlinks: bool) ->
     }
 
 
-def test_results_that_cannot_be_kept_are_not_replaced(files: RunFiles) -> None:
+def test_results_that_cannot_be_kept_are_not_replaced(files):
     """Where the disk takes no copy of the old file, the old file stays, and no half of a copy."""
     files.folder.mkdir(parents=True)
     files.results.write_bytes(b"old\n")
@@ -463,7 +445,7 @@ def test_results_that_cannot_be_kept_are_not_replaced(files: RunFiles) -> None:
 # The folder
 
 
-def test_files_follow_the_umask(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
+def test_files_follow_the_umask(opened, index, files):
     """Whoever shares results by umask shares every file of a run, also those that are replaced."""
     old = os.umask(0o027)
     try:
@@ -479,7 +461,7 @@ def test_files_follow_the_umask(opened: Opened, index: TaskIndex, files: RunFile
     assert set(modes.values()) == {0o640} and len(modes) == 7
 
 
-def test_restart_deletes_nothing(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
+def test_restart_deletes_nothing(opened, index, files):
     """Every file of the old run stands under another name, also when it is restarted twice in a
     second."""
     contents: list[dict[str, bytes]] = []
@@ -501,7 +483,7 @@ def test_restart_deletes_nothing(opened: Opened, index: TaskIndex, files: RunFil
     assert all(set(before.values()) <= left for before in contents)
 
 
-def test_prompts_are_kept_once_and_others_set_aside(opened: Opened, files: RunFiles) -> None:
+def test_prompts_are_kept_once_and_others_set_aside(opened, files):
     """The copy beside the results is what this run used; one of an earlier run is not lost."""
     store = opened("s")
     store.keep_files({"prompt_own.txt": "甲".encode()})
@@ -522,7 +504,7 @@ def test_prompts_are_kept_once_and_others_set_aside(opened: Opened, files: RunFi
 # The manifest
 
 
-def test_manifest_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+def test_manifest_comes_back_as_it_was_saved(tmp_path):
     """Every field of a manifest is in its file."""
     made = replace(MADE, state=COMPLETE, counts={"users": 4}, results_sha256="ab")
     made.save(tmp_path / "run.json")
@@ -530,7 +512,7 @@ def test_manifest_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     assert manifest.load(tmp_path / "none.json") is None
 
 
-def test_manifest_keeps_fields_that_it_does_not_know(tmp_path: Path) -> None:
+def test_manifest_keeps_fields_that_it_does_not_know(tmp_path):
     """Saved again, a manifest of another version has the same bytes: its own fields, in their
     order."""
     path = tmp_path / "run.json"
@@ -553,7 +535,7 @@ def test_manifest_keeps_fields_that_it_does_not_know(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
-def test_differences_are_told_field_by_field() -> None:
+def test_differences_are_told_field_by_field():
     """Nested fields by dotted names, with both values; what is missing counts as None; what is
     equal is left out."""
     old = {"a": 1, "b": {"c": 1, "d": {"e": 1}}, "f": {"g": 1}, "h": None, "i": [1]}
@@ -571,9 +553,7 @@ def test_differences_are_told_field_by_field() -> None:
 @pytest.mark.parametrize(
     ("more", "usable"), [({}, True), ({"cached_tokens": 1}, True), ({"mood": "good"}, False)]
 )
-def test_reply_with_members_that_no_version_writes_is_none_of_ours(
-    more: JSON, usable: bool
-) -> None:
+def test_reply_with_members_that_no_version_writes_is_none_of_ours(more, usable):
     """Its request is sent again: what else was put into the line is unknown, though its checksum is
     right."""
     line = {
@@ -587,7 +567,7 @@ def test_reply_with_members_that_no_version_writes_is_none_of_ours(
 @pytest.mark.parametrize(
     "wrong", [{"nth": nth} for nth in ("0", 0.0, False, None, [0])] + [{"request": 7}]
 )
-def test_reply_to_no_request_of_ours_is_none(wrong: JSON) -> None:
+def test_reply_to_no_request_of_ours_is_none(wrong):
     """`nth` is a whole number, and neither text nor a number that is equal to one."""
     line = {
         "request": "digest",

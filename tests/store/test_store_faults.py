@@ -110,9 +110,7 @@ def a_fault_at_every_operation(folder: Path, how: str, users: dict[str, int], po
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
 @pytest.mark.parametrize("how", [*EVERY_OPERATION, *WRITES_ONLY])
-def test_fault_at_every_operation_of_a_run_costs_nothing(
-    tmp_path: Path, how: str, power: bool
-) -> None:
+def test_fault_at_every_operation_of_a_run_costs_nothing(tmp_path, how, power):
     """After each, the next process ends with the same bytes, and asks for nothing again that was
     saved."""
     a_fault_at_every_operation(tmp_path, how, USERS, power)
@@ -122,9 +120,7 @@ def test_fault_at_every_operation_of_a_run_costs_nothing(
 @pytest.mark.parametrize(
     ("how", "power"), [("EIO", False), ("death after", True), ("death midway", True)]
 )
-def test_fault_at_every_operation_of_a_larger_run_costs_nothing(
-    tmp_path: Path, how: str, power: bool
-) -> None:
+def test_fault_at_every_operation_of_a_larger_run_costs_nothing(tmp_path, how, power):
     """The same with more users."""
     a_fault_at_every_operation(tmp_path, how, MORE_USERS, power)
 
@@ -187,7 +183,7 @@ every_fault = pytest.mark.parametrize(
 
 @pytest.mark.slow
 @every_fault
-def test_fault_at_every_operation_of_a_repair_loses_no_line(tmp_path: Path, how: str) -> None:
+def test_fault_at_every_operation_of_a_repair_loses_no_line(tmp_path, how):
     """Torn lines, of three kinds, stay in the folder whatever happens while they are set aside."""
     begun = Begun(tmp_path, torn)
     for run, disk in begun.copies(how):
@@ -206,7 +202,7 @@ def opened_and_closed(run: WholeRun, disk: FaultyDisk) -> None:
 
 
 @every_fault
-def test_fault_at_every_operation_of_a_restart_loses_no_line(tmp_path: Path, how: str) -> None:
+def test_fault_at_every_operation_of_a_restart_loses_no_line(tmp_path, how):
     """The old run is moved aside or still there, and what follows is a whole run."""
     begun = Begun(tmp_path)
 
@@ -223,9 +219,7 @@ def test_fault_at_every_operation_of_a_restart_loses_no_line(tmp_path: Path, how
 
 
 @every_fault
-def test_fault_at_every_operation_of_a_re_evaluation_leaves_old_or_new_results(
-    tmp_path: Path, how: str
-) -> None:
+def test_fault_at_every_operation_of_a_re_evaluation_leaves_old_or_new_results(tmp_path, how):
     """The results are the old ones or the new, whole; the old ones stay; done again it is done."""
     begun = Begun(tmp_path, ended)
 
@@ -259,9 +253,7 @@ def ended(run: WholeRun) -> None:
 
 @pytest.mark.slow
 @every_fault
-def test_fault_at_every_operation_of_an_end_that_leaves_users_out_loses_no_line(
-    tmp_path: Path, how: str
-) -> None:
+def test_fault_at_every_operation_of_an_end_that_leaves_users_out_loses_no_line(tmp_path, how):
     """Records of users that the tasks file no longer has stay under another name."""
     begun, fewer = Begun(tmp_path), {key: steps for key, steps in USERS.items() if key != "甲"}
     for run, disk in begun.copies(how):

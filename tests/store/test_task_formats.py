@@ -87,7 +87,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("compressed", ["", ".gz"])
 @pytest.mark.parametrize("ending", [".jsonl", ".json", ".csv", ".parquet"])
-def test_tasks_are_the_same_in_every_format(ending: str, compressed: str, root: Path) -> None:
+def test_tasks_are_the_same_in_every_format(ending, compressed, root):
     """`parse` gets a dictionary for each row; names, line ends and leading zeros are as in the
     file."""
     write(root / f"tasks/people{ending}{compressed}", PEOPLE)
@@ -100,9 +100,7 @@ def test_tasks_are_the_same_in_every_format(ending: str, compressed: str, root: 
     assert report["metrics"]["Accuracy"]["value"] == pytest.approx(2 / 3)
 
 
-def test_mistake_in_a_csv_file_has_the_line_of_the_file(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistake_in_a_csv_file_has_the_line_of_the_file(root, capsys):
     """A record over several lines does not shift the numbers of those after it."""
     people = [*PEOPLE, {"user_id": "d", "name": "x", "wanted": "maybe"}]
     write(root / "tasks/people.csv", people)
@@ -122,9 +120,7 @@ def test_mistake_in_a_csv_file_has_the_line_of_the_file(
     ],
     ids=["a field too few", "no gzip", "cut off", "not UTF-8"],
 )
-def test_damaged_file_is_one_sentence(
-    name: str, content: bytes, said: str, root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_file_is_one_sentence(name, content, said, root, capsys):
     """It names the file, and nothing is left of what was read so far."""
     (root / "tasks" / name).write_bytes(content)
     assert play(root) == 2
@@ -134,9 +130,7 @@ def test_damaged_file_is_one_sentence(
 
 
 @pytest.mark.parametrize("name", ["people.jsonl.gz", "people.csv"])
-def test_share_of_tasks_is_written_as_lines_that_a_run_reads(
-    name: str, root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_share_of_tasks_is_written_as_lines_that_a_run_reads(name, root, capsys):
     """Whatever format they had; and `check-benchmark` reads what `run` reads."""
     write(root / "tasks" / name, PEOPLE)
     where = ["--tasks-dir", str(root / "tasks"), "--results-dir", str(root / "results")]
@@ -149,7 +143,7 @@ def test_share_of_tasks_is_written_as_lines_that_a_run_reads(
     assert "choice, all: tasks: OK" in capsys.readouterr().out
 
 
-def test_changed_file_is_read_again(root: Path) -> None:
+def test_changed_file_is_read_again(root):
     """A converted file is of the content that the original has now."""
     write(root / "tasks/people.csv", PEOPLE[:2])
     assert play(root) == 0

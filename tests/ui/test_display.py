@@ -6,7 +6,6 @@ import io
 import threading
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,7 +103,7 @@ def snapshot(*subsets: SubsetProgress, **changes: Any) -> Snapshot:
         ({"stopping": "no quota"}, "stopping: no quota; Ctrl-C again stops now"),
     ],
 )
-def test_why_fewer_are_on_the_wire_is_told(changes: JSON, told: str) -> None:
+def test_why_fewer_are_on_the_wire_is_told(changes, told):
     """Each reason in words, next to the numbers in flight and allowed."""
     assert told in line(snapshot(**changes))
 
@@ -120,7 +119,7 @@ def test_why_fewer_are_on_the_wire_is_told(changes: JSON, told: str) -> None:
         ),
     ],
 )
-def test_requests_in_flight_are_of_those_allowed(changes: JSON, told: str) -> None:
+def test_requests_in_flight_are_of_those_allowed(changes, told):
     """What the user asked for is named only where it is another number."""
     assert told in line(snapshot(**changes))
 
@@ -128,28 +127,26 @@ def test_requests_in_flight_are_of_those_allowed(changes: JSON, told: str) -> No
 @pytest.mark.parametrize(
     ("more", "state"), [({}, "outage"), ({"awaited": 60.0}, "waiting"), ({"over": True}, "done")]
 )
-def test_run_that_waits_for_its_endpoint_or_has_ended_has_no_time_to_go(
-    more: JSON, state: str
-) -> None:
+def test_run_that_waits_for_its_endpoint_or_has_ended_has_no_time_to_go(more, state):
     run = snapshot(outage=30.0, silence=30.0, held_by="outage", waiting=14, eta=99.0, **more)
     assert words.eta_text(run) == words.state(run) == state
     assert "ETA" not in line(run) and f", {state}" in line(run)
 
 
-def test_overdue_replies_promise_no_time_but_a_bound() -> None:
+def test_overdue_replies_promise_no_time_but_a_bound():
     """The rate of the last replies says nothing then; the end of a time-out does."""
     silent = snapshot(in_flight=4, silence=81.0, latency=(25.0, 40.0))
     assert words.eta_text(silent) == "ETA ?"
     assert words.eta_text(replace(silent, at_most=True)) == "ETA at most 1:01"
 
 
-def test_slow_replies_are_no_silence() -> None:
+def test_slow_replies_are_no_silence():
     """A model that takes half a minute for a reply is not said to have gone."""
     assert not words.is_silent(snapshot(in_flight=4, silence=31.0, latency=(25.0, 40.0)))
     assert words.is_silent(snapshot(in_flight=4, silence=81.0, latency=(25.0, 40.0)))
 
 
-def test_failures_of_all_runs_are_counted_by_kind() -> None:
+def test_failures_of_all_runs_are_counted_by_kind():
     """Three kinds have names; refusals of the key are failed tries like all others."""
     runs = (
         snapshot(faults=(("denied", 1200), ("timeout", 3)), failures=(("http_400", 1),)),
@@ -165,7 +162,7 @@ def test_failures_of_all_runs_are_counted_by_kind() -> None:
     assert words.failed_counts((snapshot(),)) == []
 
 
-def test_endpoint_without_token_counts_is_not_said_to_take_none() -> None:
+def test_endpoint_without_token_counts_is_not_said_to_take_none():
     assert "tokens" not in line(snapshot(prompt_tokens=0, completion_tokens=0))
 
 
@@ -178,14 +175,14 @@ def test_endpoint_without_token_counts_is_not_said_to_take_none() -> None:
         (1889.6, "1,890 steps/s"),
     ],
 )
-def test_pace_is_by_the_minute_where_models_are_slow(rate: float, told: str) -> None:
+def test_pace_is_by_the_minute_where_models_are_slow(rate, told):
     assert words.pace(rate) == told
 
 
 USD, CNY = Money(Decimal("0.01234567"), "USD"), Money(Decimal("3.2"), "CNY", about=True)
 
 
-def test_large_counts_keep_six_characters() -> None:
+def test_large_counts_keep_six_characters():
     """Also where rounding would make four digits of three."""
     for power in range(12):
         for number in (10**power - 1, 10**power, 5 * 10**power):
@@ -196,7 +193,7 @@ def test_large_counts_keep_six_characters() -> None:
 # Displays
 
 
-def test_printing_from_a_thread_waits_for_its_turn() -> None:
+def test_printing_from_a_thread_waits_for_its_turn():
     """All of what one thread prints is written before another's begins, so that no frame comes in
     between."""
 
@@ -218,7 +215,7 @@ def test_printing_from_a_thread_waits_for_its_turn() -> None:
     assert file.getvalue() == "一行\n" and file.free is False
 
 
-def test_no_color_takes_colours_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_takes_colours_out(monkeypatch):
     """By the flag and by the variable."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert console(no_color=True).no_color and not console().no_color
@@ -226,7 +223,7 @@ def test_no_color_takes_colours_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert console().no_color
 
 
-def test_dumb_terminals_and_pipes_get_lines() -> None:
+def test_dumb_terminals_and_pipes_get_lines():
     """Nothing that moves a cursor goes where none can be moved."""
     assert isinstance(display(SharedConsole(file=io.StringIO())), PlainDisplay)
     dumb = SharedConsole(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
@@ -243,7 +240,7 @@ def logged(*frames: tuple[Snapshot, ...], verbose: bool = False) -> list[str]:
     return file.getvalue().splitlines()
 
 
-def test_log_has_a_line_on_each_run_every_half_minute_of_its_own_clock() -> None:
+def test_log_has_a_line_on_each_run_every_half_minute_of_its_own_clock():
     """The first after five seconds, and one at the end; a run that was there before others has its
     turn earlier."""
     frames = [
@@ -260,7 +257,7 @@ def test_log_has_a_line_on_each_run_every_half_minute_of_its_own_clock() -> None
         assert text.startswith(name) and f"| {gone} gone" in text
 
 
-def test_run_that_has_ended_has_one_last_line_in_a_log() -> None:
+def test_run_that_has_ended_has_one_last_line_in_a_log():
     """While the others go on, and however many snapshots of it follow."""
     ended = snapshot(name="ended", over=True)
     frames = [
@@ -271,7 +268,7 @@ def test_run_that_has_ended_has_one_last_line_in_a_log() -> None:
     assert ", done," in lines[0] and "in flight" not in lines[0]
 
 
-def test_processes_that_play_subsets_of_one_run_have_a_line_each() -> None:
+def test_processes_that_play_subsets_of_one_run_have_a_line_each():
     """As `watch` shows them."""
     lines = logged((snapshot(SCORED), snapshot(SUBSET)))
     assert (
@@ -279,7 +276,7 @@ def test_processes_that_play_subsets_of_one_run_have_a_line_each() -> None:
     )  # each at once, and at the end
 
 
-def test_the_same_warning_is_logged_once() -> None:
+def test_the_same_warning_is_logged_once():
     """Of two runs on one endpoint, and however often it comes; another one is logged too."""
     again = Warned("http_503: 服务器繁忙", 3.0, 12)
     runs = tuple([snapshot(name=name, warnings=(again,)) for name in "ab"])
@@ -298,7 +295,7 @@ def test_the_same_warning_is_logged_once() -> None:
     ]
 
 
-def test_log_line_has_what_the_board_has() -> None:
+def test_log_line_has_what_the_board_has():
     """Whole, however long: a log is searched."""
     text = line(snapshot(replace(SCORED, done=1100), SUBSET, **FULL))
     assert text.startswith(
@@ -315,13 +312,13 @@ def test_log_line_has_what_the_board_has() -> None:
     )
 
 
-def test_warning_is_whole_in_a_log() -> None:
+def test_warning_is_whole_in_a_log():
     """It may end in an address or a command, which a cut would take away."""
     text = f"no answer: try `curl http://127.0.0.1:8000/{'v' * 90}/models`"
     assert text in logged((snapshot(warnings=(Warned(text, 1.0),)),))[1]
 
 
-def test_only_verbose_displays_have_what_developers_read() -> None:
+def test_only_verbose_displays_have_what_developers_read():
     """Who waits, the event loop, the disk, latency and what is at risk."""
     run = snapshot(SCORED, **FULL)
     developers = (
@@ -334,9 +331,7 @@ def test_only_verbose_displays_have_what_developers_read() -> None:
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_verbose_is_an_option_of_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], verbose: bool
-) -> None:
+def test_verbose_is_an_option_of_run(tmp_path, capsys, verbose):
     """Here of one whose output is no terminal."""
     flags = ["--verbose"] if verbose else []
     run = (
@@ -355,7 +350,7 @@ def test_verbose_is_an_option_of_run(
     assert "recency: 3/3 users, " in told and ("event loop" in told) is verbose
 
 
-def test_run_that_stops_has_no_projection() -> None:
+def test_run_that_stops_has_no_projection():
     """What it would have taken by its end is of no use: it ends now."""
     run = snapshot(
         **{**FULL, "projected_tokens": (10**6, 10**5), "projected_cost": (USD,), "eta": 60.0}
@@ -383,27 +378,27 @@ def to_go(**changes: Any) -> tuple[float | None, bool]:
     return time_to_go(**(numbers | changes))
 
 
-def test_longest_chain_can_outlast_the_rate() -> None:
+def test_longest_chain_can_outlast_the_rate():
     """A user's steps come one after another: 50 of 2 s take 100 s, however fast all others are."""
     assert to_go() == (100.0, True)
     assert to_go(steps=1000) == (200.0, False)
     assert to_go(steps=0, longest=0, rate=0.0, step_seconds=None) == (0.0, False)
 
 
-def test_time_to_go_of_the_last_users_is_that_of_the_longest_chain() -> None:
+def test_time_to_go_of_the_last_users_is_that_of_the_longest_chain():
     """Three users left, one with ten steps of 2 s: 20 s, also where the rate is that of a minute
     without any reply."""
     assert to_go(steps=12, longest=10, rate=0.1, all_in_play=True) == (20.0, True)
     assert to_go(steps=12, longest=10, rate=0.1) == (120.0, False)
 
 
-def test_time_to_go_has_the_wait_that_the_endpoint_asked_for() -> None:
+def test_time_to_go_has_the_wait_that_the_endpoint_asked_for():
     """Then all goes on as before."""
     assert to_go(steps=1000, pause=43.0) == (243.0, False)
     assert to_go(steps=12, longest=10, all_in_play=True, pause=43.0) == (63.0, True)
 
 
-def test_nobody_can_tell_how_long_an_outage_lasts() -> None:
+def test_nobody_can_tell_how_long_an_outage_lasts():
     """Nor how long a run takes before its first step."""
     assert to_go(outage=True) == (None, False)
     assert to_go(rate=0.0, step_seconds=None) == (None, False)
@@ -422,9 +417,7 @@ times = st.floats(0.01, 1e4)
     pause=st.just(0.0) | times,
     outage=st.booleans(),
 )
-def test_time_to_go_is_at_least_the_wait_and_the_longest_chain(
-    share: float, **numbers: Any
-) -> None:
+def test_time_to_go_is_at_least_the_wait_and_the_longest_chain(share, **numbers):
     """More steps, a longer chain, a longer wait and slower replies never shorten it."""
     longest = round(share * numbers["steps"])
     seconds, _ = time_to_go(longest=longest, **numbers)
@@ -440,7 +433,7 @@ def test_time_to_go_is_at_least_the_wait_and_the_longest_chain(
     assert further is not None and (further >= seconds or not longest)
 
 
-def test_latency_is_that_of_the_last_replies() -> None:
+def test_latency_is_that_of_the_last_replies():
     """Exact quantiles of a bounded window: what is older has no weight."""
     latency = Latency()
     assert latency.quantiles is None and latency.mean is None
@@ -455,9 +448,7 @@ def test_latency_is_that_of_the_last_replies() -> None:
 @pytest.mark.parametrize(
     ("age", "left"), [(0.0, 3.0), (1.5, 2.0), (4.5, 0.5), (5.0, 5.0), (41.0, 41.0)]
 )
-def test_request_in_flight_takes_as_long_as_the_replies_that_took_longer(
-    age: float, left: float
-) -> None:
+def test_request_in_flight_takes_as_long_as_the_replies_that_took_longer(age, left):
     """On average; one that has taken longer than all of them may take as long again."""
     latency = Latency()
     for seconds in (1.0, 2.0, 3.0, 4.0, 5.0):
@@ -465,7 +456,7 @@ def test_request_in_flight_takes_as_long_as_the_replies_that_took_longer(
     assert latency.left(age) == pytest.approx(left)
 
 
-def test_rates_are_those_of_the_last_half_minute() -> None:
+def test_rates_are_those_of_the_last_half_minute():
     """Of steps, and of tokens in and out; before any time has gone there is none."""
     rates = RecentRates(0.0, (0, 0, 0))
     assert rates.per_second(0.0, (0, 0, 0)) == (0.0, 0.0, 0.0)
@@ -476,7 +467,7 @@ def test_rates_are_those_of_the_last_half_minute() -> None:
     assert (into, out) == (0.0, 0.0)
 
 
-def test_warnings_that_repeat_are_counted() -> None:
+def test_warnings_that_repeat_are_counted():
     """Three different ones are kept, the newest first, with their age and how often they came."""
     warnings = Warnings(3)
     for time, text in enumerate(["甲", "乙", "甲", "丙", "丁"]):
@@ -489,9 +480,7 @@ def test_warnings_that_repeat_are_counted() -> None:
     [(64, "--rpm 30 or --concurrency auto"), (None, "--rpm 30")],
     ids=["fixed", "auto"],
 )
-def test_run_whose_tries_are_mostly_refused_names_the_rate_that_was_served(
-    requested: int | None, options: str
-) -> None:
+def test_run_whose_tries_are_mostly_refused_names_the_rate_that_was_served(requested, options):
     """50 replies in 100 s are 30 a minute; half of the tries or less refused are no reason to
     speak."""
     refused = snapshot(requested=requested, requests=110, in_flight=4, faults=(("http_429", 56),))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 import pytest
@@ -76,7 +76,7 @@ def write(harness: Commands, tasks: Path, reasons: Mapping[int, str]) -> Path:
     return folder
 
 
-def test_a_folder_that_is_not_scored_yet_is_sent_to_reeval(harness: Commands, tasks: Path) -> None:
+def test_a_folder_that_is_not_scored_yet_is_sent_to_reeval(harness, tasks):
     """By every command that reads runs, in one sentence each; nothing in it changes."""
     folder = write(harness, tasks, {})
     before = {path: path.read_bytes() for path in folder.iterdir()}
@@ -105,7 +105,7 @@ def test_a_folder_that_is_not_scored_yet_is_sent_to_reeval(harness: Commands, ta
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_folder_goes_through_every_command_and_back(harness: Commands, tasks: Path) -> None:
+def test_a_folder_goes_through_every_command_and_back(harness, tasks):
     """All users answered: complete, with the figures that their own script then reads; their report
     is kept."""
     folder = write(harness, tasks, {1: NO_JSON})
@@ -151,7 +151,7 @@ def test_a_folder_goes_through_every_command_and_back(harness: Commands, tasks: 
     assert pair["coverage"][0]["b"]["expected"] == pair["coverage"][0]["common"] == 4
 
 
-def test_a_failure_of_their_endpoint_is_never_scored(harness: Commands, tasks: Path) -> None:
+def test_a_failure_of_their_endpoint_is_never_scored(harness, tasks):
     """Figures are given without these users and with them; nothing calls them complete, or sound
     lines damaged."""
     write(harness, tasks, {0: API, 1: NO_JSON, 2: API})
@@ -189,9 +189,7 @@ def test_a_failure_of_their_endpoint_is_never_scored(harness: Commands, tasks: P
     assert (side["expected"], side["failed"], side["scored"], side["unsound"]) == (4, 2, 2, 0)
 
 
-def test_answers_that_changed_since_they_were_scored_are_found(
-    harness: Commands, tasks: Path
-) -> None:
+def test_answers_that_changed_since_they_were_scored_are_found(harness, tasks):
     """A line that another program wrote or damaged, or a report of other results."""
     folder = write(harness, tasks, {})
     harness("reeval", "--tasks-dir", tasks)
@@ -206,9 +204,7 @@ def test_answers_that_changed_since_they_were_scored_are_found(
 
 
 @pytest.mark.parametrize("mode", ["wb", "ab"])
-def test_a_report_of_results_that_were_written_again_is_in_no_table(
-    mode: Literal["wb", "ab"], harness: Commands, tasks: Path
-) -> None:
+def test_a_report_of_results_that_were_written_again_is_in_no_table(mode, harness, tasks):
     """Replaced or appended to by their runner: every table names `reeval`, which brings the row
     back."""
     folder, where = write(harness, tasks, {}), ("--tasks-dir", tasks)
@@ -231,9 +227,7 @@ def test_a_report_of_results_that_were_written_again_is_in_no_table(
     assert set(harness.json("stats", "--json")["Recall"]) == {NAME, "recency"}
 
 
-def test_every_user_of_theirs_is_scored_once(
-    harness: Commands, tasks: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_user_of_theirs_is_scored_once(harness, tasks, monkeypatch):
     """Figures with failures are the sum of two disjoint groups of users."""
     scored: list[str] = []
     monkeypatch.setattr(ReportScores, "add", lambda scores, record: scored.append(record.key))

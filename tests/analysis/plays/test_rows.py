@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from harness import run
 from tests.interface.test_interface import small
 
 
-def test_rows_are_flat_and_agree_with_the_report(tmp_path: Path) -> None:
+def test_rows_are_flat_and_agree_with_the_report(tmp_path):
     """Users, steps and replies of a run are read back, with the numbers of its report."""
     [made] = small(tmp_path)
     users, steps, replies = list(made.users()), list(made.steps()), list(made.responses())
@@ -27,7 +25,7 @@ def test_rows_are_flat_and_agree_with_the_report(tmp_path: Path) -> None:
     assert {reply["user_id"] for reply in replies} == {user["user_id"] for user in users}
 
 
-def test_day_has_a_row_for_each_half_hour(tmp_path: Path) -> None:
+def test_day_has_a_row_for_each_half_hour(tmp_path):
     """48 slots, each with a place and an intention."""
     [made] = run(
         "dailymobility",

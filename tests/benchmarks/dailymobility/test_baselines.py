@@ -59,14 +59,14 @@ def day(model: str, messages: list[dict[str, Any]], seed: int = 0) -> PlannedDay
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_reply_is_a_whole_day_that_needs_no_repair(model: str) -> None:
+def test_a_reply_is_a_whole_day_that_needs_no_repair(model):
     """Segments from 00:00 to 24:00 at places that the prompt offered."""
     for age in range(20, 60):
         reading = day(model, prompt(age))
         assert (reading.repairs, reading.warnings) == ((), ())
 
 
-def test_our_prompt_is_read_for_home_work_and_places() -> None:
+def test_our_prompt_is_read_for_home_work_and_places():
     """Ids, intentions and distances from work, in the prompt's order; the example of a reply is no
     place."""
     reading = baselines.read(prompt()[-1]["content"])
@@ -79,12 +79,12 @@ def test_our_prompt_is_read_for_home_work_and_places() -> None:
     )
 
 
-def test_the_intentions_are_those_of_the_benchmark() -> None:
+def test_the_intentions_are_those_of_the_benchmark():
     """In the order of their numbers."""
     assert tuple(NAMES.values()) == INTENTIONS
 
 
-def test_a_commuter_works_eats_near_work_and_sleeps_at_home() -> None:
+def test_a_commuter_works_eats_near_work_and_sleeps_at_home():
     """Whatever the hour of its habits: night and evening at home, office hours at work, noon where
     it is nearest."""
     for age in range(20, 60):
@@ -96,7 +96,7 @@ def test_a_commuter_works_eats_near_work_and_sleeps_at_home() -> None:
         assert set(slots) == {(1, HOME), (2, HOME), (4, WORK), (6, NEAR_WORK)}
 
 
-def test_commuters_differ_by_prompt_and_not_by_seed() -> None:
+def test_commuters_differ_by_prompt_and_not_by_seed():
     """The same prompt gives the same day under any seed; among forty prompts there are many
     days."""
     messages = prompt()
@@ -104,7 +104,7 @@ def test_commuters_differ_by_prompt_and_not_by_seed() -> None:
     assert len({answer("baseline/commuter", prompt(age), 0) for age in range(20, 60)}) > 20
 
 
-def test_a_random_day_depends_on_seed_and_prompt() -> None:
+def test_a_random_day_depends_on_seed_and_prompt():
     """The same for the same, another for another; over many, every intention and place occurs."""
     messages = prompt()
     assert answer("baseline/random-day", messages, 1) == answer("baseline/random-day", messages, 1)
@@ -117,7 +117,7 @@ def test_a_random_day_depends_on_seed_and_prompt() -> None:
     assert {place for found in days for place in found.places} == set(AT)
 
 
-def test_a_template_of_another_wording_is_read_too(tmp_path: Path) -> None:
+def test_a_template_of_another_wording_is_read_too(tmp_path):
     """Home, work and places are known by what fills the named places, not by the words around."""
     file = tmp_path / "english.txt"
     file.write_text(
@@ -127,7 +127,7 @@ def test_a_template_of_another_wording_is_read_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_prompt_without_places_is_a_day_at_home(model: str) -> None:
+def test_a_prompt_without_places_is_a_day_at_home(model):
     """No home, no work, no place: the word `home` is always understood."""
     reading = day(
         model,
@@ -157,7 +157,7 @@ LINES = st.sampled_from(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(model=st.sampled_from(MODELS), lines=st.lists(LINES | st.text(max_size=20), max_size=8))
-def test_any_prompt_is_answered(model: str, lines: list[str]) -> None:
+def test_any_prompt_is_answered(model, lines):
     """With JSON that covers the day, whatever stands in the prompt."""
     segments = orjson.loads(answer(model, [{"role": "user", "content": "\n".join(lines)}], 0))[
         "segments"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -16,7 +15,6 @@ from harness.benchmarks import settings, tasks
 from harness.benchmarks.dailymobility import synth
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.day import SLOTS, Day
-from harness.chat import Structured
 from harness.engine.play import Played, play, recorded, rescored
 from harness.errors import BadInput
 from harness.model import JSON, Completion, Request, Where
@@ -109,9 +107,7 @@ def measured(benchmark: DailyMobility, data: Path, played: Played) -> JSON:
     return saved
 
 
-def test_places_are_those_of_every_other_row(
-    made: Callable[..., DailyMobility], data: Path
-) -> None:
+def test_places_are_those_of_every_other_row(made, data):
     """Slot n is row 2n, as it starts: at 9:00 still at home, at 9:30 at work or on the way, at
     18:30 not there."""
     benchmark = made(COMMUTES)
@@ -134,9 +130,7 @@ def test_places_are_those_of_every_other_row(
         (Completion("", refusal="不"), "refusal"),
     ],
 )
-def test_an_agent_left_without_a_reply_has_an_invalid_day(
-    made: Callable[..., DailyMobility], data: Path, completion: Completion, outcome: str
-) -> None:
+def test_an_agent_left_without_a_reply_has_an_invalid_day(made, data, completion, outcome):
     """It is the model's doing: a day at home with `other`, under its own kind, and no failure."""
     benchmark = made(ASKS)
     played, asked = played_by(benchmark, data, lambda number: completion)
@@ -154,9 +148,7 @@ def test_an_agent_left_without_a_reply_has_an_invalid_day(
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_thoughts_without_a_reply_are_asked_for_again(
-    made: Callable[..., DailyMobility], data: Path, retries: int
-) -> None:
+def test_thoughts_without_a_reply_are_asked_for_again(made, data, retries):
     """As often as --parse-retries says, with the very same request."""
     benchmark = made(ASKS, Asking(parse_retries=retries))
     thought = Completion("", reasoning="想")
@@ -167,9 +159,7 @@ def test_thoughts_without_a_reply_are_asked_for_again(
     assert not retries or (asked[0] == asked[1] and len(asked) == 101)
 
 
-def test_what_an_agent_swallows_is_counted_in_its_record(
-    made: Callable[..., DailyMobility], data: Path
-) -> None:
+def test_what_an_agent_swallows_is_counted_in_its_record(made, data):
     """A reply that did not come or was cut off, and intentions that are none of the seven."""
 
     def reply(number: int) -> Completion:
@@ -183,9 +173,7 @@ def test_what_an_agent_swallows_is_counted_in_its_record(
 
 
 @pytest.mark.parametrize("structured", ["json_object", "none"])
-def test_no_json_mode_is_asked_for_where_the_run_has_none(
-    made: Callable[..., DailyMobility], data: Path, structured: Structured
-) -> None:
+def test_no_json_mode_is_asked_for_where_the_run_has_none(made, data, structured):
     """`--structured none` is for endpoints that refuse it, whatever the agent file says."""
     body = ASKS.replace("get_tick())}]", 'get_tick())}], response_format={"type": "json_object"}')
     benchmark = made(body, Asking(structured))
@@ -194,8 +182,8 @@ def test_no_json_mode_is_asked_for_where_the_run_has_none(
 
 
 def test_an_agent_cannot_be_asked_for_the_schema_of_a_plan(
-    made: Callable[..., DailyMobility],
-) -> None:
+    made,
+):
     """It writes its own requests, so that none of them would have it."""
     with pytest.raises(BadInput):
         made(ASKS, Asking("json_schema"))
@@ -215,9 +203,7 @@ def test_an_agent_cannot_be_asked_for_the_schema_of_a_plan(
         ({"intentions": [True] * 48}, "field intentions"),
     ],
 )
-def test_a_saved_day_that_makes_no_sense_is_not_measured(
-    made: Callable[..., DailyMobility], data: Path, change: dict[str, Any], said: str
-) -> None:
+def test_a_saved_day_that_makes_no_sense_is_not_measured(made, data, change, said):
     """`reeval` and `verify` name the field."""
     benchmark = made(COMMUTES)
     played, _ = played_by(benchmark, data, lambda number: Completion(""))
@@ -228,7 +214,7 @@ def test_a_saved_day_that_makes_no_sense_is_not_measured(
         rescored(benchmark, who, record | change)
 
 
-def test_synthetic_residents_are_said_to_be(made: Callable[..., DailyMobility], data: Path) -> None:
+def test_synthetic_residents_are_said_to_be(made, data):
     """And that movements are simulated, where they are."""
     plan, agent = made(), made(COMMUTES)
     assert "synthetic" in remark(plan, resident(plan, data)) and "simulated" not in remark(

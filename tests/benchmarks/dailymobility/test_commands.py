@@ -147,9 +147,7 @@ def mended(agent: Path, text: str, instead: str) -> None:
 # Plan mode, and what is done with a finished run.
 
 
-def test_residents_are_asked_at_the_same_time_and_stand_in_input_order(
-    city: Path, tmp_path: Path
-) -> None:
+def test_residents_are_asked_at_the_same_time_and_stand_in_input_order(city, tmp_path):
     """Four at once, each waiting for the three others, make the very file that one at a time
     makes."""
     with serving(commuter) as server:
@@ -169,9 +167,7 @@ def test_residents_are_asked_at_the_same_time_and_stand_in_input_order(
 
 
 @pytest.mark.parametrize("name", first_quick(["asking", "plan", "rules"]))
-def test_finished_run_is_sound_and_scoring_it_again_changes_nothing(
-    name: str, finished: Path, tmp_path: Path
-) -> None:
+def test_finished_run_is_sound_and_scoring_it_again_changes_nothing(name, finished, tmp_path):
     """`verify` finds nothing; `reeval`, from answers and from replies, writes the same results and
     figures."""
     results = Path(shutil.copytree(finished, tmp_path / "out"))
@@ -186,9 +182,7 @@ def test_finished_run_is_sound_and_scoring_it_again_changes_nothing(
 
 
 @pytest.mark.parametrize("name", ["plan", "asking", "rules"])
-def test_written_lists_score_to_the_figures_of_the_report(
-    name: str, finished: Path, city: Path, town: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_written_lists_score_to_the_figures_of_the_report(name, finished, city, town, capsys):
     """`score-mobility` on `generated_beijing.json` gives the report's numbers to the last digit."""
     data = (city if name == "plan" else town) / "dailymobility"
     capsys.readouterr()
@@ -204,9 +198,7 @@ def test_written_lists_score_to_the_figures_of_the_report(
     assert scored["ground_truth"] == told["ground_truth"]
 
 
-def test_a_report_whose_manifest_is_gone_is_a_page_without_users(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_whose_manifest_is_gone_is_a_page_without_users(finished, tmp_path, capsys):
     """No other program writes such results, so nothing says which tasks they are of."""
     shutil.copytree(finished / "plan", tmp_path / "results/plan")
     (tmp_path / "results/plan/run_beijing.json").unlink()
@@ -215,9 +207,7 @@ def test_a_report_whose_manifest_is_gone_is_a_page_without_users(
     assert "without its tasks (run_beijing.json is missing" in capsys.readouterr().err
 
 
-def test_status_and_stats_know_the_runs(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_and_stats_know_the_runs(finished, tmp_path, capsys):
     """Each run stands there as complete, with the score of its report as a fraction."""
     results = Path(shutil.copytree(finished, tmp_path / "out"))
     assert again("status", results, "--json") == 0
@@ -239,7 +229,7 @@ def test_status_and_stats_know_the_runs(
 # Agent mode.
 
 
-def test_an_agent_that_asks_at_each_step_is_played_to_its_end(finished: Path, town: Path) -> None:
+def test_an_agent_that_asks_at_each_step_is_played_to_its_end(finished, town):
     """A hundred replies of each resident, days that follow them, the file kept, and the simulation
     named."""
     replies = lines_of(finished / "asking/responses_beijing.jsonl")
@@ -259,9 +249,7 @@ def test_an_agent_that_asks_at_each_step_is_played_to_its_end(finished: Path, to
 
 
 @pytest.mark.slow
-def test_residents_of_one_agent_file_are_played_at_the_same_time(
-    town: Path, tmp_path: Path
-) -> None:
+def test_residents_of_one_agent_file_are_played_at_the_same_time(town, tmp_path):
     """No resident gets a reply before all five have asked, at every step; their days are those of
     one at a time."""
     with serving(only_together(FEW, commuter)) as server:
@@ -289,9 +277,7 @@ def failed_at_40(server: Server, town: Path, results: Path, agent: Path) -> None
     assert on(server, town, results, "--agent", agent, *THREE) == 1
 
 
-def test_a_residents_exception_fails_that_resident_only(
-    town: Path, raising: Path, tmp_path: Path
-) -> None:
+def test_a_residents_exception_fails_that_resident_only(town, raising, tmp_path):
     """Exit 1; the failure names file, step and line; the two others are scored in a report headed
     INCOMPLETE."""
     line = next(
@@ -320,8 +306,8 @@ def test_a_residents_exception_fails_that_resident_only(
 
 @pytest.mark.slow
 def test_resume_tries_a_failed_resident_again_from_its_saved_replies(
-    town: Path, raising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    town, raising, tmp_path, capsys
+):
     """Without mending it fails again at the same line, and none of its forty replies is paid for
     twice."""
     with serving(saying("work")) as server:
@@ -338,9 +324,7 @@ def test_resume_tries_a_failed_resident_again_from_its_saved_replies(
 
 
 @pytest.mark.slow
-def test_a_mended_agent_is_another_agent_until_that_is_allowed(
-    town: Path, raising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mended_agent_is_another_agent_until_that_is_allowed(town, raising, tmp_path, capsys):
     """`run` refuses its new bytes by field; with `--allow` only what is new is asked, and the
     report tells of it."""
     with serving(saying("work")) as server:
@@ -365,8 +349,8 @@ def test_a_mended_agent_is_another_agent_until_that_is_allowed(
 
 @pytest.mark.slow
 def test_resume_says_that_the_agent_file_has_changed_and_takes_it_where_that_is_allowed(
-    town: Path, raising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    town, raising, tmp_path, capsys
+):
     """Without a word it would go on with the run's own copy, and fail again; `--allow` takes the
     file as it is now."""
     with serving(saying("work")) as server:
@@ -385,9 +369,7 @@ def test_resume_says_that_the_agent_file_has_changed_and_takes_it_where_that_is_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("helper", [False, True], ids=["alone", "with a module beside it"])
-def test_a_run_whose_agent_file_has_gone_goes_on_with_the_kept_copy(
-    town: Path, tmp_path: Path, helper: bool
-) -> None:
+def test_a_run_whose_agent_file_has_gone_goes_on_with_the_kept_copy(town, tmp_path, helper):
     """`resume` and `verify` need nothing but the run's folder and its tasks."""
     agent = tmp_path / "walker.py"
     text = RULES.read_text(encoding="utf-8")
@@ -408,9 +390,7 @@ def test_a_run_whose_agent_file_has_gone_goes_on_with_the_kept_copy(
 
 
 @pytest.mark.slow
-def test_an_endpoint_failure_is_not_scored_however_much_an_agent_catches(
-    town: Path, tmp_path: Path
-) -> None:
+def test_an_endpoint_failure_is_not_scored_however_much_an_agent_catches(town, tmp_path):
     """500s beyond the retries at one resident's 10 o'clock: a failure of the endpoint, and no day
     at home."""
 
@@ -484,8 +464,8 @@ def echoing(script: Script) -> Script:
 
 
 def test_config_gives_address_key_model_and_pace_and_keeps_the_key_to_itself(
-    town: Path, tmp_path: Path, config: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+    town, tmp_path, config, capsys
+):
     """The run is named after its model and sends the key; no file and no output has it, not even
     from an echo."""
     with serving(echoing(commuter)) as server:
@@ -504,9 +484,7 @@ def test_config_gives_address_key_model_and_pace_and_keeps_the_key_to_itself(
     assert KEY not in shown.out + shown.err
 
 
-def test_resume_takes_address_and_key_of_the_config_file_again(
-    town: Path, tmp_path: Path, config: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resume_takes_address_and_key_of_the_config_file_again(town, tmp_path, config, capsys):
     """As they are by then: the old endpoint receives nothing."""
     with serving(busy) as server, serving(commuter) as other:
         assert configured(town, tmp_path / "out", config(server.url), *UNTIL_STOPPED) == 3
@@ -521,12 +499,12 @@ def test_resume_takes_address_and_key_of_the_config_file_again(
 
 @pytest.mark.parametrize("beside", [("--api-key", KEY), ("--api-url", "http://127.0.0.1:9/v1")])
 def test_config_beside_another_address_or_key_is_refused(
-    beside: tuple[str, str],
-    town: Path,
-    tmp_path: Path,
-    config: Callable[..., Path],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    beside,
+    town,
+    tmp_path,
+    config,
+    capsys,
+):
     """Exit 2 in one sentence that holds no key; nothing is written."""
     assert configured(town, tmp_path / "out", config("http://127.0.0.1:9/v1"), *beside) == 2
     error = capsys.readouterr().err
@@ -537,9 +515,7 @@ def test_config_beside_another_address_or_key_is_refused(
 # What cannot be used.
 
 
-def test_options_of_the_other_benchmark_are_refused(
-    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_of_the_other_benchmark_are_refused(town, tmp_path, capsys):
     """`--agent` is of DailyMobility and `--no-persona` of StreamProfileBench, where the other does
     not know them; an agent takes no prompt."""
     out = ["--results-dir", str(tmp_path / "out")]
@@ -566,9 +542,7 @@ def test_options_of_the_other_benchmark_are_refused(
     assert nothing_written(tmp_path / "out")
 
 
-def test_another_map_is_another_run(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_map_is_another_run(own, tmp_path, capsys):
     """The map's hash is part of what a run is: the same name on a changed map is refused by that
     field."""
     assert run(own, tmp_path / "out") == 0
@@ -587,9 +561,7 @@ def test_another_map_is_another_run(
         pytest.param(("--agent", ASKING), id="agent", marks=pytest.mark.slow),
     ],
 )
-def test_changing_the_ground_truth_changes_no_request(
-    agent: tuple[object, ...], own: Path, tmp_path: Path
-) -> None:
+def test_changing_the_ground_truth_changes_no_request(agent, own, tmp_path):
     """Other truths, the very same requests, byte by byte; and another score, so that it was
     read."""
     sent, scores = [], []
@@ -610,9 +582,7 @@ def test_changing_the_ground_truth_changes_no_request(
     assert scores[0] != scores[1]
 
 
-def test_an_unknown_field_of_an_entry_is_not_shown_in_the_plan_prompt(
-    own: Path, tmp_path: Path
-) -> None:
+def test_an_unknown_field_of_an_entry_is_not_shown_in_the_plan_prompt(own, tmp_path):
     """What else a data set keeps of a resident, its day maybe, changes no request; a known field
     does."""
     path = own / "dailymobility/profiles.json"
@@ -632,9 +602,7 @@ def test_an_unknown_field_of_an_entry_is_not_shown_in_the_plan_prompt(
     assert b"trajectory" not in b"".join(sent[0]) and "守林人".encode() in b"".join(sent[2])
 
 
-def test_another_ground_truth_is_told_and_scored_with(
-    own: Path, tmp_path: Path, capsys: Told
-) -> None:
+def test_another_ground_truth_is_told_and_scored_with(own, tmp_path, capsys):
     """`verify` finds it; the same `run` makes the report anew, without a request."""
     out = tmp_path / "out"
     assert run(own, out, "--name", "plan") == 0
@@ -651,9 +619,7 @@ def test_another_ground_truth_is_told_and_scored_with(
 
 
 @pytest.mark.parametrize("command", ["verify", "reeval"])
-def test_saved_days_are_not_measured_on_another_map(
-    own: Path, tmp_path: Path, capsys: Told, command: str
-) -> None:
+def test_saved_days_are_not_measured_on_another_map(own, tmp_path, capsys, command):
     """Radii would be those of other places: the map's hash is named, and nothing is written."""
     out = tmp_path / "out"
     assert run(own, out, "--name", "plan") == 0
@@ -666,7 +632,7 @@ def test_saved_days_are_not_measured_on_another_map(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", "reeval"])
-def test_measuring_saved_days_runs_no_agent(town: Path, tmp_path: Path, command: str) -> None:
+def test_measuring_saved_days_runs_no_agent(town, tmp_path, command):
     """A results folder can be checked without running what somebody put there."""
     agent, ran = tmp_path / "walker.py", tmp_path / "ran"
     text = RULES.read_text(encoding="utf-8")
@@ -678,9 +644,7 @@ def test_measuring_saved_days_runs_no_agent(town: Path, tmp_path: Path, command:
     assert not ran.exists()
 
 
-def test_a_kept_agent_that_somebody_changed_is_not_run(
-    town: Path, tmp_path: Path, capsys: Told
-) -> None:
+def test_a_kept_agent_that_somebody_changed_is_not_run(town, tmp_path, capsys):
     """A resume from the run's own copy looks at its hash before it runs it."""
     agent = tmp_path / "walker.py"
     agent.write_bytes(RULES.read_bytes())
@@ -703,9 +667,7 @@ def test_a_kept_agent_that_somebody_changed_is_not_run(
         (["--agent", RULES, "--prompt", RULES], "--agent and --prompt exclude each other"),
     ],
 )
-def test_options_without_effect_are_refused(
-    town: Path, tmp_path: Path, capsys: Told, options: list[object], said: str
-) -> None:
+def test_options_without_effect_are_refused(town, tmp_path, capsys, options, said):
     """Silence would let them be believed in."""
     assert run(town, tmp_path / "out", *options) == 2
     assert said in capsys.readouterr().err
@@ -716,7 +678,7 @@ def test_options_without_effect_are_refused(
     "place",
     ["", *first_quick(["DATASETS/dailymobility", "datasets/DailyMobility", "DailyMobility"])],
 )
-def test_data_is_found_where_it_lies(town: Path, tmp_path: Path, place: str) -> None:
+def test_data_is_found_where_it_lies(town, tmp_path, place):
     """The layout of asbench, and the data folder itself; later commands find it without being given
     its place."""
     tasks, out = tmp_path / "theirs", tmp_path / "out"
@@ -734,8 +696,8 @@ def test_data_is_found_where_it_lies(town: Path, tmp_path: Path, place: str) -> 
     first_quick([("datasets/DailyMobility", RULES), ("DailyMobility", None), ("", None)]),
 )
 def test_run_is_resumed_with_data_that_moved_to_the_layout_of_asbench(
-    place: str, agent: Path | None, own: Path, tmp_path: Path, capsys: Told
-) -> None:
+    place, agent, own, tmp_path, capsys
+):
     """Once its folder is named, later commands find it without; the results are those of an
     undisturbed run."""
     theirs, folder = tmp_path / "theirs", tmp_path / "out" / "m"
@@ -757,8 +719,8 @@ def test_run_is_resumed_with_data_that_moved_to_the_layout_of_asbench(
 
 
 def test_baselines_answer_the_example_agent_and_a_warning_says_what_else_they_do(
-    town: Path, tmp_path: Path, capsys: Told
-) -> None:
+    town, tmp_path, capsys
+):
     """The agent sees what plan mode sees, so its residents go to work; plan mode itself gets no
     such warning."""
     assert (
@@ -782,9 +744,7 @@ def test_baselines_answer_the_example_agent_and_a_warning_says_what_else_they_do
     assert "warning" not in capsys.readouterr().out
 
 
-def test_what_an_agent_logs_is_in_the_run_s_log_alone(
-    town: Path, tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_agent_logs_is_in_the_run_s_log_alone(town, tmp_path, capsys, monkeypatch):
     """By `logging` with and without a handler of its own, the standard streams and their bytes, its
     logger, `print`."""
     agent, out = tmp_path / "talks.py", tmp_path / "out"
@@ -825,7 +785,7 @@ ONE_REQUEST = (
 )
 
 
-def test_sampling_is_the_agent_s_unless_the_user_sets_it(town: Path, tmp_path: Path) -> None:
+def test_sampling_is_the_agent_s_unless_the_user_sets_it(town, tmp_path):
     """Requests, identity and report agree on which it was."""
     agent, out = tmp_path / "asker.py", tmp_path / "out"
     agent.write_text(ONE_REQUEST, encoding="utf-8")
@@ -853,7 +813,7 @@ def test_sampling_is_the_agent_s_unless_the_user_sets_it(town: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_searches_find_memories_only_where_the_run_says_so(town: Path, tmp_path: Path) -> None:
+def test_searches_find_memories_only_where_the_run_says_so(town, tmp_path):
     """The choice is part of what the run is, and found again by the commands that play its
     agent."""
     agent, out = tmp_path / "searcher.py", tmp_path / "out"
@@ -880,9 +840,7 @@ def test_searches_find_memories_only_where_the_run_says_so(town: Path, tmp_path:
         assert main(["verify", *again]) == main(["reeval", "--reparse", *again]) == 0
 
 
-def test_a_run_from_before_agents_parameters_were_sent_goes_on_as_it_was(
-    town: Path, tmp_path: Path
-) -> None:
+def test_a_run_from_before_agents_parameters_were_sent_goes_on_as_it_was(town, tmp_path):
     """Its manifest does not have the setting: requests have the run's temperature and nothing of
     the agent's."""
     agent, out = tmp_path / "asker.py", tmp_path / "out"
@@ -922,9 +880,7 @@ def test_a_run_from_before_agents_parameters_were_sent_goes_on_as_it_was(
     ).read_text("utf-8")
 
 
-def test_the_bias_of_a_score_is_next_to_it_in_every_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_bias_of_a_score_is_next_to_it_in_every_table(tmp_path, capsys):
     """That of the jackknife: what the score is off the one without bias, which the report has."""
     results = ["--results-dir", str(tmp_path)]
     assert (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import signal
 import subprocess
-from pathlib import Path
 
 import orjson
 import pytest
@@ -23,8 +22,8 @@ ASKING, CATCHING = AGENTS / "asks_each_step.py", AGENTS / "catches_everything.py
 
 
 def test_killed_run_of_an_agent_ends_byte_identical_and_pays_for_nothing_twice(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """SIGKILL at random moments: the same results file, and no reply that was saved is asked for
     again."""
     found = campaign(
@@ -44,9 +43,7 @@ def test_killed_run_of_an_agent_ends_byte_identical_and_pays_for_nothing_twice(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_is_no_failure_that_an_agent_could_catch(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+def test_signal_is_no_failure_that_an_agent_could_catch(tmp_path, number, code):
     """Residents under way are owed, not scored as what the agent falls back to; resume ends as an
     undisturbed run."""
     tasks, results = tmp_path / "tasks", tmp_path / "results"

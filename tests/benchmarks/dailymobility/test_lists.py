@@ -70,24 +70,24 @@ def refusal(path: Path) -> str:
 # What is read
 
 
-def test_four_lists_are_read_from_json(tmp_path: Path) -> None:
+def test_four_lists_are_read_from_json(tmp_path):
     """Values and order as they stand."""
     assert plain(read(as_json(tmp_path, four()))) == four()
 
 
-def test_the_wrapping_of_asbench_is_taken_off(tmp_path: Path) -> None:
+def test_the_wrapping_of_asbench_is_taken_off(tmp_path):
     """`asbench` stores `results` beside `metadata`, and so may a JSON file."""
     assert plain(read(as_json(tmp_path, {"results": four(), "metadata": {}}))) == four()
 
 
-def test_json_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+def test_json_may_begin_with_a_byte_order_mark(tmp_path):
     """Some editors put one."""
     path = tmp_path / "lists.json"
     path.write_bytes(b"\xef\xbb\xbf" + orjson.dumps(four()))
     assert plain(read(path)) == four()
 
 
-def test_shares_rounded_to_two_decimals_pass(tmp_path: Path) -> None:
+def test_shares_rounded_to_two_decimals_pass(tmp_path):
     """Seven of them can be off by 0.035 together."""
     rounded = [[0.14] * 7, [0.145, 0.145, 0.145, 0.15, 0.15, 0.15, 0.15]]
     assert (
@@ -112,14 +112,14 @@ def asbench_result() -> JSON:
 
 
 @pytest.mark.parametrize("protocol", range(2, 6))
-def test_a_result_pickle_of_asbench_is_read(tmp_path: Path, protocol: int) -> None:
+def test_a_result_pickle_of_asbench_is_read(tmp_path, protocol):
     """In the protocol that Python writes by default, and the others that hold such objects."""
     assert plain(read(as_pickle(tmp_path, asbench_result(), protocol))) == four()
 
 
 @pytest.mark.parametrize("protocol", range(2, 6))
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_numpy_arrays_in_a_pickle_are_read(tmp_path: Path, protocol: int, order: Any) -> None:
+def test_numpy_arrays_in_a_pickle_are_read(tmp_path, protocol, order):
     """Whole lists as arrays, of other types, byte orders and layouts than one's own, or rows as
     arrays."""
     arrays = {
@@ -144,7 +144,7 @@ class Runs:
         return self.call
 
 
-def test_a_malicious_pickle_is_refused_without_running(tmp_path: Path) -> None:
+def test_a_malicious_pickle_is_refused_without_running(tmp_path):
     """It names `os.mkdir`; the ordinary unpickler runs that, ours names it and stops."""
     made = tmp_path / "made"
     path = as_pickle(tmp_path, {"results": four(), "metadata": Runs(os.mkdir, str(made))})
@@ -175,16 +175,14 @@ def test_a_malicious_pickle_is_refused_without_running(tmp_path: Path) -> None:
         "persistent id",
     ],
 )
-def test_whatever_a_pickle_names_beyond_plain_values_is_refused(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_whatever_a_pickle_names_beyond_plain_values_is_refused(tmp_path, content):
     """A list of what may be named, not of what may not."""
     path = tmp_path / "x.pkl"
     path.write_bytes(content)
     assert "pickle of plain values" in refusal(path)
 
 
-def test_a_pickle_cannot_change_what_it_names(tmp_path: Path) -> None:
+def test_a_pickle_cannot_change_what_it_names(tmp_path):
     """Setting an attribute of the class of paths, of the stand-in of dtypes, of a function: no
     other file notices."""
     for module, name in (
@@ -211,20 +209,20 @@ def test_a_pickle_cannot_change_what_it_names(tmp_path: Path) -> None:
     ],
     ids=["text", "complex", "a type", "a record", "a date", "truths"],
 )
-def test_what_is_no_number_in_numpy_is_refused(tmp_path: Path, value: Any) -> None:
+def test_what_is_no_number_in_numpy_is_refused(tmp_path, value):
     """Arrays of text, complex numbers, dates, truths; types and records."""
     refusal(as_pickle(tmp_path, four(**{RADIUS: value})))
 
 
 @pytest.mark.parametrize("length", range(0, 300, 7))
-def test_a_torn_pickle_is_refused_in_one_sentence(tmp_path: Path, length: int) -> None:
+def test_a_torn_pickle_is_refused_in_one_sentence(tmp_path, length):
     """Wherever it was cut."""
     path = as_pickle(tmp_path, asbench_result())
     path.write_bytes(path.read_bytes()[:length])
     refusal(path)
 
 
-def test_an_array_whose_bytes_do_not_fill_its_shape_is_refused(tmp_path: Path) -> None:
+def test_an_array_whose_bytes_do_not_fill_its_shape_is_refused(tmp_path):
     """The shape in a pickle is a claim."""
     whole = pickle.dumps(four(**{RADIUS: np.array([1.0, 2.0])}), 4)
     path = tmp_path / "x.pkl"
@@ -266,15 +264,13 @@ BAD: dict[str, tuple[JSON, str]] = {
 
 @pytest.mark.parametrize("fault", BAD)
 @pytest.mark.parametrize("write", [as_json, as_pickle])
-def test_what_cannot_be_scored_is_refused_by_row_and_field(
-    tmp_path: Path, fault: str, write: Callable[[Path, Any], Path]
-) -> None:
+def test_what_cannot_be_scored_is_refused_by_row_and_field(tmp_path, fault, write):
     """In one sentence, in JSON (with the NaN and Infinity of Python) as in a pickle."""
     changes, told = BAD[fault]
     assert refusal(write(tmp_path, four(**changes))).startswith(told)
 
 
-def test_what_is_found_may_be_long_or_deep(tmp_path: Path) -> None:
+def test_what_is_found_may_be_long_or_deep(tmp_path):
     """A number of 5,000 digits, which Python will not print, and a list within lists: shown in
     short."""
     deep: Any = []
@@ -297,7 +293,7 @@ def lists(*radii: float) -> Lists:
 TRUTH = lists(500.0, 3000.0, 9000.0)
 
 
-def test_radii_in_kilometres_are_warned_about() -> None:
+def test_radii_in_kilometres_are_warned_about():
     """The median of those who move is below a hundredth of the ground truth's; who stays home tells
     nothing."""
     assert "kilometres" in warnings(lists(0.0, 0.0, 0.0, 2.9, 3.1), TRUTH)[0]
@@ -306,7 +302,7 @@ def test_radii_in_kilometres_are_warned_about() -> None:
 @pytest.mark.parametrize(
     "radii", [(30.0, 31.0), (0.0, 0.0, 0.0, 3000.0), (0.0, 0.0), (3.6e-12, 0.0)]
 )
-def test_short_days_in_metres_are_not(radii: tuple[float, ...]) -> None:
+def test_short_days_in_metres_are_not(radii):
     """Thirty metres are a hundredth of the ground truth's; a population that stays home has no
     unit."""
     assert warnings(lists(*radii), TRUTH) == ()
@@ -328,7 +324,7 @@ def save(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_the_ground_truth_is_loaded_from_its_folder_or_the_one_around_it(tmp_path: Path) -> None:
+def test_the_ground_truth_is_loaded_from_its_folder_or_the_one_around_it(tmp_path):
     """With the hash over the bytes of its four files."""
     folder = save(tmp_path)
     inside, around = groundtruth.load(folder / "groundtruth"), groundtruth.load(folder)
@@ -368,7 +364,7 @@ WRONG: dict[str, tuple[JSON, str]] = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_a_ground_truth_that_cannot_be_used_is_refused_by_file(tmp_path: Path, fault: str) -> None:
+def test_a_ground_truth_that_cannot_be_used_is_refused_by_file(tmp_path, fault):
     """One sentence with the file and what was expected."""
     changes, told = WRONG[fault]
     folder = save(tmp_path, **changes)
@@ -378,7 +374,7 @@ def test_a_ground_truth_that_cannot_be_used_is_refused_by_file(tmp_path: Path, f
     assert "\n" not in str(refused.value)
 
 
-def test_a_missing_file_of_the_ground_truth_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_of_the_ground_truth_is_named(tmp_path):
     """With the folders that are meant."""
     save(tmp_path)
     (tmp_path / "groundtruth" / "daily_intentions_2d.npy").unlink()
@@ -388,7 +384,7 @@ def test_a_missing_file_of_the_ground_truth_is_named(tmp_path: Path) -> None:
         groundtruth.load(tmp_path)
 
 
-def test_the_ceiling_is_what_resampled_ground_truth_scores(tmp_path: Path) -> None:
+def test_the_ceiling_is_what_resampled_ground_truth_scores(tmp_path):
     """One resident is far from both together, very many are close to 100; the same seed draws the
     same."""
     truth = groundtruth.load(save(tmp_path))

@@ -41,7 +41,7 @@ def lists(side: int) -> Lists:
     return Lists({RADIUS: radii, LOCATIONS: locations, SEQUENCES: sequences, PROPORTIONS: shares})
 
 
-def test_the_example_of_the_page_has_the_scores_that_the_harness_computes() -> None:
+def test_the_example_of_the_page_has_the_scores_that_the_harness_computes():
     """The four divergences and the score of each protocol, as its row has them."""
     for name, outcome in all_protocols(lists(0).sample, lists(1).sample).items():
         assert outcome.final is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -25,7 +24,7 @@ from harness.benchmarks.dailymobility.plan import (
 )
 from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, read
 from harness.benchmarks.template import Template
-from harness.chat import Chat, Structured
+from harness.chat import Chat
 from harness.errors import BadInput
 from harness.model import Completion, Message, Request, Usage
 
@@ -123,7 +122,7 @@ def played(script: Script, **asking: Any) -> Day:
 # The prompt
 
 
-def test_the_prompt_tells_profile_home_work_and_places() -> None:
+def test_the_prompt_tells_profile_home_work_and_places():
     """Fields in their order, coordinates and straight-line distances in metres, places under what
     one goes for."""
     system, user = messages()
@@ -147,13 +146,13 @@ def test_the_prompt_tells_profile_home_work_and_places() -> None:
     assert "${" not in user.content
 
 
-def test_the_prompt_names_all_seven_intentions_in_both_languages() -> None:
+def test_the_prompt_names_all_seven_intentions_in_both_languages():
     """The English names are the benchmark's, letter by letter."""
     for number, name in INTENTIONS.items():
         assert f"- {name}：{INTENTIONS_ZH[number]}\n" in text()
 
 
-def test_only_known_fields_of_a_profile_are_shown() -> None:
+def test_only_known_fields_of_a_profile_are_shown():
     """Absent, empty and odd ones leave no line; unknown ones could give away what is asked for."""
     profile = {
         "age": 40,
@@ -204,14 +203,14 @@ def test_only_known_fields_of_a_profile_are_shown() -> None:
         ),
     ],
 )
-def test_a_category_tells_what_one_goes_for(category: str, intention: int | None) -> None:
+def test_a_category_tells_what_one_goes_for(category, intention):
     """OpenStreetMap's words, Chinese first levels and Tencent's codes; what nobody visits is
     offered for nothing."""
     found = {number: offered(city([(10, 0, "某处", category)]), number) for number in OFFERED}
     assert found == {number: [2] if number == intention else [] for number in OFFERED}
 
 
-def test_places_near_home_and_near_work_are_offered_by_turns() -> None:
+def test_places_near_home_and_near_work_are_offered_by_turns():
     """Half and half up to the number for an intention, listed by how near they are to either, then
     by id."""
     home = [(10.0 * n, 0.0, f"家边{n}", "amenity|cafe") for n in range(1, 21)]
@@ -220,7 +219,7 @@ def test_places_near_home_and_near_work_are_offered_by_turns() -> None:
     assert offered(city(home + work), 6) == [2, 22, 3, 23, 4, 24, 5, 25, 6, 26]
 
 
-def test_an_area_is_offered_once_for_an_intention() -> None:
+def test_an_area_is_offered_once_for_an_intention():
     """Of many restaurants in one AOI the nearest stands for it; another intention may offer the
     same AOI."""
     mall = A + 2
@@ -243,7 +242,7 @@ def test_an_area_is_offered_once_for_an_intention() -> None:
     ]
 
 
-def test_a_rich_city_offers_between_20_and_40_places() -> None:
+def test_a_rich_city_offers_between_20_and_40_places():
     """The same for the same resident, and not more however many there are."""
     kinds = ["amenity|cafe", "leisure|park", "building|retail", "amenity|bank"]
     rich = city([(7.0 * n, 5.0 * n, f"处{n}", kinds[n % 4]) for n in range(400)])
@@ -252,7 +251,7 @@ def test_a_rich_city_offers_between_20_and_40_places() -> None:
     assert text(rich) == text(rich)
 
 
-def test_a_point_outside_every_area_is_not_offered() -> None:
+def test_a_point_outside_every_area_is_not_offered():
     """One goes to AOIs; a point of interest whose AOI the map lacks cannot be gone to."""
     pois = {1: Poi(1, "店", "amenity|cafe", 1.0, 1.0, 0)}
     lost = City({HOME: aoi(HOME, 0, 0), WORK: aoi(WORK, 9, 9)}, pois, {}, "", "")
@@ -262,7 +261,7 @@ def test_a_point_outside_every_area_is_not_offered() -> None:
 # Other templates
 
 
-def test_a_template_of_the_users_replaces_ours(tmp_path: Path) -> None:
+def test_a_template_of_the_users_replaces_ours(tmp_path):
     """Named places are filled in, `source` is the file's name, and its bytes are kept."""
     file = tmp_path / "mine.txt"
     file.write_text("${candidates} 家=${home}", encoding="utf-8")
@@ -287,9 +286,7 @@ def test_a_template_of_the_users_replaces_ours(tmp_path: Path) -> None:
         (b"\xff", "must be UTF-8"),
     ],
 )
-def test_a_template_that_cannot_be_used_is_refused(
-    content: bytes, message: str, tmp_path: Path
-) -> None:
+def test_a_template_that_cannot_be_used_is_refused(content, message, tmp_path):
     """The file and what is wrong with it, before anything is sent."""
     file = tmp_path / "bad.txt"
     file.write_bytes(content)
@@ -300,7 +297,7 @@ def test_a_template_that_cannot_be_used_is_refused(
 # Played
 
 
-def test_a_readable_reply_is_the_day() -> None:
+def test_a_readable_reply_is_the_day():
     """48 entries each; visited are the distinct AOIs in order of first visit; usage is that of one
     request."""
     data = [
@@ -334,7 +331,7 @@ def test_a_readable_reply_is_the_day() -> None:
         (Completion(reply().text.replace("24:00", "23:00")), "23:00 到 24:00 没有安排"),
     ],
 )
-def test_a_second_try_says_what_was_wrong(bad: Completion, why: str) -> None:
+def test_a_second_try_says_what_was_wrong(bad, why):
     """The same messages, and after the last one the reason; the day then counts as any other."""
     script = Script(bad, reply("work", "work"))
     day, usage = played_with(script)
@@ -346,7 +343,7 @@ def test_a_second_try_says_what_was_wrong(bad: Completion, why: str) -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2, 5])
-def test_after_the_last_try_the_day_is_spent_at_home(retries: int) -> None:
+def test_after_the_last_try_the_day_is_spent_at_home(retries):
     """Under the kind of the last reply; every request is in the usage."""
     tries = [Completion("没有", prompt_tokens=10, completion_tokens=1)] * retries
     script = Script(*tries, Completion("[]", prompt_tokens=10, completion_tokens=1))
@@ -363,7 +360,7 @@ def test_after_the_last_try_the_day_is_spent_at_home(retries: int) -> None:
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "context_length"])
-def test_a_final_reason_is_asked_once(reason: str) -> None:
+def test_a_final_reason_is_asked_once(reason):
     """Not even a reply that could be read is taken, also when it comes on a second try."""
     assert played(Script(reply(finish_reason=reason))).outcome == reason
     later, usage = played_with(Script(Completion("没有"), reply("work", finish_reason=reason)))
@@ -371,14 +368,14 @@ def test_a_final_reason_is_asked_once(reason: str) -> None:
 
 
 @pytest.mark.parametrize("structured", ["json_object", "none"])
-def test_json_mode_is_asked_for_in_every_request_or_in_none(structured: Structured) -> None:
+def test_json_mode_is_asked_for_in_every_request_or_in_none(structured):
     """First and further tries alike."""
     script = Script(Completion("没有"), reply())
     played(script, structured=structured)
     assert [request.json_object for request in script.asked] == [structured == "json_object"] * 2
 
 
-def test_day_that_fits_the_schema_is_read_without_repairs() -> None:
+def test_day_that_fits_the_schema_is_read_without_repairs():
     """Every time, intention and place that the schema has: its AOIs are those that the prompt
     shows, as text."""
     script, places = Script(reply()), Nearby(SMALL).surroundings(RESIDENT).places
@@ -399,7 +396,7 @@ def test_day_that_fits_the_schema_is_read_without_repairs() -> None:
         assert (found.repairs, found.warnings) == ((), ())
 
 
-def test_what_the_prompt_shows_as_places_can_be_answered() -> None:
+def test_what_the_prompt_shows_as_places_can_be_answered():
     """Each AOI that it lists is accepted without a warning."""
     places = Nearby(SMALL).surroundings(RESIDENT).places
     for number in (HOME, WORK, A + 2, A + 3, A + 4, A + 5):

@@ -71,14 +71,14 @@ def one_place(intention: Any, place: Any) -> str:
 # Clean replies
 
 
-def test_segments_become_48_half_hours() -> None:
+def test_segments_become_48_half_hours():
     """Each half hour has the intention and the AOI of the segment that it lies in."""
     assert len(INTENDED) == len(VISITED) == SLOTS
     assert readable(GOOD) == PlannedDay(INTENDED, VISITED)
 
 
 @pytest.mark.parametrize("pairs", [False, True], ids=["objects", "pairs"])
-def test_slots_are_read_one_by_one(pairs: bool) -> None:
+def test_slots_are_read_one_by_one(pairs):
     """The same day as 48 entries, objects or pairs of intention and place."""
     slots: list[Any] = [
         [intention, place] if pairs else {"intention": intention, "place": place}
@@ -88,7 +88,7 @@ def test_slots_are_read_one_by_one(pairs: bool) -> None:
 
 
 @pytest.mark.parametrize("number", INTENTIONS)
-def test_an_intention_has_three_names(number: int) -> None:
+def test_an_intention_has_three_names(number):
     """English, Chinese or its number, also as text; none of them is a repair."""
     for name in (INTENTIONS[number], INTENTIONS_ZH[number], number, str(number)):
         assert readable(one_place(name, "home")) == PlannedDay((number,) * SLOTS, (HOME,) * SLOTS)
@@ -108,12 +108,12 @@ def test_an_intention_has_three_names(number: int) -> None:
         *((str(CAFE), CAFE), (f"AOI {PARK}", PARK), (f" aoi{PARK}", PARK)),
     ],
 )
-def test_a_place_is_a_word_or_an_aoi(place: Any, aoi: int) -> None:
+def test_a_place_is_a_word_or_an_aoi(place, aoi):
     """As the prompt writes it, with or without `AOI`; none of it is a repair."""
     assert readable(one_place("other", place)) == PlannedDay((3,) * SLOTS, (aoi,) * SLOTS)
 
 
-def test_places_of_the_city_that_were_not_offered_are_taken_and_told() -> None:
+def test_places_of_the_city_that_were_not_offered_are_taken_and_told():
     """Each such place counts once, however often it is visited; home, work and candidates are not
     counted."""
     segments = [dict(segment) for segment in SEGMENTS]
@@ -141,13 +141,13 @@ def test_places_of_the_city_that_were_not_offered_are_taken_and_told() -> None:
         (f"```\n{said({'segments': SEGMENTS[::-1]})}\n```", ("fence", "order")),
     ],
 )
-def test_a_repaired_reply_says_how(text: str, repairs: tuple[str, ...]) -> None:
+def test_a_repaired_reply_says_how(text, repairs):
     """The day is the same; every kind of repair is named once."""
     assert readable(text) == PlannedDay(INTENDED, VISITED, repairs)
 
 
 @pytest.mark.parametrize("written", ["8:00", "08：00", "08:00:00", " 08:00 "])
-def test_half_hours_are_read_as_people_write_them(written: str) -> None:
+def test_half_hours_are_read_as_people_write_them(written):
     """One digit, seconds, a full-width colon and white space are no repairs."""
     segments = [dict(segment) for segment in SEGMENTS]
     segments[0]["end"] = segments[1]["start"] = written
@@ -158,7 +158,7 @@ def test_half_hours_are_read_as_people_write_them(written: str) -> None:
     ("written", "slot"),
     [("07:44", 15), ("07:45", 16), ("08:14", 16), ("08:15", 17), ("08:14:59", 16), ("07:59", 16)],
 )
-def test_times_between_half_hours_are_rounded_and_told(written: str, slot: int) -> None:
+def test_times_between_half_hours_are_rounded_and_told(written, slot):
     """To the nearer half hour, a quarter upwards; an end and the start after it go together, so no
     gap opens."""
     segments = [dict(segment) for segment in SEGMENTS]
@@ -217,7 +217,7 @@ def test_times_between_half_hours_are_rounded_and_told(written: str, slot: int) 
         (changed(3, place={"aoi": CAFE}), "unknown_place", "数组或对象"),
     ],
 )
-def test_what_cannot_be_read_has_a_kind_and_a_sentence(text: str, kind: str, why: str) -> None:
+def test_what_cannot_be_read_has_a_kind_and_a_sentence(text, kind, why):
     """Nothing is padded, cut or guessed; the sentence says where the fault is."""
     reading = unreadable(text)
     assert (reading.kind, reading.final) == (kind, False)
@@ -225,12 +225,12 @@ def test_what_cannot_be_read_has_a_kind_and_a_sentence(text: str, kind: str, why
 
 
 @pytest.mark.parametrize("reason", ["length", "only_thinking", "content_filter", "context_length"])
-def test_a_final_reason_is_not_read(reason: str) -> None:
+def test_a_final_reason_is_not_read(reason):
     """Not even a whole day counts then."""
     assert unreadable(GOOD, finish_reason=reason) == Invalid(reason, "", final=True)
 
 
-def test_a_wrong_value_is_told_shortly_and_can_be_sent() -> None:
+def test_a_wrong_value_is_told_shortly_and_can_be_sent():
     """The sentence goes into the next request: no half surrogate pair, and no page of text."""
     reading = unreadable('{"segments": [{"start": "\\ud83d' + "长" * 500 + '", "end": "24:00"}, ]}')
     assert reading.kind == "bad_time"
@@ -323,7 +323,7 @@ def check(reading: PlannedDay | Invalid) -> None:
     + "9" * 5000
     + ', "place": 1},]}'
 )
-def test_any_text_is_a_whole_day_or_has_a_kind(text: str) -> None:
+def test_any_text_is_a_whole_day_or_has_a_kind(text):
     """Whatever a model writes, there is a reading without an error, and always the same."""
     reading = read(Completion(text), PLACES)
     assert read(Completion(text), PLACES) == reading
@@ -352,7 +352,7 @@ ENTRIES = (
 
 @settings(max_examples=examples(150), deadline=None)
 @given(listed=st.lists(ENTRIES, max_size=4), name=st.sampled_from(["segments", "slots"]))
-def test_any_entries_are_a_whole_day_or_have_a_kind(listed: list[Any], name: str) -> None:
+def test_any_entries_are_a_whole_day_or_have_a_kind(listed, name):
     """Clean JSON with values of any type and any times."""
     check(read(Completion(said({name: listed})), PLACES))
 
@@ -366,9 +366,7 @@ def test_any_entries_are_a_whole_day_or_have_a_kind(listed: list[Any], name: str
     ),
     order=st.randoms(use_true_random=False),
 )
-def test_every_whole_day_comes_back_as_it_was_written(
-    cuts: set[int], what: list[tuple[int, int]], order: Any
-) -> None:
+def test_every_whole_day_comes_back_as_it_was_written(cuts, what, order):
     """Segments in any order are the day that they cover."""
     bounds = [0, *sorted(cuts), SLOTS]
     clock = [f"{slot // 2:02}:{slot % 2 * 30:02}" for slot in range(SLOTS + 1)]
@@ -389,7 +387,7 @@ def test_every_whole_day_comes_back_as_it_was_written(
     assert (reading.intentions, reading.places) == (tuple(intentions), tuple(places))
 
 
-def test_more_segments_than_half_hours_overlap_whatever_they_hold() -> None:
+def test_more_segments_than_half_hours_overlap_whatever_they_hold():
     """They are not even looked at: some replies repeat themselves by the thousand."""
     text = orjson.dumps({"segments": [None] * 100_000}).decode()
     reading = read(Completion(text), PLACES)
@@ -399,7 +397,7 @@ def test_more_segments_than_half_hours_overlap_whatever_they_hold() -> None:
 @pytest.mark.parametrize(
     "place", ["AOI 500000003 转角咖啡", "500000003（转角咖啡）", "aoi 500000003, 咖啡"]
 )
-def test_a_line_of_the_prompt_names_its_place(place: str) -> None:
+def test_a_line_of_the_prompt_names_its_place(place):
     """The id in front counts, and that the name was left behind is reported."""
     places = Places(HOME, WORK, frozenset(), {500000003: 1})
     day = {

@@ -47,9 +47,7 @@ def scored(capsys: pytest.CaptureFixture[str], file: Path, data: Path = SAMPLE) 
     return found
 
 
-def test_the_ground_truth_scores_100_against_itself(
-    lists: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_ground_truth_scores_100_against_itself(lists, capsys):
     """In all three protocols, with the keys that are promised; from the data folder and the one
     within."""
     for data in (SAMPLE, SAMPLE / "groundtruth"):
@@ -67,9 +65,7 @@ def test_the_ground_truth_scores_100_against_itself(
         assert found["warnings"] == []
 
 
-def test_the_table_shows_every_protocol_and_what_it_is(
-    lists: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_shows_every_protocol_and_what_it_is(lists, capsys):
     """The default output, for people."""
     assert main(["score-mobility", str(lists), "--data", str(SAMPLE)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -82,9 +78,7 @@ def test_the_table_shows_every_protocol_and_what_it_is(
 
 
 @pytest.mark.parametrize("data", [SAMPLE, SAMPLE / "groundtruth"])
-def test_a_synthetic_ground_truth_is_called_synthetic(
-    lists: Path, capsys: pytest.CaptureFixture[str], data: Path
-) -> None:
+def test_a_synthetic_ground_truth_is_called_synthetic(lists, capsys, data):
     """As in the reports of runs: a score on it is no result. The folder within is known by what
     lies beside it."""
     assert "The ground truth is synthetic" in scored(capsys, lists, data)["notes"][0]
@@ -94,8 +88,8 @@ def test_a_synthetic_ground_truth_is_called_synthetic(
 
 @pytest.mark.parametrize("profiles", [None, b'[{"id": 1}]', b"[1, 2]", b"{}", b"\xff"])
 def test_a_ground_truth_that_nothing_calls_synthetic_has_no_notes(
-    lists: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], profiles: bytes | None
-) -> None:
+    lists, tmp_path, capsys, profiles
+):
     """The residents' file is not needed for a score, so whatever is wrong with it ends nothing."""
     shutil.copytree(SAMPLE / "groundtruth", tmp_path / "data/groundtruth")
     if profiles is not None:
@@ -103,9 +97,7 @@ def test_a_ground_truth_that_nothing_calls_synthetic_has_no_notes(
     assert scored(capsys, lists, tmp_path / "data")["notes"] == []
 
 
-def test_a_result_pickle_of_asbench_scores_like_its_lists(
-    lists: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_result_pickle_of_asbench_scores_like_its_lists(lists, tmp_path, capsys):
     """The same figures from either file."""
     content = orjson.loads(lists.read_bytes())
     content[RADIUS] = [np.float64(radius) / 2 for radius in content[RADIUS]]
@@ -120,9 +112,7 @@ def test_a_result_pickle_of_asbench_scores_like_its_lists(
     assert a["protocols"]["aligned"]["final_score"] < 100
 
 
-def test_kilometres_are_warned_about_and_scored(
-    lists: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kilometres_are_warned_about_and_scored(lists, capsys):
     """A warning, not a refusal: exit code 0."""
     content = orjson.loads(lists.read_bytes())
     lists.write_bytes(
@@ -139,9 +129,7 @@ def test_kilometres_are_warned_about_and_scored(
     )
 
 
-def test_an_undefined_protocol_is_null_with_its_reason(
-    lists: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_undefined_protocol_is_null_with_its_reason(lists, capsys):
     """In JSON as null, in the table as n/a, and in a sentence."""
     content = orjson.loads(lists.read_bytes())
     lists.write_bytes(
@@ -168,9 +156,7 @@ def test_an_undefined_protocol_is_null_with_its_reason(
         (PROPORTIONS, 99, [0.5] * 7),
     ],
 )
-def test_bad_input_ends_with_2_naming_row_and_field(
-    lists: Path, capsys: pytest.CaptureFixture[str], field: str, row: int, value: object
-) -> None:
+def test_bad_input_ends_with_2_naming_row_and_field(lists, capsys, field, row, value):
     """One sentence on stderr, nothing on stdout."""
     content = orjson.loads(lists.read_bytes())
     content[field][row] = value

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,7 +152,7 @@ def lists_of(records: Sequence[Record]) -> Lists:
 # What is computed
 
 
-def test_records_score_as_their_plain_lists_do() -> None:
+def test_records_score_as_their_plain_lists_do():
     """Tallies, merged from shards, lose nothing: all three protocols to the last bit."""
     records = some_days(300)
     merged = SCORER.merge(SCORER.score(records[:256]), SCORER.score(records[256:]))
@@ -174,9 +173,7 @@ FORTY = [
 
 @settings(max_examples=examples(15), deadline=None)
 @given(st.permutations(range(40)), st.lists(st.integers(0, 40), max_size=6), st.integers(0, 5))
-def test_neither_order_nor_grouping_changes_a_figure(
-    order: list[int], cuts: list[int], first: int
-) -> None:
+def test_neither_order_nor_grouping_changes_a_figure(order, cuts, first):
     """Any order of residents, cut into any shards (empty ones too), merged in any grouping: the
     same JSON report."""
     moved = [FORTY[at] for at in order]
@@ -186,7 +183,7 @@ def test_neither_order_nor_grouping_changes_a_figure(
     assert made(reduce(SCORER.merge, parts), facts(40)).data == report(FORTY).data
 
 
-def test_the_live_figures_are_those_of_the_report() -> None:
+def test_the_live_figures_are_those_of_the_report():
     """The aligned score and the divergence per slot, as fractions; null before anybody is done."""
     records = some_days(30)
     metrics = report(records).data["metrics"]
@@ -195,7 +192,7 @@ def test_the_live_figures_are_those_of_the_report() -> None:
     assert SCORER.running(SCORER.score([])) == {"Score": None, "JSD_per_slot": None}
 
 
-def test_an_invalid_day_counts_as_stayed_home_and_is_left_out_beside() -> None:
+def test_an_invalid_day_counts_as_stayed_home_and_is_left_out_beside():
     """The headline has all days, the figure over valid days is that of a run without the invalid
     one."""
     valid = some_days(20)
@@ -269,7 +266,7 @@ def _term(p: float, q: float) -> float:
     return sum(x * float(np.log2(2 * x / (p + q))) for x in (p, q) if x) / 2
 
 
-def test_intervals_have_the_spread_of_residents_that_are_left_out_with_curvature() -> None:
+def test_intervals_have_the_spread_of_residents_that_are_left_out_with_curvature():
     """The score of 100 residents: variance less what is of second order, third cumulant with
     curvature."""
     records = some_days(100)
@@ -312,7 +309,7 @@ def parts_of(records: Sequence[Record]) -> Array:
     return found[:, 1:]
 
 
-def test_spread_over_both_sides_is_the_same_whichever_is_the_run() -> None:
+def test_spread_over_both_sides_is_the_same_whichever_is_the_run():
     """A divergence is symmetric, so is what both samples say of it."""
     a, b = (rows_of(some_days(users, users)).astype(np.int64) for users in (60, 90))
     p, q = a.sum(axis=0), b.sum(axis=0)
@@ -327,7 +324,7 @@ def test_spread_over_both_sides_is_the_same_whichever_is_the_run() -> None:
     assert (there.noise > one.spread.noise + other.spread.noise).all()
 
 
-def test_curvature_over_both_sides_has_that_by_both_shares() -> None:
+def test_curvature_over_both_sides_has_that_by_both_shares():
     """Of each bin -1 / (2 ln 2 (p + q)) times both pulls, twice; the score has a quarter of all of
     them, negative."""
     totals, each = (
@@ -347,7 +344,7 @@ def test_curvature_over_both_sides_has_that_by_both_shares() -> None:
     assert extra[:2] == pytest.approx([of_score, of_radius])
 
 
-def test_intervals_are_approximate_with_fewer_residents_than_simulations_allow() -> None:
+def test_intervals_are_approximate_with_fewer_residents_than_simulations_allow():
     """From 100 residents they are not, of locations from 400."""
     printed = {
         users: {
@@ -361,7 +358,7 @@ def test_intervals_are_approximate_with_fewer_residents_than_simulations_allow()
     assert printed == {99: set(), 100: most, 399: most, 400: most | {LOCATIONS}}
 
 
-def test_score_has_an_approximate_interval_where_one_divergence_hardly_moves() -> None:
+def test_score_has_an_approximate_interval_where_one_divergence_hardly_moves():
     """Commuters of whom all but three go to three places: the next such resident would change the
     score most."""
     records = [Record(day.key, {**day.data, "daily_location_number": 3}) for day in some_days(100)]
@@ -372,7 +369,7 @@ def test_score_has_an_approximate_interval_where_one_divergence_hardly_moves() -
 
 
 @pytest.mark.slow
-def test_the_bias_is_taken_off_from_100_residents() -> None:
+def test_the_bias_is_taken_off_from_100_residents():
     """value - (n - 1) x (mean of the figures with one left out - value); more residents score
     higher."""
     records = some_days(100)
@@ -388,14 +385,14 @@ ONE = a_day(np.random.default_rng(0), gyration_radius_m=900.0, daily_location_nu
 
 
 @pytest.mark.parametrize("records", [[], [ONE]], ids=["nobody", "one"])
-def test_nothing_is_said_of_the_spread_of_less_than_two(records: list[Record]) -> None:
+def test_nothing_is_said_of_the_spread_of_less_than_two(records):
     """No interval, and without anybody no figure at all: null, never 0 or NaN."""
     metrics = report(records).data["metrics"]
     assert {metric["ci95"] for metric in metrics.values()} == {None}
     assert all((metric["value"] is None) == (not records) for metric in metrics.values())
 
 
-def test_residents_that_are_all_alike_have_no_interval() -> None:
+def test_residents_that_are_all_alike_have_no_interval():
     """A model that gives everybody the same day: none, in place of one of no width; of both sides a
     rough one."""
     found = figures([home()] * 400)
@@ -438,9 +435,7 @@ def padded(records: list[Record]) -> list[Record]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "residents"), [("near", 100), ("alike", 200)])
-def test_95_percent_intervals_hold_what_they_should_as_often_as_they_say(
-    kind: str, residents: int
-) -> None:
+def test_95_percent_intervals_hold_what_they_should_as_often_as_they_say(kind, residents):
     """200 simulated runs: the mean score of such runs, and that of unlimited ones."""
     rng = np.random.default_rng(3)
     unlimited = figures(padded(population(kind, 20_000, rng)))[FINAL].value
@@ -462,7 +457,7 @@ def _held(intervals: Array, value: float) -> float:
 # The report
 
 
-def test_the_report_has_the_three_protocols_with_the_keys_that_are_promised() -> None:
+def test_the_report_has_the_three_protocols_with_the_keys_that_are_promised():
     """Four divergences and a final score each, nothing else where all is defined."""
     data = report(some_days(5)).data
     keys = [*(f"jsd_{metric}" for metric in METRICS), "final_score"]
@@ -483,7 +478,7 @@ def test_the_report_has_the_three_protocols_with_the_keys_that_are_promised() ->
     )
 
 
-def test_an_undefined_protocol_is_null_with_its_reason_and_the_others_stand() -> None:
+def test_an_undefined_protocol_is_null_with_its_reason_and_the_others_stand():
     """Everybody beyond the ground truth's range of radii: no agentsociety2."""
     far = [a_day(np.random.default_rng(at), gyration_radius_m=1e7 + at) for at in range(5)]
     found = report(far)
@@ -496,9 +491,7 @@ def test_an_undefined_protocol_is_null_with_its_reason_and_the_others_stand() ->
     assert "Score (agentsociety2) n/a" in found.headline
 
 
-def test_both_intervals_are_in_the_report_and_the_earlier_one_without_the_second_is_readable() -> (
-    None
-):
+def test_both_intervals_are_in_the_report_and_the_earlier_one_without_the_second_is_readable():
     """By metric in the JSON, side by side in the table; a report of format 2 has but the first."""
     records = some_days(100)
     data, found = report(records).data, figures(records)
@@ -517,7 +510,7 @@ def test_both_intervals_are_in_the_report_and_the_earlier_one_without_the_second
     assert [row[3] for row in table.rows] == ["n/a"] * 5 and table.rows[2][2].startswith("~[")
 
 
-def test_a_score_without_any_method_for_its_interval_does_not_blame_the_residents() -> None:
+def test_a_score_without_any_method_for_its_interval_does_not_blame_the_residents():
     """The other protocols' scores have no interval, however many residents there are."""
     of, _ = SCORER.report(SCORER.score(some_days(100)), facts(100))
     tables = [
@@ -531,7 +524,7 @@ def test_a_score_without_any_method_for_its_interval_does_not_blame_the_resident
     )
 
 
-def test_a_run_of_part_of_the_residents_is_headed_incomplete() -> None:
+def test_a_run_of_part_of_the_residents_is_headed_incomplete():
     """Who is missing is said, and why no bounds can be given."""
     found = report(some_days(3), facts(10, 4))
     assert found.data["coverage"] == {
@@ -571,7 +564,7 @@ def test_a_run_of_part_of_the_residents_is_headed_incomplete() -> None:
         "合成",
     ],
 )
-def test_the_report_says_what_stands_beside_the_numbers(sentence: str) -> None:
+def test_the_report_says_what_stands_beside_the_numbers(sentence):
     """Protocols, what they do not see, ceiling, bias, invalid days, mode, usage, files, notes."""
     usage = {"prompt_tokens": 20, "completion_tokens": 4, "requests": 2}
     days = [
@@ -580,7 +573,7 @@ def test_the_report_says_what_stands_beside_the_numbers(sentence: str) -> None:
     assert sentence in text(days, facts(100, notes=("合成。",)))
 
 
-def test_invalid_days_stand_beside_the_score() -> None:
+def test_invalid_days_stand_beside_the_score():
     """In the one line that a run ends with, and under the coverage; nothing is said where there is
     none."""
     day = a_day(np.random.default_rng(1))
@@ -593,7 +586,7 @@ def test_invalid_days_stand_beside_the_score() -> None:
     assert "invalid" not in report([day]).headline
 
 
-def test_invalid_days_repairs_warnings_and_modes_are_counted_by_kind() -> None:
+def test_invalid_days_repairs_warnings_and_modes_are_counted_by_kind():
     """Warnings without their numbers, so that those of many residents are few."""
     rng = np.random.default_rng(1)
     days = [
@@ -623,7 +616,7 @@ def test_invalid_days_repairs_warnings_and_modes_are_counted_by_kind() -> None:
     assert data["warnings"] == {"AOI # is unknown": 2, "step # took # s": 1}
 
 
-def test_both_sides_are_shown() -> None:
+def test_both_sides_are_shown():
     """Median radius, mean number of locations, time spent: the ground truth's and the run's."""
     records = some_days(50)
     of = report(records).data["beside_truth"]
@@ -638,7 +631,7 @@ def test_both_sides_are_shown() -> None:
     assert sum(truth for truth, _ in of["intention_shares"].values()) == pytest.approx(1)
 
 
-def test_the_four_lists_are_written_and_score_the_same(tmp_path: Path) -> None:
+def test_the_four_lists_are_written_and_score_the_same(tmp_path):
     """`generated_<subset>.json`, residents in order, read back: the same three protocols."""
     records = some_days(30)
     found = report(records)
@@ -657,8 +650,8 @@ def test_the_four_lists_are_written_and_score_the_same(tmp_path: Path) -> None:
 
 
 def test_very_many_residents_are_scored_the_same_without_lists(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """Above the limit the lists are dropped, however shards are merged, and no figure changes."""
     records = some_days(30)
     whole = report(records).data
@@ -678,7 +671,7 @@ def test_very_many_residents_are_scored_the_same_without_lists(
             assert found.data[part] == whole[part]
 
 
-def test_a_report_of_nobody_is_a_report() -> None:
+def test_a_report_of_nobody_is_a_report():
     """Every failure at once: nothing is scored, and nothing is invented."""
     found = report([], facts(2, 2))
     assert found.data["details"] == {} and found.files == {}
@@ -686,7 +679,7 @@ def test_a_report_of_nobody_is_a_report() -> None:
     orjson.dumps(found.data)
 
 
-def test_the_ceiling_is_what_draws_of_the_ground_truth_score() -> None:
+def test_the_ceiling_is_what_draws_of_the_ground_truth_score():
     """Where all of its residents are the same every draw scores 100; else few residents score less
     than many."""
     columns = {

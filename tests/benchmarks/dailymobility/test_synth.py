@@ -48,7 +48,7 @@ def truth(made: dict[str, bytes], name: str) -> NDArray[Any]:
     return array
 
 
-def test_the_shipped_sample_is_what_the_code_makes(made: dict[str, bytes]) -> None:
+def test_the_shipped_sample_is_what_the_code_makes(made):
     """100 residents, seed 0: the same files byte for byte, nothing besides, and small."""
     shipped = {
         str(path.relative_to(SAMPLE)): path.read_bytes()
@@ -59,25 +59,21 @@ def test_the_shipped_sample_is_what_the_code_makes(made: dict[str, bytes]) -> No
     assert sum(map(len, shipped.values())) < 250_000
 
 
-def test_another_seed_is_another_city_with_other_residents(made: dict[str, bytes]) -> None:
+def test_another_seed_is_another_city_with_other_residents(made):
     """The note says which seed it was, so every file differs."""
     other = files(100, 1)
     assert set(other) == set(made)
     assert all(other[name] != made[name] for name in made)
 
 
-def test_everything_says_that_it_is_synthetic(
-    made: dict[str, bytes], people: list[dict[str, Any]]
-) -> None:
+def test_everything_says_that_it_is_synthetic(made, people):
     """Each profile, the map's own name, and the note."""
     assert all(person["synthetic"] is True for person in people)
     assert map_pb2.Map.FromString(made["beijing.pb"]).header.name == "synthetic"
     assert "synthetic" in made["README.md"].decode()
 
 
-def test_profiles_are_written_as_the_published_ones(
-    made: dict[str, bytes], people: list[dict[str, Any]]
-) -> None:
+def test_profiles_are_written_as_the_published_ones(made, people):
     """An array, a field a line, in the published order, with numbers as numbers."""
     assert made["profiles.json"].decode().startswith('[\n    {\n        "age": ')
     fields = [
@@ -97,7 +93,7 @@ def test_profiles_are_written_as_the_published_ones(
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_arrays_have_the_published_shape_and_type(made: dict[str, bytes], name: str) -> None:
+def test_arrays_have_the_published_shape_and_type(made, name):
     """Finite, in numpy's first file format, little-endian."""
     shape, dtype = ARRAYS[name]
     array = truth(made, name)
@@ -106,7 +102,7 @@ def test_arrays_have_the_published_shape_and_type(made: dict[str, bytes], name: 
     assert made[f"groundtruth/{name}.npy"].startswith(b"\x93NUMPY\x01\x00")
 
 
-def test_the_ground_truth_is_a_life_in_that_city(made: dict[str, bytes], city: City) -> None:
+def test_the_ground_truth_is_a_life_in_that_city(made, city):
     """Locations are means from 1, radii fit into the city, intentions are known ones, proportions
     sum to 1."""
     numbers, radii = truth(made, "daily_location_numbers"), truth(made, "gyration_radius")
@@ -157,9 +153,7 @@ def score(made: dict[str, bytes], city: City, days: list[list[tuple[int, int]]])
     )
 
 
-def test_a_sensible_day_scores_far_above_a_random_one(
-    made: dict[str, bytes], city: City, people: list[dict[str, Any]]
-) -> None:
+def test_a_sensible_day_scores_far_above_a_random_one(made, city, people):
     """Everybody from nine to six at work: about 70. A new place and intention each half hour: about
     30."""
     rng = Random(0)

@@ -4,7 +4,6 @@ content decides it."""
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import numpy as np
 import orjson
@@ -54,7 +53,7 @@ def report(shards: list[list[Record]]) -> Report:
     return scorer.report(first, FACTS)[0]
 
 
-def test_random_answers_have_their_expected_values() -> None:
+def test_random_answers_have_their_expected_values():
     """Of the tags of the truth as large a share is drawn as of the pool, which lacks one; two are
     new and kept."""
     pool = tuple(f"t{number}" for number in range(40))
@@ -69,7 +68,7 @@ def test_random_answers_have_their_expected_values() -> None:
     )
 
 
-def test_a_pool_smaller_than_what_is_asked_for_is_drawn_whole() -> None:
+def test_a_pool_smaller_than_what_is_asked_for_is_drawn_whole():
     """Its tags may be repeated: two differ, and three are asked for. Without a truth nothing is
     defined."""
     step = StepInput(1, 1, "", ("a", "b") * 6)
@@ -81,7 +80,7 @@ def test_a_pool_smaller_than_what_is_asked_for_is_drawn_whole() -> None:
 
 
 @pytest.mark.slow
-def test_the_chance_level_of_shares_is_exact_and_that_of_f1_has_its_error() -> None:
+def test_the_chance_level_of_shares_is_exact_and_that_of_f1_has_its_error():
     """Recall as added up over the users' steps by hand; the mean of 20 other sets of draws is
     within two errors."""
     users, found = records(), report([records()])
@@ -121,7 +120,7 @@ def reseeded(steps: list[JSON], number: int) -> list[JSON]:
     ]
 
 
-def test_neither_order_nor_grouping_of_users_matters() -> None:
+def test_neither_order_nor_grouping_of_users_matters():
     """Each user has its own draws; sums may be rounded in another way."""
     users = records()
     whole = report([users]).chance
@@ -165,8 +164,8 @@ def flipped(benchmark: Benchmark) -> Report:
 
 
 def test_any_benchmark_may_declare_a_chance_level_and_count_breaches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """None by default; a level of no declared metric, or that is no finite number, is refused."""
     found = flipped(Coin())
     assert (found.chance, found.diagnostics.breaches) == ({"heads": 0.5}, {"edge": 1})
@@ -177,9 +176,7 @@ def test_any_benchmark_may_declare_a_chance_level_and_count_breaches(
             flipped(Coin())
 
 
-def test_report_of_a_run_reads_no_task_again_and_is_that_of_its_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_of_a_run_reads_no_task_again_and_is_that_of_its_tasks(tmp_path, monkeypatch):
     """What random answers need of a task is kept when its user is played; `verify` reads the
     tasks."""
     folders = ["--tasks-dir", str(tmp_path), "--results-dir", str(tmp_path / "results")]
@@ -204,7 +201,7 @@ def test_report_of_a_run_reads_no_task_again_and_is_that_of_its_tasks(
     assert main(["verify", "--name", "run", *folders]) == 0
 
 
-def test_live_rows_are_those_of_the_report_without_a_tally() -> None:
+def test_live_rows_are_those_of_the_report_without_a_tally():
     """No curve is made for the display."""
     rows, tally = raw_rows(BENCHMARK, records())
     live, untallied = raw_rows(BENCHMARK, records(), live=True)

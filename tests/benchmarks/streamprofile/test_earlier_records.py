@@ -55,7 +55,7 @@ def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
     return made
 
 
-def test_records_without_a_metric_are_reported_without_it(commands: Commands) -> None:
+def test_records_without_a_metric_are_reported_without_it(commands):
     """The new metric has no value and no user; all others are as they were, on the page too."""
     commands("report", "--name", "earlier", "--force")
     now, earlier = (commands.report(name, "weibo") for name in ("now", "earlier"))
@@ -66,7 +66,7 @@ def test_records_without_a_metric_are_reported_without_it(commands: Commands) ->
     assert earlier["metrics"] == now["metrics"]
 
 
-def test_records_without_a_metric_can_be_verified_compared_and_shown(commands: Commands) -> None:
+def test_records_without_a_metric_can_be_verified_compared_and_shown(commands):
     """`verify` finds a changed value of such a record, and no missing one."""
     assert commands.json("verify", "--name", "earlier", "--json")[0]["findings"] == []
     pair = commands.json("compare", "now", "earlier", "--json")["pairs"][0]
@@ -80,14 +80,14 @@ def test_records_without_a_metric_can_be_verified_compared_and_shown(commands: C
     assert "differ from a re-score" in commands.out
 
 
-def test_reeval_adds_the_metric_to_earlier_records(commands: Commands) -> None:
+def test_reeval_adds_the_metric_to_earlier_records(commands):
     """Then the results are the bytes of a run that is made today."""
     commands("reeval", "--name", "earlier", "--no-html")
     results = [commands.text(name, "inference_results_weibo.jsonl") for name in ("now", "earlier")]
     assert results[0] == results[1]
 
 
-def test_complete_records_stay_as_they_are(commands: Commands) -> None:
+def test_complete_records_stay_as_they_are(commands):
     records: list[Any] = [
         orjson.loads(line)
         for line in commands.text("now", "inference_results_weibo.jsonl").splitlines()

@@ -93,7 +93,7 @@ def shown(value: float | None) -> str:
     return "undefined" if value is None else f"{100 * value:.2f}"
 
 
-def test_the_example_of_the_page_has_the_figures_that_the_harness_computes() -> None:
+def test_the_example_of_the_page_has_the_figures_that_the_harness_computes():
     """Every cell of the table of figures is what a report has of user A, of user B, and of both."""
     users = records()
     assert [one["outcome"] for one in users["A"].data["steps"]] == ["valid", "valid", "no_json"]

@@ -65,7 +65,7 @@ def filled(
 
 
 @pytest.mark.parametrize("subset", PLATFORMS)
-def test_our_prompt_carries_everything_that_is_given(subset: str) -> None:
+def test_our_prompt_carries_everything_that_is_given(subset):
     """A system and a user message; platform, user, persona, posts, the pool as a JSON array, and
     the number asked."""
     system, user = TemplatePrompt().messages(structs.replace(USER, subset=subset), STEP, "此前画像")
@@ -83,14 +83,14 @@ def test_our_prompt_carries_everything_that_is_given(subset: str) -> None:
     assert "${" not in system.content + user.content
 
 
-def test_the_pool_stands_as_a_json_array_that_decodes_to_the_pool() -> None:
+def test_the_pool_stands_as_a_json_array_that_decodes_to_the_pool():
     """Quotes are escaped, Chinese is not."""
     lines = TemplatePrompt().messages(USER, STEP, "")[1].content.splitlines()
     [pool] = [line for line in lines if line.startswith('["猫"')]
     assert tuple(orjson.loads(pool)) == POOL
 
 
-def test_our_prompt_is_known_by_its_bytes(tmp_path: Path) -> None:
+def test_our_prompt_is_known_by_its_bytes(tmp_path):
     """Named as a file, or from a run's folder, it is still our own, under the same name."""
     ours = load(None)
     assert (ours.source, ours.files) == ("own", {"prompt_own.txt": OWN_PROMPT.read_bytes()})
@@ -103,7 +103,7 @@ def test_our_prompt_is_known_by_its_bytes(tmp_path: Path) -> None:
 # Templates
 
 
-def test_every_place_is_filled(tmp_path: Path) -> None:
+def test_every_place_is_filled(tmp_path):
     """Each name alone gives its value; together they are all there are."""
     assert set(VALUES) == PLACES
     for name, value in VALUES.items():
@@ -141,9 +141,7 @@ LITERALS = st.one_of(
         max_size=12,
     )
 )
-def test_a_template_cut_once_is_filled_as_by_plain_replacement(
-    tmp_path_factory: pytest.TempPathFactory, parts: list[str]
-) -> None:
+def test_a_template_cut_once_is_filled_as_by_plain_replacement(tmp_path_factory, parts):
     """No value here looks like a place, so replacing name after name is the same."""
     text = "猫" + "".join(parts) + "猫"
     expected = text
@@ -155,7 +153,7 @@ def test_a_template_cut_once_is_filled_as_by_plain_replacement(
     assert filled(template(tmp_path_factory.getbasetemp(), text)) == [("user", expected)]
 
 
-def test_values_that_look_like_places_stay_as_they_are(tmp_path: Path) -> None:
+def test_values_that_look_like_places_stay_as_they_are(tmp_path):
     """What a user posts is never taken for a part of the template, nor for an escape."""
     posts = "${pool} ${unknown} \\g<0> \\1 $asked {bio} %s"
     step = StepInput(1, 1, posts, POOL)
@@ -169,7 +167,7 @@ def test_values_that_look_like_places_stay_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["pol", "候选", "", "pool ", " pool", "ground_truth", "POOL", "pool.x", "pool-1"]
 )
-def test_an_unknown_place_is_refused(tmp_path: Path, name: str) -> None:
+def test_an_unknown_place_is_refused(tmp_path, name):
     """A slip in a name would send the slip to the model: the file, the name and the known ones are
     reported."""
     for text in (f"候选：${{{name}}}", f"[system]\n${{{name}}}\n[user]\n${{pool}}"):
@@ -180,14 +178,14 @@ def test_an_unknown_place_is_refused(tmp_path: Path, name: str) -> None:
         )
 
 
-def test_braces_and_dollar_signs_are_text(tmp_path: Path) -> None:
+def test_braces_and_dollar_signs_are_text(tmp_path):
     """JSON examples, prices and lone brackets go through as they are."""
     text = '{"predicted_tags": ["${asked}"]} $5 {pool} $pool ${ $${asked} }${\n}'
     assert filled(template(tmp_path, text)) == [("user", text.replace("${asked}", "2"))]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_parts_are_headed_system_and_user(tmp_path: Path, end: str) -> None:
+def test_parts_are_headed_system_and_user(tmp_path, end):
     """Heads stand on lines of their own; white space around the parts is left off."""
     text = end.join(
         ["", "[system]  ", "", "你好 ${username}", "[user]", "", "${pool}", "[user]的简介"]
@@ -199,7 +197,7 @@ def test_parts_are_headed_system_and_user(tmp_path: Path, end: str) -> None:
 @pytest.mark.parametrize(
     "text", ["${pool}", "[user]\n${pool}", "\ufeff[user]\n${pool}\n", "[system]\n[user]\n${pool}"]
 )
-def test_without_a_system_part_there_is_only_the_users(tmp_path: Path, text: str) -> None:
+def test_without_a_system_part_there_is_only_the_users(tmp_path, text):
     """No heads, only the user's head, or nothing under the system's."""
     assert filled(template(tmp_path, text)) == [("user", VALUES["pool"])]
 
@@ -207,7 +205,7 @@ def test_without_a_system_part_there_is_only_the_users(tmp_path: Path, text: str
 @pytest.mark.parametrize(
     "text", ["", " \n", "[system]\n甲\n[user]\n", "[system]\n甲\n[user]", "[user]"]
 )
-def test_a_template_that_says_nothing_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_template_that_says_nothing_is_refused(tmp_path, text):
     """An empty user message is refused by endpoints, after the run has begun."""
     with pytest.raises(
         BadInput, match=r"我的\.txt: the prompt template has no text for the user message"
@@ -218,7 +216,7 @@ def test_a_template_that_says_nothing_is_refused(tmp_path: Path, text: str) -> N
 @pytest.mark.parametrize(
     ("name", "source"), [("我的.txt", "我的.txt"), ("own", "file own"), ("authors", "file authors")]
 )
-def test_a_kept_template_is_the_same_prompt_again(tmp_path: Path, name: str, source: str) -> None:
+def test_a_kept_template_is_the_same_prompt_again(tmp_path, name, source):
     """The copy in a run's folder has the same source and files; no file's name can claim to be ours
     or theirs."""
     first = template(tmp_path, "[user]\n${posts}${pool}", name)
@@ -286,7 +284,7 @@ def authors(folder: Path, builder: str = BUILDER, runner: str | None = RUNNER) -
 
 
 @pytest.mark.parametrize("subset", ["weibo", "douban"])
-def test_the_authors_builder_is_called_with_what_is_given(tmp_path: Path, subset: str) -> None:
+def test_the_authors_builder_is_called_with_what_is_given(tmp_path, subset):
     """Each argument under the authors' name for it: the platform as they write it, the pool as a
     list."""
     user = structs.replace(given_of(7, "小明", ""), subset=subset)
@@ -306,7 +304,7 @@ def test_the_authors_builder_is_called_with_what_is_given(tmp_path: Path, subset
         ]
 
 
-def test_a_builder_cannot_change_the_task(tmp_path: Path) -> None:
+def test_a_builder_cannot_change_the_task(tmp_path):
     """Code that shuffles its list shuffles a copy."""
     prompt = authors(
         tmp_path,
@@ -316,7 +314,7 @@ def test_a_builder_cannot_change_the_task(tmp_path: Path) -> None:
     assert STEP.pool == POOL
 
 
-def test_their_runner_is_read_and_never_run(tmp_path: Path) -> None:
+def test_their_runner_is_read_and_never_run(tmp_path):
     """The first system message in the order of the source is taken, though the file raises on
     import."""
     assert filled(authors(tmp_path))[0] == ("system", SYSTEM)
@@ -336,9 +334,7 @@ def test_their_runner_is_read_and_never_run(tmp_path: Path) -> None:
     ],
     ids=["no file", "not Python", "no message", "a name", "of the user", "a number", "a null byte"],
 )
-def test_without_their_system_message_the_prompt_is_not_called_the_authors(
-    tmp_path: Path, runner: str | None
-) -> None:
+def test_without_their_system_message_the_prompt_is_not_called_the_authors(tmp_path, runner):
     """A stand-in is sent, and the source tells that scores do not compare with published ones."""
     prompt = authors(tmp_path, runner=runner)
     assert prompt.source == "bench_task.py without bench_inference.py"
@@ -346,7 +342,7 @@ def test_without_their_system_message_the_prompt_is_not_called_the_authors(
     assert filled(prompt)[0] == ("system", AUTHORS_SYSTEM)
 
 
-def test_a_failure_of_their_code_names_file_user_and_step(tmp_path: Path) -> None:
+def test_a_failure_of_their_code_names_file_user_and_step(tmp_path):
     """An exception in `format_prompt`, or in the constructor, is one sentence about their file."""
     path, user = release(tmp_path), given_of("we_9", "坏", "")
     with pytest.raises(BadInput) as caught:
@@ -360,7 +356,7 @@ def test_a_failure_of_their_code_names_file_user_and_step(tmp_path: Path) -> Non
         )
 
 
-def test_a_prompt_that_is_no_string_is_refused(tmp_path: Path) -> None:
+def test_a_prompt_that_is_no_string_is_refused(tmp_path):
     """The file and what it returned are reported."""
     with pytest.raises(
         BadInput, match=r"bench_task\.py: format_prompt returned NoneType, expected a string"
@@ -376,7 +372,7 @@ def test_a_prompt_that_is_no_string_is_refused(tmp_path: Path) -> None:
         ("BenchTaskBuilder = None\n", "has no class BenchTaskBuilder"),
     ],
 )
-def test_a_file_that_cannot_be_loaded_is_refused(tmp_path: Path, builder: str, told: str) -> None:
+def test_a_file_that_cannot_be_loaded_is_refused(tmp_path, builder, told):
     """Whatever its top level does, the sentence names the file; the search path is as it was."""
     before = list(sys.path)
     with pytest.raises(BadInput) as caught:
@@ -385,7 +381,7 @@ def test_a_file_that_cannot_be_loaded_is_refused(tmp_path: Path, builder: str, t
     assert sys.path == before
 
 
-def test_their_file_is_run_as_a_module_of_its_own(tmp_path: Path) -> None:
+def test_their_file_is_run_as_a_module_of_its_own(tmp_path):
     """It finds its neighbours and itself, its dataclasses work, and its annotations are evaluated
     as it says."""
     (tmp_path / "neighbour_of_bench_task.py").write_text("GREETING = '你好'\n", encoding="utf-8")
@@ -410,7 +406,7 @@ class BenchTaskBuilder:
     assert sys.path == before
 
 
-def test_the_bytes_that_are_kept_are_those_that_ran(tmp_path: Path) -> None:
+def test_the_bytes_that_are_kept_are_those_that_ran(tmp_path):
     """A file changed within the clock's grain runs as it now stands: no compiled copy is written or
     used."""
     first = authors(tmp_path, BUILDER)
@@ -426,7 +422,7 @@ def test_the_bytes_that_are_kept_are_those_that_ran(tmp_path: Path) -> None:
     ]
 
 
-def test_kept_copies_are_the_authors_prompt_again(tmp_path: Path) -> None:
+def test_kept_copies_are_the_authors_prompt_again(tmp_path):
     """Both files stand in a run's folder under kept names; the same source, files and messages come
     of them."""
     first = authors(tmp_path)
@@ -444,7 +440,7 @@ def test_kept_copies_are_the_authors_prompt_again(tmp_path: Path) -> None:
     assert again.messages(USER, STEP, "画像") == first.messages(USER, STEP, "画像")
 
 
-def test_template_without_posts_or_pool_is_refused(tmp_path: Path) -> None:
+def test_template_without_posts_or_pool_is_refused(tmp_path):
     """Such a prompt would be paid for and scored, and no model could answer it; `{posts}` is not a
     place."""
     path = tmp_path / "p.txt"

@@ -46,12 +46,12 @@ def tags(value: Any) -> StepAnswer:
 
 
 @pytest.mark.parametrize("text", [GOOD, f"\n \u3000{GOOD}\n"], ids=["bare", "white space"])
-def test_a_clean_reply_is_read_without_a_repair(text: str) -> None:
+def test_a_clean_reply_is_read_without_a_repair(text):
     """Persona, tags in the model's order, reasoning."""
     assert readable(text) == StepAnswer("爱猫", ("猫", "茶"), "常写猫", ())
 
 
-def test_persona_and_reasoning_may_be_missing_and_more_may_be_there() -> None:
+def test_persona_and_reasoning_may_be_missing_and_more_may_be_there():
     """Only `predicted_tags` is needed; what else the object holds is nobody's business."""
     assert readable('{"predicted_tags": [], "置信度": [[1]]}') == StepAnswer("", (), "", ())
     assert (
@@ -61,7 +61,7 @@ def test_persona_and_reasoning_may_be_missing_and_more_may_be_there() -> None:
 
 
 @pytest.mark.parametrize("finish_reason", ["stop", None, "", "eos", "tool_calls"])
-def test_other_finish_reasons_do_not_matter(finish_reason: str | None) -> None:
+def test_other_finish_reasons_do_not_matter(finish_reason):
     """Providers have words of their own, and some have none."""
     assert isinstance(read(Completion(GOOD, finish_reason), POOL), StepAnswer)
 
@@ -98,9 +98,7 @@ def test_other_finish_reasons_do_not_matter(finish_reason: str | None) -> None:
         (f"```json\n{GOOD[:-1]}\n```", ("fence", "syntax")),
     ],
 )
-def test_a_wrapped_or_broken_reply_is_repaired_by_content(
-    text: str, repairs: tuple[str, ...] | None
-) -> None:
+def test_a_wrapped_or_broken_reply_is_repaired_by_content(text, repairs):
     """Fences, prose, thoughts and slips of syntax come off, and each is named once."""
     reading = readable(text)
     assert reading.persona == "爱猫"
@@ -115,26 +113,26 @@ def test_a_wrapped_or_broken_reply_is_repaired_by_content(
         )
 
 
-def test_braces_in_prose_do_not_cost_the_persona() -> None:
+def test_braces_in_prose_do_not_cost_the_persona():
     """The object is looked for where a brace is followed by a quote."""
     assert readable(f"{{注}} {GOOD[:-1]},}}".removeprefix("{注}")).persona == "爱猫"
     assert readable(f"注{{一}}：{GOOD}") == StepAnswer("爱猫", ("猫", "茶"), "常写猫", ("prose",))
 
 
-def test_an_object_without_an_end_keeps_what_follows_its_last_inner_brace() -> None:
+def test_an_object_without_an_end_keeps_what_follows_its_last_inner_brace():
     """What stands after the last closing brace is only prose where no string is in it."""
     text = '{"persona_summary": "喜欢{科技}", "predicted_tags": ["猫", "狗"'
     assert readable(text).tags == ("猫", "狗")
     assert readable('{"predicted_tags": [{"tag": "猫"}, {"tag": "狗"').tags == ("猫", "狗")
 
 
-def test_thoughts_alone_are_no_answer() -> None:
+def test_thoughts_alone_are_no_answer():
     """An object in the thoughts is not what was answered."""
     assert unreadable(f"<think>{GOOD}</think>").kind == "no_json"
     assert unreadable(f"<think>{GOOD}</think>\n我选猫。").kind == "no_json"
 
 
-def test_the_end_of_thoughts_or_a_fence_inside_an_object_is_text() -> None:
+def test_the_end_of_thoughts_or_a_fence_inside_an_object_is_text():
     """A reply that is JSON is not taken apart, and one that begins as an object has no thoughts
     before it."""
     assert readable('{"predicted_tags": ["</think>{x}", "猫",]}').tags == ("</think>{x}", "猫")
@@ -158,14 +156,14 @@ DRAFT = GOOD.replace("爱猫", "草稿")
         f"<think>一</think>\n<think>{DRAFT}</think>\n答：{GOOD}",
     ],
 )
-def test_the_answer_is_what_follows_the_last_thoughts(text: str) -> None:
+def test_the_answer_is_what_follows_the_last_thoughts(text):
     """Thoughts hold drafts, and other thoughts: none of them is the answer."""
     reading = readable(text)
     assert (reading.persona, reading.tags) == ("爱猫", ("猫", "茶"))
     assert "thinking" in reading.repairs and "syntax" not in reading.repairs
 
 
-def test_the_end_of_thoughts_in_a_string_of_the_answer_is_text() -> None:
+def test_the_end_of_thoughts_in_a_string_of_the_answer_is_text():
     """Tags and personas may quote anything; JSON and nothing else after the thoughts is the answer
     as a whole."""
     answer = '{"persona_summary": "写</think>{x}", "predicted_tags": ["猫"]}'
@@ -173,7 +171,7 @@ def test_the_end_of_thoughts_in_a_string_of_the_answer_is_text() -> None:
     assert readable(f"<think>一</think>\n```json\n{answer}\n```").persona == "写</think>{x}"
 
 
-def test_thoughts_without_end_and_without_measure_take_no_time() -> None:
+def test_thoughts_without_end_and_without_measure_take_no_time():
     """A model that repeats itself may close its thoughts as often as it likes."""
     assert unreadable("</think>" * 200_000).kind == "no_json"
     assert unreadable("{" + "</think>" * 200_000).kind == "no_json"
@@ -210,7 +208,7 @@ def test_thoughts_without_end_and_without_measure_take_no_time() -> None:
         ('{"predicted_tags": [null, true, [["猫"]], {"id": 3}]}', "no_tags"),
     ],
 )
-def test_an_unusable_reply_has_its_kind_and_may_be_asked_again(text: str, kind: str) -> None:
+def test_an_unusable_reply_has_its_kind_and_may_be_asked_again(text, kind):
     """Each says in Chinese what was wrong, for the model to read."""
     reading = unreadable(text)
     assert (reading.kind, reading.final) == (kind, False)
@@ -218,7 +216,7 @@ def test_an_unusable_reply_has_its_kind_and_may_be_asked_again(text: str, kind: 
 
 
 @pytest.mark.parametrize("text", ["", "抱歉", GOOD])
-def test_a_refusal_is_a_refusal_whatever_stands_beside_it(text: str) -> None:
+def test_a_refusal_is_a_refusal_whatever_stands_beside_it(text):
     """The endpoint itself says that the model refused; it may be asked again."""
     assert unreadable(text, refusal="我不能") == unreadable("", refusal="x")
     assert (unreadable(text, refusal="我不能").kind, unreadable(text, refusal="我不能").final) == (
@@ -229,7 +227,7 @@ def test_a_refusal_is_a_refusal_whatever_stands_beside_it(text: str) -> None:
 
 @pytest.mark.parametrize("reason", ["length", "only_thinking", "content_filter", "context_length"])
 @pytest.mark.parametrize("text", ["", GOOD, GOOD[:-2], f"```json\n{GOOD}\n```"])
-def test_a_final_reason_is_never_repaired_nor_asked_again(reason: str, text: str) -> None:
+def test_a_final_reason_is_never_repaired_nor_asked_again(reason, text):
     """However good the text looks: what was cut off or filtered is no answer, under its own
     kind."""
     for refusal in (None, "我不能"):
@@ -237,13 +235,13 @@ def test_a_final_reason_is_never_repaired_nor_asked_again(reason: str, text: str
         assert (reading.kind, reading.final) == (reason, True)
 
 
-def test_every_final_reason_is_named_here() -> None:
+def test_every_final_reason_is_named_here():
     """Another one needs a row in the test above."""
     assert set(FINAL_REASONS) == {"length", "only_thinking", "content_filter", "context_length"}
 
 
 @pytest.mark.parametrize("text", ["<think>先看", f"\n<think>\n草稿：{GOOD}", "<think>"])
-def test_thoughts_cut_off_before_the_answer_are_a_kind_of_their_own(text: str) -> None:
+def test_thoughts_cut_off_before_the_answer_are_a_kind_of_their_own(text):
     """Where thoughts stand in the text, too: no answer began. Once they have ended, it is the
     answer that was cut."""
     assert unreadable(text, finish_reason="length") == Invalid("only_thinking", "", final=True)
@@ -281,9 +279,7 @@ def test_thoughts_cut_off_before_the_answer_are_a_kind_of_their_own(text: str) -
         ([], (), ()),
     ],
 )
-def test_tags_are_taken_as_given(
-    value: Any, expected: tuple[str, ...], repairs: tuple[str, ...]
-) -> None:
+def test_tags_are_taken_as_given(value, expected, repairs):
     """Outside the pool or not, in the model's order, each once; what is no string is made one or
     dropped; reported."""
     reading = tags(value)
@@ -300,7 +296,7 @@ def test_tags_are_taken_as_given(
         ("", ""),
     ],
 )
-def test_a_persona_of_another_type_becomes_its_json(persona: Any, expected: str) -> None:
+def test_a_persona_of_another_type_becomes_its_json(persona, expected):
     """The next step's prompt carries text, Chinese unescaped; the repair is reported."""
     reading = readable(
         orjson.dumps(
@@ -323,9 +319,7 @@ def test_a_persona_of_another_type_becomes_its_json(persona: Any, expected: str)
     ],
     ids=["escaped", "raw", "a whole pair"],
 )
-def test_half_a_surrogate_pair_becomes_a_replacement_character(
-    text: str, persona: str, tag: str
-) -> None:
+def test_half_a_surrogate_pair_becomes_a_replacement_character(text, persona, tag):
     """What no UTF-8 file can hold is replaced; a pair in two escapes is the character that it
     stands for."""
     reading = readable(text)
@@ -333,7 +327,7 @@ def test_half_a_surrogate_pair_becomes_a_replacement_character(
     assert orjson.dumps([reading.persona, reading.tags])
 
 
-def test_tags_that_become_the_same_count_once() -> None:
+def test_tags_that_become_the_same_count_once():
     """Replacement comes before the search for repeated tags."""
     assert readable('{"predicted_tags": ["\\ud800", "\\udbff"]}').tags == ("\ufffd",)
 
@@ -351,12 +345,12 @@ def test_tags_that_become_the_same_count_once() -> None:
     ],
     ids=["arrays", "objects", "parentheses", "keys", "mismatched", "quotes", "long"],
 )
-def test_a_broken_reply_without_measure_is_not_repaired(text: str) -> None:
+def test_a_broken_reply_without_measure_is_not_repaired(text):
     """Repair of such texts takes minutes, in which nobody else is served; they are no JSON."""
     assert unreadable(text).kind == "no_json"
 
 
-def test_white_space_without_end_in_a_string_of_tags_takes_no_time() -> None:
+def test_white_space_without_end_in_a_string_of_tags_takes_no_time():
     """Models in JSON mode do fall into blanks; a separator that matches them too would look at each
     again and again."""
     blanks = " " * 1_000_000
@@ -365,7 +359,7 @@ def test_white_space_without_end_in_a_string_of_tags_takes_no_time() -> None:
 
 
 @pytest.mark.parametrize("depth", [100, 300, 900, 1000])
-def test_a_deep_persona_is_read_the_same_on_any_stack(depth: int) -> None:
+def test_a_deep_persona_is_read_the_same_on_any_stack(depth):
     """What can be written stays; what is deeper than records can hold is left out. Neither asks
     Python's stack."""
     text = f'{{"persona_summary": {"[" * depth}{"]" * depth}, "predicted_tags": ["猫"]}}'
@@ -385,7 +379,7 @@ def test_a_deep_persona_is_read_the_same_on_any_stack(depth: int) -> None:
     assert shallow.persona == ("[" * depth + "]" * depth if depth < 250 else "")
 
 
-def test_a_broken_reply_of_many_levels_is_read_the_same_on_any_stack() -> None:
+def test_a_broken_reply_of_many_levels_is_read_the_same_on_any_stack():
     """Repair recurses in Python: it is only begun where no usual stack can end it."""
     for depth in (10, 60, 70, 150):
         text = '{"predicted_tags": ["猫"], "a": ' + '{"b":' * depth
@@ -420,7 +414,7 @@ def test_a_broken_reply_of_many_levels_is_read_the_same_on_any_stack() -> None:
     ],
 )
 @pytest.mark.parametrize("end", ["]}", "],}"], ids=["clean", "broken"])
-def test_numbers_beyond_measure_are_tags_like_others(number: str, end: str) -> None:
+def test_numbers_beyond_measure_are_tags_like_others(number, end):
     """Neither 64 bits nor Python's limit on digits is the model's to know."""
     reading = read(
         Completion(f'{{"persona_summary": {number}, "predicted_tags": [{number}, "猫"{end}'), POOL
@@ -492,7 +486,7 @@ TEXTS = st.one_of(
 @given(text=TEXTS)
 @example(text='{"predicted_tags": ["\\ud83d", "\\ud83d"]}')
 @example(text='{"predicted_tags": [{"tag": "\\ude00"}], "persona_summary": {"\\ud83d": 1}}')
-def test_any_text_is_read_without_an_error_and_always_the_same(text: str) -> None:
+def test_any_text_is_read_without_an_error_and_always_the_same(text):
     """Whatever a model writes, there is a reading; its parts can be written to a file, and no tag
     is in it twice."""
     reading = read(Completion(text), POOL)
@@ -523,9 +517,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(persona=VALUES, chosen=VALUES, reasoning=VALUES)
-def test_any_values_in_a_clean_reply_are_read_without_an_error(
-    persona: Any, chosen: Any, reasoning: Any
-) -> None:
+def test_any_values_in_a_clean_reply_are_read_without_an_error(persona, chosen, reasoning):
     """A list of strings comes back as it is, each once; other types end in text or in a kind."""
     said = {"persona_summary": persona, "predicted_tags": chosen, "reasoning": reasoning}
     reading = read(Completion(orjson.dumps(said).decode()), POOL)

@@ -105,7 +105,7 @@ def scored(*records: Record) -> JSON:
 # Golden values
 
 
-def test_a_step_without_truth_is_left_out_everywhere() -> None:
+def test_a_step_without_truth_is_left_out_everywhere():
     """The unscored step 2 changes no value: Recall stays 0.5, and augmented has no user."""
     data = scored(user(a_step(1, Recall=0.5), unscored(2)))
     assert data["metrics"]["Recall"]["value"] == 0.5
@@ -114,7 +114,7 @@ def test_a_step_without_truth_is_left_out_everywhere() -> None:
     assert data["unscored_steps"] == 1
 
 
-def test_f1_is_the_harmonic_mean_of_the_users_means() -> None:
+def test_f1_is_the_harmonic_mean_of_the_users_means():
     """A: novelty (1 + 0) / 2 = 0.5, stability (0 + 0.5) / 2 = 0.25, so 2 * 0.125 / 0.75 = 1/3,
     though each step alone has 0; B: 2 * 0.6 * 0.3 / 0.9 = 0.4; mean 11/30."""
     data = scored(user(a_step(1, 1.0, 0.0), a_step(2, 0.0, 0.5)), user(a_step(1, 0.6, 0.3)))
@@ -125,7 +125,7 @@ def test_f1_is_the_harmonic_mean_of_the_users_means() -> None:
     ]
 
 
-def test_f1_is_zero_where_both_means_are_and_the_release_code_leaves_that_user_out() -> None:
+def test_f1_is_zero_where_both_means_are_and_the_release_code_leaves_that_user_out():
     """Users: both 0 -> 0; one 0 -> 0; 0.5 and 0.5 -> 0.5. Ours 0.5 / 3; the release code's 0.5 / 2,
     one left out."""
     data = scored(user(a_step(1, 0.0, 0.0)), user(a_step(1, 0.0, 1.0)), user(a_step(1, 0.5, 0.5)))
@@ -146,14 +146,14 @@ def three_users() -> tuple[Record, Record, Record]:
     )
 
 
-def test_a_difference_with_one_user_on_a_side_has_no_interval() -> None:
+def test_a_difference_with_one_user_on_a_side_has_no_interval():
     """A and B have a step 1, A alone a later one: the difference is there, its spread cannot be
     known."""
     delta = scored(*three_users()[:2])["delta"]["Recall"]
     assert (delta["value"], delta["ci95"]) == (pytest.approx(0.6 - 0.4), None)
 
 
-def test_user_without_a_scored_step_is_covered_but_has_no_value() -> None:
+def test_user_without_a_scored_step_is_covered_but_has_no_value():
     """It completes the coverage, counts in no mean and no cohort, and is reported."""
     data = scored(user(unscored(1)), user(a_step(1, Recall=0.5)))
     assert data["coverage"] == {
@@ -167,7 +167,7 @@ def test_user_without_a_scored_step_is_covered_but_has_no_value() -> None:
     assert data["cohort"]["users"] == 1
 
 
-def test_no_users_at_all_give_a_report_of_nulls() -> None:
+def test_no_users_at_all_give_a_report_of_nulls():
     """Everything failed: no value, no interval, no curve; the bounds say that anything is
     possible."""
     data = content_of(report([], facts(expected=3, failed=3)))
@@ -177,7 +177,7 @@ def test_no_users_at_all_give_a_report_of_nulls() -> None:
     assert content_of(report([], facts(expected=0)))["coverage"]["complete"] is True
 
 
-def test_diagnostics_count_what_answers_were_like() -> None:
+def test_diagnostics_count_what_answers_were_like():
     """Invalid by kind (an unknown kind too), repaired by kind and by step, outside the pool, wrong
     number."""
     data = scored(
@@ -210,7 +210,7 @@ def test_diagnostics_count_what_answers_were_like() -> None:
     }  # invalid answers, empty as they are, do not count
 
 
-def test_usage_is_summed_and_may_be_missing() -> None:
+def test_usage_is_summed_and_may_be_missing():
     """Records of the authors' runner tell no usage."""
     usage = {"prompt_tokens": 10, "completion_tokens": 3, "requests": 2}
     data = scored(user(a_step(1), usage=usage), user(a_step(1)), user(a_step(1), usage=usage))
@@ -222,14 +222,14 @@ def test_usage_is_summed_and_may_be_missing() -> None:
     }
 
 
-def test_tokens_that_were_not_told_are_said_to_be_missing() -> None:
+def test_tokens_that_were_not_told_are_said_to_be_missing():
     """A sum of tokens says how many of the requests it does not cover."""
     usage = {"prompt_tokens": 10, "completion_tokens": 3, "requests": 5, "untold": 2}
     assert "without those of 2 requests" in used.tokens(usage)
     assert "without" not in used.tokens(usage | {"untold": 0})
 
 
-def test_bound_of_runs_that_shared_an_account_says_so() -> None:
+def test_bound_of_runs_that_shared_an_account_says_so():
     """The bound of several models is that of all their requests together."""
     took = {"seconds": 12.0, "slots": 4.0, "lower_bound_seconds": 10.0, "ratio": 1.2}
     assert "1.20 times" in (used.session(took, "user") or "") and "account" not in (
@@ -243,7 +243,7 @@ def test_bound_of_runs_that_shared_an_account_says_so() -> None:
     )
 
 
-def test_run_held_up_by_its_event_loop_says_so() -> None:
+def test_run_held_up_by_its_event_loop_says_so():
     """With the command that has the remedies; reports of before have no such words."""
     took = {"seconds": 90.0, "slots": 4.0, "lower_bound_seconds": 60.0, "ratio": 1.5}
     assert used.bottleneck(took) is None
@@ -262,14 +262,12 @@ def test_run_held_up_by_its_event_loop_says_so() -> None:
         (None, 0, 0, [None, None]),
     ],
 )
-def test_bounds_take_the_missing_users_as_all_worst_or_all_best(
-    value: float | None, users: int, missing: int, expected: list[float | None]
-) -> None:
+def test_bounds_take_the_missing_users_as_all_worst_or_all_best(value, users, missing, expected):
     """The lowest and highest mean that the missing users could still make."""
     assert list(bounds(Metric("m"), value or 0.0, users, missing)) == expected
 
 
-def test_only_an_incomplete_report_has_bounds() -> None:
+def test_only_an_incomplete_report_has_bounds():
     """Recall 0.5 of 1 user, 3 missing: 0.5 / 4 and 3.5 / 4."""
     records = [user(a_step(1, Recall=0.5))]
     assert report(records, facts(1)).bounds is None
@@ -323,9 +321,7 @@ def content(scores: Totals) -> JSON:
 
 @given(USERS, USERS, USERS)
 @settings(max_examples=examples(30), deadline=None)
-def test_merging_is_associative_to_the_last_bit(
-    a: list[Record], b: list[Record], c: list[Record]
-) -> None:
+def test_merging_is_associative_to_the_last_bit(a, b, c):
     """(a + b) + c and a + (b + c) hold the same, rows kept or dropped."""
     for limit in (0, 4, 50_000):
         scorer = Scorer(BENCHMARK, "weibo", rows_limit=limit)
@@ -348,7 +344,7 @@ def many(users: int) -> list[Record]:
     ]
 
 
-def test_above_the_limit_rows_are_dropped_and_blocks_are_the_units() -> None:
+def test_above_the_limit_rows_are_dropped_and_blocks_are_the_units():
     """The means stay the same to rounding, the method is named, and the intervals are about as
     wide."""
     records = many(120)
@@ -371,7 +367,7 @@ def test_above_the_limit_rows_are_dropped_and_blocks_are_the_units() -> None:
         assert widths[0] == pytest.approx(widths[1], rel=0.35)
 
 
-def test_running_figures_are_those_of_the_report() -> None:
+def test_running_figures_are_those_of_the_report():
     """The live display shows what the report will say; of nobody it shows nothing."""
     scorer = Scorer(BENCHMARK, "weibo")
     merged = scorer.score(many(5))
@@ -380,7 +376,7 @@ def test_running_figures_are_those_of_the_report() -> None:
     assert scorer.running(scorer.score([])) == {"Recall": None, F1: None}
 
 
-def test_running_figures_need_no_more_room_for_more_users() -> None:
+def test_running_figures_need_no_more_room_for_more_users():
     """What the display keeps of 2,000 users shows the same as all of them, and is as large as that
     of 200."""
     scorer = Scorer(BENCHMARK, "weibo")
@@ -469,7 +465,7 @@ def subtract(a: dict[str, float | None], b: dict[str, float | None]) -> dict[str
 
 @given(USERS)
 @settings(max_examples=examples(40), deadline=None)
-def test_report_equals_a_slow_independent_computation(records: list[Record]) -> None:
+def test_report_equals_a_slow_independent_computation(records):
     """Every value of the report, computed again by plain loops over the records."""
     if not records:
         return
@@ -546,7 +542,7 @@ def test_report_equals_a_slow_independent_computation(records: list[Record]) -> 
 
 @given(USERS, st.integers(1, 6))
 @settings(max_examples=examples(15), deadline=None)
-def test_how_users_are_cut_into_shards_changes_no_value(records: list[Record], size: int) -> None:
+def test_how_users_are_cut_into_shards_changes_no_value(records, size):
     """Scored at once or in shards and merged: the same report but for rounding in the last
     place."""
     scorer = Scorer(BENCHMARK, "weibo")
@@ -570,7 +566,7 @@ def test_how_users_are_cut_into_shards_changes_no_value(records: list[Record], s
         assert parts.tally.curves[key].means() == pytest.approx(point.means(), abs=1e-12)
 
 
-def test_measured_steps_can_be_scored() -> None:
+def test_measured_steps_can_be_scored():
     """What `measure_step` makes is what the scorer reads: P = {猫 诗} of G = {猫 茶}."""
     pool = ("猫", "茶", "诗", "书")
     measured = measure_step(
@@ -596,7 +592,7 @@ KEYS = (
 )
 
 
-def test_report_data_has_the_agreed_keys() -> None:
+def test_report_data_has_the_agreed_keys():
     """These and no others; who the run was is reported as it was."""
     data = orjson.loads(reports.encoded(report([user(a_step(1))])))
     assert " ".join(data) == KEYS
@@ -610,7 +606,7 @@ def test_report_data_has_the_agreed_keys() -> None:
     assert data["intervals_over"] == "users"
 
 
-def test_report_data_is_json_without_nan() -> None:
+def test_report_data_is_json_without_nan():
     """Plain numbers, no NaN and no Infinity, whatever is undefined; orjson would make null of a NaN
     in silence."""
     for data in (
@@ -626,7 +622,7 @@ def texts(made: Report) -> list[str]:
     return [getattr(block, "text", "") for block in blocks(made)]
 
 
-def test_report_starts_with_its_headline_and_an_incomplete_one_with_its_coverage() -> None:
+def test_report_starts_with_its_headline_and_an_incomplete_one_with_its_coverage():
     """Right after the title; coverage is then headed INCOMPLETE, and shows bounds next to the
     means."""
     complete = report([user(a_step(1))], facts(1))
@@ -645,7 +641,7 @@ def test_report_starts_with_its_headline_and_an_incomplete_one_with_its_coverage
     assert not any("INCOMPLETE" in text for text in texts(complete))
 
 
-def test_first_picture_has_the_figures_that_rank_and_the_chance_level() -> None:
+def test_first_picture_has_the_figures_that_rank_and_the_chance_level():
     """With an interval each, and a series without bounds; what is published stands in the table
     below."""
     made = report(many(60), facts(60))
@@ -660,7 +656,7 @@ def test_first_picture_has_the_figures_that_rank_and_the_chance_level() -> None:
     assert first.series[1] == Series("chance", (0.25, None))
 
 
-def test_marks_of_a_share_and_of_synthetic_tasks_follow_the_coverage() -> None:
+def test_marks_of_a_share_and_of_synthetic_tasks_follow_the_coverage():
     """In the line that a run ends with, wherever it is printed."""
     run = {"limit": 2, "users_in_tasks": 8, "sample_seed": 1}
     made = report(many(2), facts(2, run=run, notes=("The tasks are synthetic.",)))
@@ -679,14 +675,14 @@ def test_marks_of_a_share_and_of_synthetic_tasks_follow_the_coverage() -> None:
         ("我的.txt", "Prompt: 我的.txt"),
     ],
 )
-def test_report_says_whose_prompt_was_used(prompt: str, said: str) -> None:
+def test_report_says_whose_prompt_was_used(prompt, said):
     """And only with the authors' does it call published scores comparable."""
     found = texts(report([user(a_step(1))], facts(1, prompt=prompt)))
     assert any(text.startswith(f"{said} (prompt version 1)") for text in found)
     assert any("not with published ones" in text for text in found) == (prompt != "authors")
 
 
-def test_report_tells_notes_and_repairs() -> None:
+def test_report_tells_notes_and_repairs():
     """Notes of the run and every kind of invalid or repaired answer are shown."""
     made = report(
         [user(a_step(1, outcome="refusal"), a_step(2, repairs=["fence"]))],
@@ -697,7 +693,7 @@ def test_report_tells_notes_and_repairs() -> None:
     assert ("- refusal", "1") in rows and ("repaired: fence", "1") in rows
 
 
-def test_invalid_answers_stand_beside_the_score() -> None:
+def test_invalid_answers_stand_beside_the_score():
     """In the one line that a run ends with, and under the coverage, by kind; nothing is said where
     there is none."""
     steps = [
@@ -713,7 +709,7 @@ def test_invalid_answers_stand_beside_the_score() -> None:
     assert "invalid" not in headline(report([user(a_step(1))], facts(1)))
 
 
-def test_last_block_is_for_the_authors_stats() -> None:
+def test_last_block_is_for_the_authors_stats():
     """The eight metrics, undefined ones left out, then the users, then F1^NS as the release code
     has it."""
     made = report(

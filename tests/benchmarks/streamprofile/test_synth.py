@@ -48,7 +48,7 @@ def tags_of(posts_text: str) -> list[str]:
 
 
 @platforms
-def test_vocabulary_can_be_taken_apart_again(platform: str) -> None:
+def test_vocabulary_can_be_taken_apart_again(platform):
     """Every platform has 24 topics of 14 tags, no tag twice, none with a character that separates
     tags."""
     words = VOCABULARIES[platform]
@@ -59,7 +59,7 @@ def test_vocabulary_can_be_taken_apart_again(platform: str) -> None:
 
 
 @platforms
-def test_every_line_is_a_valid_task(platform: str) -> None:
+def test_every_line_is_a_valid_task(platform):
     """The tasks parser takes every line, and users, steps and platform are what was asked for."""
     lines = list(generate(platform, 20, 3, 4))
     tasks = [
@@ -72,7 +72,7 @@ def test_every_line_is_a_valid_task(platform: str) -> None:
 
 
 @platforms
-def test_users_have_the_fields_of_the_published_form_and_a_label(platform: str) -> None:
+def test_users_have_the_fields_of_the_published_form_and_a_label(platform):
     """Keys are those of docs/design.md, section 8, plus `synthetic`; the bio is a text, null or
     absent."""
     users = sample(platform)
@@ -88,7 +88,7 @@ def test_users_have_the_fields_of_the_published_form_and_a_label(platform: str) 
 
 
 @platforms
-def test_pool_is_the_disjoint_union_of_its_kinds_at_the_exact_size(platform: str) -> None:
+def test_pool_is_the_disjoint_union_of_its_kinds_at_the_exact_size(platform):
     """The pool holds each tag of the six sets once and clip(4 x truth, 10, 50) tags in all."""
     for step in all_steps(platform):
         union = [tag for name in SETS for tag in step["meta"][name]]
@@ -99,7 +99,7 @@ def test_pool_is_the_disjoint_union_of_its_kinds_at_the_exact_size(platform: str
 
 
 @platforms
-def test_truth_and_decay_are_read_off_consecutive_batches(platform: str) -> None:
+def test_truth_and_decay_are_read_off_consecutive_batches(platform):
     """Truth is the next batch: kept tags stand in both, new ones in it alone, decayed ones in the
     current alone."""
     for user in sample(platform):
@@ -114,7 +114,7 @@ def test_truth_and_decay_are_read_off_consecutive_batches(platform: str) -> None
 
 
 @platforms
-def test_other_distractors_come_from_where_their_names_say(platform: str) -> None:
+def test_other_distractors_come_from_where_their_names_say(platform):
     """Cluster distractors share a topic with the truth, random ones are vocabulary; none is in the
     current batch."""
     words = VOCABULARIES[platform]
@@ -131,7 +131,7 @@ def test_other_distractors_come_from_where_their_names_say(platform: str) -> Non
 
 
 @pytest.mark.slow
-def test_one_day_has_the_same_trends_for_all_users() -> None:
+def test_one_day_has_the_same_trends_for_all_users():
     """Viral distractors of one day, from two hundred users, are few enough to be one daily list."""
     by_day: dict[str, set[str]] = {}
     seen: dict[str, int] = {}
@@ -147,7 +147,7 @@ def test_one_day_has_the_same_trends_for_all_users() -> None:
 
 
 @platforms
-def test_truth_varies_in_size_and_in_kind(platform: str) -> None:
+def test_truth_varies_in_size_and_in_kind(platform):
     """Ground truths go from one or two tags to a dozen; either part is empty at times, never
     both."""
     truths = [step["ground_truth"] for step in all_steps(platform)]
@@ -163,19 +163,19 @@ def lengths(platform: str, seed: int) -> list[int]:
     return [orjson.loads(line)["total_steps"] for line in generate(platform, 20, seed, 3)]
 
 
-def test_same_seed_gives_the_same_bytes() -> None:
+def test_same_seed_gives_the_same_bytes():
     """Lines depend on the arguments alone."""
     assert list(generate("douban", 5, 7, 3)) == list(generate("douban", 5, 7, 3))
 
 
-def test_seed_and_platform_each_give_other_users() -> None:
+def test_seed_and_platform_each_give_other_users():
     """Even the lengths of chains, which no vocabulary touches, differ with the seed and with the
     platform."""
     assert lengths("douban", 7) != lengths("douban", 8)
     assert lengths("douban", 7) != lengths("zhihu", 7)
 
 
-def test_smaller_file_is_a_prefix_of_a_larger_one() -> None:
+def test_smaller_file_is_a_prefix_of_a_larger_one():
     """A user does not depend on how many users there are."""
     assert list(generate("toutiao", 15, 7, 5))[:6] == list(generate("toutiao", 6, 7, 5))
 
@@ -192,13 +192,13 @@ def peak_memory(users: int) -> int:
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_number_of_users() -> None:
+def test_memory_does_not_grow_with_the_number_of_users():
     """Four times the users (half a megabyte more of lines) take less than 100 kB more: the table of
     days, no lines."""
     assert peak_memory(400) - peak_memory(100) < 100_000
 
 
-def test_a_mean_of_one_gives_everybody_one_step() -> None:
+def test_a_mean_of_one_gives_everybody_one_step():
     """`--steps 1` is exact, not an average."""
     made = [
         parse(StreamProfile(), line, Where("made", 1), "zhihu")
@@ -208,7 +208,7 @@ def test_a_mean_of_one_gives_everybody_one_step() -> None:
 
 
 @pytest.mark.parametrize("mean", [2, 6, 20])
-def test_lengths_of_chains_have_the_mean_of_their_law(mean: float) -> None:
+def test_lengths_of_chains_have_the_mean_of_their_law(mean):
     """20,000 lengths agree, within 4.5 standard errors, with the closed form of a geometric mixture
     cut at 40.
 
@@ -225,7 +225,7 @@ def test_lengths_of_chains_have_the_mean_of_their_law(mean: float) -> None:
     assert (min(lengths), max(lengths) <= MAX_STEPS) == (1, True)
 
 
-def test_most_chains_are_short_and_a_few_very_long() -> None:
+def test_most_chains_are_short_and_a_few_very_long():
     """Around 6 steps a third of the users have one or two, and some reach the cap of 40."""
     rng = Random(1)
     lengths = [step_count(rng, 6) for _ in range(5_000)]
@@ -234,14 +234,14 @@ def test_most_chains_are_short_and_a_few_very_long() -> None:
 
 
 @pytest.mark.parametrize("mean_steps", [0.5, 41])
-def test_bad_arguments_are_refused_at_once(mean_steps: float) -> None:
+def test_bad_arguments_are_refused_at_once(mean_steps):
     """What cannot be made is said before the first line is asked for."""
     with pytest.raises(BadInput, match="steps"):
         generate("weibo", 1, 1, mean_steps)
 
 
 @platforms
-def test_shipped_sample_is_what_its_readme_says(platform: str) -> None:
+def test_shipped_sample_is_what_its_readme_says(platform):
     """The files of harness/sample are 40 users, seed 2026, about 6 steps, byte for byte, and
     modest."""
     shipped = (SAMPLE / f"{platform}_inference_tasks.jsonl").read_bytes()
@@ -264,7 +264,7 @@ def from_newest_posts(step: dict[str, Any]) -> list[str]:
 
 
 @platforms
-def test_newest_posts_predict_far_better_than_chance_and_not_perfectly(platform: str) -> None:
+def test_newest_posts_predict_far_better_than_chance_and_not_perfectly(platform):
     """Recency finds 0.4 to 0.55 of the truth, a random pick about 0.25; of the kept tags it finds
     most."""
     rng = Random(0)
@@ -283,7 +283,7 @@ def test_newest_posts_predict_far_better_than_chance_and_not_perfectly(platform:
     assert fmean(kept_recency) < 0.97
 
 
-def test_history_foretells_about_half_of_what_is_new() -> None:
+def test_history_foretells_about_half_of_what_is_new():
     """From step 2 on, half of the new tags stood in an earlier batch, more than twice as many as of
     their peers."""
     new, peers = [], []

@@ -4,7 +4,6 @@ step."""
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -65,7 +64,7 @@ def holds_0(of: Any) -> bool:
 
 
 @pytest.mark.slow
-def test_random_answers_have_transfer_as_published_and_none_per_step(report: JSON) -> None:
+def test_random_answers_have_transfer_as_published_and_none_per_step(report):
     """The harmonic mean of means over many steps is above that of one; the mean of each step's own
     is not."""
     transfer, delta = report["secondary"], report["delta"]
@@ -77,7 +76,7 @@ def test_random_answers_have_transfer_as_published_and_none_per_step(report: JSO
     assert holds_0(transfer[f"FWT {PER_STEP}"]) and holds_0(delta[PER_STEP])
 
 
-def test_random_answers_are_shown_what_random_answers_show(report: JSON) -> None:
+def test_random_answers_are_shown_what_random_answers_show(report):
     """The value that a report has of a random model without any request is that of a run of one."""
     chance = report["chance"]
     for name in (F1, PER_STEP):
@@ -89,13 +88,13 @@ def test_random_answers_are_shown_what_random_answers_show(report: JSON) -> None
             assert expected["ci95"][0] < run["ci95"][1] and run["ci95"][0] < expected["ci95"][1]
 
 
-def test_metrics_that_grow_with_the_steps_are_not_ranked() -> None:
+def test_metrics_that_grow_with_the_steps_are_not_ranked():
     """FWT F1^NS is declared with a reason; per step it is ranked."""
     published, per_step = (metrics_of(BENCHMARK)[f"FWT {name}"] for name in (F1, PER_STEP))
     assert published and per_step and published.unranked and not per_step.unranked
 
 
-def test_random_answers_are_in_the_report_of_every_command_and_in_no_record(tmp_path: Path) -> None:
+def test_random_answers_are_in_the_report_of_every_command_and_in_no_record(tmp_path):
     """`run` and `reeval` write the same, and `verify` agrees."""
     tasks, results = tmp_path / "tasks" / "weibo_inference_tasks.jsonl", tmp_path / "results"
     tasks.parent.mkdir()

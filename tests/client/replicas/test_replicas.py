@@ -166,9 +166,7 @@ def lengths(users: int) -> Iterator[int]:
     [((1.0, 3.0), (None, None)), ((1.0, 1.5), (None, None)), ((0.5, 0.5), (3, 1))],
     ids=["three times slower", "half slower again", "a third of the lanes"],
 )
-def test_replicas_share_the_requests_by_their_speeds_and_keep_their_users(
-    latencies: tuple[float, float], lanes: tuple[int | None, int | None], slots: int
-) -> None:
+def test_replicas_share_the_requests_by_their_speeds_and_keep_their_users(latencies, lanes, slots):
     """Within 10 % of their speeds, whether latency or capacity makes one slow; most steps of a user
     stay on one."""
 
@@ -186,7 +184,7 @@ def test_replicas_share_the_requests_by_their_speeds_and_keep_their_users(
     assert stayed > 0.97 * steps
 
 
-def test_rest_of_a_run_moves_over_to_the_replica_that_has_come_to_stand_idle() -> None:
+def test_rest_of_a_run_moves_over_to_the_replica_that_has_come_to_stand_idle():
     """Chains that began on a slow replica do not end there while a fast one has nothing to do."""
 
     async def main() -> tuple[float, int]:
@@ -201,9 +199,7 @@ def test_rest_of_a_run_moves_over_to_the_replica_that_has_come_to_stand_idle() -
     assert slow < 20  # of 48
 
 
-def test_user_stays_with_the_replica_that_served_it_last_until_another_is_clearly_better_off() -> (
-    None
-):
+def test_user_stays_with_the_replica_that_served_it_last_until_another_is_clearly_better_off():
     """Of two equal ones it is not left for an idle one by a user alone there, but by one that finds
     it busy."""
 
@@ -217,7 +213,7 @@ def test_user_stays_with_the_replica_that_served_it_last_until_another_is_clearl
     virtual.run(main)
 
 
-def test_replica_keeps_a_user_up_to_two_more_in_flight_than_the_least_loaded() -> None:
+def test_replica_keeps_a_user_up_to_two_more_in_flight_than_the_least_loaded():
     """Beyond that the next step goes to the other one, which then is less far behind."""
 
     async def main() -> list[str]:
@@ -229,7 +225,7 @@ def test_replica_keeps_a_user_up_to_two_more_in_flight_than_the_least_loaded() -
     assert virtual.run(main) == [b, b, b, b, a, b]
 
 
-def test_the_one_request_there_is_goes_where_it_was_answered_faster() -> None:
+def test_the_one_request_there_is_goes_where_it_was_answered_faster():
     """With both idle the slower one is not asked, not even for a user that it served."""
 
     async def main() -> None:
@@ -245,7 +241,7 @@ def test_the_one_request_there_is_goes_where_it_was_answered_faster() -> None:
     virtual.run(main)
 
 
-def test_only_users_seen_lately_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_users_seen_lately_are_remembered(monkeypatch):
     """As many as the bound find their replica again; after twice as many a user is new: memory does
     not grow."""
     monkeypatch.setattr(module, "REMEMBERED", 4)
@@ -266,7 +262,7 @@ def test_only_users_seen_lately_are_remembered(monkeypatch: pytest.MonkeyPatch) 
 # Full
 
 
-def test_refusal_goes_to_a_replica_with_room_and_is_not_heard_of() -> None:
+def test_refusal_goes_to_a_replica_with_room_and_is_not_heard_of():
     """One that holds three gets no more than three for a while, then is tried again; no request
     fails, none waits."""
 
@@ -287,7 +283,7 @@ def test_refusal_goes_to_a_replica_with_room_and_is_not_heard_of() -> None:
     virtual.run(main)
 
 
-def test_refusal_goes_up_where_all_are_full() -> None:
+def test_refusal_goes_up_where_all_are_full():
     """As it is, with the address in front, each replica having been asked once."""
 
     async def main() -> None:
@@ -306,7 +302,7 @@ def test_refusal_goes_up_where_all_are_full() -> None:
     virtual.run(main)
 
 
-def test_full_replica_is_passed_over_even_by_its_own_users() -> None:
+def test_full_replica_is_passed_over_even_by_its_own_users():
     """And a request is refused at most once by each: the last refusal goes up, though there may be
     room again."""
 
@@ -328,7 +324,7 @@ def test_full_replica_is_passed_over_even_by_its_own_users() -> None:
     virtual.run(main)
 
 
-def test_answer_to_what_was_sent_before_a_refusal_lifts_no_bound() -> None:
+def test_answer_to_what_was_sent_before_a_refusal_lifts_no_bound():
     """It was sent among more, but of these some have ended since."""
 
     async def main() -> int:
@@ -348,7 +344,7 @@ def test_answer_to_what_was_sent_before_a_refusal_lifts_no_bound() -> None:
     assert virtual.run(main) == 1
 
 
-def test_answer_to_more_than_it_seemed_to_hold_shows_that_a_replica_holds_more() -> None:
+def test_answer_to_more_than_it_seemed_to_hold_shows_that_a_replica_holds_more():
     """Where all are full one of them is asked all the same: an answer lifts its bound at once."""
 
     async def main() -> list[str]:
@@ -379,9 +375,7 @@ async def probes(pair: Pair, until: float) -> list[float]:
     return [later - earlier for earlier, later in pairwise(pair.a.times)]
 
 
-def test_replica_that_takes_no_connection_is_set_aside_at_once_and_probed_until_it_answers() -> (
-    None
-):
+def test_replica_that_takes_no_connection_is_set_aside_at_once_and_probed_until_it_answers():
     """One request at a time goes to it, after 1 s, doubling to 30 s; then it is back, each change
     is reported once."""
 
@@ -416,7 +410,7 @@ def test_replica_that_takes_no_connection_is_set_aside_at_once_and_probed_until_
 @pytest.mark.parametrize(
     "kind", ["connection", "timeout", "stalled", "truncated", "http_502", "bad_json"]
 )
-def test_faults_in_a_row_set_a_replica_aside_and_an_answer_in_between_does_not(kind: str) -> None:
+def test_faults_in_a_row_set_a_replica_aside_and_an_answer_in_between_does_not(kind):
     """Three without an answer; what fails fast would otherwise draw all requests, having the fewest
     in flight."""
 
@@ -440,7 +434,7 @@ def test_faults_in_a_row_set_a_replica_aside_and_an_answer_in_between_does_not(k
     assert virtual.run(main) == [0, 0, 0, 0, 0, 1, 1]
 
 
-def test_while_all_are_set_aside_each_request_goes_to_the_one_whose_probe_is_due_first() -> None:
+def test_while_all_are_set_aside_each_request_goes_to_the_one_whose_probe_is_due_first():
     """None waits, and the faults go up as those of a single endpoint: then, and only then, as
     unreachable."""
 
@@ -462,7 +456,7 @@ def test_while_all_are_set_aside_each_request_goes_to_the_one_whose_probe_is_due
     assert virtual.run(main) == [("a", False), b, a, a, b, a, a]
 
 
-def test_users_of_a_replica_that_is_set_aside_go_elsewhere() -> None:
+def test_users_of_a_replica_that_is_set_aside_go_elsewhere():
     """They do not wait for it to be back; one probe's refusal as a bad request shows that it is."""
 
     async def main() -> None:
@@ -479,7 +473,7 @@ def test_users_of_a_replica_that_is_set_aside_go_elsewhere() -> None:
     virtual.run(main)
 
 
-def test_replica_set_aside_for_good_is_not_probed_while_another_may_come_back() -> None:
+def test_replica_set_aside_for_good_is_not_probed_while_another_may_come_back():
     """Not even where the other has its probe under way."""
 
     async def main() -> None:
@@ -494,7 +488,7 @@ def test_replica_set_aside_for_good_is_not_probed_while_another_may_come_back() 
     virtual.run(main)
 
 
-def test_user_whose_request_failed_is_sent_elsewhere_next() -> None:
+def test_user_whose_request_failed_is_sent_elsewhere_next():
     """Even where the one that failed it has fewest in flight, and answers others faster."""
 
     async def main() -> None:
@@ -516,8 +510,8 @@ def test_user_whose_request_failed_is_sent_elsewhere_next() -> None:
     "make", [stopped, lambda: Denied("the endpoint refuses the key")], ids=["stopped", "denied"]
 )
 def test_replica_that_will_not_serve_is_set_aside_for_good_and_the_last_one_stops_the_run(
-    make: Callable[[], EndpointStopped],
-) -> None:
+    make,
+):
     """The first becomes a fault that is tried again elsewhere, reported once; when none is left the
     error goes up."""
 
@@ -544,7 +538,7 @@ def test_replica_that_will_not_serve_is_set_aside_for_good_and_the_last_one_stop
     virtual.run(main)
 
 
-def test_denial_after_answers_is_for_good_only_once_a_probe_confirms_it() -> None:
+def test_denial_after_answers_is_for_good_only_once_a_probe_confirms_it():
     """One passing 401 in a night costs a replica a second, not the rest of the run."""
 
     def denied() -> Denied:
@@ -572,7 +566,7 @@ def test_denial_after_answers_is_for_good_only_once_a_probe_confirms_it() -> Non
     virtual.run(main)
 
 
-def test_answer_to_what_was_sent_before_does_not_bring_a_stopped_replica_back() -> None:
+def test_answer_to_what_was_sent_before_does_not_bring_a_stopped_replica_back():
     """It may have served another model by then."""
 
     async def main() -> None:
@@ -594,7 +588,7 @@ def test_answer_to_what_was_sent_before_does_not_bring_a_stopped_replica_back() 
 @pytest.mark.parametrize(
     "error", [Rejected("http_400", "temperature"), MachineError("no file left")]
 )
-def test_what_is_not_the_replicas_doing_goes_up_as_it_is(error: HarnessError) -> None:
+def test_what_is_not_the_replicas_doing_goes_up_as_it_is(error):
     """A bad request and this machine's faults set nobody aside, however often they come."""
 
     async def main() -> None:
@@ -608,7 +602,7 @@ def test_what_is_not_the_replicas_doing_goes_up_as_it_is(error: HarnessError) ->
     assert str(error) == words
 
 
-def test_address_is_not_told_twice() -> None:
+def test_address_is_not_told_twice():
     """A detail that names the replica already stays as it is."""
 
     async def main() -> str:
@@ -618,7 +612,7 @@ def test_address_is_not_told_twice() -> None:
     assert virtual.run(main) == "http_500: http://a/v1/chat/completions broke"
 
 
-def test_cancelled_request_no_longer_counts() -> None:
+def test_cancelled_request_no_longer_counts():
     """Neither as in flight nor as the one probe that a replica may have."""
 
     async def main() -> None:
@@ -648,7 +642,7 @@ def test_cancelled_request_no_longer_counts() -> None:
 
 
 @pytest.mark.anyio
-async def test_replica_that_is_killed_in_the_middle_costs_no_request() -> None:
+async def test_replica_that_is_killed_in_the_middle_costs_no_request():
     """Two endpoints over loopback, one closed with requests in flight: each of these is settled by
     the other."""
     from tests.support.endpoint_double.app import Options, start
@@ -692,7 +686,7 @@ async def test_replica_that_is_killed_in_the_middle_costs_no_request() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rejected", "context_length"])
-def test_what_one_replica_refuses_and_another_answers_is_answered(kind: str) -> None:
+def test_what_one_replica_refuses_and_another_answers_is_answered(kind):
     """A server that was started with another context must not make empty answers of its share, or
     draw the others'."""
 
@@ -709,7 +703,7 @@ def test_what_one_replica_refuses_and_another_answers_is_answered(kind: str) -> 
     virtual.run(main)
 
 
-def test_what_both_replicas_refuse_is_refused() -> None:
+def test_what_both_replicas_refuse_is_refused():
     """After each was asked once; nobody is set aside for it."""
 
     async def main() -> None:
@@ -724,7 +718,7 @@ def test_what_both_replicas_refuse_is_refused() -> None:
     virtual.run(main)
 
 
-def test_refusal_after_a_full_replica_is_told_as_it_is() -> None:
+def test_refusal_after_a_full_replica_is_told_as_it_is():
     """The first is full, the second refuses: there is no third to ask."""
 
     async def main() -> None:
@@ -736,7 +730,7 @@ def test_refusal_after_a_full_replica_is_told_as_it_is() -> None:
     virtual.run(main)
 
 
-def test_request_in_flight_is_found_at_its_replica() -> None:
+def test_request_in_flight_is_found_at_its_replica():
     """By its user, while it is in flight; a straggler is named with the address that holds it."""
 
     async def main() -> None:

@@ -39,7 +39,7 @@ def wrong_with(spec: Path | str, subset: str, folder: Path, users: int = 20) -> 
 
 
 @pytest.mark.parametrize("subset", ["north"])
-def test_the_second_benchmark_keeps_the_contract(tasks: Path, subset: str) -> None:
+def test_the_second_benchmark_keeps_the_contract(tasks, subset):
     assert wrong_with(VISITS, subset, tasks) == {}
 
 
@@ -47,7 +47,7 @@ def test_the_second_benchmark_keeps_the_contract(tasks: Path, subset: str) -> No
 @pytest.mark.parametrize(
     ("name", "subset"), [("streamprofile", "weibo"), ("dailymobility", "beijing")]
 )
-def test_benchmarks_that_ship_keep_the_contract(name: str, subset: str) -> None:
+def test_benchmarks_that_ship_keep_the_contract(name, subset):
     assert wrong_with(name, subset, SAMPLE, users=3) == {}
 
 
@@ -188,9 +188,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_breaks_the_contract_is_found(
-    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_breaks_the_contract_is_found(tmp_path, what, monkeypatch):
     """By its own check, whatever others say."""
     check, before, after, words = BROKEN[what]
     needed = {
@@ -211,7 +209,7 @@ def test_what_breaks_the_contract_is_found(
     assert words in found[check], found
 
 
-def test_a_setting_that_is_not_part_of_a_run_is_found(tmp_path: Path, tasks: Path) -> None:
+def test_a_setting_that_is_not_part_of_a_run_is_found(tmp_path, tasks):
     file = Path(shutil.copy(VISITS, tmp_path / "visits.py"))
     changed(
         file,
@@ -235,9 +233,7 @@ def checked(file: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> tup
 
 
 @pytest.mark.slow
-def test_waived_check_is_shown_with_its_reason_and_is_no_breach(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_waived_check_is_shown_with_its_reason_and_is_no_breach(capsys, tmp_path):
     """Code that fails is a breach all the same, and a waiver needs a reason and a check."""
     file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
     changed(file, '"Exact": float(error == 0)', '"Exact": None')
@@ -258,9 +254,7 @@ def test_waived_check_is_shown_with_its_reason_and_is_no_breach(
         assert (code, line[:33]) == (1, "stars, yelp: declaration: waived:")
 
 
-def test_error_is_shown_once_and_other_checks_refer_to_it(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_error_is_shown_once_and_other_checks_refer_to_it(capsys, tmp_path):
     file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
     changed(
         file,
@@ -289,7 +283,7 @@ def own(folder: Path, play: str, measure: str) -> Path:
     return folder / "own.py"
 
 
-def test_bad_lines_of_several_fields_are_shown_at_once(tmp_path: Path) -> None:
+def test_bad_lines_of_several_fields_are_shown_at_once(tmp_path):
     """Each field once, however many of its values and lines there are."""
     file = own(tmp_path, "return 1", 'return {"X": 1 / (1 + abs(task.truth[0] + task.truth[1]))}')
     found = wrong_with(file, "a", tmp_path)["bad lines"].split("; ")
@@ -297,7 +291,7 @@ def test_bad_lines_of_several_fields_are_shown_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("play", ["return chat.json(given)", "return len(chat.json(given))"])
-def test_forgotten_await_has_a_sentence_of_its_own(play: str, tmp_path: Path) -> None:
+def test_forgotten_await_has_a_sentence_of_its_own(play, tmp_path):
     """Whether the coroutine is the answer, or is used for it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # that it was never awaited
@@ -306,9 +300,7 @@ def test_forgotten_await_has_a_sentence_of_its_own(play: str, tmp_path: Path) ->
 
 
 @pytest.mark.filterwarnings("default")
-def test_warning_of_the_code_is_shown_once_and_none_for_what_a_check_reports(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_warning_of_the_code_is_shown_once_and_none_for_what_a_check_reports(tmp_path, capsys):
     """However many users, models and checks there are."""
     file = own(
         tmp_path,
@@ -321,9 +313,7 @@ def test_warning_of_the_code_is_shown_once_and_none_for_what_a_check_reports(
 
 
 @pytest.mark.slow
-def test_note_is_shown_once_for_all_subsets(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_note_is_shown_once_for_all_subsets(capsys, tmp_path):
     file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
     changed(file, '    baselines = {"four-stars": four_stars}\n', "")
     changed(
@@ -336,9 +326,7 @@ def test_note_is_shown_once_for_all_subsets(
 
 
 @pytest.mark.slow
-def test_without_baselines_it_says_what_was_not_possible(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_without_baselines_it_says_what_was_not_possible(capsys, tmp_path):
     file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
     changed(file, '    baselines = {"four-stars": four_stars}\n', "")
     words = ["check-benchmark", str(file), "--tasks-dir", str(STARS.parent)]
@@ -364,9 +352,7 @@ def test_without_baselines_it_says_what_was_not_possible(
         assert where in capsys.readouterr().err
 
 
-def test_tasks_that_are_not_there_or_cannot_be_read_are_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_tasks_that_are_not_there_or_cannot_be_read_are_named(capsys, tmp_path):
     assert main(["check-benchmark", str(STARS), "--tasks-dir", str(tmp_path)]) == 2
     assert "yelp_star_tasks.jsonl" in capsys.readouterr().err
     (tmp_path / "yelp_star_tasks.jsonl").write_text('{"user_id": "a", "stars": 7}\n')

@@ -73,9 +73,7 @@ def results(root: Path, run: str, subset: str = "weibo") -> Path:
 # Verdicts
 
 
-def test_recency_is_told_from_random_with_the_figures_of_the_reports(
-    played: Path, capsys: Told
-) -> None:
+def test_recency_is_told_from_random_with_the_figures_of_the_reports(played, capsys):
     """Better in Recall, which is beyond chance; A and B are the averages of the platforms'
     reports."""
     pair = told(played, capsys, "recency", "random-1")["pairs"][0]
@@ -96,7 +94,7 @@ def test_recency_is_told_from_random_with_the_figures_of_the_reports(
     assert recall["users"] == recall["a_better"] + recall["equal"] + recall["b_better"] == 2 * USERS
 
 
-def test_two_seeds_of_random_show_no_difference(played: Path, capsys: Told) -> None:
+def test_two_seeds_of_random_show_no_difference(played, capsys):
     """No figure of them differs beyond chance once corrected."""
     pair = told(played, capsys, "random-1", "random-2")["pairs"][0]
     assert all(of["p_adjusted"] >= 0.05 for of in pair["figures"] if not of["exploratory"])
@@ -107,9 +105,7 @@ def test_two_seeds_of_random_show_no_difference(played: Path, capsys: Told) -> N
 
 
 @pytest.mark.slow
-def test_commuter_is_told_from_random_days_and_their_seeds_are_not(
-    lived: Path, capsys: Told
-) -> None:
+def test_commuter_is_told_from_random_days_and_their_seeds_are_not(lived, capsys):
     """The score of a side is that of its report; a lower divergence counts as better."""
     first, _, last = told(lived, capsys, "commuter", "day-1", "day-2")["pairs"]
     report = orjson.loads((lived / "results/commuter/eval_report_beijing.json").read_bytes())
@@ -121,7 +117,7 @@ def test_commuter_is_told_from_random_days_and_their_seeds_are_not(
     assert last["verdicts"][0].startswith("day-1 and day-2: no difference shown in Score")
 
 
-def test_a_copy_of_a_run_is_the_same(own: Path, capsys: Told) -> None:
+def test_a_copy_of_a_run_is_the_same(own, capsys):
     """Every user equal."""
     shutil.copytree(own / "results/recency", own / "results/副本")
     pair = told(own, capsys, "recency", "副本")["pairs"][0]
@@ -129,7 +125,7 @@ def test_a_copy_of_a_run_is_the_same(own: Path, capsys: Told) -> None:
     assert pair["most_different"] == []
 
 
-def test_primary_figures_of_all_pairs_are_one_family(played: Path, capsys: Told) -> None:
+def test_primary_figures_of_all_pairs_are_one_family(played, capsys):
     """Only the main figures over all platforms have an adjusted p and a simultaneous interval; with
     more runs neither is smaller than for one pair, and both are at least those of the figure
     alone."""
@@ -153,7 +149,7 @@ def test_primary_figures_of_all_pairs_are_one_family(played: Path, capsys: Told)
         assert widths[0] < widths[1] < widths[2]
 
 
-def test_a_verdict_turns_with_the_order_of_the_runs(played: Path, capsys: Told) -> None:
+def test_a_verdict_turns_with_the_order_of_the_runs(played, capsys):
     """The other way round, the same run is the better one, by the same points."""
     one, other = (
         told(played, capsys, *runs)["pairs"][0]
@@ -167,9 +163,7 @@ def test_a_verdict_turns_with_the_order_of_the_runs(played: Path, capsys: Told) 
 # What is told first
 
 
-def test_verdicts_come_first_and_then_who_has_which_users_and_what_else_differs(
-    own: Path, capsys: Told
-) -> None:
+def test_verdicts_come_first_and_then_who_has_which_users_and_what_else_differs(own, capsys):
     """Missing users, users of one run alone with their means, a share of other settings: before the
     tables."""
     edit(results(own, "random-1"), nothing, slice(5, None))
@@ -196,9 +190,7 @@ def test_verdicts_come_first_and_then_who_has_which_users_and_what_else_differs(
 
 
 @pytest.mark.slow
-def test_synthetic_tasks_and_shares_are_told_before_the_figures(
-    played: Path, tmp_path: Path, capsys: Told
-) -> None:
+def test_synthetic_tasks_and_shares_are_told_before_the_figures(played, tmp_path, capsys):
     """Two runs of an eighth of 48 users each: "6 of 6" alone would pass for all of them."""
     root = Path(shutil.copytree(played / "tasks", tmp_path / "tasks")).parent
     for name, script in (("some", None), ("few", seeded(1))):
@@ -217,7 +209,7 @@ def test_synthetic_tasks_and_shares_are_told_before_the_figures(
         assert said.index(words) < said.index("A minus B")
 
 
-def test_a_report_that_only_one_run_has_tells_of_that_run(own: Path, capsys: Told) -> None:
+def test_a_report_that_only_one_run_has_tells_of_that_run(own, capsys):
     """Without its report nobody knows whether a run's tasks are synthetic, and it says so, naming
     the platform."""
     (own / "results/random-1/eval_report_weibo.json").unlink()
@@ -227,7 +219,7 @@ def test_a_report_that_only_one_run_has_tells_of_that_run(own: Path, capsys: Tol
     assert any(words.startswith("zhihu: Both runs: The tasks are synthetic") for words in found)
 
 
-def test_invalid_answers_of_both_sides_are_told_by_kind(own: Path, capsys: Told) -> None:
+def test_invalid_answers_of_both_sides_are_told_by_kind(own, capsys):
     """A content filter can be the whole difference: of users that both have, before any figure."""
 
     def filtered(record: JSON) -> None:
@@ -253,7 +245,7 @@ def test_invalid_answers_of_both_sides_are_told_by_kind(own: Path, capsys: Told)
 
 
 @pytest.mark.slow
-def test_invalid_days_are_told(lived: Path, tmp_path: Path, capsys: Told) -> None:
+def test_invalid_days_are_told(lived, tmp_path, capsys):
     """A resident has one answer, the day."""
     root = Path(shutil.copytree(lived, tmp_path / "own"))
 
@@ -268,7 +260,7 @@ def test_invalid_days_are_told(lived: Path, tmp_path: Path, capsys: Told) -> Non
     )
 
 
-def test_a_platform_of_few_users_widens_the_interval_and_is_named(own: Path, capsys: Told) -> None:
+def test_a_platform_of_few_users_widens_the_interval_and_is_named(own, capsys):
     """Ten users say little of how users of their platform differ, however many the other platform
     has."""
     for run in ("recency", "random-1"):
@@ -280,7 +272,7 @@ def test_a_platform_of_few_users_widens_the_interval_and_is_named(own: Path, cap
     assert "The interval of Recall rests on few users that differ" in pair["verdicts"][-1]
 
 
-def test_a_platform_of_one_user_leaves_no_interval(own: Path, capsys: Told) -> None:
+def test_a_platform_of_one_user_leaves_no_interval(own, capsys):
     """Over platforms: the test decides, and that user alone decides the test. The other platform
     has its own."""
     edit(results(own, "random-1", "zhihu"), nothing, slice(1))
@@ -295,7 +287,7 @@ def test_a_platform_of_one_user_leaves_no_interval(own: Path, capsys: Told) -> N
     assert pair["verdicts"][-1].startswith("recency and random-1: no difference shown in Recall")
 
 
-def test_the_same_values_in_another_order_are_equal(own: Path, capsys: Told) -> None:
+def test_the_same_values_in_another_order_are_equal(own, capsys):
     """Steps turned round add up otherwise in the last bit: that makes no user better on either
     side."""
     shutil.copytree(own / "results/random-1", own / "results/turned")
@@ -317,7 +309,7 @@ def test_the_same_values_in_another_order_are_equal(own: Path, capsys: Told) -> 
     )
 
 
-def test_users_of_other_tasks_are_left_out_and_counted(own: Path, capsys: Told) -> None:
+def test_users_of_other_tasks_are_left_out_and_counted(own, capsys):
     """The content hash of the task decides, not the user's name."""
 
     def other_task(record: JSON) -> None:
@@ -331,7 +323,7 @@ def test_users_of_other_tasks_are_left_out_and_counted(own: Path, capsys: Told) 
     assert entry(pair, "Recall", "weibo")["users"] == USERS - changed
 
 
-def test_a_failed_user_is_never_a_zero(own: Path, capsys: Told) -> None:
+def test_a_failed_user_is_never_a_zero(own, capsys):
     """Without its record a user is in no figure: the means are those of the others."""
     path = results(own, "random-1")
     scores = {}
@@ -347,7 +339,7 @@ def test_a_failed_user_is_never_a_zero(own: Path, capsys: Told) -> None:
 # Folders of every kind
 
 
-def test_unknown_repeated_and_single_runs_are_refused(own: Path, capsys: Told) -> None:
+def test_unknown_repeated_and_single_runs_are_refused(own, capsys):
     """Each in one sentence; of an unknown name those that are there are named."""
     assert "there are random-1, random-2, recency" in refused(own, capsys, "recency", "nobody")
     assert "named twice" in refused(own, capsys, "recency", "recency")
@@ -358,7 +350,7 @@ def test_unknown_repeated_and_single_runs_are_refused(own: Path, capsys: Told) -
     assert "no run" in refused(own, capsys, "recency", "x" * 5000)
 
 
-def test_a_folder_may_stand_for_a_name(own: Path, tmp_path: Path, capsys: Told) -> None:
+def test_a_folder_may_stand_for_a_name(own, tmp_path, capsys):
     """Results that lie elsewhere, under a name that the results folder has too."""
     elsewhere = tmp_path / "elsewhere" / "recency"
     shutil.copytree(own / "results/random-1", elsewhere)
@@ -366,7 +358,7 @@ def test_a_folder_may_stand_for_a_name(own: Path, tmp_path: Path, capsys: Told) 
     assert (pair["a"], pair["b"]) == ("recency", str(elsewhere))
 
 
-def test_runs_without_common_users_are_refused(own: Path, capsys: Told) -> None:
+def test_runs_without_common_users_are_refused(own, capsys):
     """No results yet, other users, other tasks: each is reported as what it is."""
     weibo = ("recency", "random-1", "--platform", "weibo")
 
@@ -386,7 +378,7 @@ def test_runs_without_common_users_are_refused(own: Path, capsys: Told) -> None:
     assert "random-1 has no scored user" in refused(own, capsys, *weibo)
 
 
-def test_why_nothing_compares_is_said_first_and_in_sentences(own: Path, capsys: Told) -> None:
+def test_why_nothing_compares_is_said_first_and_in_sentences(own, capsys):
     """What only one of them has comes after it."""
 
     def changed(record: JSON) -> None:
@@ -406,7 +398,7 @@ def test_why_nothing_compares_is_said_first_and_in_sentences(own: Path, capsys: 
     assert said == "harness: On weibo recency and random-1 have no scored user.\n"
 
 
-def test_one_common_user_gives_no_interval_and_no_verdict(own: Path, capsys: Told) -> None:
+def test_one_common_user_gives_no_interval_and_no_verdict(own, capsys):
     """Its difference is shown, p is 1, and nothing is said to be better."""
     edit(results(own, "random-1"), nothing, slice(1))
     pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
@@ -417,7 +409,7 @@ def test_one_common_user_gives_no_interval_and_no_verdict(own: Path, capsys: Tol
     )
 
 
-def test_a_metric_that_nobody_has_is_n_a(own: Path, capsys: Told) -> None:
+def test_a_metric_that_nobody_has_is_n_a(own, capsys):
     """Its row stays, its numbers are not 0."""
 
     def without(record: JSON) -> None:
@@ -439,15 +431,13 @@ def test_a_metric_that_nobody_has_is_n_a(own: Path, capsys: Told) -> None:
     assert row.split() == ["Error_Viral", "n/a", "n/a", "n/a", "n/a", "n/a"]
 
 
-def test_runs_of_different_benchmarks_do_not_compare(own: Path, lived: Path, capsys: Told) -> None:
+def test_runs_of_different_benchmarks_do_not_compare(own, lived, capsys):
     """Platforms and benchmarks of each are named."""
     said = refused(own, capsys, "recency", str(lived / "results/commuter"))
     assert "no subset in common" in said and "beijing (dailymobility)" in said
 
 
-def test_days_scored_with_another_ground_truth_do_not_compare(
-    lived: Path, tmp_path: Path, capsys: Told
-) -> None:
+def test_days_scored_with_another_ground_truth_do_not_compare(lived, tmp_path, capsys):
     """A divergence from something else is another figure."""
     root = Path(shutil.copytree(lived, tmp_path / "own"))
     path = root / "results/day-1/run_beijing.json"
@@ -459,9 +449,7 @@ def test_days_scored_with_another_ground_truth_do_not_compare(
     )
 
 
-def test_a_record_that_is_odd_beside_others_is_told(
-    lived: Path, tmp_path: Path, capsys: Told
-) -> None:
+def test_a_record_that_is_odd_beside_others_is_told(lived, tmp_path, capsys):
     """A list in place of a number passes alone and not in an array: the file is named all the
     same."""
     root = Path(shutil.copytree(lived, tmp_path / "own"))
@@ -473,7 +461,7 @@ def test_a_record_that_is_odd_beside_others_is_told(
     assert path.name in refused(root, capsys, "commuter", "day-1")
 
 
-def test_damage_is_told_and_no_traceback(own: Path, capsys: Told) -> None:
+def test_damage_is_told_and_no_traceback(own, capsys):
     """A torn line is left out and counted; a record of another shape and a manifest that is none
     are named."""
     path = results(own, "random-1")
@@ -491,9 +479,7 @@ def test_damage_is_told_and_no_traceback(own: Path, capsys: Told) -> None:
     assert "run_weibo.json" in refused(own, capsys, "recency", "random-1")
 
 
-def test_results_that_this_harness_has_not_scored_are_sent_to_reeval(
-    own: Path, capsys: Told
-) -> None:
+def test_results_that_this_harness_has_not_scored_are_sent_to_reeval(own, capsys):
     """Lines of the authors' runner have no checksum and no task."""
     folder = own / "results/theirs"
     folder.mkdir()
@@ -501,7 +487,7 @@ def test_results_that_this_harness_has_not_scored_are_sent_to_reeval(
     assert "reeval" in refused(own, capsys, "recency", "theirs")
 
 
-def test_runs_without_a_manifest_compare_with_a_warning(own: Path, capsys: Told) -> None:
+def test_runs_without_a_manifest_compare_with_a_warning(own, capsys):
     """Results of another runner, once scored here: what was run is not known, and it says so."""
     (own / "results/random-1/run_weibo.json").unlink()
     pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
@@ -512,7 +498,7 @@ def test_runs_without_a_manifest_compare_with_a_warning(own: Path, capsys: Told)
 # Formats
 
 
-def test_text_fits_80_columns_with_chinese_names(own: Path, capsys: Told) -> None:
+def test_text_fits_80_columns_with_chinese_names(own, capsys):
     """Users and runs with Chinese names: two columns a character, and no line is longer than the
     terminal."""
     from rich.cells import cell_len
@@ -532,7 +518,7 @@ def test_text_fits_80_columns_with_chinese_names(own: Path, capsys: Told) -> Non
     assert any("用户甲乙丙丁" in line for line in lines)
 
 
-def test_excel_reads_back_with_the_same_numbers(played: Path, tmp_path: Path, capsys: Told) -> None:
+def test_excel_reads_back_with_the_same_numbers(played, tmp_path, capsys):
     """The differences of the JSON, in percentage points, stand as numbers in the sheet of
     figures."""
     out = tmp_path / "new" / "compared.xlsx"
@@ -547,7 +533,7 @@ def test_excel_reads_back_with_the_same_numbers(played: Path, tmp_path: Path, ca
     )
 
 
-def test_a_page_holds_verdict_and_figures(played: Path, tmp_path: Path, capsys: Told) -> None:
+def test_a_page_holds_verdict_and_figures(played, tmp_path, capsys):
     """One file with the same words as the terminal; a name that is markup stays text."""
     out = tmp_path / "new" / "compared.html"
     shutil.copytree(played / "results/random-1", tmp_path / "<b>随机<b>")
@@ -559,9 +545,7 @@ def test_a_page_holds_verdict_and_figures(played: Path, tmp_path: Path, capsys: 
     assert pair["verdicts"][-1].startswith("recency is better than <b>随机<b> in Recall")
 
 
-def test_models_that_answered_are_named_for_each_run(
-    played: Path, tmp_path: Path, capsys: Told
-) -> None:
+def test_models_that_answered_are_named_for_each_run(played, tmp_path, capsys):
     """Over all its subsets, in text, page and JSON; a run of the harness's own baseline has
     none."""
     out = tmp_path / "compared.html"
@@ -579,9 +563,7 @@ def test_models_that_answered_are_named_for_each_run(
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
-def test_files_that_were_written_are_named(
-    more: tuple[str, ...], played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_were_written_are_named(more, played, tmp_path, capsys):
     """On stderr, so that JSON stays JSON."""
     files = [str(tmp_path / name) for name in ("both.xlsx", "both.html")]
     words = [
@@ -599,13 +581,13 @@ def test_files_that_were_written_are_named(
     assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == files
 
 
-def test_the_same_command_prints_the_same_bytes(played: Path, capsys: Told) -> None:
+def test_the_same_command_prints_the_same_bytes(played, capsys):
     """Seeds are fixed."""
     first, again = (told(played, capsys, "recency", "random-1") for _ in range(2))
     assert first == again and first["seed"] == figures.SEED
 
 
-def test_charts_have_a_row_for_each_figure(played: Path, capsys: Told) -> None:
+def test_charts_have_a_row_for_each_figure(played, capsys):
     """Of the primary ones first, then of all over all subsets and on each: differences with their
     bounds, and zero."""
     data = told(played, capsys, "recency", "random-1")
@@ -623,7 +605,7 @@ def test_charts_have_a_row_for_each_figure(played: Path, capsys: Told) -> None:
     assert charts[2].series[0].values[place] == alone["difference"]
 
 
-def test_words_and_table_have_the_same_interval(played: Path, capsys: Told) -> None:
+def test_words_and_table_have_the_same_interval(played, capsys):
     """The simultaneous one, next to the adjusted p; the primary row has the chance level, as the
     JSON does."""
     data = told(played, capsys, "recency", "random-1")
@@ -645,7 +627,7 @@ def test_words_and_table_have_the_same_interval(played: Path, capsys: Told) -> N
 
 
 @pytest.mark.slow
-def test_the_primary_metric_of_a_run_is_chosen_when_it_begins(tmp_path: Path, capsys: Told) -> None:
+def test_the_primary_metric_of_a_run_is_chosen_when_it_begins(tmp_path, capsys):
     """`compare` is about it alone, so its p is not corrected for another; a later session cannot
     change it."""
     (tmp_path / "tasks").mkdir()
@@ -687,9 +669,7 @@ def test_the_primary_metric_of_a_run_is_chosen_when_it_begins(tmp_path: Path, ca
 # The few lines that are shown first
 
 
-def test_a_comparison_is_six_lines_on_a_wide_terminal(
-    own: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_is_six_lines_on_a_wide_terminal(own, capsys, monkeypatch):
     """A verdict for each primary metric with all its numbers, a row of the chart for each and its
     scale, and notes; `--full` begins with the same lines and has all figures."""
     monkeypatch.setenv("COLUMNS", "120")
@@ -716,7 +696,7 @@ def test_a_comparison_is_six_lines_on_a_wide_terminal(
     assert "How this is computed" not in "".join(lines) and "How this is computed" in whole
 
 
-def test_notes_name_what_a_reader_must_not_miss(own: Path, capsys: Told) -> None:
+def test_notes_name_what_a_reader_must_not_miss(own, capsys):
     """Users of one run alone, who could change it, invalid answers, other settings: in at most two
     lines."""
 
@@ -741,7 +721,7 @@ def test_notes_name_what_a_reader_must_not_miss(own: Path, capsys: Told) -> None
         assert words in notes
 
 
-def test_costs_of_the_runs_are_named_where_they_are_known(own: Path, capsys: Told) -> None:
+def test_costs_of_the_runs_are_named_where_they_are_known(own, capsys):
     """Of all subsets together, after the notes; a run without a price has none."""
     for subset in PLATFORMS:
         path = own / f"results/random-1/eval_report_{subset}.json"
@@ -758,7 +738,7 @@ def test_costs_of_the_runs_are_named_where_they_are_known(own: Path, capsys: Tol
     assert "Cost: random-1 0.5000 USD. --full" in " ".join(capsys.readouterr().out.split())
 
 
-def test_the_page_has_verdicts_first_and_the_rest_folded(played: Path, capsys: Told) -> None:
+def test_the_page_has_verdicts_first_and_the_rest_folded(played, capsys):
     """All headings are folded where two runs are compared; of three each pair has one that is
     open."""
     blocks = list(compare.blocks(told(played, capsys, "recency", "random-1")))

@@ -82,7 +82,7 @@ def harness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Harness:
     return Harness(tmp_path / "results", capsys)
 
 
-def test_the_largest_effect_is_concluded(harness: Harness) -> None:
+def test_the_largest_effect_is_concluded(harness):
     """98.33 against 2.50 on 120 users, nearly all of whom differ by the same: the test decides, the
     interval is shown with its mark, and `stats` says the same."""
     harness.play(*[(100, 0)] * 115, *[(100, 100)] * 3, *[(0, 0)] * 2)
@@ -95,7 +95,7 @@ def test_the_largest_effect_is_concluded(harness: Harness) -> None:
     assert harness.separable("share", "second") is True
 
 
-def test_equal_differences_of_all_users_are_concluded_without_an_interval(harness: Harness) -> None:
+def test_equal_differences_of_all_users_are_concluded_without_an_interval(harness):
     """Every user has the same difference: no interval would be honest, and the test has no
     doubt."""
     harness.play(*[(60, 50)] * 30)
@@ -109,9 +109,7 @@ def test_equal_differences_of_all_users_are_concluded_without_an_interval(harnes
 @pytest.mark.parametrize(
     ("differing", "outcome"), [(5, "too_few"), (6, "a_better"), (7, "a_better")]
 )
-def test_too_few_is_where_no_p_below_5_percent_is_possible(
-    differing: int, outcome: str, harness: Harness
-) -> None:
+def test_too_few_is_where_no_p_below_5_percent_is_possible(differing, outcome, harness):
     """Of users that differ alike the smallest p is 2^(1-n), of both metrics, which are one: 0.0625
     of five."""
     harness.play(*[(60, 50)] * differing, *[(50, 50)] * 4)
@@ -121,7 +119,7 @@ def test_too_few_is_where_no_p_below_5_percent_is_possible(
     assert harness.separable("share", "second") is (outcome == "a_better")
 
 
-def test_few_users_that_contradict_each_other_show_no_difference(harness: Harness) -> None:
+def test_few_users_that_contradict_each_other_show_no_difference(harness):
     """Of ten users that differ seven are for one side: p is that of the binomial distribution."""
     harness.play(*[(60, 50)] * 7, *[(50, 60)] * 3)
     share = harness.entries()["share"]
@@ -131,7 +129,7 @@ def test_few_users_that_contradict_each_other_show_no_difference(harness: Harnes
     assert " 2 =" in harness("stats") and "=: not separable from the best" in harness.out
 
 
-def test_a_metric_without_a_better_direction_differs(harness: Harness) -> None:
+def test_a_metric_without_a_better_direction_differs(harness):
     """It is said which is higher, and not that one is better."""
     harness.play(*[(60, 50)] * 30)
     level = harness.entries()["level"]
@@ -144,7 +142,7 @@ def test_a_metric_without_a_better_direction_differs(harness: Harness) -> None:
     )
 
 
-def test_stats_adjusts_for_the_runs_that_are_compared_with_the_best(harness: Harness) -> None:
+def test_stats_adjusts_for_the_runs_that_are_compared_with_the_best(harness):
     """Six users make p = 0.03 against one run, and not against two that differ from the best by
     other users."""
     six = [(60, 50, 60), (60, 51, 60), (60, 52, 60), (60, 53, 60), (60, 54, 60), (60, 55, 60)]

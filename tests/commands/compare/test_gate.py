@@ -38,13 +38,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_exit_code_says_whether_a_run_is_worse(
-    runs: tuple[str, str],
-    points: str,
-    code: int,
-    said: str,
-    results: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    runs,
+    points,
+    code,
+    said,
+    results,
+    capsys,
+):
     """By one-sided 95 % bounds; between them, and with too few users, nothing is claimed."""
     words = ("--subset", "weibo") if "few-random" in runs and "random" in runs else ()
     assert (
@@ -54,7 +54,7 @@ def test_exit_code_says_whether_a_run_is_worse(
     assert said in capsys.readouterr().err
 
 
-def test_json_has_the_bounds_of_the_gate(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_bounds_of_the_gate(results, capsys):
     """And what decided, in the metric's own unit; without the option there is no such key."""
     words = ["compare", "recency", "random", "--json", "--results-dir", str(results)]
     assert main([*words, "--not-worse-than", "2"]) == 8
@@ -69,9 +69,7 @@ def test_json_has_the_bounds_of_the_gate(results: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(("metric", "code"), [("Recall", 0), ("F1^NS", 7), (None, 7)])
-def test_gate_is_about_the_metric_that_is_named(
-    metric: str | None, code: int, results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gate_is_about_the_metric_that_is_named(metric, code, results, capsys):
     """By default the last primary one; what is printed names it."""
     words = ["compare", "recency", "random", "--not-worse-than", "0"]
     words += ["--metric", metric] if metric else []
@@ -87,15 +85,13 @@ def test_gate_is_about_the_metric_that_is_named(
         (("--metric", "Error_Peer", "--not-worse-than", "1"), "there are Recall, F1^NS"),
     ],
 )
-def test_gate_refuses_a_metric_that_it_cannot_judge(
-    words: tuple[str, ...], said: str, results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gate_refuses_a_metric_that_it_cannot_judge(words, said, results, capsys):
     """Alone it would be without effect, and only primary metrics are tested."""
     assert main(["compare", "recency", "random", *words, "--results-dir", str(results)]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_gate_is_for_two_runs(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gate_is_for_two_runs(results, capsys):
     """More runs have no first and second."""
     runs = ("recency", "random", "few-random")
     assert main(["compare", *runs, "--not-worse-than", "2", "--results-dir", str(results)]) == 2

@@ -16,7 +16,7 @@ from harness.scoring.compared import Figures
 from harness.scoring.missing import Absent, IncompleteStratum, sensitivity
 from harness.scoring.paired import Pair
 from harness.store.log import decode_line, encode_line
-from tests.commands.compare.test_compare import Told, call, edit, entry, nothing, results, told
+from tests.commands.compare.test_compare import call, edit, entry, nothing, results, told
 from tests.commands.conftest import PLATFORMS
 
 
@@ -38,7 +38,7 @@ def absent(*values: float, failed: int = 0) -> Absent:
     return Absent(rows(*values), np.arange(len(values)) < failed)
 
 
-def test_bounds_are_the_means_with_the_worst_and_the_best_values_of_missing_users() -> None:
+def test_bounds_are_the_means_with_the_worst_and_the_best_values_of_missing_users():
     """Two users that both have, one of B alone, two of A alone: written out, and over two platforms
     their mean."""
     one = IncompleteStratum(Pair(rows(0.5, 0.75), rows(0.25, 0.5)), absent(0.5), absent(0.25, 1.0))
@@ -52,7 +52,7 @@ def test_bounds_are_the_means_with_the_worst_and_the_best_values_of_missing_user
     assert both is not None and both["bounds"] == pytest.approx([low / 2, high / 2])
 
 
-def test_failures_take_the_worst_value_of_the_metric() -> None:
+def test_failures_take_the_worst_value_of_the_metric():
     """One of A's two missing users failed: 0 of a share, and unknown where the worst value has no
     bound."""
     one = IncompleteStratum(
@@ -90,7 +90,7 @@ def leave_out(root: Path, run: str, platform: str, users: set[str]) -> None:
     path.write_bytes(b"".join(kept))
 
 
-def test_a_run_without_its_worst_users_is_not_simply_better(own: Path, capsys: Told) -> None:
+def test_a_run_without_its_worst_users_is_not_simply_better(own, capsys):
     """Two seeds of the same model differ once one lacks the 4 of 40 worst users of each platform;
     the verdict says what these could change."""
     whole = entry(told(own, capsys, "random-2", "random-1")["pairs"][0], "Recall")
@@ -108,7 +108,7 @@ def test_a_run_without_its_worst_users_is_not_simply_better(own: Path, capsys: T
     )
 
 
-def test_the_truth_lies_within_the_bounds(own: Path, capsys: Told) -> None:
+def test_the_truth_lies_within_the_bounds(own, capsys):
     """The difference over all users, once it is known, is between those of the incomplete run."""
     whole = entry(told(own, capsys, "random-1", "random-2")["pairs"][0], "Recall")
     assert whole["missing"] is None and whole["missing_users"] is None
@@ -125,7 +125,7 @@ def test_the_truth_lies_within_the_bounds(own: Path, capsys: Told) -> None:
     assert low < whole["difference"] < high
 
 
-def test_users_outside_of_a_runs_share_are_not_missing(own: Path, capsys: Told) -> None:
+def test_users_outside_of_a_runs_share_are_not_missing(own, capsys):
     """A complete run on a share lacks nobody; what it did not select is left out at random."""
     edit(results(own, "random-1"), nothing, slice(8))
     path = own / "results/random-1/run_weibo.json"
@@ -137,7 +137,7 @@ def test_users_outside_of_a_runs_share_are_not_missing(own: Path, capsys: Told) 
     assert entry(pair, "Recall", "weibo")["missing"] is None
 
 
-def test_failed_users_are_counted_as_the_worst_value(own: Path, capsys: Told) -> None:
+def test_failed_users_are_counted_as_the_worst_value(own, capsys):
     """A failure of A has a Recall of 0; the figure of the pair itself stays without it."""
     first, *rest = results(own, "random-1").read_bytes().splitlines(keepends=True)
     results(own, "random-1").write_bytes(b"".join(rest))
@@ -158,9 +158,7 @@ def test_failed_users_are_counted_as_the_worst_value(own: Path, capsys: Told) ->
 
 
 @pytest.mark.slow
-def test_a_figure_that_is_no_mean_has_no_bounds_and_says_so(
-    lived: Path, tmp_path: Path, capsys: Told
-) -> None:
+def test_a_figure_that_is_no_mean_has_no_bounds_and_says_so(lived, tmp_path, capsys):
     """Divergences: residents are missing, and what they could change is not known."""
     root = Path(shutil.copytree(lived, tmp_path / "own"))
     edit(root / "results/commuter/inference_results_beijing.jsonl", nothing, slice(4, None))

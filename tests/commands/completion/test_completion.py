@@ -135,9 +135,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("harness compare ", {"模型-a", "other"}),
     ],
 )
-def test_bash_completes_commands_options_values_and_runs(
-    words: str, completed: set[str], script: Path
-) -> None:
+def test_bash_completes_commands_options_values_and_runs(words, completed, script):
     """As after a press of the tab key: commands, options of any benchmark, choices, folders of
     runs."""
     call = ["bash", "--norc", "-c", ASK, "bash", str(script), *words.split(" ")]
@@ -157,7 +155,7 @@ def test_bash_completes_commands_options_values_and_runs(
         ("$(touch PWNED)", ""),
     ],
 )
-def test_bash_completes_a_word_that_is_quoted(typed: str, offered: str, hostile: Path) -> None:
+def test_bash_completes_a_word_that_is_quoted(typed, offered, hostile):
     """The rest of the name is quoted in the same way."""
     call = ["bash", "--norc", "-c", ASK, "bash", "./_bash", "harness", "resume", "--name", typed]
     done = subprocess.run(
@@ -169,7 +167,7 @@ def test_bash_completes_a_word_that_is_quoted(typed: str, offered: str, hostile:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
-def test_script_is_one_of_its_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_is_one_of_its_shell(shell, capsys):
     """A shell that is installed here finds no mistake in its script; every script names every
     command."""
     assert main(["completion", shell]) == 0
@@ -181,7 +179,7 @@ def test_script_is_one_of_its_shell(shell: str, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bash", "zsh"])
-def test_name_of_a_run_is_inserted_quoted_and_nothing_of_it_runs(name: str, hostile: Path) -> None:
+def test_name_of_a_run_is_inserted_quoted_and_nothing_of_it_runs(name, hostile):
     """At a real terminal: the first characters, the tab key, and the line is executed with the name
     as one word."""
     start = {"bash": "--norc --noprofile -i", "zsh": "-f -i"}[name].split()
@@ -211,9 +209,7 @@ def test_name_of_a_run_is_inserted_quoted_and_nothing_of_it_runs(name: str, host
     ],
 )
 @pytest.mark.parametrize("command", ["resume --name ", "compare ", "merge plain ", "remove "])
-def test_all_names_are_offered_as_one_candidate_each(
-    name: str, ask: str, command: str, hostile: Path
-) -> None:
+def test_all_names_are_offered_as_one_candidate_each(name, ask, command, hostile):
     """Each is quoted: split as the shell splits words, it is the name; names that cannot be runs
     are left out."""
     path = needed(name)
@@ -240,7 +236,7 @@ def test_all_names_are_offered_as_one_candidate_each(
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
-def test_examples_in_the_help_can_be_parsed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_in_the_help_can_be_parsed(name, capsys):
     """Each is shown by `--help`, and is a command line that this version takes."""
     examples = built(name, ()).cls.examples
     assert main([name, "--help"]) == 0

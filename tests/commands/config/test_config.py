@@ -30,7 +30,7 @@ def write(text: str, path: str = "harness.toml") -> None:
     allow(Path(path), Path(path).read_bytes())
 
 
-def test_config_shows_each_value_with_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_shows_each_value_with_its_source(monkeypatch):
     """Flag, variable, file or default; keys are masked."""
     monkeypatch.setenv("LLM_API_BASE", "https://user:password@relay.example/v1")
     monkeypatch.setenv("LLM_API_KEY", LLM_KEY)
@@ -56,7 +56,7 @@ def test_config_shows_each_value_with_its_source(monkeypatch: pytest.MonkeyPatch
     assert values(parsed(["resume", "--api-key", LLM_KEY]))["api-key"].value == "***"
 
 
-def test_config_shows_the_limits_of_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_shows_the_limits_of_the_provider(monkeypatch):
     """What neither flag nor settings file gives comes from the providers file, as for the run
     itself."""
     monkeypatch.setenv("OWN_KEY", LLM_KEY)
@@ -75,9 +75,7 @@ def test_config_shows_the_limits_of_the_provider(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "words", [[], ["--json"], ["--json", "run"], ["resume"], ["--json", "status"]]
 )
-def test_config_prints_for_any_command_and_shows_no_key(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_config_prints_for_any_command_and_shows_no_key(words, monkeypatch, capsys):
     monkeypatch.setenv("LLM_API_KEY", LLM_KEY)
     monkeypatch.setenv("LLM_API_BASE", f"https://relay.example/v1?key={LLM_KEY}")
     assert main(["config", *words]) == 0
@@ -106,9 +104,7 @@ CLASHES = {
 
 
 @pytest.mark.parametrize("option", CLASHES)
-def test_config_shows_values_that_contradict_the_providers_file(
-    option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_config_shows_values_that_contradict_the_providers_file(option, capsys):
     """The message has both files with their keys, and the table is there to see where each value
     comes from."""
     text, ours, theirs = CLASHES[option]
@@ -121,5 +117,5 @@ def test_config_shows_values_that_contradict_the_providers_file(
     assert (value["source"], value["where"]) == ("file", "harness.toml")
 
 
-def test_config_refuses_what_is_no_command() -> None:
+def test_config_refuses_what_is_no_command():
     assert main(["config", "rnu"]) == 2

@@ -33,9 +33,7 @@ def numbers(out: str) -> list[int]:
     [["--platform", "weibo", "--limit", "8"], ["dailymobility", "--limit", "8"]],
     ids=["streamprofile", "mobility"],
 )
-def test_counts_are_those_of_a_real_run(
-    which: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_counts_are_those_of_a_real_run(which, tmp_path, capsys):
     """With few users all are rehearsed, and a baseline's run sends exactly so many requests; no run
     is written."""
     words = ["run", *which, "--demo", "--results-dir", str(tmp_path / "r")]
@@ -61,9 +59,7 @@ completion = 8
 """
 
 
-def test_address_parameters_tokens_and_cost_are_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_address_parameters_tokens_and_cost_are_shown(tmp_path, capsys):
     """Without the provider's key."""
     (tmp_path / "p.toml").write_text(PROVIDERS)
     words = [
@@ -84,9 +80,7 @@ def test_address_parameters_tokens_and_cost_are_shown(
     assert float(re.findall(r"([\d.]+) USD", out)[0]) > 0
 
 
-def test_benchmark_without_a_baseline_shows_first_requests(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_benchmark_without_a_baseline_shows_first_requests(tmp_path, capsys):
     """Nobody can answer them, so the others are counted by the users' steps."""
     code = (
         (EXAMPLE / "star_rating.py")
@@ -108,9 +102,7 @@ def test_benchmark_without_a_baseline_shows_first_requests(
     assert requests == steps == 2 * users and "at least" in out
 
 
-def test_input_that_a_run_refuses_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_input_that_a_run_refuses_is_refused(tmp_path, capsys):
     """Every line is validated: file, line and field."""
     (tmp_path / "weibo_inference_tasks.jsonl").write_text('{"user_id": 3}\n')
     words = [
@@ -127,9 +119,7 @@ def test_input_that_a_run_refuses_is_refused(
     assert "line 1" in capsys.readouterr().err
 
 
-def test_baseline_stays_one_where_nothing_names_an_endpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_baseline_stays_one_where_nothing_names_an_endpoint(tmp_path, capsys):
     """The other model needs an endpoint, the baseline none."""
     words = [
         "run",
@@ -149,9 +139,7 @@ def test_baseline_stays_one_where_nothing_names_an_endpoint(
     assert line.endswith("at embedded")
 
 
-def test_endpoint_of_another_programs_file_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_endpoint_of_another_programs_file_is_shown(tmp_path, capsys):
     """Its key is not shown."""
     path = tmp_path / "config.yml"
     path.write_text(

@@ -55,7 +55,7 @@ def exported(results: Path, run: str, out: Path) -> tuple[dict[str, Any], list[d
     return orjson.loads(out.read_bytes()), [orjson.loads(line) for line in lines]
 
 
-def test_figures_are_those_of_the_report(results: Path, tmp_path: Path) -> None:
+def test_figures_are_those_of_the_report(results, tmp_path):
     """Each metric with its interval, number of users, bounds and chance level."""
     data, _ = exported(results, "spb", tmp_path / "spb.json")
     report = orjson.loads((results / "spb/eval_report_weibo.json").read_bytes())
@@ -77,7 +77,7 @@ def test_figures_are_those_of_the_report(results: Path, tmp_path: Path) -> None:
     assert recall["generation_config"]["generation_args"] == {"temperature": 0.5}
 
 
-def test_users_have_their_conversation_and_value(results: Path, tmp_path: Path) -> None:
+def test_users_have_their_conversation_and_value(results, tmp_path):
     """Each line belongs to one figure, and the file has the checksum that the figures name."""
     data, samples = exported(results, "spb", tmp_path / "spb.json")
     detailed = data["detailed_evaluation_results"]
@@ -96,9 +96,7 @@ def test_users_have_their_conversation_and_value(results: Path, tmp_path: Path) 
         assert sample["token_usage"]["total_tokens"] > 0
 
 
-def test_users_without_a_value_are_counted(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_users_without_a_value_are_counted(results, tmp_path, capsys):
     """In the file and in a line, so that nobody takes the samples for all users."""
     data, samples = exported(results, "spb", tmp_path / "spb.json")
     missing = 20 - len(samples)
@@ -110,7 +108,7 @@ def test_users_without_a_value_are_counted(
     assert "users_without_value" not in data["source_metadata"]["additional_details"]
 
 
-def test_same_run_gives_the_same_bytes(results: Path, tmp_path: Path) -> None:
+def test_same_run_gives_the_same_bytes(results, tmp_path):
     """Nothing in the files depends on when they were written."""
     first, second = tmp_path / "a", tmp_path / "b"
     for folder in (first, second):
@@ -120,7 +118,7 @@ def test_same_run_gives_the_same_bytes(results: Path, tmp_path: Path) -> None:
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
 
-def test_benchmark_without_values_of_users_has_figures_alone(results: Path, tmp_path: Path) -> None:
+def test_benchmark_without_values_of_users_has_figures_alone(results, tmp_path):
     """Divergences are of all residents together."""
     data, samples = exported(results, "dm", tmp_path / "dm.json")
     assert data["evaluation_results"] and not samples and "detailed_evaluation_results" not in data

@@ -16,7 +16,6 @@ import orjson
 import pytest
 
 from harness import interface
-from harness.analysis.saved_runs import Rows
 from harness.cli import main
 from harness.commands.export import formats
 from harness.interface import load_run
@@ -99,9 +98,7 @@ def total(found: list[dict[str, Any]], name: str) -> Any:
 
 @pytest.mark.parametrize("name", ["m", "commuter", "four-stars"])
 @pytest.mark.parametrize("kind", ["steps", "users", "responses"])
-def test_loaded_run_has_the_exported_rows(
-    name: str, kind: str, finished: Path, tmp_path: Path
-) -> None:
+def test_loaded_run_has_the_exported_rows(name, kind, finished, tmp_path):
     """From Python they have the same columns and values, where a loop runs as well."""
     made = load_run(finished / name)
 
@@ -117,9 +114,7 @@ def test_loaded_run_has_the_exported_rows(
 
 @pytest.mark.parametrize("name", ["m", "commuter", "four-stars"])
 @pytest.mark.parametrize("kind", ["steps", "users"])
-def test_tokens_and_seconds_of_rows_add_up_to_those_of_the_run(
-    name: str, kind: str, finished: Path, tmp_path: Path
-) -> None:
+def test_tokens_and_seconds_of_rows_add_up_to_those_of_the_run(name, kind, finished, tmp_path):
     """Whether a reply is a step, a whole day, or one of two for a user."""
     made = load_run(finished / name)
     found = rows(finished, tmp_path / "x.jsonl", name, "--rows", kind)
@@ -134,7 +129,7 @@ def test_tokens_and_seconds_of_rows_add_up_to_those_of_the_run(
     }
 
 
-def test_step_that_was_asked_twice_has_both_replies(finished: Path, tmp_path: Path) -> None:
+def test_step_that_was_asked_twice_has_both_replies(finished, tmp_path):
     """In the first repeat the first reply to every step is no JSON."""
     found = rows(finished, tmp_path / "x.jsonl", "m")
     assert {row["requests"] for row in found if row["repeat"] == 1} == {2}
@@ -145,16 +140,14 @@ def test_step_that_was_asked_twice_has_both_replies(finished: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "metric"), [("m", "Recall"), ("m", "F1^NS"), ("four-stars", "MAE")]
 )
-def test_mean_over_users_is_the_figure_of_the_report(
-    name: str, metric: str, finished: Path, tmp_path: Path
-) -> None:
+def test_mean_over_users_is_the_figure_of_the_report(name, metric, finished, tmp_path):
     """A user's values are those that the report is made of; with repeats each is a row."""
     [made] = [load_run(folder) for folder in finished.iterdir() if folder.name == name]
     found = [row[metric] for row in rows(finished, tmp_path / "x.jsonl", name, "--rows", "users")]
     assert sum(found) / len(found) == pytest.approx(made.report.metrics[metric].value)
 
 
-def test_responses_are_the_lines_of_their_file(finished: Path, tmp_path: Path) -> None:
+def test_responses_are_the_lines_of_their_file(finished, tmp_path):
     found = rows(finished, tmp_path / "x.jsonl", "m", "--rows", "responses")
     lines = [line for _, line in log.objects(finished / "m" / "responses_weibo.jsonl")]
     assert [row["text"] for row in found] == [line["completion"]["text"] for line in lines]
@@ -165,7 +158,7 @@ def test_responses_are_the_lines_of_their_file(finished: Path, tmp_path: Path) -
     ]
 
 
-def test_csv_has_the_values_of_the_json_lines(finished: Path, tmp_path: Path) -> None:
+def test_csv_has_the_values_of_the_json_lines(finished, tmp_path):
     """Every number to its last digit, runs of several benchmarks in one table, Chinese as it is."""
     lines = rows(finished, tmp_path / "x.jsonl")
     export(finished, "--out", str(tmp_path / "x.csv"))
@@ -178,9 +171,7 @@ def test_csv_has_the_values_of_the_json_lines(finished: Path, tmp_path: Path) ->
     assert table == text and {row["run"] for row in table} == {"m", "commuter", "four-stars"}
 
 
-def test_without_tasks_rows_lack_what_their_replies_took(
-    results: Path, tmp_path: Path, capsys: Streams
-) -> None:
+def test_without_tasks_rows_lack_what_their_replies_took(results, tmp_path, capsys):
     """Scores need the records alone; one sentence names the option that gives the rest."""
     nowhere = ("--tasks-dir", str(tmp_path / "nowhere"))
     found = rows(results, tmp_path / "x.jsonl", "m", *nowhere)
@@ -190,9 +181,7 @@ def test_without_tasks_rows_lack_what_their_replies_took(
     export(results, "m", "--format", "inspect", *nowhere, code=2)
 
 
-def test_user_whose_replies_are_damaged_keeps_the_scores(
-    results: Path, tmp_path: Path, capsys: Streams
-) -> None:
+def test_user_whose_replies_are_damaged_keeps_the_scores(results, tmp_path, capsys):
     """The seconds of that user alone are missing, and a line counts such users."""
     path = results / "m" / "responses_weibo.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -205,9 +194,7 @@ def test_user_whose_replies_are_damaged_keeps_the_scores(
     assert "1 user" in capsys.readouterr().err
 
 
-def test_code_of_a_foreign_folder_needs_trust(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_a_foreign_folder_needs_trust(results, tmp_path, monkeypatch):
     """The rows of a plug-in are made by its code."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
     export(results, "four-stars", code=2)
@@ -226,9 +213,7 @@ def log_of(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, A
     return data["header.json"], samples, data["summaries.json"]
 
 
-def test_log_has_a_sample_for_each_repeat_with_its_conversation(
-    finished: Path, tmp_path: Path
-) -> None:
+def test_log_has_a_sample_for_each_repeat_with_its_conversation(finished, tmp_path):
     """Every request and reply in order, with the scores of user and step; figures are the
     report's."""
     export(finished, "m", "--out", str(tmp_path / "x.eval"))
@@ -255,7 +240,7 @@ def test_log_has_a_sample_for_each_repeat_with_its_conversation(
 @pytest.mark.slow
 @pytest.mark.skipif(not INSPECT.exists(), reason="no inspect_ai: make .bench/inspect/made")
 @pytest.mark.parametrize("name", ["m", "commuter", "four-stars"])
-def test_reader_of_inspect_finds_the_numbers(name: str, finished: Path, tmp_path: Path) -> None:
+def test_reader_of_inspect_finds_the_numbers(name, finished, tmp_path):
     """inspect_ai validates the whole log, and reads figures, tokens and samples as they are in the
     run."""
     path = tmp_path / "x.eval"
@@ -303,9 +288,7 @@ def scores(steps: Iterable[dict[str, Any]]) -> list[bytes]:
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize("name", ["m", "commuter", "four-stars"])
-def test_frames_have_the_numbers_of_the_rows(
-    name: str, library: str, ending: str, finished: Path, tmp_path: Path
-) -> None:
+def test_frames_have_the_numbers_of_the_rows(name, library, ending, finished, tmp_path):
     """Every column that has numbers is a column of numbers, with the very same ones."""
     frames, _ = pytest.importorskip(library), pytest.importorskip("pyarrow")
     lines = rows(finished, tmp_path / "rows.jsonl", name)
@@ -336,9 +319,7 @@ def test_frames_have_the_numbers_of_the_rows(
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 @pytest.mark.parametrize("kind", ["steps", "users", "responses"])
-def test_frame_has_the_rows(
-    kind: Rows, library: str, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frame_has_the_rows(kind, library, finished, monkeypatch):
     """Of either library, whichever is installed; a column may begin with missing values."""
     pytest.importorskip(library)
     monkeypatch.setattr(interface, "find_spec", lambda name: name == library)
@@ -349,7 +330,7 @@ def test_frame_has_the_rows(
 
 
 @pytest.mark.slow
-def test_excel_sheets_are_read_as_numbers(finished: Path, tmp_path: Path) -> None:
+def test_excel_sheets_are_read_as_numbers(finished, tmp_path):
     """No note is among the rows of a sheet, so that its columns keep their type."""
     frames, _ = pytest.importorskip("pandas"), pytest.importorskip("openpyxl")
     assert main(["stats", "--excel", "--results-dir", str(finished), "--out", str(tmp_path)]) == 0
@@ -383,13 +364,13 @@ def written(path: Path, *rows: dict[str, Any]) -> list[Any]:
         ([float("nan"), 1.5], [None, 1.5]),
     ],
 )
-def test_column_has_one_type(values: list[Any], expected: list[Any], tmp_path: Path) -> None:
+def test_column_has_one_type(values, expected, tmp_path):
     """Whole numbers become fractions among fractions, and text among text."""
     found = [row["x"] for row in written(tmp_path / "x.jsonl", *({"x": value} for value in values))]
     assert found == expected and [type(one) for one in found] == [type(one) for one in expected]
 
 
-def test_csv_holds_no_formula_and_no_broken_line(tmp_path: Path) -> None:
+def test_csv_holds_no_formula_and_no_broken_line(tmp_path):
     """As in the tables of `stats`; negative numbers stay numbers."""
     formats.write(
         tmp_path / "x.csv", "csv", [{"=a": "=1+1", "b": -1.5, "c": "甲\r\n乙", "d": True}]
@@ -411,19 +392,19 @@ def test_csv_holds_no_formula_and_no_broken_line(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused(
-    words: tuple[str, ...],
-    finished: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Streams,
-) -> None:
+    words,
+    finished,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     """With one sentence, and nothing is written."""
     monkeypatch.chdir(tmp_path)
     export(finished, *words, code=2)
     assert len(capsys.readouterr().err.splitlines()) == 1 and not list(tmp_path.iterdir())
 
 
-def test_json_lines_are_written_over_nothing(finished: Path, results: Path) -> None:
+def test_json_lines_are_written_over_nothing(finished, results):
     """Records, tasks and replies have that ending, too."""
     path = results / "m" / "inference_results_weibo.jsonl"
     before = path.read_bytes()
@@ -431,7 +412,7 @@ def test_json_lines_are_written_over_nothing(finished: Path, results: Path) -> N
     assert path.read_bytes() == before
 
 
-def test_nothing_is_written_through_a_link(results: Path, tmp_path: Path) -> None:
+def test_nothing_is_written_through_a_link(results, tmp_path):
     """A run's folder from somebody else may be one."""
     (results / "m").rename(tmp_path / "outside")
     (results / "m").symlink_to(tmp_path / "outside")
@@ -439,9 +420,7 @@ def test_nothing_is_written_through_a_link(results: Path, tmp_path: Path) -> Non
     assert not list((tmp_path / "outside").glob("export_*"))
 
 
-def test_parquet_without_its_package_is_one_sentence(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Streams
-) -> None:
+def test_parquet_without_its_package_is_one_sentence(finished, tmp_path, monkeypatch, capsys):
     """It says what to install."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     export(finished, "--out", str(tmp_path / "x.parquet"), code=2)
@@ -449,7 +428,7 @@ def test_parquet_without_its_package_is_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
-def test_unfinished_run_is_exported_as_far_as_it_is(results: Path, tmp_path: Path) -> None:
+def test_unfinished_run_is_exported_as_far_as_it_is(results, tmp_path):
     """A run that goes on, or died, has the rows of the users that are done."""
     path = results / "m" / "inference_results_weibo.jsonl"
     path.write_bytes(path.read_bytes().splitlines(keepends=True)[0] + b'{"user_id":"torn')

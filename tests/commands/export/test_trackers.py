@@ -71,7 +71,7 @@ def only(library: Library) -> Kept:
 # What a tracker gets
 
 
-def test_configuration_is_the_identity_under_the_names_of_allow(finished: Path) -> None:
+def test_configuration_is_the_identity_under_the_names_of_allow(finished):
     """Whatever `--allow` can name is a field; what is not set is none."""
     made = trackers.entry(saved(finished / "recency"))
     prompt = sha256((finished / "recency" / "prompt_own.txt").read_bytes()).hexdigest()
@@ -91,7 +91,7 @@ def test_configuration_is_the_identity_under_the_names_of_allow(finished: Path) 
     assert made.facts["state"] == "complete" and made.facts["selection.ratio"] == 1.0
 
 
-def test_cost_is_a_figure_by_its_currency(finished: Path, tmp_path: Path) -> None:
+def test_cost_is_a_figure_by_its_currency(finished, tmp_path):
     """Of a run with a price."""
     run = saved(finished / "recency")
     report = orjson.loads(run.files.report("json").read_bytes())
@@ -109,7 +109,7 @@ def saved_copy(run: SavedRun, folder: Path) -> SavedRun:
     return saved(folder / run.name)
 
 
-def test_files_are_those_of_the_run_alone(finished: Path, tmp_path: Path) -> None:
+def test_files_are_those_of_the_run_alone(finished, tmp_path):
     """Nothing else of its folder: a page with posts, an export, a backup, a file of the user's, a
     link to one."""
     copy = saved_copy(saved(finished / "recency"), tmp_path)
@@ -137,7 +137,7 @@ def test_files_are_those_of_the_run_alone(finished: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("change", ["name", "created", "model", "subset"])
-def test_another_run_is_another_entry(change: str, finished: Path, tmp_path: Path) -> None:
+def test_another_run_is_another_entry(change, finished, tmp_path):
     """As one that `--restart` begins, or of another configuration."""
     run = saved(finished / "recency")
     manifest: Manifest = msgspec.convert(msgspec.to_builtins(run.manifest), Manifest)
@@ -160,9 +160,7 @@ def test_another_run_is_another_entry(change: str, finished: Path, tmp_path: Pat
 # Sending
 
 
-def test_export_sends_what_is_on_file(
-    name: str, library: Library, finished: Path, capsys: Streams
-) -> None:
+def test_export_sends_what_is_on_file(name, library, finished, capsys):
     """Configuration, figures that are defined, and the bytes of the files; one line says where it
     is."""
     export(finished, "recency", "--format", name)
@@ -181,9 +179,7 @@ def test_export_sends_what_is_on_file(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_sending_twice_changes_one_entry(
-    name: str, library: Library, finished: Path, tmp_path: Path
-) -> None:
+def test_sending_twice_changes_one_entry(name, library, finished, tmp_path):
     """As after `reeval`: a figure that has changed is new, one that is undefined now has no
     value."""
     copy = saved_copy(saved(finished / "recency"), tmp_path)
@@ -202,9 +198,7 @@ def test_sending_twice_changes_one_entry(
         assert len(kept.history["Precision"]) == 1 and len(kept.history["Recall"]) == 2
 
 
-def test_mlflow_prints_no_address_and_stdout_stays(
-    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: Streams
-) -> None:
+def test_mlflow_prints_no_address_and_stdout_stays(finished, monkeypatch, capsys):
     """The address may have a password; whatever another thread prints meanwhile arrives."""
     monkeypatch.setitem(sys.modules, "mlflow", library := Mlflow())  # type: ignore[arg-type]
     monkeypatch.setenv(trackers.MLFLOW_SUPPRESS_ADDRESS, "")
@@ -212,9 +206,7 @@ def test_mlflow_prints_no_address_and_stdout_stays(
     assert library.printed_to == [sys.stdout] and not capsys.readouterr().out
 
 
-def test_run_of_wandb_is_finished_as_failed_where_its_upload_fails(
-    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: Streams
-) -> None:
+def test_run_of_wandb_is_finished_as_failed_where_its_upload_fails(finished, monkeypatch, capsys):
     """Without W&B's own context manager, which prints a traceback: one line."""
     monkeypatch.setitem(sys.modules, "wandb", library := Wandb())  # type: ignore[arg-type]
     library.upload_error = OSError("disk full")
@@ -225,9 +217,7 @@ def test_run_of_wandb_is_finished_as_failed_where_its_upload_fails(
     assert library.ended == [1, 0]
 
 
-def test_entry_of_mlflow_that_got_nothing_else_is_found_again(
-    finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entry_of_mlflow_that_got_nothing_else_is_found_again(finished, monkeypatch):
     """A server that is lost once it has made the entry does not lead to a second one."""
     monkeypatch.setitem(sys.modules, "mlflow", library := Mlflow())  # type: ignore[arg-type]
     monkeypatch.setenv(trackers.MLFLOW_SUPPRESS_ADDRESS, "")
@@ -238,7 +228,7 @@ def test_entry_of_mlflow_that_got_nothing_else_is_found_again(
     assert only(library).times == 2 and only(library).figures
 
 
-def test_mlflow_refuses_two_figures_of_one_name() -> None:
+def test_mlflow_refuses_two_figures_of_one_name():
     """A figure never takes the place of another."""
     assert trackers._allowed({"F1^NS (cut)": 1.0, "中文/ci95_low": None}) == {
         "F1_NS cut": 1.0,
@@ -249,17 +239,13 @@ def test_mlflow_refuses_two_figures_of_one_name() -> None:
 
 
 @pytest.mark.parametrize("words", [("--out", "x.csv"), ("--out", "there"), ("--rows", "users")])
-def test_export_to_a_tracker_writes_no_file(
-    words: tuple[str, ...], name: str, library: Library, finished: Path, capsys: Streams
-) -> None:
+def test_export_to_a_tracker_writes_no_file(words, name, library, finished, capsys):
     """Options of files are refused with one sentence, and nothing is sent."""
     export(finished, *words, "--format", name, code=2)
     assert not library.entries and len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_run_without_report_is_not_sent(
-    name: str, library: Library, finished: Path, tmp_path: Path
-) -> None:
+def test_run_without_report_is_not_sent(name, library, finished, tmp_path):
     """It names the command that makes one."""
     copy = saved_copy(saved(finished / "recency"), tmp_path)
     copy.files.report("json").unlink()
@@ -307,7 +293,7 @@ def endpoint(tmp_path: Path) -> Iterator[Any]:
         yield SimpleNamespace(execute=called, server=server)
 
 
-def test_resumed_run_goes_on_with_its_entry(name: str, library: Library, endpoint: Any) -> None:
+def test_resumed_run_goes_on_with_its_entry(name, library, endpoint):
     """First with its failed users as coverage below the whole, then complete: one entry, its last
     figures."""
     folder = endpoint.execute("run", refuse=True, code=1)
@@ -331,9 +317,7 @@ def test_resumed_run_goes_on_with_its_entry(name: str, library: Library, endpoin
     )
 
 
-def test_tracker_that_fails_shows_no_password(
-    name: str, library: Library, finished: Path, capsys: Streams
-) -> None:
+def test_tracker_that_fails_shows_no_password(name, library, finished, capsys):
     """One line and exit code 3; the same command sends the run once the tracker is back."""
     library.error = OSError("no route to\nhttps://me:p@ss:word@tracker.example/api")
     export(finished, "--format", name, code=3)
@@ -346,12 +330,12 @@ def test_tracker_that_fails_shows_no_password(
 
 @pytest.mark.parametrize("found", [None, ModuleType("folder")], ids=["none", "folder"])
 def test_missing_library_is_refused(
-    found: ModuleType | None,
-    name: str,
-    finished: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Streams,
-) -> None:
+    found,
+    name,
+    finished,
+    monkeypatch,
+    capsys,
+):
     """One sentence says what to install. A folder of its name here is no library."""
     monkeypatch.setitem(sys.modules, name, found)  # type: ignore[arg-type]
     export(finished, "--format", name, code=2)
@@ -359,9 +343,7 @@ def test_missing_library_is_refused(
     assert f"behavior-harness[{name}]" in line
 
 
-def test_no_key_reaches_a_tracker(
-    name: str, library: Library, endpoint: Any, monkeypatch: pytest.MonkeyPatch, capsys: Streams
-) -> None:
+def test_no_key_reaches_a_tracker(name, library, endpoint, monkeypatch, capsys):
     """Neither the endpoint's, however it is given, nor the tracker's own."""
     own = "tracker-0123456789abcdef"
     for variable in ("WANDB_API_KEY", "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD"):
@@ -439,7 +421,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
-def test_wandb_has_the_run_in_its_offline_files(tmp_path: Path) -> None:
+def test_wandb_has_the_run_in_its_offline_files(tmp_path):
     """Its identifier is the run's, to go on with; configuration and figures to the last digit, the
     bytes of all files; the command line, which has a key in it, in none of its files."""
     variables = {"WANDB_MODE": "offline", "WANDB_DATA_DIR": str(tmp_path / "data")}
@@ -475,7 +457,7 @@ print(json.dumps([[
 
 
 @pytest.mark.slow
-def test_client_of_mlflow_finds_the_run_once(tmp_path: Path) -> None:
+def test_client_of_mlflow_finds_the_run_once(tmp_path):
     """In the experiment that its variable names: parameters, tags, figures to the last digit, the
     bytes of all files. Sent again it is the same entry, and no figure has a second value."""
     variables = {

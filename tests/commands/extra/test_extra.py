@@ -12,9 +12,7 @@ from harness.option import options_of
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_command_has_the_options_of_its_module_and_json(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_has_the_options_of_its_module_and_json(name, capsys):
     """They are in its help; without those that it requires it is refused."""
     assert main([name, "--help"]) == 0
     printed, own = capsys.readouterr().out, options_of(import_module(COMMANDS[name].module).Options)

@@ -68,7 +68,7 @@ def manifest(folder: Path, subset: str = "weibo") -> Any:
 RUN = ["run", "--model", "baseline/recency", "--platform", "weibo", "--limit", "2", "--no-html"]
 
 
-def test_a_run_records_the_commit_of_fetched_tasks(here: Path, stream: HubServer) -> None:
+def test_a_run_records_the_commit_of_fetched_tasks(here, stream):
     """`run` finds the files where `fetch` put them; the manifest names data set and commit while
     the hash agrees."""
     assert main(["fetch", "streamprofile", "--platform", "weibo"]) == 0
@@ -85,9 +85,7 @@ def test_a_run_records_the_commit_of_fetched_tasks(here: Path, stream: HubServer
     assert main([*RUN[:-2], "4", RUN[-1]]) == 0 and "data_set" not in manifest(here)["provenance"]
 
 
-def test_run_downloads_nothing_unless_it_is_asked_to(
-    here: Path, stream: HubServer, capsys: Any
-) -> None:
+def test_run_downloads_nothing_unless_it_is_asked_to(here, stream, capsys):
     """Without `--fetch` it names the command and the data set; with it, it does first what is
     missing, once."""
     assert main(RUN) == 2 and not stream.asked
@@ -102,27 +100,21 @@ def test_run_downloads_nothing_unless_it_is_asked_to(
     assert main([*RUN, "--fetch"]) == 0 and len(stream.asked) == asked
 
 
-def test_a_model_that_cannot_be_called_stops_before_the_download(
-    here: Path, stream: HubServer
-) -> None:
+def test_a_model_that_cannot_be_called_stops_before_the_download(here, stream):
     """Nothing is fetched for a command that cannot run."""
     assert main(["run", "--model", "gpt-4o-mini", "--platform", "weibo", "--fetch"]) == 2
     assert not stream.asked
 
 
 @pytest.mark.parametrize("command", [["sample", "--ratio", "0.5"], ["check-benchmark"]])
-def test_every_command_without_tasks_names_the_way_to_them(
-    here: Path, command: list[str], capsys: Any
-) -> None:
+def test_every_command_without_tasks_names_the_way_to_them(here, command, capsys):
     """Command and data set."""
     assert main(command) == 2
     errors = capsys.readouterr().err
     assert "fetch streamprofile" in errors and STREAM.task_files.data_set in errors
 
 
-def test_files_of_dailymobility_are_where_the_benchmark_looks(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_dailymobility_are_where_the_benchmark_looks(here, monkeypatch):
     """In its own folder; or, where its profiles are in another one of those that it knows, in
     that."""
     files = mobility_files()
@@ -143,9 +135,7 @@ def test_files_of_dailymobility_are_where_the_benchmark_looks(
         ).exists()
 
 
-def test_elsewhere_than_on_a_terminal_there_is_a_line_a_file(
-    here: Path, stream: HubServer, capsys: Any
-) -> None:
+def test_elsewhere_than_on_a_terminal_there_is_a_line_a_file(here, stream, capsys):
     """No bars in a log: each file once, then the commit."""
     assert main(["fetch"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -155,9 +145,7 @@ def test_elsewhere_than_on_a_terminal_there_is_a_line_a_file(
     }
 
 
-def test_no_message_shows_the_token(
-    here: Path, stream: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_no_message_shows_the_token(here, stream, monkeypatch, capsys):
     """Right or wrong, nor is it in any file."""
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert main(["fetch", "--platform", "weibo"]) == 0
@@ -170,9 +158,7 @@ def test_no_message_shows_the_token(
     assert "hf_" not in out + err and b"hf_" not in files
 
 
-def test_an_address_that_is_none_is_refused(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_an_address_that_is_none_is_refused(here, monkeypatch, capsys):
     """With its variable, and without credentials."""
     monkeypatch.setenv("HF_ENDPOINT", "user:geheimnis@mirror")
     assert main(["fetch"]) == 3
@@ -180,9 +166,7 @@ def test_an_address_that_is_none_is_refused(
     assert "HF_ENDPOINT" in errors and "geheimnis" not in errors
 
 
-def test_without_the_package_the_message_says_what_to_install(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_without_the_package_the_message_says_what_to_install(here, monkeypatch, capsys):
     """For the Python that runs."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     monkeypatch.delitem(sys.modules, "harness.commands.fetch.download", raising=False)
@@ -192,9 +176,7 @@ def test_without_the_package_the_message_says_what_to_install(
     assert "behavior-harness[data]" in errors and sys.executable in errors
 
 
-def test_a_benchmark_of_ones_own_declares_its_data_set(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_benchmark_of_ones_own_declares_its_data_set(here, monkeypatch):
     """One line in its class; without it there is nothing to fetch, and a name that is none is
     refused."""
     example = ROOT / "examples" / "star_rating"
@@ -244,9 +226,7 @@ def clone(tmp_path: Path) -> Path:
     ("benchmark", "model"),
     [("streamprofile", "baseline/recency"), ("dailymobility", "baseline/commuter")],
 )
-def test_a_clone_fetches_and_runs_after_a_death_in_each_download(
-    clone: Path, benchmark: str, model: str
-) -> None:
+def test_a_clone_fetches_and_runs_after_a_death_in_each_download(clone, benchmark, model):
     """`kill -9` in the middle of each file in turn; then `fetch` and `run`, and nothing else is
     left of the tasks."""
     cls = registry.find(benchmark)

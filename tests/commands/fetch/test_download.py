@@ -75,7 +75,7 @@ def into(tmp_path: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch) -> 
     return Into(tmp_path / "任务", server)
 
 
-def test_files_get_their_names_and_are_recorded(into: Into) -> None:
+def test_files_get_their_names_and_are_recorded(into):
     """Each is where the benchmark looks, wherever the data set has it, with commit and hash in the
     record; nothing else is left in the folder."""
     into()
@@ -88,13 +88,13 @@ def test_files_get_their_names_and_are_recorded(into: Into) -> None:
     assert load(into.folder).last("0" * 64) is None
 
 
-def test_only_the_named_subsets_are_downloaded(into: Into) -> None:
+def test_only_the_named_subsets_are_downloaded(into):
     """A subset's tasks, and the files that every subset needs."""
     into("south")
     assert into.found().keys() == {"places/south_tasks.jsonl", "places/truth/map.json"}
 
 
-def test_files_that_are_there_are_not_downloaded_again(into: Into) -> None:
+def test_files_that_are_there_are_not_downloaded_again(into):
     """Nor are equal ones that came in another way: they are recorded as what they are."""
     into("south")
     (into.folder / "places" / "north_tasks.jsonl").write_bytes(MADE["places/north_tasks.jsonl"])
@@ -105,7 +105,7 @@ def test_files_that_are_there_are_not_downloaded_again(into: Into) -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_connection_that_breaks_once_costs_nothing(into: Into, name: str) -> None:
+def test_connection_that_breaks_once_costs_nothing(into, name):
     """The rest of the file comes over the next one."""
     into.server.faults[REMOTE[name]] = [Fault(cut=300)]
     into()
@@ -113,7 +113,7 @@ def test_connection_that_breaks_once_costs_nothing(into: Into, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_connection_that_breaks_for_good_leaves_whole_files_alone(into: Into, name: str) -> None:
+def test_connection_that_breaks_for_good_leaves_whole_files_alone(into, name):
     """The files before are there, nothing of this one, and the next command gets it."""
     into.server.faults[REMOTE[name]] = [Fault(cut=300), *(Fault(cut=0) for _ in range(40))]
     with pytest.raises(EndpointStopped):
@@ -135,7 +135,7 @@ WRONG = {
 @pytest.mark.parametrize(
     ("name", "fault"), [*zip(MADE, WRONG, strict=True), (*MADE, "a flipped bit")[-2:]]
 )
-def test_bytes_without_the_checksum_get_no_name(into: Into, name: str, fault: str) -> None:
+def test_bytes_without_the_checksum_get_no_name(into, name, fault):
     """In LFS or not; the next command, with good bytes, completes."""
     into.server.ranges = False
     into.server.faults[REMOTE[name]] = [WRONG[fault] for _ in range(40)]
@@ -147,7 +147,7 @@ def test_bytes_without_the_checksum_get_no_name(into: Into, name: str, fault: st
     assert into.found() == MADE
 
 
-def test_the_library_itself_takes_wrong_bytes(into: Into, tmp_path: Path) -> None:
+def test_the_library_itself_takes_wrong_bytes(into, tmp_path):
     """Why files are checked here: its download accepts any bytes of the right length."""
     path = "data/north_tasks.jsonl"
     into.server.faults[path] = [Fault(flip=700)]
@@ -157,7 +157,7 @@ def test_the_library_itself_takes_wrong_bytes(into: Into, tmp_path: Path) -> Non
     assert Path(name).read_bytes() != FILES[path] and Path(name).stat().st_size == len(FILES[path])
 
 
-def test_a_file_of_the_users_is_never_replaced(into: Into) -> None:
+def test_a_file_of_the_users_is_never_replaced(into):
     """It is named before anything is downloaded, whether no `fetch` made it or somebody changed it
     since."""
     path = into.folder / "places" / "south_tasks.jsonl"
@@ -174,7 +174,7 @@ def test_a_file_of_the_users_is_never_replaced(into: Into) -> None:
     assert path.read_text() == "changed\n"
 
 
-def test_a_folder_stays_at_its_commit_until_another_is_named(into: Into) -> None:
+def test_a_folder_stays_at_its_commit_until_another_is_named(into):
     """What a later commit changes comes with `--revision` alone, in place of what `fetch` made."""
     first = into.server.refs["main"]
     into("south")
@@ -191,7 +191,7 @@ def test_a_folder_stays_at_its_commit_until_another_is_named(into: Into) -> None
     assert into.found() == MADE
 
 
-def test_a_data_set_without_a_file_or_with_two_is_refused(into: Into) -> None:
+def test_a_data_set_without_a_file_or_with_two_is_refused(into):
     """Before anything is downloaded."""
     into.server.commit({"data/north_tasks.jsonl": b"", "map.json": b""})
     with pytest.raises(BadInput, match=r"south_tasks\.jsonl"):
@@ -202,7 +202,7 @@ def test_a_data_set_without_a_file_or_with_two_is_refused(into: Into) -> None:
     assert not into.server.downloads() and not into.found()
 
 
-def test_path_that_leads_out_of_the_data_set_is_no_file_of_it(into: Into) -> None:
+def test_path_that_leads_out_of_the_data_set_is_no_file_of_it(into):
     """Nothing is written outside of the tasks folder."""
     into.server.commit({"../../north_tasks.jsonl": b"", "truth/map.json": b""})
     with pytest.raises(BadInput, match="north_tasks"):
@@ -212,7 +212,7 @@ def test_path_that_leads_out_of_the_data_set_is_no_file_of_it(into: Into) -> Non
 @pytest.mark.parametrize(
     "record", [b"", b"[]", b'{"files": {"a": 1}}', orjson.dumps({"files": {"a": {"commit": "b"}}})]
 )
-def test_a_broken_record_is_refused(into: Into, record: bytes) -> None:
+def test_a_broken_record_is_refused(into, record):
     """Which files `fetch` made cannot be guessed."""
     into.folder.mkdir()
     (into.folder / NAME).write_bytes(record)
@@ -220,7 +220,7 @@ def test_a_broken_record_is_refused(into: Into, record: bytes) -> None:
         into()
 
 
-def test_the_token_goes_to_the_hub_alone(into: Into, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_goes_to_the_hub_alone(into, monkeypatch):
     """The server that a redirect leads to does not get it."""
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     into.server.token = TOKEN
@@ -237,9 +237,7 @@ REFUSALS: dict[str, tuple[str | None, str, type[HarnessError]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_a_refusal_is_one_error_without_a_token_in_it(
-    into: Into, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
+def test_a_refusal_is_one_error_without_a_token_in_it(into, monkeypatch, case):
     """Access and names that do not exist, with the library's word for it."""
     token, revision, error = REFUSALS[case]
     into.server.token = TOKEN
@@ -253,14 +251,14 @@ def test_a_refusal_is_one_error_without_a_token_in_it(
 @pytest.mark.parametrize(
     "listing", [b"<html>", b"[]", b'{"sha": "main", "siblings": []}', b'{"siblings": []}'], ids=repr
 )
-def test_a_server_that_is_no_hub_is_refused(into: Into, listing: bytes) -> None:
+def test_a_server_that_is_no_hub_is_refused(into, listing):
     """A mirror may answer 200 to everything."""
     into.server.faults[LISTING] = [Fault(body=listing)]
     with pytest.raises(EndpointStopped):
         into()
 
 
-def test_offline_means_that_nothing_is_asked(into: Into, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_means_that_nothing_is_asked(into, monkeypatch):
     """The library's own switch."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(EndpointStopped, match="Offline"):

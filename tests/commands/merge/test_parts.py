@@ -68,9 +68,7 @@ def whole(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results / "recency"
 
 
-def test_status_shows_no_merged_part_beside_the_whole(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_shows_no_merged_part_beside_the_whole(results, capsys):
     """Its users would be counted twice; by its name it is shown."""
 
     def names(*words: str) -> set[str]:
@@ -85,7 +83,7 @@ def test_status_shows_no_merged_part_beside_the_whole(
     assert names("recency.part1of4", "recency") == {"recency.part1of4", "recency"}
 
 
-def test_tables_and_exports_have_each_merged_user_once(results: Path, tmp_path: Path) -> None:
+def test_tables_and_exports_have_each_merged_user_once(results, tmp_path):
     """Without names, as in `status`: the whole run, and none of its parts."""
     assert command(results, "merge", "recency", "--no-html") == 0
     assert command(results, "export", "--rows", "users", "--out", str(tmp_path / "rows.csv")) == 0
@@ -128,7 +126,7 @@ def timeless(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_parts_are_disjoint_nested_balanced_and_complete(tasks: Path, tmp_path: Path) -> None:
+def test_parts_are_disjoint_nested_balanced_and_complete(tasks, tmp_path):
     """Whatever the share and the repeats, each selected user is in one part, and parts differ by
     one user at most; a part of fewer users is in the same part of more."""
     made = SavedRunIndex(tasks, tmp_path)
@@ -167,9 +165,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("kind", first_quick(FILES))
-def test_slices_validate_each_line_once_and_are_those_of_the_whole_file(
-    kind: str, tmp_path: Path
-) -> None:
+def test_slices_validate_each_line_once_and_are_those_of_the_whole_file(kind, tmp_path):
     """Of any number: each user is in one. Every slice knows the hash and users of the file, and the
     line of a task."""
     name, content = FILES[kind]
@@ -218,9 +214,7 @@ def test_slices_validate_each_line_once_and_are_those_of_the_whole_file(
 
 
 @pytest.mark.slow
-def test_line_of_another_slice_is_found_by_its_own_part_and_by_merge(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_line_of_another_slice_is_found_by_its_own_part_and_by_merge(tmp_path, capsys):
     """One that is no task, a user who is twice in a slice, and one who is in two."""
     *lines, last = write_tasks(tmp_path / "tasks", USERS)
     first, second, *_ = lines
@@ -240,7 +234,7 @@ def test_line_of_another_slice_is_found_by_its_own_part_and_by_merge(
 
 
 @pytest.mark.slow
-def test_part_keeps_the_rule_that_it_began_with(tasks: Path, tmp_path: Path, whole: Path) -> None:
+def test_part_keeps_the_rule_that_it_began_with(tasks, tmp_path, whole):
     """Of some users it is every n-th in the order of the seed, also once it has all of them; a
     slice has no limit."""
     for number in (1, 2):
@@ -271,7 +265,7 @@ class SavedRunIndex:
 
 
 @pytest.mark.parametrize("parts", [1, 3, 4, 16])
-def test_shares_of_limits_add_up_to_the_whole(parts: int) -> None:
+def test_shares_of_limits_add_up_to_the_whole(parts):
     """Requests at once exactly, rates but for rounding; a part that would have no request is
     refused."""
     for whole in (
@@ -309,7 +303,7 @@ KINDS = {
 @pytest.mark.parametrize(
     "kind", ["agent", *first_quick([kind for kind in KINDS if kind != "agent"])]
 )
-def test_merged_parts_are_the_bytes_of_one_run(kind: str, tasks: Path, tmp_path: Path) -> None:
+def test_merged_parts_are_the_bytes_of_one_run(kind, tasks, tmp_path):
     """Results, kept files, report and manifest but for times; responses and failures but for their
     order. The parts stay as they are, and `verify` finds nothing."""
     words = ["run", *KINDS[kind], "--no-html", "--name", "m"]
@@ -327,7 +321,7 @@ def test_merged_parts_are_the_bytes_of_one_run(kind: str, tasks: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_merged_run_names_those_who_answered_its_parts(tasks: Path, tmp_path: Path) -> None:
+def test_merged_run_names_those_who_answered_its_parts(tasks, tmp_path):
     """Report and manifest count the replies of all parts, as those of one run do, and `verify`
     agrees."""
     with serving(by_turns({"model": "a", "provider": "P"}, {"model": "b"})) as server:
@@ -343,9 +337,7 @@ def test_merged_run_names_those_who_answered_its_parts(tasks: Path, tmp_path: Pa
     assert command(tmp_path / "parts", "verify", "--name", "m") == 0
 
 
-def test_part_says_that_it_is_one_and_resumes_without_a_flag(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_part_says_that_it_is_one_and_resumes_without_a_flag(tasks, tmp_path, capsys):
     """Its manifest selects the part, its report and tables name it, and `resume` plays nobody else;
     a limit is shared, the manifest keeps the whole."""
     with serving(busy) as server:
@@ -375,7 +367,7 @@ def test_part_says_that_it_is_one_and_resumes_without_a_flag(
     assert "part 2/4" in capsys.readouterr().out
 
 
-def test_what_auto_learned_is_kept_as_the_whole(tasks: Path, tmp_path: Path) -> None:
+def test_what_auto_learned_is_kept_as_the_whole(tasks, tmp_path):
     """So all limits of a manifest are of the whole, and the next process takes its share of it
     again."""
     auto = (
@@ -394,7 +386,7 @@ def test_what_auto_learned_is_kept_as_the_whole(tasks: Path, tmp_path: Path) -> 
     assert manifest and manifest.tuning["learned_limit"] == 40
 
 
-def test_a_part_that_is_none_is_refused(tasks: Path, played: Path, tmp_path: Path) -> None:
+def test_a_part_that_is_none_is_refused(tasks, played, tmp_path):
     """On the command line and in a manifest."""
     manifest = (played / "recency.part1of4/run_weibo.json").read_bytes()
     for part in ("0/4", "5/4", "1", "1/4/2", "a/b", "1/99999", "-1/4", "1/0"):
@@ -405,7 +397,7 @@ def test_a_part_that_is_none_is_refused(tasks: Path, played: Path, tmp_path: Pat
             load(path)
 
 
-def test_more_parts_than_users_or_requests_are_refused(tasks: Path, tmp_path: Path) -> None:
+def test_more_parts_than_users_or_requests_are_refused(tasks, tmp_path):
     """A part without users, or without a request at once, has nothing to do."""
     assert run(tasks, tmp_path, "--part", "3/3", "--limit", "2") == 2
     assert run(tasks, tmp_path, "--part", "3/3", "--concurrency", "2") == 2
@@ -507,9 +499,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("damage", REFUSED)
-def test_parts_that_do_not_make_one_run_are_refused(
-    damage: Callable[[Path], None], results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parts_that_do_not_make_one_run_are_refused(damage, results, capsys):
     """With one sentence; nothing is written, and the parts stay as they are."""
     damage(results)
     before = contents(results)
@@ -525,9 +515,7 @@ def test_parts_that_do_not_make_one_run_are_refused(
     assert after == before
 
 
-def test_parts_of_tasks_that_have_changed_are_refused(
-    results: Path, tasks: Path, tmp_path: Path
-) -> None:
+def test_parts_of_tasks_that_have_changed_are_refused(results, tasks, tmp_path):
     """One run would play the users again whose tasks have changed: each part does so first, with
     `resume`."""
     shutil.copytree(tasks, tmp_path / "tasks")
@@ -536,9 +524,7 @@ def test_parts_of_tasks_that_have_changed_are_refused(
     assert not (results / "recency").exists()
 
 
-def test_replies_of_other_parts_users_and_damaged_copies_are_left_out(
-    results: Path, whole: Path
-) -> None:
+def test_replies_of_other_parts_users_and_damaged_copies_are_left_out(results, whole):
     """A part that once had another share may have replies of users that another part has played; a
     kept file that was changed in one part is taken from the next."""
     (results / "recency.part1of4/prompt_own.txt").write_text("changed")
@@ -553,7 +539,7 @@ def test_replies_of_other_parts_users_and_damaged_copies_are_left_out(
     assert timeless(results / "recency") == timeless(whole)
 
 
-def test_part_in_use_is_refused(results: Path) -> None:
+def test_part_in_use_is_refused(results):
     """A part that is being played is not merged."""
     lock = RunLock(results / "recency.part2of4/run_weibo.lock", lambda: 1.0)
     assert command(results, "merge", "recency") == 4
@@ -561,9 +547,7 @@ def test_part_in_use_is_refused(results: Path) -> None:
     assert command(results, "merge", "recency", "--no-html") == 0
 
 
-def test_parts_may_be_folders_elsewhere_under_any_name(
-    results: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_parts_may_be_folders_elsewhere_under_any_name(results, whole, tmp_path):
     """Each may come from another machine; then `--out` names the run."""
     results.rename(tmp_path / "moved")
     folders = [tmp_path / f"moved/recency.part{number}of4" for number in (1, 2, 3)]
@@ -574,9 +558,7 @@ def test_parts_may_be_folders_elsewhere_under_any_name(
     assert command(tmp_path / "out", "verify") == 0
 
 
-def test_incomplete_parts_make_a_run_that_resume_completes(
-    tasks: Path, tmp_path: Path, whole: Path
-) -> None:
+def test_incomplete_parts_make_a_run_that_resume_completes(tasks, tmp_path, whole):
     """A part that was stopped, with a torn line, and one with a failed user are merged to an
     INCOMPLETE run; `resume` sends what is missing and nothing else, and ends with the bytes of one
     run."""
@@ -632,9 +614,7 @@ def merged(results: Path, disk: Disk) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["death before", "death midway", "ENOSPC"])
-def test_merge_that_fails_anywhere_leaves_no_run_or_the_whole_one(
-    how: str, results: Path, whole: Path
-) -> None:
+def test_merge_that_fails_anywhere_leaves_no_run_or_the_whole_one(how, results, whole):
     """At each operation in turn: no half run is seen, the parts stay as they are, and the next
     merge is whole."""
     parts = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ __all__ = ["tasks"]
 WORDS = ("run", "--model", "baseline/recency", "--subset", "weibo", *SHIPPED, "--limit", "2")
 
 
-def test_run_of_these_words_is_scored_again(tmp_path: Path) -> None:
+def test_run_of_these_words_is_scored_again(tmp_path):
     """From the saved answers: of its name, and without a name of its model."""
     where = ("--results-dir", str(tmp_path), "--name", "mine")
     assert main([*WORDS, *where]) == 0
@@ -34,18 +33,14 @@ def test_run_of_these_words_is_scored_again(tmp_path: Path) -> None:
         assert report.exists() and responses.read_bytes() == replies
 
 
-def test_run_that_is_not_there_is_bad_input(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_that_is_not_there_is_bad_input(tmp_path, capsys):
     assert main([*WORDS, "--results-dir", str(tmp_path), "--reeval"]) == 2
     assert "recency" in capsys.readouterr().err and not list(tmp_path.glob("*/responses*"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--reparse",)])
-def test_report_made_again_names_those_who_answered(
-    more: tuple[str, ...], tasks: Path, tmp_path: Path
-) -> None:
+def test_report_made_again_names_those_who_answered(more, tasks, tmp_path):
     """From the saved replies: the same bytes as before the report was deleted. A copy without
     replies has it from the manifest."""
     with serving(by_turns({"model": "a", "system_fingerprint": "f"}, {"model": "b"})) as server:
@@ -66,8 +61,8 @@ def test_report_made_again_names_those_who_answered(
 @pytest.mark.slow
 @pytest.mark.parametrize("last", ["replace_results", "Run.settle", "write_report"])
 def test_an_interrupted_reeval_leaves_a_sound_run_that_the_next_one_completes(
-    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
-) -> None:
+    tasks, tmp_path, monkeypatch, last
+):
     """Before each of its writes: no hash of other results is left, and a complete run is
     complete."""
     out = tmp_path / "out"

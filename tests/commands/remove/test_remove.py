@@ -22,9 +22,7 @@ def tasks(tmp_path: Path) -> Path:
     return tmp_path / "tasks"
 
 
-def test_removed_run_is_nowhere_listed_and_nothing_of_it_is_lost(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_removed_run_is_nowhere_listed_and_nothing_of_it_is_lost(tasks, tmp_path, capsys):
     """Every file keeps its bytes under another name in its folder; a run of the same name begins
     from nothing."""
     out = tmp_path / "out"
@@ -54,7 +52,7 @@ def test_removed_run_is_nowhere_listed_and_nothing_of_it_is_lost(
     assert run(tasks, out, "--temperature", "0.5") == 0
 
 
-def test_run_with_a_subset_in_use_is_not_removed_in_part(tasks: Path, tmp_path: Path) -> None:
+def test_run_with_a_subset_in_use_is_not_removed_in_part(tasks, tmp_path):
     """A process that plays one platform keeps all of them where they are."""
     out = tmp_path / "out"
     write_tasks(tasks, 3, "zhihu")

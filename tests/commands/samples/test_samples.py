@@ -19,7 +19,7 @@ def tasks(tmp_path: Path) -> Path:
     return tmp_path / "tasks"
 
 
-def test_sample_is_nested_and_named_after_its_share(tasks: Path, tmp_path: Path) -> None:
+def test_sample_is_nested_and_named_after_its_share(tasks, tmp_path):
     """20 % of the users, in the file's order, all of them among the 50 %."""
     where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")]
     for ratio in ("0.2", "0.5"):
@@ -34,8 +34,8 @@ def test_sample_is_nested_and_named_after_its_share(tasks: Path, tmp_path: Path)
 
 
 def test_synth_into_a_folder_that_cannot_be_made_is_no_mistake_of_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """As for every other command: a code of the machine."""
 
     def refuse(*args: object) -> None:

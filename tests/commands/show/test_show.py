@@ -56,9 +56,7 @@ def show(results: Path, capsys: pytest.CaptureFixture[str]) -> Show:
 
 
 @pytest.mark.parametrize("key", [7, 2**63, -1, "7"], ids=repr)
-def test_user_whose_key_is_a_whole_number_is_found(
-    key: int | str, tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_user_whose_key_is_a_whole_number_is_found(key, tasks, tmp_path, capsys):
     """Records keep the number; the command line has text alone. One whose number begins the same is
     another user."""
     task = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])
@@ -92,9 +90,7 @@ def longest(tasks: Path) -> JSON:
     return max(found, key=lambda task: task["total_steps"])
 
 
-def test_user_is_shown_with_scores_and_replies_and_without_private_texts(
-    show: Show, results: Path, tasks: Path
-) -> None:
+def test_user_is_shown_with_scores_and_replies_and_without_private_texts(show, results, tasks):
     """Neither posts nor the name, which only prompts have."""
     task = longest(tasks)
     [record] = [
@@ -113,7 +109,7 @@ def posts(task: JSON) -> list[str]:
 
 
 @pytest.mark.slow
-def test_posts_and_prompts_are_shown_when_they_are_requested(show: Show, tasks: Path) -> None:
+def test_posts_and_prompts_are_shown_when_they_are_requested(show, tasks):
     """Each request with its reply in their order: ten, all of them only if they are wanted."""
     task = longest(tasks)
     steps = task["total_steps"]
@@ -127,7 +123,7 @@ def test_posts_and_prompts_are_shown_when_they_are_requested(show: Show, tasks: 
     assert all(line in whole for line in posts(task))
 
 
-def test_long_text_is_cut_unless_all_is_wanted(show: Show, results: Path) -> None:
+def test_long_text_is_cut_unless_all_is_wanted(show, results):
     path = results / "recency/inference_results_weibo.jsonl"
     rewrite(path, lambda record: record["steps"][0].update(persona_summary="x" * 5000 + "END"))
     key = lines(path)[0]["user_id"]
@@ -141,7 +137,7 @@ def rewrite(path: Path, change: Callable[[JSON], Any]) -> None:
     path.write_bytes(b"".join(map(encode_line, found)))
 
 
-def test_text_of_others_does_not_steer_the_terminal(show: Show, results: Path) -> None:
+def test_text_of_others_does_not_steer_the_terminal(show, results):
     """Control characters and directions are escaped, in what the model wrote and in its raw
     reply."""
     bad = "红\x1b[2J\x07\u202e\x9b31m"
@@ -157,7 +153,7 @@ def test_text_of_others_does_not_steer_the_terminal(show: Show, results: Path) -
     assert not set(said) & set("\x1b\x07\u202e\x9b")
 
 
-def test_wide_characters_take_two_columns(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_characters_take_two_columns(show, monkeypatch):
     """What is not quoted as it came is at most as wide as the terminal."""
     monkeypatch.setenv("COLUMNS", "60")
     said = show("synth-weibo-0000001")
@@ -166,7 +162,7 @@ def test_wide_characters_take_two_columns(show: Show, monkeypatch: pytest.Monkey
     assert all(cell_len(line) <= 60 for text in tags for line in text.splitlines())
 
 
-def test_without_a_user_the_first_ones_are_listed(show: Show) -> None:
+def test_without_a_user_the_first_ones_are_listed(show):
     said = show("--limit", "3")
     assert re.findall(r"(?m)^synth-weibo-\d+", said) == [
         f"synth-weibo-000000{number}" for number in (1, 2, 3)
@@ -174,20 +170,18 @@ def test_without_a_user_the_first_ones_are_listed(show: Show) -> None:
     assert len(re.findall(r"(?m)^synth-weibo-\d+", show())) == USERS
 
 
-def test_unknown_user_and_unknown_run_are_refused(show: Show, results: Path) -> None:
+def test_unknown_user_and_unknown_run_are_refused(show, results):
     show("nobody", code=2)
     assert main(["show", "nothing", "--results-dir", str(results)]) == 2
 
 
-def test_user_is_shown_without_tasks(show: Show, tmp_path: Path) -> None:
+def test_user_is_shown_without_tasks(show, tmp_path):
     """With what the run's folder has: replies and scores."""
     said = show("synth-weibo-0000001", "--with-posts", "--tasks-dir", str(tmp_path))
     assert "[Reply]" in said and "F1^NS" in said and "Request 1" not in said
 
 
-def test_failures_of_a_user_are_shown(
-    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failures_of_a_user_are_shown(tasks, tmp_path, capsys):
     """Also of a user without a record."""
     name = next(
         task["username"]
@@ -220,9 +214,7 @@ def test_failures_of_a_user_are_shown(
     assert "too rude" in said and "[Reply]" not in said
 
 
-def test_benchmark_without_private_texts_shows_prompts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_benchmark_without_private_texts_shows_prompts(tmp_path, capsys):
     """Each with its reply, of every repeat."""
     harness = Commands(tmp_path / "results", capsys)
     harness(
@@ -249,9 +241,7 @@ def test_benchmark_without_private_texts_shows_prompts(
     assert requests == said.count("[user]") == said.count("[reply]") > 2 and "(repeat 2)" in said
 
 
-def test_figures_that_users_do_not_have_are_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_that_users_do_not_have_are_left_out(tmp_path, capsys):
     """A figure of all users together, such as a correlation, is none of each."""
     harness = Commands(tmp_path / "results", capsys)
     (tmp_path / "demand.py").write_text(PLUGIN)

@@ -73,9 +73,7 @@ def places(harness: Commands, metric: str) -> list[str | None]:
     return [figures[run]["shop"]["place"] for run in ("first", "second")]
 
 
-def test_no_other_value_is_best_where_the_best_has_no_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_other_value_is_best_where_the_best_has_no_place(tmp_path, capsys):
     """The run with the fewest errors is not better than chance in its share: the other's, which are
     worse, are second best, and the note does not contradict the table."""
     harness = played(tmp_path, capsys, 0.001, 20, 60)
@@ -85,8 +83,8 @@ def test_no_other_value_is_best_where_the_best_has_no_place(
 
 
 def test_a_drawn_chance_level_is_shown_with_its_error_and_decides_only_beyond_two_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, capsys
+):
     """40.00 is beyond 30 by more than two errors of 4, and not by two of 6, though its interval
     is."""
     harness = played(tmp_path, capsys, 0.04, 40, 20)

@@ -121,7 +121,7 @@ def compared(results: Path, capsys: Told, a: str, b: str) -> dict[str, JSON]:
     return {entry["metric"]: entry for entry in pair["figures"]}
 
 
-def test_the_whole_pool_is_shown_as_given_and_ranked_by_its_first_tags(ranked: JSON) -> None:
+def test_the_whole_pool_is_shown_as_given_and_ranked_by_its_first_tags(ranked):
     """Recall 1 as published, and in no table of hits the best place."""
     assert ranked["Recall"]["whole-pool"]["value"] == ranked["F1^NS"]["whole-pool"]["value"] == 1
     assert ranked["Recall (cut)"]["whole-pool"]["value"] < 0.5
@@ -130,7 +130,7 @@ def test_the_whole_pool_is_shown_as_given_and_ranked_by_its_first_tags(ranked: J
 
 
 @pytest.mark.parametrize("run", ["refusals", "empty-list", "no-pool", "one-tag"])
-def test_no_answers_against_the_rules_are_best(run: str, ranked: JSON) -> None:
+def test_no_answers_against_the_rules_are_best(run, ranked):
     """Neither of hits nor of errors nor of what changes from step to step."""
     first = [
         metric for metric, runs in ranked.items() if runs[run] and runs[run]["place"] == "best"
@@ -141,16 +141,14 @@ def test_no_answers_against_the_rules_are_best(run: str, ranked: JSON) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("run", ["refusals", "empty-list", "no-pool", "one-tag"])
 @pytest.mark.parametrize("metric", ERRORS)
-def test_errors_of_no_answer_that_follows_the_rules_are_not_ranked(
-    run: str, metric: str, ranked: JSON
-) -> None:
+def test_errors_of_no_answer_that_follows_the_rules_are_not_ranked(run, metric, ranked):
     """They have a value as published, and no comparable one."""
     assert ranked[metric][run]["value"] is not None and ranked[metric][run]["place"] is None
     assert ranked[f"{metric} (cut)"].get(run) is None
     assert all(ranked[metric][name]["ranked_value"] is not None for name in ("recency", "random"))
 
 
-def test_a_metric_without_broken_rules_has_no_second_table(results: Path, capsys: Told) -> None:
+def test_a_metric_without_broken_rules_has_no_second_table(results, capsys):
     """Of runs that keep the rules the figures as given rank."""
     found = orjson.loads(
         output(capsys, "stats", "recency", "random", "--json", "--results-dir", str(results))
@@ -164,7 +162,7 @@ def test_a_metric_without_broken_rules_has_no_second_table(results: Path, capsys
     ]  # random answers are not better than chance
 
 
-def test_metrics_are_printed_with_what_they_are_ranked_by(results: Path, capsys: Told) -> None:
+def test_metrics_are_printed_with_what_they_are_ranked_by(results, capsys):
     """A figure of the cut predictions has that of the whole ones in brackets after it, where it is
     another."""
     shown = output(
@@ -186,7 +184,7 @@ def test_metrics_are_printed_with_what_they_are_ranked_by(results: Path, capsys:
     ] == [1, 1]
 
 
-def test_compare_is_about_the_first_tags_of_the_whole_pool(results: Path, capsys: Told) -> None:
+def test_compare_is_about_the_first_tags_of_the_whole_pool(results, capsys):
     """A model that answers everything is not better than one that reads, and both sides are shown
     as given."""
     found = compared(results, capsys, "whole-pool", "recency")
@@ -197,24 +195,20 @@ def test_compare_is_about_the_first_tags_of_the_whole_pool(results: Path, capsys
         assert of["given"]["b"] == pytest.approx(of["b"])
 
 
-def test_compare_has_no_errors_of_answers_that_break_the_rules(results: Path, capsys: Told) -> None:
+def test_compare_has_no_errors_of_answers_that_break_the_rules(results, capsys):
     """Nothing is said of the errors of a model that never answers: as given it made none."""
     found = compared(results, capsys, "refusals", "recency")
     for metric in ERRORS:
         assert found[metric]["difference"] is None and found[metric]["users"] == 0
 
 
-def test_compare_of_runs_that_keep_the_rules_names_the_metrics_themselves(
-    results: Path, capsys: Told
-) -> None:
+def test_compare_of_runs_that_keep_the_rules_names_the_metrics_themselves(results, capsys):
     """What is compared is what was given."""
     found = compared(results, capsys, "random", "recency")
     assert all(of["compared"] == metric and of["given"] is None for metric, of in found.items())
 
 
-def test_compare_takes_users_with_comparable_errors_on_both_sides(
-    results: Path, capsys: Told
-) -> None:
+def test_compare_takes_users_with_comparable_errors_on_both_sides(results, capsys):
     """A model that keeps the rules for some users is compared on these, and the other side's figure
     is theirs."""
     part, whole = (compared(results, capsys, run, "recency") for run in ("at-times", "random"))
@@ -226,7 +220,7 @@ def test_compare_takes_users_with_comparable_errors_on_both_sides(
         assert of["users"] == of["a_better"] + of["equal"] + of["b_better"]
 
 
-def test_tables_say_what_ranks_and_who_has_no_value(results: Path, capsys: Told) -> None:
+def test_tables_say_what_ranks_and_who_has_no_value(results, capsys):
     """Which metric ranks another, and the runs that it leaves out; why a metric is not ranked at
     all."""
     words = (
@@ -246,7 +240,7 @@ def test_tables_say_what_ranks_and_who_has_no_value(results: Path, capsys: Told)
     )
 
 
-def test_reports_show_what_ranks_only_where_it_differs(results: Path) -> None:
+def test_reports_show_what_ranks_only_where_it_differs(results):
     """The table of scores has a row of the cut Recall for a run that breaks the rules, and for no
     other."""
     shown = {
@@ -273,7 +267,7 @@ def records(*values: list[float | None]) -> list[Record]:
     return [Record(str(number), {"values": of}) for number, of in enumerate(values)]
 
 
-def test_any_benchmark_can_name_what_a_metric_is_ranked_by() -> None:
+def test_any_benchmark_can_name_what_a_metric_is_ranked_by():
     """The figure that is compared is the named one, and the metric as given is there next to it."""
     figures = Figures(Ranked())
     compared, given = figures.contributions(figures.raw(records([1.0, 0.25], [1.0, 0.5])), [0, 1])
@@ -286,7 +280,7 @@ def test_any_benchmark_can_name_what_a_metric_is_ranked_by() -> None:
         figures.raw(records([1.0]))
 
 
-def test_a_value_of_one_side_alone_counts_on_neither() -> None:
+def test_a_value_of_one_side_alone_counts_on_neither():
     """The first user has the figure on both sides, the others on one or none."""
     a, b = (
         np.array([[0.5, 1.0], [0.5, 1.0], [0.0, 0.0]]),

@@ -160,9 +160,7 @@ def stats(results: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str
 
 
 @pytest.mark.parametrize("model", PRICES)
-def test_cost_in_stats_is_that_of_the_responses_to_the_last_digit(
-    results: Path, model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cost_in_stats_is_that_of_the_responses_to_the_last_digit(results, model, capsys):
     """Cached and reasoning tokens, two currencies, replies without usage: JSON and CSV have the
     exact amount."""
     expected, currency = by_hand(results, model), PRICES[model][0]
@@ -176,9 +174,7 @@ def test_cost_in_stats_is_that_of_the_responses_to_the_last_digit(
 
 
 @pytest.mark.parametrize("model", PRICES)
-def test_report_manifest_and_status_have_the_same_cost(
-    results: Path, model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_manifest_and_status_have_the_same_cost(results, model, capsys):
     """Over both sessions, of which the first one's replies are not in the second one's traffic."""
     assert main(["status", "--json", "--name", model, "--results-dir", str(results)]) == 0
     (row,) = orjson.loads(capsys.readouterr().out)
@@ -186,7 +182,7 @@ def test_report_manifest_and_status_have_the_same_cost(
     assert Fraction(row["cost"]["amount"]) == by_hand(results, model)
 
 
-def test_cached_and_reasoning_tokens_are_counted_apart(results: Path) -> None:
+def test_cached_and_reasoning_tokens_are_counted_apart(results):
     """By the names that OpenAI and DeepSeek give them."""
     for model in ("usd", "cny"):
         lines, cost = responses(results, model), report(results, model)["cost"]
@@ -199,7 +195,7 @@ def test_cached_and_reasoning_tokens_are_counted_apart(results: Path) -> None:
     assert report(results, "cny")["cost"]["reasoning_tokens"] == 7 * len(responses(results, "cny"))
 
 
-def test_replies_without_usage_are_estimated_and_marked(results: Path) -> None:
+def test_replies_without_usage_are_estimated_and_marked(results):
     """By the run's ratios, or without any a token for three bytes; all responses have the bytes of
     their requests."""
     silent, half = (report(results, model)["cost"] for model in ("silent", "half"))
@@ -216,9 +212,7 @@ def test_replies_without_usage_are_estimated_and_marked(results: Path) -> None:
     assert "about" in (results / "half" / "eval_report_weibo.txt").read_text(encoding="utf-8")
 
 
-def test_model_without_a_price_has_tokens_only(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_model_without_a_price_has_tokens_only(results, capsys):
     """No amount and no currency, anywhere."""
     cost = report(results, FREE)["cost"]
     assert (cost["amount"], cost["price"], manifest(results, FREE)["provenance"]["price"]) == (
@@ -232,9 +226,7 @@ def test_model_without_a_price_has_tokens_only(
     assert orjson.loads(stats(results, capsys, "--json"))["costs"][FREE]["weibo"]["amount"] is None
 
 
-def test_baseline_has_no_cost_and_its_reports_no_word_of_it(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_baseline_has_no_cost_and_its_reports_no_word_of_it(results, capsys):
     """Reports and tables of baselines alone are as they were before there were costs."""
     assert "cost" not in report(results, "recency") and manifest(results, "recency")["cost"] is None
     assert "costs" not in orjson.loads(stats(results, capsys, "recency", "--json"))
@@ -242,9 +234,7 @@ def test_baseline_has_no_cost_and_its_reports_no_word_of_it(
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "latex"])
-def test_tables_of_costs_follow_those_of_scores(
-    results: Path, form: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_of_costs_follow_those_of_scores(results, form, capsys, monkeypatch):
     """A row for each run with its score: amounts never in another currency, blank for a
     baseline."""
     monkeypatch.setenv("COLUMNS", "250")
@@ -261,16 +251,12 @@ def test_tables_of_costs_follow_those_of_scores(
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "latex"])
-def test_a_named_metric_brings_no_table_of_costs(
-    results: Path, form: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_named_metric_brings_no_table_of_costs(results, form, capsys):
     """Nobody asked for it, and a paper includes the file as it is."""
     assert "Cost" not in stats(results, capsys, "--format", form, "--metric", "Recall")
 
 
-def test_cost_is_on_the_display_at_the_end_and_on_the_page(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cost_is_on_the_display_at_the_end_and_on_the_page(results, tmp_path, capsys):
     """The same amount, for people, on each."""
     with serving(script) as server:
         words = (
@@ -292,7 +278,7 @@ def test_cost_is_on_the_display_at_the_end_and_on_the_page(
     assert [tile.value for tile in tiles if tile.name == "cost"] == [people]
 
 
-def test_missing_price_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_price_is_noted_once(tmp_path, capsys):
     """For a model on several platforms; not for one with a price, and not where nothing is paid
     without a key."""
     with serving(script) as server:
@@ -308,7 +294,7 @@ def test_missing_price_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixtu
             assert capsys.readouterr().out.count("no price") == times, name
 
 
-def test_users_whose_cost_is_unknown_do_not_share_it(results: Path) -> None:
+def test_users_whose_cost_is_unknown_do_not_share_it(results):
     """A run with a report of before, or of a time without a price, on one of its platforms."""
     known = read_report(results / "usd" / "eval_report_weibo.json")
     assert known.report.cost
@@ -321,7 +307,7 @@ def test_users_whose_cost_is_unknown_do_not_share_it(results: Path) -> None:
         assert (of.money_per_user, of.users) == (costs.run_cost([known]).money_per_user, users)
 
 
-def test_workbook_has_cost_and_tokens_of_each_run(results: Path, tmp_path: Path) -> None:
+def test_workbook_has_cost_and_tokens_of_each_run(results, tmp_path):
     """As numbers, with the currency next to them."""
     assert main(["stats", "--excel", "--results-dir", str(results), "--out", str(tmp_path)]) == 0
     cells = sheets(tmp_path / "summary.xlsx")["Runs"]
@@ -335,9 +321,7 @@ def test_workbook_has_cost_and_tokens_of_each_run(results: Path, tmp_path: Path)
         assert currency in row[row.index(cost) : row.index(cost) + 3], model
 
 
-def test_csv_and_workbook_have_the_bounds_of_a_cost(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_csv_and_workbook_have_the_bounds_of_a_cost(results, tmp_path, capsys):
     """Those of the report, next to the amount; a cost that is exact has none."""
     assert main(["stats", "--excel", "--results-dir", str(results), "--out", str(tmp_path)]) == 0
     capsys.readouterr()
@@ -357,9 +341,7 @@ def test_csv_and_workbook_have_the_bounds_of_a_cost(
     assert seen
 
 
-def test_the_cost_table_has_the_score_that_ranks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_cost_table_has_the_score_that_ranks(tmp_path, capsys):
     """Of a model that answers with the whole pool: as in the table of scores, the published one in
     brackets."""
 
@@ -388,7 +370,7 @@ def test_the_cost_table_has_the_score_that_ranks(
     assert score in table
 
 
-def test_merged_parts_cost_what_one_run_costs(tmp_path: Path) -> None:
+def test_merged_parts_cost_what_one_run_costs(tmp_path):
     """Also where tokens are estimated: by the lines of all parts."""
     with serving(script) as server:
         words = (
@@ -421,9 +403,7 @@ def test_merged_parts_cost_what_one_run_costs(tmp_path: Path) -> None:
         ("cost.requests", -1),
     ],
 )
-def test_cost_in_a_manifest_that_cannot_be_is_refused(
-    results: Path, tmp_path: Path, field: str, value: object, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cost_in_a_manifest_that_cannot_be_is_refused(results, tmp_path, field, value, capsys):
     """A folder may be anybody's: file and field are named."""
     copytree(results / "usd", tmp_path / "usd")
     data = at = manifest(results, "usd")
@@ -439,7 +419,7 @@ def test_cost_in_a_manifest_that_cannot_be_is_refused(
 # The price of the run's time
 
 
-def test_price_is_recorded_with_its_date_and_source(results: Path) -> None:
+def test_price_is_recorded_with_its_date_and_source(results):
     """What a report made later counts with."""
     price = manifest(results, "usd")["provenance"]["price"]
     assert price == {
@@ -453,12 +433,12 @@ def test_price_is_recorded_with_its_date_and_source(results: Path) -> None:
 
 @pytest.mark.parametrize(("words", "price"), [((), None), (("--new-prices",), "0.5")])
 def test_reeval_keeps_the_price_of_the_runs_time_unless_new_ones_are_requested(
-    results: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
-    price: str | None,
-) -> None:
+    results,
+    tmp_path,
+    monkeypatch,
+    words,
+    price,
+):
     """Of the same replies, also where the providers file has another price by now."""
     copytree(results / "usd", tmp_path / "results" / "usd")
     url = manifest(results, "usd")["provenance"]["endpoint"]
@@ -472,9 +452,7 @@ def test_reeval_keeps_the_price_of_the_runs_time_unless_new_ones_are_requested(
     assert cost == manifest(tmp_path / "results", "usd")["cost"]
 
 
-def test_each_reply_costs_what_was_in_force(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_reply_costs_what_was_in_force(tmp_path, capsys):
     """A changed price is for new replies, and is said, by `run` and by `resume`."""
     with serving(script) as server:
         words = ("--model", "p:usd", "--concurrency", "1")
@@ -504,9 +482,7 @@ def test_each_reply_costs_what_was_in_force(
     )
 
 
-def test_folder_without_its_responses_keeps_the_cost_that_was_counted(
-    results: Path, tmp_path: Path
-) -> None:
+def test_folder_without_its_responses_keeps_the_cost_that_was_counted(results, tmp_path):
     """Replies may be left out where a folder is shared."""
     copytree(results / "cny", tmp_path / "cny")
     (tmp_path / "cny" / "responses_weibo.jsonl").unlink()

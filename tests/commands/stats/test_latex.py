@@ -92,9 +92,7 @@ def compiled(text: str, before: str, begin: str, end: str, folder: Path) -> byte
 @pytest.mark.slow
 @pytest.mark.skipif(PROGRAM is None, reason="there is no pdflatex here")
 @pytest.mark.parametrize("longest", [1, 8])
-def test_tables_of_stats_compile_and_fit_the_page_whatever_the_names(
-    longest: int, tables: str, tmp_path: Path
-) -> None:
+def test_tables_of_stats_compile_and_fit_the_page_whatever_the_names(longest, tables, tmp_path):
     """Without an error or an undefined reference; letters beyond ASCII need a font, so each has a
     stand-in here."""
     text = tables.replace("recency &", f"{'recency' * longest} &")
@@ -113,9 +111,7 @@ def test_tables_of_stats_compile_and_fit_the_page_whatever_the_names(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_CHINESE, reason="there is no CJKutf8 with the font gbsn here")
-def test_names_in_chinese_compile_as_the_first_lines_of_the_tables_say(
-    tables: str, tmp_path: Path
-) -> None:
+def test_names_in_chinese_compile_as_the_first_lines_of_the_tables_say(tables, tmp_path):
     """pdfLaTeX takes them with what these comments name."""
     (begin,), (end,) = (
         re.findall(what, tables[:400]) for what in (r"\\begin\S+", r"\\clearpage\S+")
@@ -124,7 +120,7 @@ def test_names_in_chinese_compile_as_the_first_lines_of_the_tables_say(
     assert "通义千问-大" in tables and b"gbsn" in shown and b"Missing character" not in shown
 
 
-def test_table_has_a_short_caption_a_label_and_its_notes_beneath() -> None:
+def test_table_has_a_short_caption_a_label_and_its_notes_beneath():
     """A caret in the metric's name is an exponent, in a run's name a character; no two labels are
     the same."""
     row = ("a^b", Cell("1.00", interval="[-0.50, 2.00]"), Cell("3.00"), "")
@@ -144,7 +140,7 @@ def test_table_has_a_short_caption_a_label_and_its_notes_beneath() -> None:
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "latex"])
-def test_intervals_are_shown_on_request(form: str, tmp_path: Path, capsys: Told) -> None:
+def test_intervals_are_shown_on_request(form, tmp_path, capsys):
     write(
         tmp_path, "one", metrics={"Recall": {"value": 0.51, "ci95": [0.4576, 0.5655], "users": 40}}
     )
@@ -158,7 +154,7 @@ def test_intervals_are_shown_on_request(form: str, tmp_path: Path, capsys: Told)
 @pytest.mark.parametrize(
     "name", [HOSTILE, "a|b", "a\\|b", "a\\", "a\\\\|", "| --- |", "a\n| b", "a & b \\\\ c", "% c"]
 )
-def test_no_name_breaks_a_row_of_markdown_or_latex(name: str) -> None:
+def test_no_name_breaks_a_row_of_markdown_or_latex(name):
     """Titles, heads, rows, notes and comments have the lines and cells that they have with an
     ordinary name."""
 

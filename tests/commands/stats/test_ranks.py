@@ -95,7 +95,7 @@ def values(results: Path, run: str, platform: str, metric: str = "Recall") -> li
     ]
 
 
-def test_ranks_are_places_and_say_what_is_separable_from_the_best(figures: JSON) -> None:
+def test_ranks_are_places_and_say_what_is_separable_from_the_best(figures):
     """Recency is better than random in Recall; two runs that answer alike share a place; another
     prompt has none."""
     recall = figures["Recall"]
@@ -104,9 +104,7 @@ def test_ranks_are_places_and_say_what_is_separable_from_the_best(figures: JSON)
         assert [recall[run][column]["separable"] for run in RUNS] == [False, True, True, None]
 
 
-def test_what_is_separable_from_the_best_is_what_compare_shows_to_be_worse(
-    board: Path, capsys: Told
-) -> None:
+def test_what_is_separable_from_the_best_is_what_compare_shows_to_be_worse(board, capsys):
     """Of two runs both have one test of Recall alone: with the metric as the only primary one, the
     same verdict."""
     figure = as_json(board, capsys, "recency", "cooler", "--metric", "F1^NS")["F1^NS"]
@@ -133,9 +131,7 @@ def test_what_is_separable_from_the_best_is_what_compare_shows_to_be_worse(
         assert figure[other][subset]["separable"] == (p < 0.05)
 
 
-def test_average_has_the_interval_of_platforms_that_weigh_the_same(
-    board: Path, figures: JSON
-) -> None:
+def test_average_has_the_interval_of_platforms_that_weigh_the_same(board, figures):
     """That of the users' own values, which the records have; also in an average that no run is
     ranked by."""
     for metric in ("Recall", "Error_Peer"):
@@ -148,7 +144,7 @@ def test_average_has_the_interval_of_platforms_that_weigh_the_same(
 
 
 @pytest.mark.slow
-def test_every_form_shows_ranks(board: Path, capsys: Told, tmp_path: Path) -> None:
+def test_every_form_shows_ranks(board, capsys, tmp_path):
     """Text, Markdown, LaTeX and CSV as Excel."""
     text = shown(board, capsys, "--excel", "--out", str(tmp_path))
     assert "rank" in text
@@ -165,7 +161,7 @@ def test_every_form_shows_ranks(board: Path, capsys: Told, tmp_path: Path) -> No
     assert {page.row(number)[0]: page.row(number)[7] for number in range(2, 6)}["cooler"] == "2"
 
 
-def test_runs_of_one_platform_are_ranked_there(own: Path, capsys: Told) -> None:
+def test_runs_of_one_platform_are_ranked_there(own, capsys):
     """Where no run has an average, the column of ranks is that of the only platform."""
     for path in own.glob("*/eval_report_*.json"):
         if path.stem != "eval_report_weibo":
@@ -177,8 +173,8 @@ def test_runs_of_one_platform_are_ranked_there(own: Path, capsys: Told) -> None:
 
 @pytest.mark.parametrize("spoiled", ["records", "report"])
 def test_run_without_the_records_of_its_report_keeps_its_figures_and_has_no_rank(
-    spoiled: str, own: Path, capsys: Told
-) -> None:
+    spoiled, own, capsys
+):
     """The others are ranked without it; one sentence names it once."""
     for platform in PLATFORMS:
         path = own / "cooler" / f"inference_results_{platform}.jsonl"
@@ -195,7 +191,7 @@ def test_run_without_the_records_of_its_report_keeps_its_figures_and_has_no_rank
     assert shown(own, capsys).count("Without ranks and intervals of averages: cooler (") == 1
 
 
-def test_runs_of_the_same_subsets_have_ranks_in_their_mean(own: Path, capsys: Told) -> None:
+def test_runs_of_the_same_subsets_have_ranks_in_their_mean(own, capsys):
     """Where no run has all subsets: among those that have exactly the same, in every form."""
     for run, kept in (("recency", 2), ("random", 2), ("cooler", 3), ("asked", 2)):
         for platform in PLATFORMS[kept:]:
@@ -216,5 +212,5 @@ def test_runs_of_the_same_subsets_have_ranks_in_their_mean(own: Path, capsys: To
     assert len(lines["cooler"]) == 4 and f"recency on {', '.join(PLATFORMS[:2])}" in said
 
 
-def test_ranks_of_whole_runs_need_no_further_word(figures: JSON) -> None:
+def test_ranks_of_whole_runs_need_no_further_word(figures):
     assert "ranks" not in figures

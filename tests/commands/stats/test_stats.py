@@ -13,7 +13,7 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -178,7 +178,7 @@ def places(made: Standing, column: str = "weibo") -> dict[str, str | None]:
 # What may be ranked
 
 
-def test_best_and_second_best_are_marked_and_equal_figures_share_their_place() -> None:
+def test_best_and_second_best_are_marked_and_equal_figures_share_their_place():
     """Equal is what is printed alike: a digit that nobody sees makes no one better."""
     made = table(
         scored("a", 0.30004), scored("b", 0.3), scored("c", 0.2), scored("d", 0.2), scored("e", 0.1)
@@ -190,7 +190,7 @@ def test_best_and_second_best_are_marked_and_equal_figures_share_their_place() -
     ("metric", "subset"),
     [("Error_Viral", "weibo"), ("FWT Error_Viral", "weibo"), ("JSD_per_slot", "beijing")],
 )
-def test_of_errors_and_divergences_the_lowest_is_best(metric: str, subset: str) -> None:
+def test_of_errors_and_divergences_the_lowest_is_best(metric, subset):
     """So too of the change of an error from step to step."""
     made = table(
         *(
@@ -217,9 +217,7 @@ def test_of_errors_and_divergences_the_lowest_is_best(metric: str, subset: str) 
         ("FWT Recall", (0.2, None), (0.4, None), None),
     ],
 )
-def test_run_that_is_not_better_than_chance_is_never_marked(
-    metric: str, recall: tuple[Any, Any], f1: tuple[Any, Any], place: str | None
-) -> None:
+def test_run_that_is_not_better_than_chance_is_never_marked(metric, recall, f1, place):
     """In the table of a headline figure by that figure, in any other by all of them; no other is
     best instead."""
     values = {
@@ -242,7 +240,7 @@ def test_run_that_is_not_better_than_chance_is_never_marked(
 @pytest.mark.parametrize(
     "odd", [{"complete": False}, {"prompt": "authors"}, {"version": "2"}, {"tasks": "x"}]
 )
-def test_only_complete_runs_of_one_prompt_and_tasks_file_are_ranked(odd: dict[str, Any]) -> None:
+def test_only_complete_runs_of_one_prompt_and_tasks_file_are_ranked(odd):
     """The highest figure is no best where it stands for something else; and where it is complete,
     no other is."""
     made = table(scored("a", 0.9, **odd), scored("b", 0.3), scored("c", 0.2))
@@ -262,8 +260,8 @@ def ranks(results: Path, capsys: Told) -> dict[str, str]:
 
 @pytest.mark.parametrize("prompt", ["p.txt", "agent a.py"])
 def test_two_prompts_or_agents_of_one_name_are_not_ranked_against_each_other(
-    prompt: str, tmp_path: Path, capsys: Told
-) -> None:
+    prompt, tmp_path, capsys
+):
     """A name says nothing of what is in a file: its SHA-256 does, and where a report has none,
     nobody knows."""
     for run, digest in {"a": "1" * 64, "b": "2" * 64, "c": "1" * 64}.items():
@@ -273,7 +271,7 @@ def test_two_prompts_or_agents_of_one_name_are_not_ranked_against_each_other(
     assert ranks(tmp_path, capsys) == {"a": "best", "b": "", "c": "best", "d": "", "e": ""}
 
 
-def test_reports_have_the_sha256_of_their_prompt(tmp_path: Path) -> None:
+def test_reports_have_the_sha256_of_their_prompt(tmp_path):
     """From the run on: tables read it there, and show its beginning."""
     prompt = tmp_path / "p.txt"
     prompt.write_bytes(
@@ -302,12 +300,12 @@ def test_reports_have_the_sha256_of_their_prompt(tmp_path: Path) -> None:
     assert found.about == f"baseline/recency, p.txt ({digest[:12]}…) prompt, synthetic tasks"
 
 
-def test_one_run_alone_is_not_the_best() -> None:
+def test_one_run_alone_is_not_the_best():
     """There is nothing that it would be better than."""
     assert places(table(scored("a", 0.9), scored("b", None))) == {"a": None, "b": None}
 
 
-def test_average_is_blank_and_unranked_unless_all_five_platforms_are_complete() -> None:
+def test_average_is_blank_and_unranked_unless_all_five_platforms_are_complete():
     """Over fewer platforms it would compare with nothing."""
     whole = [
         scored("whole", 0.1 * number, subset=subset) for number, subset in enumerate(PLATFORMS, 1)
@@ -322,7 +320,7 @@ def test_average_is_blank_and_unranked_unless_all_five_platforms_are_complete() 
 # What was published
 
 
-def test_published_recall_averages_its_platforms_and_f1_does_not() -> None:
+def test_published_recall_averages_its_platforms_and_f1_does_not():
     """The release prints a mean for Recall; `Overall` of F1^NS is another thing, kept as
     printed."""
     percent = metrics_of(registry.find("streamprofile"))["Recall"]
@@ -348,9 +346,7 @@ def test_published_recall_averages_its_platforms_and_f1_does_not() -> None:
     assert min(off[RELEASE]) == pytest.approx(0.0, abs=0.01) and max(off[RELEASE]) > 5
 
 
-def test_published_f1_is_shown_with_the_definition_that_it_has(
-    tmp_path: Path, capsys: Told
-) -> None:
+def test_published_f1_is_shown_with_the_definition_that_it_has(tmp_path, capsys):
     """The release code leaves out users whom ours counts: both are shown, published rows only in
     its table."""
     write(tmp_path, "a", metrics={"F1^NS": {"value": 0.2, "ci95": None, "users": 40}})
@@ -364,7 +360,7 @@ def test_published_f1_is_shown_with_the_definition_that_it_has(
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_every_excel_file_has_the_definition_of_its_metric(name: str) -> None:
+def test_every_excel_file_has_the_definition_of_its_metric(name):
     """So that two metrics of nearly one name are not mistaken for each other."""
     of = registry.find(name)
     subset = next(iter(of.subsets))
@@ -387,7 +383,7 @@ def test_every_excel_file_has_the_definition_of_its_metric(name: str) -> None:
     assert all(definition in note for definition, note in zip(shown, notes.values(), strict=True))
 
 
-def test_published_scores_stand_beside_runs_and_are_never_ranked() -> None:
+def test_published_scores_stand_beside_runs_and_are_never_ranked():
     """After the runs, figures as printed, and no place taken from a run."""
     made = table(scored("GPT-5.1", 0.3), scored("b", 0.2), with_published=True)
     assert [row.label for row in made.rows[:3]] == ["GPT-5.1", "b", "GPT-4o-mini (published)"]
@@ -399,7 +395,7 @@ def test_published_scores_stand_beside_runs_and_are_never_ranked() -> None:
     assert printed["Gemini-3-Flash (published)"] == [52.26, 62.95, 46.76, 50.09, 48.37, 53.15]
 
 
-def test_published_table_can_be_had_without_any_run(tmp_path: Path, capsys: Told) -> None:
+def test_published_table_can_be_had_without_any_run(tmp_path, capsys):
     """And where it is not asked for, no run is an error."""
     where = ["--results-dir", str(tmp_path)]
     assert main(["stats", "--published", "--format", "csv", *where]) == 0
@@ -445,9 +441,7 @@ def odd_reports() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(
-    tmp_path: Path, capsys: Told
-) -> None:
+def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_path, capsys):
     """Whatever stands in a field, or is missing, reading, writing and printing meet no surprise."""
     write(tmp_path, "good")
     for number, data in enumerate(odd_reports()):
@@ -474,9 +468,7 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(
         ({"subset": "twitter"}, "a report of 'streamprofile' on 'twitter', which it does not have"),
     ],
 )
-def test_report_without_a_place_is_told_and_the_others_are_shown(
-    changes: dict[str, Any], told: str, tmp_path: Path, capsys: Told
-) -> None:
+def test_report_without_a_place_is_told_and_the_others_are_shown(changes, told, tmp_path, capsys):
     """The exit code is that of a bad input."""
     write(tmp_path, "good")
     bad = write(tmp_path, "bad", changes)
@@ -486,7 +478,7 @@ def test_report_without_a_place_is_told_and_the_others_are_shown(
     assert list(orjson.loads(shown.out)["Recall"]) == ["good"]
 
 
-def test_report_under_the_name_of_another_platform_is_told(tmp_path: Path, capsys: Told) -> None:
+def test_report_under_the_name_of_another_platform_is_told(tmp_path, capsys):
     """A copied file must not silently take a platform's place."""
     path = write(tmp_path, "one")
     path.rename(path.with_name("eval_report_zhihu.json"))
@@ -499,9 +491,7 @@ def test_report_under_the_name_of_another_platform_is_told(tmp_path: Path, capsy
 @pytest.mark.parametrize(
     "form", ["--json", "--format=table", "--format=markdown", "--format=latex", "--format=csv"]
 )
-def test_folder_whose_name_is_no_text_is_shown_escaped(
-    form: str, tmp_path: Path, capsys: Told
-) -> None:
+def test_folder_whose_name_is_no_text_is_shown_escaped(form, tmp_path, capsys):
     """Bytes that are no UTF-8 neither end the command nor spoil a file."""
     (tmp_path / os.fsdecode(b"bad\xff")).mkdir()
     (tmp_path / os.fsdecode(b"bad\xff") / "eval_report_weibo.json").write_bytes(
@@ -547,7 +537,7 @@ NOBODY: dict[str, Any] = {
 }
 
 
-def test_runs_without_a_row_are_told_under_the_tables(tmp_path: Path, capsys: Told) -> None:
+def test_runs_without_a_row_are_told_under_the_tables(tmp_path, capsys):
     """Those of which no user is scored, and those without a report yet; among named runs only
     these."""
     write(tmp_path, "one")
@@ -592,9 +582,7 @@ def test_runs_without_a_row_are_told_under_the_tables(tmp_path: Path, capsys: To
         ("", (), "no reports under {0}: run something first"),
     ],
 )
-def test_nothing_to_show_is_told_with_what_there_is(
-    runs: str, names: Sequence[str], told: str, tmp_path: Path, capsys: Told
-) -> None:
+def test_nothing_to_show_is_told_with_what_there_is(runs, names, told, tmp_path, capsys):
     """Who has runs that were killed need not run something first."""
     if "坏" in runs:
         write(tmp_path, "坏", NOBODY)
@@ -617,9 +605,7 @@ def test_nothing_to_show_is_told_with_what_there_is(
         ({"structured": "json_schema", "seed": 3}, "seed 3, structured json_schema"),
     ],
 )
-def test_sampling_that_is_not_the_default_is_told(
-    sampling: dict[str, Any], told: str, tmp_path: Path
-) -> None:
+def test_sampling_that_is_not_the_default_is_told(sampling, told, tmp_path):
     """Two runs of one model and prompt that were asked otherwise do not read alike."""
     assert (
         read(write(tmp_path, "one", run=sampling)).about
@@ -627,14 +613,14 @@ def test_sampling_that_is_not_the_default_is_told(
     )
 
 
-def test_long_members_of_requests_that_begin_alike_do_not_read_alike(tmp_path: Path) -> None:
+def test_long_members_of_requests_that_begin_alike_do_not_read_alike(tmp_path):
     """What is cut has the beginning of its SHA-256."""
     bodies = [{"a": "长" * 100, "b": number} for number in (1, 2)]
     one, two = (read(write(tmp_path, "one", run={"extra_body": body})).about for body in bodies)
     assert one != two and max(len(one), len(two)) < 150
 
 
-def test_bold_among_runs_of_unlike_settings_says_so(tmp_path: Path, capsys: Told) -> None:
+def test_bold_among_runs_of_unlike_settings_says_so(tmp_path, capsys):
     """They are ranked all the same, and the note names what is unlike; runs that are not ranked do
     not count."""
     for run in ("a", "b"):
@@ -653,7 +639,7 @@ def invalid(valid: int, **kinds: int) -> dict[str, Any]:
     return {"valid_answers": valid, "invalid": kinds}
 
 
-def test_runs_with_invalid_answers_are_told_the_worst_first(tmp_path: Path, capsys: Told) -> None:
+def test_runs_with_invalid_answers_are_told_the_worst_first(tmp_path, capsys):
     """A run's of all its platforms together, with what becomes of such answers."""
     write(tmp_path, "few", {"diagnostics": invalid(199, length=1)})
     write(tmp_path, "全", {"diagnostics": invalid(0, length=60, refusal=40)})
@@ -672,7 +658,7 @@ def test_runs_with_invalid_answers_are_told_the_worst_first(tmp_path: Path, caps
     assert page.row(5)[:8] == ["全", "streamprofile", "weibo", 40, 40, 0, 100, 100]
 
 
-def test_invalid_days_are_told_by_what_they_count_as() -> None:
+def test_invalid_days_are_told_by_what_they_count_as():
     """A day of nobody's is no empty one: who gives none stays at home."""
     made = table(scored("甲", subset="beijing", metric="Score", answers=100, invalid=100))
     assert notes([made]) == [
@@ -680,7 +666,7 @@ def test_invalid_days_are_told_by_what_they_count_as() -> None:
     ]
 
 
-def test_notes_name_ten_and_count_the_others() -> None:
+def test_notes_name_ten_and_count_the_others():
     """However many runs there are, a note stays one that is read."""
     part = [
         scored(f"r{number:02}", complete=False, users=number, invalid=1) for number in range(13)
@@ -736,7 +722,7 @@ class Page:
         ]
 
 
-def test_workbook_reads_back_with_its_numbers_and_their_looks() -> None:
+def test_workbook_reads_back_with_its_numbers_and_their_looks():
     """Numbers are numbers with two decimals or none; marked, bold and underlined show."""
     cells = (
         Cell("", 12.5),
@@ -756,7 +742,7 @@ def test_workbook_reads_back_with_its_numbers_and_their_looks() -> None:
     "name",
     ["=1+1", "@x", "{=1}", "http://a.b/", "+1", "007", "'a", "a\x00b\x1b", "\ufffe", "x" * 99],
 )
-def test_text_stays_text_whatever_it_looks_like(name: str) -> None:
+def test_text_stays_text_whatever_it_looks_like(name):
     """No formula, link or number is made of a run's name, and no character spoils the file."""
     page = Page(workbook([Table((name, name), ((name, name),), name, (name,))]))
     plain = re.sub("[\x00\x1b\ufffe]", "\ufffd", name)
@@ -764,7 +750,7 @@ def test_text_stays_text_whatever_it_looks_like(name: str) -> None:
     assert "<f>" not in page.xml and "hyperlink" not in page.xml
 
 
-def test_columns_are_as_wide_as_what_they_hold_and_chinese_is_two_wide() -> None:
+def test_columns_are_as_wide_as_what_they_hold_and_chinese_is_two_wide():
     """The heading row and the first column stay in sight."""
 
     def widths(name: str) -> list[float]:
@@ -780,7 +766,7 @@ def test_columns_are_as_wide_as_what_they_hold_and_chinese_is_two_wide() -> None
 
 @settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.text(max_size=40), max_size=6))
-def test_sheet_names_are_such_as_excel_takes(wanted: list[str]) -> None:
+def test_sheet_names_are_such_as_excel_takes(wanted):
     """Any text becomes one: short enough, of allowed characters, and no two alike."""
     made = titles(wanted)
     assert len(made) == len(wanted) == len({name.lower() for name in made})
@@ -790,7 +776,7 @@ def test_sheet_names_are_such_as_excel_takes(wanted: list[str]) -> None:
     workbook([Table(("a",), (), name) for name in wanted] or [Table((), ())])
 
 
-def test_two_commands_may_write_the_same_excel_file(tmp_path: Path) -> None:
+def test_two_commands_may_write_the_same_excel_file(tmp_path):
     """Whichever ends last has it; neither takes the other's unfinished file."""
     code = "import sys; from pathlib import Path; from harness.reporting.xlsx import write\n"
     code += (
@@ -803,7 +789,7 @@ def test_two_commands_may_write_the_same_excel_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["same.xlsx"]
 
 
-def test_excel_files_hold_the_figures_of_the_reports(tmp_path: Path) -> None:
+def test_excel_files_hold_the_figures_of_the_reports(tmp_path):
     """A file a metric, in percent with two decimals, platforms in the order of the papers,
     incomplete ones marked."""
     for subset in PLATFORMS:
@@ -825,7 +811,7 @@ def test_excel_files_hold_the_figures_of_the_reports(tmp_path: Path) -> None:
     assert (page.looks["C2"][0], page.looks["C3"][0]) == ('0.00"*"', "0.00")
 
 
-def test_summary_has_every_metric_with_intervals_coverage_and_tokens(tmp_path: Path) -> None:
+def test_summary_has_every_metric_with_intervals_coverage_and_tokens(tmp_path):
     """First a sheet of all runs and subsets, then one a metric."""
     write(tmp_path, "one")
     write(tmp_path, "one", {"subset": "zhihu"}, coverage={"scored_users": 30, "complete": False})
@@ -866,7 +852,7 @@ TABLE = Table(
 )
 
 
-def test_markdown_shows_names_as_they_are_and_the_best_in_bold() -> None:
+def test_markdown_shows_names_as_they_are_and_the_best_in_bold():
     """What would be markup in a name is escaped."""
     assert markdown.rendered([TABLE], ["*: 不全"]).splitlines() == [
         "**F1^NS, %**",
@@ -882,9 +868,7 @@ def test_markdown_shows_names_as_they_are_and_the_best_in_bold() -> None:
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "latex"])
-def test_synthetic_tasks_are_told_with_the_table_and_not_in_a_comment(
-    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_synthetic_tasks_are_told_with_the_table_and_not_in_a_comment(form, tmp_path, capsys):
     """A table that is pasted into a paper beside published scores still says so, and of which
     runs."""
     write(tmp_path, "made-up")
@@ -902,9 +886,7 @@ def test_synthetic_tasks_are_told_with_the_table_and_not_in_a_comment(
 
 
 @pytest.mark.parametrize("form", ["markdown", "latex", "csv"])
-def test_text_can_be_written_into_a_file_and_brings_no_excel_files(
-    form: str, tmp_path: Path, capsys: Told
-) -> None:
+def test_text_can_be_written_into_a_file_and_brings_no_excel_files(form, tmp_path, capsys):
     """What is written is what would be printed; with --excel the Excel files come, too."""
     results, into = tmp_path / "results", tmp_path / "表.md"
     write(results, "one")
@@ -918,9 +900,7 @@ def test_text_can_be_written_into_a_file_and_brings_no_excel_files(
     assert (tmp_path / "excel" / "Recall.xlsx").is_file()
 
 
-def test_named_runs_are_shown_alone_and_ranked_among_themselves(
-    tmp_path: Path, capsys: Told
-) -> None:
+def test_named_runs_are_shown_alone_and_ranked_among_themselves(tmp_path, capsys):
     """Excel files are written only with --excel, where --out says."""
     for name, recall in (("好", 0.9), ("中", 0.5), ("低", 0.1)):
         write(tmp_path, name, metrics={"Recall": {"value": recall, "ci95": None, "users": 40}})
@@ -936,7 +916,7 @@ def test_named_runs_are_shown_alone_and_ranked_among_themselves(
     assert Page((tmp_path / "excel" / "Recall.xlsx").read_bytes()).row(3)[:2] == ["低", 10.0]
 
 
-def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told) -> None:
+def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path, capsys):
     """UTF-8 without a mark at its beginning; names with commas are quoted."""
     write(tmp_path, "a,b", coverage={"complete": False})
     assert (
@@ -977,7 +957,7 @@ def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told)
     ]
 
 
-def test_json_tells_of_each_figure_what_csv_does(tmp_path: Path, capsys: Told) -> None:
+def test_json_tells_of_each_figure_what_csv_does(tmp_path, capsys):
     """Its interval, over how many of how many users it is, and its place; an average without
     records a place only."""
     for run in ("a", "b"):
@@ -1013,7 +993,7 @@ def test_json_tells_of_each_figure_what_csv_does(tmp_path: Path, capsys: Told) -
     assert told["a"][AVERAGE] == {**mean, **nothing, **both, "place": "best"}
 
 
-def test_json_keeps_published_scores_apart_from_runs(tmp_path: Path, capsys: Told) -> None:
+def test_json_keeps_published_scores_apart_from_runs(tmp_path, capsys):
     """A run may bear the very name of a published model."""
     write(tmp_path, "GPT-5.1")
     assert main(["stats", "--json", "--published", "--results-dir", str(tmp_path)]) == 0
@@ -1023,9 +1003,7 @@ def test_json_keeps_published_scores_apart_from_runs(tmp_path: Path, capsys: Tol
     assert set(told["published"]) == {"source", "Recall", RELEASE}
 
 
-def test_terminal_sets_the_best_in_bold_where_it_can(
-    tmp_path: Path, capsys: Told, monkeypatch: Any
-) -> None:
+def test_terminal_sets_the_best_in_bold_where_it_can(tmp_path, capsys, monkeypatch):
     """In a pipe nothing is bold, and nothing is said of it."""
     write(tmp_path, "a")
     write(tmp_path, "b", metrics={"Recall": {"value": 0.1, "ci95": None, "users": 40}})
@@ -1043,9 +1021,7 @@ def test_terminal_sets_the_best_in_bold_where_it_can(
 
 
 @pytest.mark.parametrize("columns", ["20", "40", "80"])
-def test_no_figure_is_cut_on_a_narrow_terminal(
-    columns: str, tmp_path: Path, capsys: Told, monkeypatch: Any
-) -> None:
+def test_no_figure_is_cut_on_a_narrow_terminal(columns, tmp_path, capsys, monkeypatch):
     """Names are folded; figures stand whole, whatever becomes of the lines."""
     for subset in PLATFORMS:
         write(tmp_path, "很长的名字" * 10, {"subset": subset})
@@ -1064,9 +1040,7 @@ def test_no_figure_is_cut_on_a_narrow_terminal(
         (["--out", "excel"], "--out is the folder for the files of --excel"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
-    words: Sequence[str], told: str, tmp_path: Path, capsys: Told
-) -> None:
+def test_options_that_make_no_sense_are_refused(words, told, tmp_path, capsys):
     """In one sentence, before anything is written."""
     write(tmp_path, "one")
     assert main(["stats", "--results-dir", str(tmp_path), *words]) == 2
@@ -1075,7 +1049,7 @@ def test_options_that_make_no_sense_are_refused(
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "latex"])
-def test_only_columns_with_a_value_are_shown(form: str, tmp_path: Path, capsys: Told) -> None:
+def test_only_columns_with_a_value_are_shown(form, tmp_path, capsys):
     """Files for programs keep all of them."""
     write(tmp_path, "one")
     words = ["stats", "--results-dir", str(tmp_path), "--metric", "Recall"]
@@ -1086,7 +1060,7 @@ def test_only_columns_with_a_value_are_shown(form: str, tmp_path: Path, capsys: 
     assert list(orjson.loads(capsys.readouterr().out)["Recall"]["one"]) == [*PLATFORMS, AVERAGE]
 
 
-def test_subsets_restrict_columns_and_figures(tmp_path: Path, capsys: Told) -> None:
+def test_subsets_restrict_columns_and_figures(tmp_path, capsys):
     """The average is then over these alone, of the runs that have them; other runs have no row."""
     for subset, value in (("weibo", 0.5), ("zhihu", 0.3), ("douban", 0.9)):
         write(
@@ -1119,7 +1093,7 @@ def test_subsets_restrict_columns_and_figures(tmp_path: Path, capsys: Told) -> N
     assert "no subset 'weibos': did you mean weibo?" in capsys.readouterr().err
 
 
-def test_leaderboard_returns_what_json_prints(tmp_path: Path, capsys: Told) -> None:
+def test_leaderboard_returns_what_json_prints(tmp_path, capsys):
     """Every metric without a name; of a subset its figures alone."""
     for subset in ("weibo", "zhihu"):
         write(tmp_path, "one", {"subset": subset})
@@ -1133,9 +1107,7 @@ def test_leaderboard_returns_what_json_prints(tmp_path: Path, capsys: Told) -> N
         assert data == orjson.loads(capsys.readouterr().out)
 
 
-def test_chance_level_of_partial_runs_of_the_same_users_is_shown(
-    tmp_path: Path, capsys: Told
-) -> None:
+def test_chance_level_of_partial_runs_of_the_same_users_is_shown(tmp_path, capsys):
     """Where no run is complete; of different users there is no level that all have."""
     share = {
         "coverage": {"expected_users": 8, "scored_users": 8, "failed_users": 0, "complete": True}
@@ -1150,7 +1122,7 @@ def test_chance_level_of_partial_runs_of_the_same_users_is_shown(
     assert "\nchance" not in capsys.readouterr().out
 
 
-def test_records_that_are_not_read_are_not_announced(tmp_path: Path, capsys: Told) -> None:
+def test_records_that_are_not_read_are_not_announced(tmp_path, capsys):
     """Runs of more than 50,000 users have no ranks, and a line gives the reason."""
     many = {"expected_users": 60_000, "scored_users": 60_000, "failed_users": 0, "complete": True}
     for run in ("a", "b"):

@@ -231,9 +231,7 @@ def honest_in_front(metric: str, runs: dict[str, JSON]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_no_strategy_without_skill_is_best_or_ranks_before_an_honest_one(
-    results: Path, capsys: Told
-) -> None:
+def test_no_strategy_without_skill_is_best_or_ranks_before_an_honest_one(results, capsys):
     """In JSON and CSV alike: places, ranks, and the order of the figures that rank."""
     assert len(SCRIPTS) >= 24
     where = ("--results-dir", str(results), *metrics((*HEADLINE, *FURTHER)))
@@ -262,7 +260,7 @@ def test_no_strategy_without_skill_is_best_or_ranks_before_an_honest_one(
 
 
 @pytest.mark.slow
-def test_who_chooses_when_to_answer_has_no_place_among_errors(results: Path, capsys: Told) -> None:
+def test_who_chooses_when_to_answer_has_no_place_among_errors(results, capsys):
     """Neither a place nor a rank below nine of ten answers that keep the rules; JSON and CSV have
     the share."""
     where = (
@@ -298,7 +296,7 @@ def cells(latex: str) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_tables_for_papers_mark_and_show_what_ranks(results: Path, capsys: Told) -> None:
+def test_tables_for_papers_mark_and_show_what_ranks(results, capsys):
     """LaTeX, Markdown, the terminal and Excel: the number is the one that orders, the published one
     is in brackets."""
     where = ("--results-dir", str(results))
@@ -321,8 +319,8 @@ def test_tables_for_papers_mark_and_show_what_ranks(results: Path, capsys: Told)
 
 @pytest.mark.slow
 def test_last_lines_and_reports_show_what_ranks_with_the_chance_level(
-    played: tuple[Path, dict[str, str]],
-) -> None:
+    played,
+):
     """The figure of the whole pool is that of its first tags, and the line counts the answers
     against the rules."""
     results, last_lines = played
@@ -341,7 +339,7 @@ def test_last_lines_and_reports_show_what_ranks_with_the_chance_level(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fake", ["whole-pool-shuffled", "refuses-where-hard", "recency"])
-def test_compare_prefers_the_honest_one(fake: str, results: Path, capsys: Told) -> None:
+def test_compare_prefers_the_honest_one(fake, results, capsys):
     """In every primary figure, and the chance level is there."""
     words = (
         "compare",

@@ -19,9 +19,7 @@ from tests.support import Terminal
 __all__ = ["folder"]
 
 
-def test_allowed_file_counts_until_it_changes_and_nowhere_else(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_allowed_file_counts_until_it_changes_and_nowhere_else(folder, monkeypatch, capsys):
     """The record is of path and bytes: a changed file, a copy, a link and another user's record are
     not it."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\ny\n"))
@@ -56,7 +54,7 @@ def test_allowed_file_counts_until_it_changes_and_nowhere_else(
     assert parsed(["resume"]).args.rpm == 4
 
 
-def test_trust_refuses_what_no_command_could_use(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trust_refuses_what_no_command_could_use(capsys):
     """Neither file is here; one that is no TOML is named with its line and not recorded."""
     assert main(["trust"]) == 2
     Path(FILE).write_text("rpm = 3\n[run\n", encoding="utf-8")
@@ -65,7 +63,7 @@ def test_trust_refuses_what_no_command_could_use(capsys: pytest.CaptureFixture[s
     assert parsed(["resume"]).args.rpm is None
 
 
-def test_only_a_yes_records_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_yes_records_the_file(monkeypatch):
     """On a terminal and from a pipe."""
     for stdin in (Terminal, io.StringIO):
         Path(FILE).write_text(f"rpm = 3  # {stdin.__name__}\n", encoding="utf-8")
@@ -76,7 +74,7 @@ def test_only_a_yes_records_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("stdin", ["<&-", "</dev/null"])
-def test_no_answer_is_no(stdin: str) -> None:
+def test_no_answer_is_no(stdin):
     """As in a job, or in a script that has closed its input."""
     Path(FILE).write_text("rpm = 3\n", encoding="utf-8")
     words = ["/bin/sh", "-c", f"exec {sys.executable} -m harness trust {stdin}"]
@@ -88,9 +86,7 @@ def test_no_answer_is_no(stdin: str) -> None:
 @pytest.mark.parametrize(
     "blanks", ["\n" * 3000, "\r\n" * 3000, " \t\n" * 3000, "#" + " " * 300_000 + "\n"]
 )
-def test_nothing_of_a_file_is_pushed_out_of_sight(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], blanks: str
-) -> None:
+def test_nothing_of_a_file_is_pushed_out_of_sight(monkeypatch, capsys, blanks):
     """Blank lines and blanks are counted instead, control characters are escaped, and the question
     says how many lines there are."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))

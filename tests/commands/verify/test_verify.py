@@ -181,9 +181,7 @@ def edited(line: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
 @pytest.mark.parametrize(
     ("name", "state"), [("complete", "complete"), ("incomplete", "incomplete")]
 )
-def test_sound_run_has_no_findings_and_stays_as_it_is(
-    name: str, state: str, results: Path, capsys: Told
-) -> None:
+def test_sound_run_has_no_findings_and_stays_as_it_is(name, state, results, capsys):
     """Nothing is wrong, nothing is noted, and not a byte or a name of the run changes."""
     before = {path: path.read_bytes() for path in (results / name).iterdir()}
     found = proof(results / name, capsys)
@@ -191,7 +189,7 @@ def test_sound_run_has_no_findings_and_stays_as_it_is(
     assert {path: path.read_bytes() for path in (results / name).iterdir()} == before
 
 
-def test_run_that_was_stopped_is_sound(tasks: Path, tmp_path: Path, capsys: Told) -> None:
+def test_run_that_was_stopped_is_sound(tasks, tmp_path, capsys):
     """Users that are owed are no finding."""
     answered = iter([True, True, True])
 
@@ -210,7 +208,7 @@ def test_run_that_was_stopped_is_sound(tasks: Path, tmp_path: Path, capsys: Told
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--reparse"]])
-def test_run_that_was_scored_again_is_sound(more: list[str], complete: Path, capsys: Told) -> None:
+def test_run_that_was_scored_again_is_sound(more, complete, capsys):
     """From answers or from responses."""
     assert main(["reeval", "--name", "complete", "--results-dir", str(complete.parent), *more]) == 0
     found = proof(complete, capsys)
@@ -218,9 +216,7 @@ def test_run_that_was_scored_again_is_sound(more: list[str], complete: Path, cap
 
 
 @pytest.mark.slow
-def test_user_that_could_not_be_played_again_stays_sound_once_that_was_said(
-    complete: Path, capsys: Told
-) -> None:
+def test_user_that_could_not_be_played_again_stays_sound_once_that_was_said(complete, capsys):
     """`verify` finds the missing response; after `reeval --reparse` the record and the report say
     so themselves."""
     write(complete / RESPONSES, lines(complete / RESPONSES)[1:])
@@ -251,7 +247,7 @@ def flipped(path: Path, every: int) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("name", "every"), [(RECORDS, 41), (RESPONSES, 97), (FAILURES, 3), (EVENTS, 7)]
 )
-def test_any_byte_of_a_log_that_flips_is_found(name: str, every: int, complete: Path) -> None:
+def test_any_byte_of_a_log_that_flips_is_found(name, every, complete):
     """By the checksum of its line alone, as in a run that died: no hash of the whole file, no
     report to compare."""
     with looking(complete, RUNNING) as first:
@@ -260,7 +256,7 @@ def test_any_byte_of_a_log_that_flips_is_found(name: str, every: int, complete: 
     assert unnoticed == []
 
 
-def test_any_byte_of_finished_results_that_flips_is_found(complete: Path) -> None:
+def test_any_byte_of_finished_results_that_flips_is_found(complete):
     """At a sample of its bytes."""
     with looking(complete) as first:
         assert first() is None
@@ -315,9 +311,7 @@ DECIDES = (
 
 
 @pytest.mark.slow
-def test_every_field_of_a_manifest_that_decides_how_results_are_read_is_found(
-    complete: Path, capsys: Told
-) -> None:
+def test_every_field_of_a_manifest_that_decides_how_results_are_read_is_found(complete, capsys):
     """The files or the tasks have it as well."""
     path = complete / MANIFEST
     data = orjson.loads(path.read_bytes())
@@ -335,9 +329,7 @@ def test_every_field_of_a_manifest_that_decides_how_results_are_read_is_found(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [41])
-def test_byte_of_a_manifest_that_flips_never_passes_for_another_run(
-    every: int, complete: Path, capsys: Told
-) -> None:
+def test_byte_of_a_manifest_that_flips_never_passes_for_another_run(every, complete, capsys):
     """Wherever it is: a finding, a refusal that names the file, or one of the fields that nothing
     else tells."""
     for _ in flipped(complete / MANIFEST, every):
@@ -517,7 +509,7 @@ PLANTED: dict[str, tuple[str, Spoil, str]] = {
 
 
 @pytest.mark.parametrize("what", PLANTED)
-def test_planted_corruption_is_found(what: str, results: Path, capsys: Told) -> None:
+def test_planted_corruption_is_found(what, results, capsys):
     """Exit 1, and a sentence that names the file, and the line or user."""
     name, spoil, said = PLANTED[what]
     assert proof(results / name, capsys)["findings"] == []
@@ -527,9 +519,7 @@ def test_planted_corruption_is_found(what: str, results: Path, capsys: Told) -> 
     assert any(said in finding for finding in found["findings"]), found["findings"]
 
 
-def test_user_of_no_tasks_file_in_an_unfinished_run_is_noted(
-    incomplete: Path, capsys: Told
-) -> None:
+def test_user_of_no_tasks_file_in_an_unfinished_run_is_noted(incomplete, capsys):
     """There it may be of a tasks file that the run began with: it is not counted, and not passed
     over in silence."""
     whole = lines(incomplete / RECORDS)
@@ -541,9 +531,7 @@ def test_user_of_no_tasks_file_in_an_unfinished_run_is_noted(
     )
 
 
-def test_tasks_that_changed_are_found(
-    complete: Path, tasks: Path, tmp_path: Path, capsys: Told
-) -> None:
+def test_tasks_that_changed_are_found(complete, tasks, tmp_path, capsys):
     """The file as a whole, and each user whose line is another one now."""
     moved = Path(shutil.copytree(tasks, tmp_path / "moved"))
     path = moved / "weibo_inference_tasks.jsonl"
@@ -554,9 +542,7 @@ def test_tasks_that_changed_are_found(
     assert sum("has no such task" in finding for finding in found["findings"]) == 1
 
 
-def test_tasks_that_cannot_be_used_are_a_bad_input(
-    complete: Path, tasks: Path, tmp_path: Path, capsys: Told
-) -> None:
+def test_tasks_that_cannot_be_used_are_a_bad_input(complete, tasks, tmp_path, capsys):
     """File and line are named, and exit 2."""
     moved = Path(shutil.copytree(tasks, tmp_path / "moved"))
     path = moved / "weibo_inference_tasks.jsonl"
@@ -588,9 +574,7 @@ OF_LINES = (
 @pytest.mark.parametrize(
     ("name", "state"), [("complete", "complete"), ("incomplete", "incomplete")]
 )
-def test_lines_alone_can_be_checked_where_the_tasks_are_not(
-    name: str, state: str, results: Path, tasks: Path, capsys: Told
-) -> None:
+def test_lines_alone_can_be_checked_where_the_tasks_are_not(name, state, results, tasks, capsys):
     """Where asked for: else the command says how to, and proves nothing. What was not checked is
     noted."""
     tasks.rename(tasks.with_name("away"))
@@ -614,15 +598,13 @@ def test_lines_alone_can_be_checked_where_the_tasks_are_not(
     assert f"{name}, weibo: {records} users, {state}: sound lines" in capsys.readouterr().out
 
 
-def test_tasks_that_are_named_are_not_left_out(complete: Path, tasks: Path, capsys: Told) -> None:
+def test_tasks_that_are_named_are_not_left_out(complete, tasks, capsys):
     found = proof(complete, capsys, "--without-tasks", "--tasks-dir", str(tasks))
     assert found["code"] == 2 and "--tasks-dir" in found["told"]
 
 
 @pytest.mark.parametrize("what", OF_LINES)
-def test_planted_corruption_of_a_line_is_found_without_the_tasks(
-    what: str, results: Path, capsys: Told
-) -> None:
+def test_planted_corruption_of_a_line_is_found_without_the_tasks(what, results, capsys):
     name, spoil, said = PLANTED[what]
     said = "SHA-256 differs" if what == "records swapped" else said
     spoil(results / name)
@@ -631,9 +613,7 @@ def test_planted_corruption_of_a_line_is_found_without_the_tasks(
     assert any(said in finding for finding in found["findings"]), found["findings"]
 
 
-def test_record_of_a_task_that_has_changed_since_is_no_second_one(
-    incomplete: Path, capsys: Told
-) -> None:
+def test_record_of_a_task_that_has_changed_since_is_no_second_one(incomplete, capsys):
     """Both stand there until the run ends."""
     whole = lines(incomplete / RECORDS)
     write(incomplete / RECORDS, [edited(whole[0], failed_earlier), *whole])
@@ -658,9 +638,7 @@ def read_otherwise(folder: Path) -> None:
         (with_line(RECORDS, lambda data: data.pop("usage")), "cannot be scored again"),
     ],
 )
-def test_records_that_cannot_be_played_are_compared_by_their_counts(
-    spoil: Spoil, said: str, complete: Path, capsys: Told
-) -> None:
+def test_records_that_cannot_be_played_are_compared_by_their_counts(spoil, said, complete, capsys):
     """Which is noted; a missing response is found all the same."""
     read_otherwise(complete)
     found = proof(complete, capsys)
@@ -670,7 +648,7 @@ def test_records_that_cannot_be_played_are_compared_by_their_counts(
     assert any(said in finding for finding in proof(complete, capsys)["findings"])
 
 
-def test_code_that_a_folder_names_is_not_run(complete: Path, tmp_path: Path, capsys: Told) -> None:
+def test_code_that_a_folder_names_is_not_run(complete, tmp_path, capsys):
     """A folder from somebody else may name any file as its prompt."""
     code = tmp_path / "prompt.py"
     code.write_text(f"open({str(tmp_path / 'was run')!r}, 'w')\n")
@@ -705,9 +683,7 @@ ANYTHING = st.recursive(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
-def test_sound_line_of_any_content_is_a_finding_and_no_defect(
-    data: st.DataObject, complete: Path
-) -> None:
+def test_sound_line_of_any_content_is_a_finding_and_no_defect(data, complete):
     """Any value in any place of a record or response, under right checksums."""
     name = data.draw(st.sampled_from([RECORDS, RESPONSES]))
     whole = lines(complete / name)
@@ -733,7 +709,7 @@ def test_sound_line_of_any_content_is_a_finding_and_no_defect(
     assert found is not None or unread or same or place[0] == "completion"
 
 
-def test_line_with_a_right_checksum_that_is_no_json_is_found(complete: Path, capsys: Told) -> None:
+def test_line_with_a_right_checksum_that_is_no_json_is_found(complete, capsys):
     """A checksum can be right by design."""
     from zlib import crc32
 
@@ -750,7 +726,7 @@ def test_line_with_a_right_checksum_that_is_no_json_is_found(complete: Path, cap
 
 
 @pytest.mark.slow
-def test_planned_day_is_what_its_response_gives(tmp_path: Path, capsys: Told) -> None:
+def test_planned_day_is_what_its_response_gives(tmp_path, capsys):
     """A day that was moved to other places, with the measures that it would have, is found."""
     out = ["--results-dir", str(tmp_path)]
     assert (
@@ -786,7 +762,7 @@ def test_planned_day_is_what_its_response_gives(tmp_path: Path, capsys: Told) ->
 
 
 @pytest.mark.slow
-def test_agent_is_played_again_with_trust_alone(tmp_path: Path, capsys: Told) -> None:
+def test_agent_is_played_again_with_trust_alone(tmp_path, capsys):
     """Without it there is a note; with it a record that its replies do not give is found."""
     out = ["--results-dir", str(tmp_path), "--agent", str(ROOT / "examples" / "commuting_agent.py")]
     assert (

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -121,7 +121,7 @@ def addresses(results: Path) -> Iterator[str]:
     yield "compare?run=recency&run=random"
 
 
-def test_every_view_fits_a_phone_and_a_screen_in_light_and_dark(results: Path) -> None:
+def test_every_view_fits_a_phone_and_a_screen_in_light_and_dark(results):
     """Of both benchmarks and the plug-in; dark is dark; pictures have their size."""
 
     async def work(window: Window) -> None:
@@ -142,7 +142,7 @@ def test_every_view_fits_a_phone_and_a_screen_in_light_and_dark(results: Path) -
     looked(results, work, posts=True)
 
 
-def test_runs_and_users_are_walked_by_keys(results: Path) -> None:
+def test_runs_and_users_are_walked_by_keys(results):
     """Down the overview, into a run, to its users, a search, a user, the next one, and up."""
 
     async def work(window: Window) -> None:
@@ -174,7 +174,7 @@ def test_runs_and_users_are_walked_by_keys(results: Path) -> None:
     looked(results, work)
 
 
-def test_nothing_of_a_hostile_folder_runs(results: Path) -> None:
+def test_nothing_of_a_hostile_folder_runs(results):
     """Neither markup nor a script's address, in any view."""
     evil = results / "evil"
     shutil.copytree(results / "recency", evil)
@@ -218,7 +218,7 @@ def test_nothing_of_a_hostile_folder_runs(results: Path) -> None:
     looked(results, work)
 
 
-def test_another_server_of_this_machine_gets_no_cookie(results: Path) -> None:
+def test_another_server_of_this_machine_gets_no_cookie(results):
     """A browser sends cookies to every port of a host; the viewer's has a path that the other
     server does not know."""
     got: list[str | None] = []
@@ -300,7 +300,7 @@ def faulty(folder: Path) -> Iterator[tuple[Shell, threading.Semaphore]]:
 RUN = ("run", "--model", "m", *SHIPPED, "--platform", "weibo", "--concurrency", "4")
 
 
-def test_pages_move_while_a_run_is_played_killed_and_resumed(tmp_path: Path) -> None:
+def test_pages_move_while_a_run_is_played_killed_and_resumed(tmp_path):
     """With faults. Progress, the state after `kill -9`, progress again, and the report at the end,
     without a reload."""
     results = tmp_path / "results"
@@ -343,9 +343,7 @@ ON_RAY = pytest.param(
 
 
 @pytest.mark.parametrize("engine", [pytest.param((), id="local"), ON_RAY])
-def test_run_is_watched_set_and_stopped_from_another_shell(
-    tmp_path: Path, engine: Sequence[str]
-) -> None:
+def test_run_is_watched_set_and_stopped_from_another_shell(tmp_path, engine):
     """By the commands, in processes of their own."""
     if engine:
         pytest.importorskip("harness.extensions.ray")

@@ -97,7 +97,7 @@ def command(run: Playing, *words: str, code: int = 0) -> None:
     assert main([*words, "--results-dir", str(run.results)]) == code
 
 
-def test_socket_is_the_users_own_and_goes_with_the_run(run: Playing) -> None:
+def test_socket_is_the_users_own_and_goes_with_the_run(run):
     state = os.lstat(socket_of(run.files))
     assert stat.S_ISSOCK(state.st_mode) and stat.S_IMODE(state.st_mode) == 0o600
     with connected(run.files) as call:
@@ -111,7 +111,7 @@ def test_socket_is_the_users_own_and_goes_with_the_run(run: Playing) -> None:
     assert not socket_of(run.files).exists()
 
 
-def test_limits_are_changed_logged_and_kept_for_resume(run: Playing) -> None:
+def test_limits_are_changed_logged_and_kept_for_resume(run):
     """More requests than at the start are in flight at once, over more connections."""
     command(run, "set", "m", "--concurrency", "7", "--rpm", "90000", "--tpm", "9e9")
     with connected(run.files) as call:
@@ -143,9 +143,7 @@ BAD = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", BAD)
-def test_limits_that_run_refuses_are_refused_also_past_the_command(
-    run: Playing, words: str
-) -> None:
+def test_limits_that_run_refuses_are_refused_also_past_the_command(run, words):
     name, value = words.removeprefix("--").split("=")
     before = run.manifest["tuning"]
     command(run, "set", "m", words, code=2)
@@ -154,9 +152,7 @@ def test_limits_that_run_refuses_are_refused_also_past_the_command(
     assert run.manifest["tuning"] == before
 
 
-def test_limits_of_a_settings_file_are_those_of_new_runs(
-    run: Playing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limits_of_a_settings_file_are_those_of_new_runs(run, tmp_path, monkeypatch):
     """`set` changes what its own words name, and nothing else."""
     (tmp_path / "own.toml").write_text("concurrency = 64\ntpm = 5.0\n")
     command(run, "set", "m", "--rpm", "90000", "--settings", str(tmp_path / "own.toml"))
@@ -168,9 +164,7 @@ def test_limits_of_a_settings_file_are_those_of_new_runs(
     ]
 
 
-def test_limits_that_this_machine_cannot_have_change_nothing(
-    run: Playing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limits_that_this_machine_cannot_have_change_nothing(run, monkeypatch):
     def refuse(*needed: int) -> None:
         raise MachineError("too few files")
 
@@ -180,7 +174,7 @@ def test_limits_that_this_machine_cannot_have_change_nothing(
     assert run.manifest["tuning"] == before
 
 
-def test_stop_ends_a_run_as_the_first_interruption_does(run: Playing) -> None:
+def test_stop_ends_a_run_as_the_first_interruption_does(run):
     """Replies in flight are saved, `resume` goes on, and another stop or change is refused."""
     command(run, "stop", "m")
     command(run, "stop", "m", code=2)
@@ -189,7 +183,7 @@ def test_stop_ends_a_run_as_the_first_interruption_does(run: Playing) -> None:
     assert run.manifest["state"] == "stopped" and run.files.responses.stat().st_size
 
 
-def test_what_is_no_request_is_refused_and_stops_nothing(run: Playing) -> None:
+def test_what_is_no_request_is_refused_and_stops_nothing(run):
     odd = (
         b"\n",
         b"[]\n",
@@ -212,9 +206,7 @@ def test_what_is_no_request_is_refused_and_stops_nothing(run: Playing) -> None:
     assert is_answering(run.files) and run.ended() == 0
 
 
-def test_processes_of_another_user_get_no_answer(
-    run: Playing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_of_another_user_get_no_answer(run, monkeypatch):
     """The kernel says whose they are. In the other direction, too: a folder can hold anybody's
     socket."""
     monkeypatch.setattr(control, "peer", lambda connection: os.geteuid() + 1)
@@ -227,7 +219,7 @@ def test_processes_of_another_user_get_no_answer(
     assert run.manifest["state"] == "running" and run.codes == []
 
 
-def test_path_longer_than_an_address_of_a_socket_is_reached(tmp_path: Path) -> None:
+def test_path_longer_than_an_address_of_a_socket_is_reached(tmp_path):
     with playing(tmp_path / ("long" * 40)) as run:
         assert len(str(socket_of(run.files))) > 108
         command(run, "set", "m", "--concurrency", "3")
@@ -249,7 +241,7 @@ PLANTED: dict[str, tuple[Callable[[Path], object], bool]] = {
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_only_a_dead_socket_is_replaced(tmp_path: Path, kind: str) -> None:
+def test_only_a_dead_socket_is_replaced(tmp_path, kind):
     """Anything else of its name stays; a caller does not open it."""
     plant, replaced = PLANTED[kind]
     path = socket_of(files := RunFiles(tmp_path, "weibo"))
@@ -270,9 +262,7 @@ def test_only_a_dead_socket_is_replaced(tmp_path: Path, kind: str) -> None:
         assert os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode)
 
 
-def test_run_goes_on_where_there_can_be_no_socket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_goes_on_where_there_can_be_no_socket(tmp_path, monkeypatch):
     """As on file systems without them."""
 
     def none(*ignored: object, **more: object) -> None:
@@ -284,9 +274,7 @@ def test_run_goes_on_where_there_can_be_no_socket(
 
 
 @pytest.mark.slow
-def test_commands_refuse_a_run_that_is_not_played(
-    played: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_refuse_a_run_that_is_not_played(played, capsys):
     for words in (
         ["watch"],
         ["watch", "recency"],
@@ -302,11 +290,11 @@ def test_commands_refuse_a_run_that_is_not_played(
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_watch_ends_with_how_the_run_ended(
-    failing: bool,
-    run: Playing,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    failing,
+    run,
+    capsys,
+    monkeypatch,
+):
     """Its exit code is 0 for a complete run alone."""
     monkeypatch.setattr(watch, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(progress, "FIRST_LINE", 0.1)
@@ -327,7 +315,7 @@ def test_watch_ends_with_how_the_run_ended(
     assert codes == [int(failing)]
 
 
-def test_viewer_shows_a_run_while_it_is_played(run: Playing) -> None:
+def test_viewer_shows_a_run_while_it_is_played(run):
     """Its row and its page have what the display has."""
     from harness.commands.view.reading import Chosen, Folder
     from harness.commands.view.server import link

@@ -18,7 +18,7 @@ def exported(results: Path, target: Path, *more: str) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in target.glob("*")}
 
 
-def test_every_link_leads_to_a_file_of_the_folder(results: Path, tmp_path: Path) -> None:
+def test_every_link_leads_to_a_file_of_the_folder(results, tmp_path):
     """There is no form, no token and no path of this machine's server."""
     files = exported(results, tmp_path / "site")
     pages = {name: text for name, text in files.items() if name.endswith(".html")}
@@ -31,7 +31,7 @@ def test_every_link_leads_to_a_file_of_the_folder(results: Path, tmp_path: Path)
     assert "index.html" in pages and len(pages) > 2 * 40 + 5
 
 
-def test_no_more_users_are_written_than_asked_for(results: Path, tmp_path: Path) -> None:
+def test_no_more_users_are_written_than_asked_for(results, tmp_path):
     """Their rows stay in the list, without a link."""
     files = exported(results, tmp_path / "site", "--users", "3")
     assert sum(name.startswith("user-") for name in files) == 4 * 3
@@ -43,7 +43,7 @@ def test_no_more_users_are_written_than_asked_for(results: Path, tmp_path: Path)
     assert page.count('<th scope="row"') == 40 and page.count('href="user-') == 3
 
 
-def test_folder_with_files_is_refused_unless_forced(results: Path, tmp_path: Path) -> None:
+def test_folder_with_files_is_refused_unless_forced(results, tmp_path):
     (tmp_path / "mine").write_text("kept")
     assert main(["view", "--results-dir", str(results), "--export", str(tmp_path)]) == 2
     assert not (tmp_path / "index.html").exists()
@@ -65,7 +65,7 @@ def test_folder_with_files_is_refused_unless_forced(results: Path, tmp_path: Pat
     assert (tmp_path / "mine").read_text() == "kept" and (tmp_path / "index.html").exists()
 
 
-def test_nothing_is_written_through_what_has_a_files_name(results: Path, tmp_path: Path) -> None:
+def test_nothing_is_written_through_what_has_a_files_name(results, tmp_path):
     """A link and a pipe are replaced; the file that the link leads to stays, and nobody waits for
     the pipe's reader."""
     site, theirs = tmp_path / "site", tmp_path / "theirs"
@@ -80,6 +80,6 @@ def test_nothing_is_written_through_what_has_a_files_name(results: Path, tmp_pat
 
 
 @pytest.mark.parametrize("posts", [False, True])
-def test_posts_are_written_only_on_request(results: Path, tmp_path: Path, posts: bool) -> None:
+def test_posts_are_written_only_on_request(results, tmp_path, posts):
     files = exported(results, tmp_path / "site", *(["--with-posts"] if posts else []))
     assert any("Request 1 of" in text for text in files.values()) is posts

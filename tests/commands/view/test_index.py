@@ -35,8 +35,8 @@ def advanced(path: Path) -> LineIndex:
 
 @pytest.mark.parametrize("block", [32, 100, 1 << 20])
 def test_lines_are_found_by_number_and_by_user_whatever_the_size_of_a_read(
-    path: Path, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    path, block, monkeypatch
+):
     """Also where keys have quotes, line ends and other scripts."""
     monkeypatch.setattr(indexes, "BLOCK", block)
     index = advanced(path)
@@ -51,13 +51,13 @@ def test_lines_are_found_by_number_and_by_user_whatever_the_size_of_a_read(
     assert list(lines_beginning(path, b'{"user_id":"a', 9)) == [line("a")[:-1], line("ab")[:-1]]
 
 
-def test_keys_that_are_numbers_are_found_as_text(path: Path) -> None:
+def test_keys_that_are_numbers_are_found_as_text(path):
     path.write_bytes(b'{"user_id":98,"x":1}\n{"user_id":7,"x":"98"}\n')
     index = advanced(path)
     assert (index.numbers_of("98"), index.searched("9"), index.key(1)) == ([0], [0], "7")
 
 
-def test_only_new_bytes_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_bytes_are_read(path, monkeypatch):
     """A line without its end is read once it has one."""
     index, whole = advanced(path), line("later")
     read: list[int] = []
@@ -76,16 +76,14 @@ def test_only_new_bytes_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert read == [len(whole)] and index.key(len(KEYS)) == "later"
 
 
-def test_reading_goes_on_where_its_time_was_over(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_goes_on_where_its_time_was_over(path, monkeypatch):
     monkeypatch.setattr(indexes, "BLOCK", 64)
     index = LineIndex(path)
     assert index.advance(-1.0) is False and len(index) == 0
     assert index.advance(60.0) is True and len(index) == len(KEYS)
 
 
-def test_replaced_and_shortened_files_are_read_again(path: Path) -> None:
+def test_replaced_and_shortened_files_are_read_again(path):
     index = advanced(path)
     before = index.generation
     fresh = path.with_suffix(".new")
@@ -98,7 +96,7 @@ def test_replaced_and_shortened_files_are_read_again(path: Path) -> None:
     assert len(index) == 0
 
 
-def test_damaged_and_foreign_lines_have_no_object_and_hide_no_other(path: Path) -> None:
+def test_damaged_and_foreign_lines_have_no_object_and_hide_no_other(path):
     odd = (
         b"no json\n",
         b"\xff\xfe\n",
@@ -121,9 +119,7 @@ def test_damaged_and_foreign_lines_have_no_object_and_hide_no_other(path: Path) 
     ]
 
 
-def test_huge_line_is_passed_over_and_one_without_an_end_stops_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_huge_line_is_passed_over_and_one_without_an_end_stops_nothing(path, monkeypatch):
     monkeypatch.setattr(indexes, "BLOCK", 1 << 12)
     monkeypatch.setattr(indexes, "MAX_LINE_BYTES", 1 << 13)
     monkeypatch.setattr(indexes, "LINE_MOST", 1 << 15)
@@ -138,7 +134,7 @@ def test_huge_line_is_passed_over_and_one_without_an_end_stops_nothing(
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "device"])
-def test_what_is_no_file_has_no_lines(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_file_has_no_lines(tmp_path, kind):
     """None hangs."""
     path = tmp_path / "odd"
     {
@@ -155,7 +151,7 @@ def test_what_is_no_file_has_no_lines(tmp_path: Path, kind: str) -> None:
     )
 
 
-def test_what_lines_say_is_read_in_steps(path: Path) -> None:
+def test_what_lines_say_is_read_in_steps(path):
     """In steps: what is read so far can be selected already; a file that was replaced is read
     again."""
     records: list[JSON] = [

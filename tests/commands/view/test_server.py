@@ -57,8 +57,8 @@ async def asking(results: Path) -> AsyncIterator[Asked]:
 
 
 async def test_token_is_exchanged_for_a_cookie_that_scripts_and_other_sites_do_not_get(
-    played: Path,
-) -> None:
+    played,
+):
     async with asking(played) as ask:
         entered = await ask("/?token=the-token", cookie=None)
         [cookie] = entered.headers.getall("Set-Cookie")
@@ -77,7 +77,7 @@ OUTSIDE = (
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
-async def test_without_token_or_cookie_nothing_is_answered(played: Path, path: str) -> None:
+async def test_without_token_or_cookie_nothing_is_answered(played, path):
     async with asking(played) as ask:
         for cookie in (None, "", "the-token", "other"):
             assert (await ask(path, cookie=cookie)).status == 403
@@ -100,14 +100,12 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("headers", REFUSED)
-async def test_other_hosts_origins_and_sites_are_refused_with_the_cookie_too(
-    played: Path, headers: Mapping[str, str]
-) -> None:
+async def test_other_hosts_origins_and_sites_are_refused_with_the_cookie_too(played, headers):
     async with asking(played) as ask:
         assert (await ask("/", headers)).status == 403
 
 
-async def test_own_page_and_a_tunnel_are_answered(played: Path) -> None:
+async def test_own_page_and_a_tunnel_are_answered(played):
     """A tunnel has a port of its own on the other machine."""
     async with asking(played) as ask:
         assert (
@@ -119,7 +117,7 @@ async def test_own_page_and_a_tunnel_are_answered(played: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
-async def test_only_get_and_head_are_answered(played: Path, method: str) -> None:
+async def test_only_get_and_head_are_answered(played, method):
     async with asking(played) as ask:
         assert (await ask("/", method=method)).status == 405
         assert (await ask("/", method="HEAD")).status == 200
@@ -136,7 +134,7 @@ ADDRESSES = (
 
 
 @pytest.mark.parametrize("path", ADDRESSES)
-async def test_every_answer_forbids_what_the_viewer_does_not_need(played: Path, path: str) -> None:
+async def test_every_answer_forbids_what_the_viewer_does_not_need(played, path):
     """Errors, too: scripts in the page, other sites, frames, guessed types, copies in a cache."""
     async with asking(played) as ask:
         for answer in (await ask(path), await ask(path, cookie=None)):
@@ -152,15 +150,13 @@ async def test_every_answer_forbids_what_the_viewer_does_not_need(played: Path, 
             )
 
 
-async def test_only_loopback_is_listened_on(played: Path) -> None:
+async def test_only_loopback_is_listened_on(played):
     async with asking(played) as ask:
         with pytest.raises(OSError), socket.socket() as elsewhere:
             elsewhere.connect(("127.0.0.2", ask.port))
 
 
-async def test_malformed_requests_print_nothing_and_stop_nothing(
-    played: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_malformed_requests_print_nothing_and_stop_nothing(played, capfd, caplog):
     async with asking(played) as ask:
         assert ask.port is not None
         await anyio.to_thread.run_sync(malformed.send_all, ask.port)
@@ -168,18 +164,18 @@ async def test_malformed_requests_print_nothing_and_stop_nothing(
     assert capfd.readouterr() == ("", "") and caplog.records == []
 
 
-async def test_port_that_another_program_has_is_one_sentence(played: Path) -> None:
+async def test_port_that_another_program_has_is_one_sentence(played):
     async with asking(played) as ask:
         assert ask.port is not None
         with pytest.raises(MachineError, match="another --port"), serving(Chosen(played), ask.port):
             pass
 
 
-async def test_tokens_are_never_the_same() -> None:
+async def test_tokens_are_never_the_same():
     assert len({of for one in (Pass(), Pass()) for of in (one.path, one.token, one.cookie)}) == 6
     assert min(map(len, (Pass().path, Pass().token, Pass().cookie))) >= 32
     assert "the-" not in repr(PASS)
 
 
-async def test_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+async def test_folder_that_is_not_there_is_refused(tmp_path):
     assert main(["view", "--results-dir", str(tmp_path / "none")]) == 2

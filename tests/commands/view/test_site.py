@@ -69,7 +69,7 @@ def checked(page: str) -> str:
     return page
 
 
-def test_every_page_is_reached_by_links_from_the_overview(site: Site, results: Path) -> None:
+def test_every_page_is_reached_by_links_from_the_overview(site, results):
     """All runs of both benchmarks and the plug-in, with each of their users."""
     left, pages = ["/"], dict[str, str]()
     while left:
@@ -82,7 +82,7 @@ def test_every_page_is_reached_by_links_from_the_overview(site: Site, results: P
             assert link("user", name=name, subset=subset, user=user) in pages
 
 
-def test_report_of_a_run_is_the_one_of_its_page(site: Site, results: Path) -> None:
+def test_report_of_a_run_is_the_one_of_its_page(site, results):
     """Every cell and sentence of the text report is there, as text."""
     page = html.unescape(look(site, "/run?name=recency&subset=weibo"))
     report = (results / "recency" / "eval_report_weibo.txt").read_text(encoding="utf-8")
@@ -96,7 +96,7 @@ def listed(site: Site, address: str = "/") -> list[str]:
     return re.findall(r'<a href="run\?name=([\w.%-]+)', look(site, address))
 
 
-def test_runs_have_a_table_for_each_benchmark_and_subset_sorted_by_score(site: Site) -> None:
+def test_runs_have_a_table_for_each_benchmark_and_subset_sorted_by_score(site):
     assert listed(site) == ["commuter", "four-stars", "recency", "random"]
     titles = re.findall(r"<caption[^>]*>([^<]+)", look(site, "/"))
     assert titles == ["dailymobility on beijing", "stars on yelp", "streamprofile on weibo"]
@@ -111,9 +111,7 @@ def test_runs_have_a_table_for_each_benchmark_and_subset_sorted_by_score(site: S
     ) == listed(site)
 
 
-def test_partial_and_synthetic_runs_are_marked_and_complete_ones_first(
-    site: Site, results: Path
-) -> None:
+def test_partial_and_synthetic_runs_are_marked_and_complete_ones_first(site, results):
     """Whatever their scores: a run of three users is no leader."""
     shutil.copytree(results / "recency", results / "few")
     path = results / "few/eval_report_weibo.json"
@@ -129,7 +127,7 @@ def test_partial_and_synthetic_runs_are_marked_and_complete_ones_first(
     assert "recency, random: synthetic tasks, which say nothing about real users." in page
 
 
-def test_parts_are_listed_under_their_whole_run(site: Site, results: Path) -> None:
+def test_parts_are_listed_under_their_whole_run(site, results):
     for number in (1, 2):
         part = results / f"random.part{number}of2"
         shutil.copytree(results / "random", part)
@@ -146,14 +144,12 @@ def test_parts_are_listed_under_their_whole_run(site: Site, results: Path) -> No
 
 
 @pytest.mark.parametrize("order", ["up", "down"])
-def test_runs_without_a_value_come_last_in_its_column(
-    site: Site, results: Path, order: str
-) -> None:
+def test_runs_without_a_value_come_last_in_its_column(site, results, order):
     (results / "random" / "eval_report_weibo.json").unlink()
     assert listed(site, f"/?sort=speed&order={order}&subset=weibo") == ["recency", "random"]
 
 
-def test_users_are_searched_sorted_and_selected_by_their_values(site: Site, results: Path) -> None:
+def test_users_are_searched_sorted_and_selected_by_their_values(site, results):
     def keys(query: str) -> list[str]:
         page = look(site, f"/users?name=recency&subset=weibo&{query}")
         return [
@@ -183,9 +179,7 @@ def test_users_are_searched_sorted_and_selected_by_their_values(site: Site, resu
 
 
 @pytest.mark.slow
-def test_page_says_how_many_users_are_ranked_while_others_are_not_read(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_says_how_many_users_are_ranked_while_others_are_not_read(site, monkeypatch):
     """The first ones only, in plain words; after further looks all are ranked, and nothing is
     said."""
     monkeypatch.setattr("harness.commands.view.site.READ_SECONDS", 0.0)
@@ -205,7 +199,7 @@ def test_page_says_how_many_users_are_ranked_while_others_are_not_read(
     )
 
 
-def test_outcomes_to_select_by_are_those_that_users_have(site: Site, results: Path) -> None:
+def test_outcomes_to_select_by_are_those_that_users_have(site, results):
     path = results / "recency/eval_report_weibo.json"
     diagnostics = orjson.loads(path.read_bytes())["diagnostics"]
     spoiled(path, {"diagnostics": {**diagnostics, "invalid": {"refusal": 2, HOSTILE: 1}}})
@@ -215,7 +209,7 @@ def test_outcomes_to_select_by_are_those_that_users_have(site: Site, results: Pa
     assert shown == ["all", "valid", "refusal", on_one_line(HOSTILE)]
 
 
-def test_curves_stop_where_nothing_ran(site: Site, results: Path) -> None:
+def test_curves_stop_where_nothing_ran(site, results):
     """A log of two sessions with a night between them; a short one is in seconds, a long one in
     hours."""
     progress = {"what": "progress", "rate": 2.0, "limit": 4.0, "in_flight": 3.0}
@@ -229,7 +223,7 @@ def test_curves_stop_where_nothing_ran(site: Site, results: Path) -> None:
     assert ">seconds<" in look(site, "/run?name=recency&subset=weibo")
 
 
-def test_failed_users_are_listed_with_why(site: Site, results: Path) -> None:
+def test_failed_users_are_listed_with_why(site, results):
     failure = {
         "user_id": "lost",
         "boundary": "endpoint",
@@ -243,7 +237,7 @@ def test_failed_users_are_listed_with_why(site: Site, results: Path) -> None:
     assert "&lt;script&gt;" in checked(look(site, "/user?name=recency&subset=weibo&user=lost"))
 
 
-def test_two_runs_are_shown_side_by_side_with_their_differences(site: Site, results: Path) -> None:
+def test_two_runs_are_shown_side_by_side_with_their_differences(site, results):
     """The same step is in the same row; rows that differ are marked, and equal ones are not."""
     [user, *_] = users(results, "recency", "weibo")
     page = checked(look(site, SIDE.format(user)))
@@ -266,7 +260,7 @@ def private_words(results: Path) -> list[str]:
     ]
 
 
-def test_private_texts_are_shown_only_on_request(results: Path) -> None:
+def test_private_texts_are_shown_only_on_request(results):
     """Neither prompts nor posts, nor names; with posts each request is there with its reply."""
     keys, names = users(results, "recency", "weibo"), private_words(results)
     for posts in (False, True):
@@ -282,7 +276,7 @@ def test_private_texts_are_shown_only_on_request(results: Path) -> None:
         assert all(named) if posts else not any(named)
 
 
-def test_no_code_of_a_run_is_executed_and_nothing_is_written(results: Path, tmp_path: Path) -> None:
+def test_no_code_of_a_run_is_executed_and_nothing_is_written(results, tmp_path):
     """Neither the folder's benchmark nor the original, also where posts are requested; also on
     comparison."""
     [user, *_] = users(results, "four-stars", "yelp")
@@ -303,7 +297,7 @@ def test_no_code_of_a_run_is_executed_and_nothing_is_written(results: Path, tmp_
     assert not (tmp_path / "ran").exists()
 
 
-def test_names_lead_nowhere_but_to_runs_of_the_folder(site: Site, results: Path) -> None:
+def test_names_lead_nowhere_but_to_runs_of_the_folder(site, results):
     secret = results.parent / "secret"
     shutil.copytree(results / "recency", secret)
     for name in ("../secret", str(secret), "recency/../../secret", "", "nobody", "\x00"):
@@ -318,7 +312,7 @@ def spoiled(path: Path, change: dict[str, Any]) -> None:
     path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), **change}))
 
 
-def test_hostile_folder_runs_nothing_and_stops_no_page(site: Site, results: Path) -> None:
+def test_hostile_folder_runs_nothing_and_stops_no_page(site, results):
     """Markup in names, models, reports, records and replies; records of another shape; pipes;
     broken files."""
     evil = results / f"{HOSTILE.replace('/', '_')}"
@@ -379,7 +373,7 @@ def test_hostile_folder_runs_nothing_and_stops_no_page(site: Site, results: Path
         assert "<script>alert" not in page
 
 
-def test_long_pages_are_divided_and_nothing_is_left_out() -> None:
+def test_long_pages_are_divided_and_nothing_is_left_out():
     blocks = [
         (Quote("text", "<" * 20_000),),
         *[(Paragraph(str(number)),) for number in range(9000)],
@@ -401,9 +395,7 @@ def test_long_pages_are_divided_and_nothing_is_left_out() -> None:
         pytest.param([{"block": "Paragraph", "text": "x" * 500}] * 12_000, id="many blocks"),
     ],
 )
-def test_of_a_report_that_no_run_makes_the_first_is_shown(
-    site: Site, results: Path, sections: list[dict[str, Any]]
-) -> None:
+def test_of_a_report_that_no_run_makes_the_first_is_shown(site, results, sections):
     """Of a report of megabytes at most some are rendered, and its last part says that there is
     more."""
     spoiled(results / "recency/eval_report_weibo.json", {"sections": sections})
@@ -416,9 +408,7 @@ def test_of_a_report_that_no_run_makes_the_first_is_shown(
 @pytest.mark.parametrize(
     "change", first_quick([{"headline": ["Recall"] * 100_000}, {"metric_units": "many"}])
 )
-def test_report_of_more_figures_than_a_benchmark_has_is_none(
-    site: Site, results: Path, change: dict[str, Any]
-) -> None:
+def test_report_of_more_figures_than_a_benchmark_has_is_none(site, results, change):
     """Its run is shown, with the reason."""
     path = results / "recency/eval_report_weibo.json"
     if change.get("metric_units"):
@@ -434,9 +424,7 @@ def test_report_of_more_figures_than_a_benchmark_has_is_none(
     assert "random" in checked(look(site, "/"))
 
 
-def test_replies_are_looked_for_at_the_beginning_of_a_huge_file(
-    site: Site, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replies_are_looked_for_at_the_beginning_of_a_huge_file(site, results, monkeypatch):
     """A sparse file of 50 GB is not read to its end; the page says so."""
     monkeypatch.setattr("harness.commands.view.reading.REPLIES_READ", 1 << 20)
     os.truncate(results / "recency/responses_weibo.jsonl", 50 * 10**9)
@@ -451,7 +439,7 @@ def test_replies_are_looked_for_at_the_beginning_of_a_huge_file(
     assert "only its beginning is looked at" in page
 
 
-def test_comparison_is_that_of_compare_and_asks_for_two_runs(site: Site) -> None:
+def test_comparison_is_that_of_compare_and_asks_for_two_runs(site):
     page = checked(look(site, "/compare?run=recency&run=random"))
     assert (
         "recency is better than random in Recall" in page

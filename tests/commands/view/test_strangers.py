@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -54,7 +53,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, errors
 
 
-def test_idle_connections_without_a_token_keep_nobody_out(played: Path) -> None:
+def test_idle_connections_without_a_token_keep_nobody_out(played):
     """More than the command may open files: the oldest are closed, the user is answered, and
     nothing is printed."""
     words = f"ulimit -n {FILES}; exec {sys.executable} -m harness view --results-dir {played}"
@@ -74,9 +73,7 @@ def test_idle_connections_without_a_token_keep_nobody_out(played: Path) -> None:
 @pytest.mark.parametrize(
     "sent", [b"", b"GET /path HTTP/1.1\r\nHost: 127.0.0.1\r\n", b"GET / HTTP/1.1\r\n\r\n"]
 )
-def test_connection_without_a_token_is_short(
-    played: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
-) -> None:
+def test_connection_without_a_token_is_short(played, monkeypatch, sent):
     """Whether it sends nothing, half a request, or one that is refused."""
     monkeypatch.setattr(server, "STRANGER_SECONDS", 0.0)
     with ExitStack() as held:
@@ -88,7 +85,7 @@ def test_connection_without_a_token_is_short(
             pass
 
 
-def test_ctrl_c_ends_the_command_while_a_page_is_made(played: Path) -> None:
+def test_ctrl_c_ends_the_command_while_a_page_is_made(played):
     """Whatever the page does: nobody waits for it."""
     command = (sys.executable, "-c", NEVER_ENDING, "view", "--results-dir", str(played))
     with viewing(*command) as (process, address):

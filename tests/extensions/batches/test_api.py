@@ -12,7 +12,7 @@ import pytest
 from harness.client.address import Address
 from harness.client.http import LARGEST_REPLY, Client
 from harness.client.replies import Denied
-from harness.errors import EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
+from harness.errors import EndpointStopped, MachineError, Rejected, TransportFault
 from harness.extensions.batches.api import BatchApi
 from harness.model import JSON
 from tests.client.test_client import HANGS, header, http, serving
@@ -40,7 +40,7 @@ def api(answer: Callable[[str], JSON] = lambda call: {}) -> BatchApi:
     return Scripted(answer)
 
 
-async def test_list_that_shows_the_same_page_for_ever_ends() -> None:
+async def test_list_that_shows_the_same_page_for_ever_ends():
     """Some providers take no `after`, and say that there is more."""
     made = Scripted(lambda call: {"data": [{"id": "batch-1"}], "has_more": True})
     assert await made.find_batch("file", "label") is None
@@ -48,13 +48,13 @@ async def test_list_that_shows_the_same_page_for_ever_ends() -> None:
 
 
 @pytest.mark.parametrize("page", [{}, {"data": None}, {"data": ["odd"], "has_more": True}])
-async def test_list_of_another_shape_holds_nothing(page: JSON) -> None:
+async def test_list_of_another_shape_holds_nothing(page):
     """No error: what is not listed is not there."""
     assert await api(lambda call: page).find_file("name") is None
 
 
 @pytest.mark.parametrize("reply", [{}, {"id": 3}, {"id": ""}])
-async def test_answer_without_an_id_is_a_fault(reply: JSON) -> None:
+async def test_answer_without_an_id_is_a_fault(reply):
     """It may have been accepted, so that it is looked up before the next try."""
     made = api(lambda call: reply)
     for act in (made.upload("name", b""), made.create("file", "label"), made.get("batch")):
@@ -63,7 +63,7 @@ async def test_answer_without_an_id_is_a_fault(reply: JSON) -> None:
         assert caught.value.kind == "bad_json"
 
 
-async def test_ids_are_quoted_in_paths() -> None:
+async def test_ids_are_quoted_in_paths():
     """They are the provider's words."""
     made = Scripted(lambda call: {"id": "b"})
     await made.get("../files?x")
@@ -93,9 +93,7 @@ async def test_ids_are_quoted_in_paths() -> None:
         ({}, TransportFault, "batch_error"),
     ],
 )
-def test_line_with_an_error_is_what_the_same_reply_is(
-    line: JSON, error: type[HarnessError], kind: str
-) -> None:
+def test_line_with_an_error_is_what_the_same_reply_is(line, error, kind):
     """A passing one is a fault of transport, a refusal is one, and no word of it holds the key."""
     with pytest.raises(error) as caught:
         api().judged(line, b"{}")
@@ -103,7 +101,7 @@ def test_line_with_an_error_is_what_the_same_reply_is(
     assert KEY not in str(caught.value)
 
 
-def test_line_that_denies_the_key_stops_the_run() -> None:
+def test_line_that_denies_the_key_stops_the_run():
     """As the reply to a request does."""
     with pytest.raises(Denied):
         api().judged(
@@ -111,7 +109,7 @@ def test_line_that_denies_the_key_stops_the_run() -> None:
         )
 
 
-def test_line_with_a_reply_is_its_completion() -> None:
+def test_line_with_a_reply_is_its_completion():
     """Whatever else the line has."""
     received = api().judged(
         {"custom_id": "1", "response": {"status_code": 200, "body": REPLY}, "error": None}, b"{}"
@@ -119,7 +117,7 @@ def test_line_with_a_reply_is_its_completion() -> None:
     assert received.completion.text == "好"
 
 
-def test_line_keeps_calls_and_log_probabilities_and_has_the_limit_of_a_reply() -> None:
+def test_line_keeps_calls_and_log_probabilities_and_has_the_limit_of_a_reply():
     """The request of the line decides whether a call is an answer."""
     call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
     logprobs = {"content": [{"token": "A", "logprob": -1.5}]}
@@ -140,7 +138,7 @@ async def call(address: Address, *arguments: Any, **options: Any) -> dict[str, A
         return await BatchApi(client).call(*arguments, **options)
 
 
-async def test_plain_call_goes_below_the_base_with_key_and_query() -> None:
+async def test_plain_call_goes_below_the_base_with_key_and_query():
     """A GET, and a POST of JSON; the query of the address stays, and the path of chat calls is not
     in it."""
     async with serving(http(200, b'{"id": "x"}')) as server:
@@ -167,9 +165,7 @@ async def test_plain_call_goes_below_the_base_with_key_and_query() -> None:
         (http(200, b'{"id": "x"}')[:-4], TransportFault),
     ],
 )
-async def test_refused_plain_call_is_the_error_of_its_class_without_the_key(
-    reply: bytes, error: type[HarnessError]
-) -> None:
+async def test_refused_plain_call_is_the_error_of_its_class_without_the_key(reply, error):
     """The classes are those of chat calls; redirects are not followed."""
     async with serving(reply) as server:
         with pytest.raises(error) as caught:
@@ -178,7 +174,7 @@ async def test_refused_plain_call_is_the_error_of_its_class_without_the_key(
     assert len(server.heads) == 1
 
 
-async def test_download_that_cannot_be_kept_is_an_error_of_this_machine() -> None:
+async def test_download_that_cannot_be_kept_is_an_error_of_this_machine():
     """A full disk is no fault of the connection, which would be tried again."""
 
     class Full(io.BytesIO):

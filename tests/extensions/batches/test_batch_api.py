@@ -78,7 +78,7 @@ def always(*kinds: str) -> Options:
     return Options(faults=FaultPlan(1.0, kinds))
 
 
-async def test_batch_answers_each_line_as_the_request_by_itself() -> None:
+async def test_batch_answers_each_line_as_the_request_by_itself():
     """The bodies in the output file are those of the chat endpoint, by custom_id."""
     async with api() as (made, stats):
         batch = await submitted(made, input_file(12))
@@ -93,8 +93,8 @@ async def test_batch_answers_each_line_as_the_request_by_itself() -> None:
 
 
 async def test_lists_are_paged_and_files_and_batches_are_found_in_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """Also beyond the first page; what is not there is not found."""
     monkeypatch.setattr(batch_api, "PAGE", 2)
     async with api() as (made, _):
@@ -124,9 +124,7 @@ async def test_lists_are_paged_and_files_and_batches_are_found_in_them(
         ("download-cut", (1, 1), TransportFault),
     ],
 )
-async def test_fault_of_a_step_keeps_what_was_accepted(
-    kind: str, counts: tuple[int, int], error: type[Exception]
-) -> None:
+async def test_fault_of_a_step_keeps_what_was_accepted(kind, counts, error):
     """A refused step leaves nothing behind; an answer that fails or is lost after it leaves file or
     batch."""
     async with api(always(kind)) as (made, stats):
@@ -139,7 +137,7 @@ async def test_fault_of_a_step_keeps_what_was_accepted(
 
 
 @pytest.mark.parametrize("kind", STEPS["batch"])
-async def test_fault_of_a_whole_batch(kind: str) -> None:
+async def test_fault_of_a_whole_batch(kind):
     """It expires or is cancelled half done, or is not accepted at all."""
     async with api(always(kind)) as (made, _):
         batch = await submitted(made, input_file(10))
@@ -147,7 +145,7 @@ async def test_fault_of_a_whole_batch(kind: str) -> None:
         assert batch.completed == (0 if batch.status == "failed" else 5)
 
 
-async def test_key_is_needed_for_every_operation() -> None:
+async def test_key_is_needed_for_every_operation():
     """What comes without it is refused, and nothing is kept."""
     async with api(Options(key="secret-key")) as (made, stats):
         for act in (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.billing import PRICES, Bench, Script, account, failing, half, plain
+from tests.support.billing import PRICES, Bench, account, failing, half, plain
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Bench]
 
 
 @pytest.mark.slow
-def test_modes_mixed_cost_each_their_own(bench: Bench) -> None:
+def test_modes_mixed_cost_each_their_own(bench):
     """Single, then by batches, then single again; and the other way round."""
     for words in ((), ("--batch",), ()):
         assert bench.run(*words, limit=len(bench.account.billed) // 3 + 3) == 0
@@ -31,7 +31,7 @@ def test_modes_mixed_cost_each_their_own(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("script", [failing, half])
-def test_truth_is_within_the_bounds(bench: Bench, script: Script) -> None:
+def test_truth_is_within_the_bounds(bench, script):
     bench.account.script = script
     assert bench.run("--batch", limit=6) == 0
     low, high = bench.bounds()

@@ -46,7 +46,7 @@ def merged(results: Path) -> int:
     return main(["merge", "run", "--tasks-dir", str(SAMPLE_FOLDER), "--results-dir", str(results)])
 
 
-def test_part_with_a_batch_at_the_provider_is_not_merged(tmp_path: Path) -> None:
+def test_part_with_a_batch_at_the_provider_is_not_merged(tmp_path):
     parts(tmp_path)
     files = RunFiles(tmp_path / "run.part2of2", "weibo")
     intended(files)
@@ -58,7 +58,7 @@ def test_part_with_a_batch_at_the_provider_is_not_merged(tmp_path: Path) -> None
     assert not (tmp_path / "run").exists()
 
 
-def test_batches_keep_who_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batches_keep_who_answered(tmp_path, capsys):
     """As replies to single requests do."""
     two = (
         {"model": "baseline/recency"},
@@ -78,7 +78,7 @@ def test_batches_keep_who_answered(tmp_path: Path, capsys: pytest.CaptureFixture
     )
 
 
-def test_batches_that_were_given_up_stay_in_the_upper_bound(tmp_path: Path) -> None:
+def test_batches_that_were_given_up_stay_in_the_upper_bound(tmp_path):
     """They may be billed, whichever part submitted them."""
     parts(tmp_path)
     intended(RunFiles(tmp_path / "run.part2of2", "weibo"), ("u1", 1, "d", 0), ("u2", 1, "d", 0))
@@ -87,9 +87,7 @@ def test_batches_that_were_given_up_stay_in_the_upper_bound(tmp_path: Path) -> N
     assert (total.lost, total.lost_bytes) == (2, 700)
 
 
-def test_dry_run_has_half_the_cost_and_a_day_for_each_step_of_the_longest_user(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_has_half_the_cost_and_a_day_for_each_step_of_the_longest_user(tmp_path, capsys):
     (tmp_path / "p.toml").write_text(PROVIDERS)
     words = [
         "run",
@@ -134,9 +132,7 @@ def interrupted(results: Path, url: str) -> RunFiles:
 
 
 @pytest.mark.parametrize(("word", "batched"), [((), True), (("--no-batch",), False)])
-def test_resume_goes_on_as_the_manifest_says(
-    tmp_path: Path, word: tuple[str, ...], batched: bool
-) -> None:
+def test_resume_goes_on_as_the_manifest_says(tmp_path, word, batched):
     """By the member of `tuning` that earlier versions wrote, and without a journal."""
     from tests.support.endpoint_double.app import Options
 
@@ -155,8 +151,8 @@ def test_resume_goes_on_as_the_manifest_says(
 @pytest.mark.slow
 @pytest.mark.parametrize(("word", "code"), [((), 2), (("--allow", NAME), 0), (("--batch",), 0)])
 def test_run_with_a_batch_at_the_provider_goes_on_without_it_only_if_that_is_allowed(
-    tmp_path: Path, word: tuple[str, ...], code: int
-) -> None:
+    tmp_path, word, code
+):
     """The same command again, without `--batch`, would pay twice."""
     from tests.support.endpoint_double.app import Options
 
@@ -178,9 +174,7 @@ def test_run_with_a_batch_at_the_provider_goes_on_without_it_only_if_that_is_all
 @pytest.mark.parametrize(
     "more", [("--engine", "ray"), ("--estimate",), ("--api-url", "http://127.0.0.1:8/v1")]
 )
-def test_batches_are_refused_with_what_sends_in_another_way(
-    tmp_path: Path, more: tuple[str, ...]
-) -> None:
+def test_batches_are_refused_with_what_sends_in_another_way(tmp_path, more):
     """Before any file is written."""
     words = (
         *DEMO,
@@ -195,9 +189,7 @@ def test_batches_are_refused_with_what_sends_in_another_way(
     assert not (tmp_path / "r").exists()
 
 
-def test_status_and_restart_know_the_journal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_and_restart_know_the_journal(tmp_path, capsys):
     from tests.support.endpoint_double.app import Options
 
     with served(Options()) as endpoint:
@@ -229,7 +221,7 @@ def test_status_and_restart_know_the_journal(
     assert list((tmp_path / "run").glob("batches_weibo.jsonl.before-*"))
 
 
-def test_removed_run_takes_its_journal_along(tmp_path: Path) -> None:
+def test_removed_run_takes_its_journal_along(tmp_path):
     """A new run of the same name owes no batch."""
     results = ("--results-dir", str(tmp_path))
     assert main([*DEMO, *results]) == 0

@@ -19,7 +19,7 @@ def journal(path: Path) -> BatchJournal:
     return BatchJournal(AppendLog(path, QuickDisk()), lambda: 1.0)
 
 
-def test_journal_holds_how_far_each_batch_came(tmp_path: Path) -> None:
+def test_journal_holds_how_far_each_batch_came(tmp_path):
     """After each line, what the next process reads is what this one knew; an ended batch is no
     longer outstanding."""
     files = RunFiles(tmp_path, "weibo")
@@ -47,7 +47,7 @@ def test_journal_holds_how_far_each_batch_came(tmp_path: Path) -> None:
     assert [(read.ended, read.places) for read in submissions(files.batches)] == [("completed", ())]
 
 
-def test_unchanged_count_is_not_written_again(tmp_path: Path) -> None:
+def test_unchanged_count_is_not_written_again(tmp_path):
     """A batch is looked at a thousand times a day."""
     path = tmp_path / "batches.jsonl"
     written = journal(path)
@@ -59,7 +59,7 @@ def test_unchanged_count_is_not_written_again(tmp_path: Path) -> None:
     assert path.stat().st_size == size
 
 
-def test_line_of_another_shape_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_line_of_another_shape_is_refused_with_its_place(tmp_path):
     """A folder may come from somebody else."""
     path = tmp_path / "batches.jsonl"
     path.write_bytes(encode_line({"what": "intend", "label": 3}))

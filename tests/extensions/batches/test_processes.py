@@ -103,8 +103,8 @@ def check(endpoint: Served, results: Path) -> dict[str, Any]:
     ("words", "step"), [(STREAMS, 3), (DAYS, 4)], ids=["streamprofile", "dailymobility"]
 )
 def test_run_killed_after_an_operation_ends_as_online_and_submits_nothing_twice(
-    tmp_path: Path, words: tuple[str, ...], step: int
-) -> None:
+    tmp_path, words, step
+):
     """SIGKILL after each third or fourth operation of the protocol, then `resume`. What a death does
     at each of them is tested in one process (test_waves.py)."""
     tasks = tasks_of(tmp_path / "tasks", words)
@@ -127,9 +127,7 @@ def test_run_killed_after_an_operation_ends_as_online_and_submits_nothing_twice(
 
 
 @pytest.mark.parametrize("words", [STREAMS, DAYS], ids=["streamprofile", "dailymobility"])
-def test_failed_lines_and_an_expired_batch_change_no_result(
-    tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_failed_lines_and_an_expired_batch_change_no_result(tmp_path, words):
     """A tenth of the lines fails, and the first batch expires half done: the same bytes as
     online."""
     tasks = tmp_path / "tasks"
@@ -153,7 +151,7 @@ def test_failed_lines_and_an_expired_batch_change_no_result(
     assert seen["faults"]["batch-expired"] and seen["faults"]["500"]
 
 
-def test_signal_leaves_the_batches_at_the_provider_and_resume_picks_them_up(tmp_path: Path) -> None:
+def test_signal_leaves_the_batches_at_the_provider_and_resume_picks_them_up(tmp_path):
     """Nothing is cancelled, nothing is submitted again."""
     tasks, results = tasks_of(tmp_path / "tasks", DAYS), tmp_path / "results"
     expected = online(tasks, tmp_path / "online", DAYS)
@@ -190,7 +188,7 @@ def interrupted(endpoint: Served, tasks: Path, results: Path) -> str:
     return shown
 
 
-def test_batches_at_the_provider_can_be_given_up(tmp_path: Path) -> None:
+def test_batches_at_the_provider_can_be_given_up(tmp_path):
     """The run goes on without them, and ends in the same bytes."""
     tasks, results = tasks_of(tmp_path / "tasks", DAYS), tmp_path / "results"
     expected = online(tasks, tmp_path / "online", DAYS)
@@ -213,7 +211,7 @@ class WithoutBatches(PromptHandler):
         self.end_headers()
 
 
-def test_endpoint_without_batches_stops_its_own_run_and_no_other(tmp_path: Path) -> None:
+def test_endpoint_without_batches_stops_its_own_run_and_no_other(tmp_path):
     """Exit code 3 after one sentence, and no run is kept; the other run is complete, and no file
     has the key."""
     tasks, results = tasks_of(tmp_path / "tasks", DAYS), tmp_path / "results"

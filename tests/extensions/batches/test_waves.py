@@ -53,7 +53,7 @@ def check(run: WholeRun, provider: Provider, online: bytes, most: int = 1) -> No
     assert {place[2] for one in outstanding(run.files) for place in one.places} <= run.saved.keys()
 
 
-def test_users_advance_in_waves_one_step_each(tmp_path: Path, online: bytes) -> None:
+def test_users_advance_in_waves_one_step_each(tmp_path, online):
     """There are as many batches as the longest user has steps, each with one request of each user
     with steps left."""
     provider = Provider()
@@ -71,7 +71,7 @@ def test_users_advance_in_waves_one_step_each(tmp_path: Path, online: bytes) -> 
     assert [one.wave for one in submissions(run.files.batches)] == [1, 2, 3]
 
 
-def test_wave_is_split_by_the_limits_of_a_file(tmp_path: Path, online: bytes) -> None:
+def test_wave_is_split_by_the_limits_of_a_file(tmp_path, online):
     """With three requests a file, the first wave of four users is two batches, and identifiers are
     unique in each."""
     provider = Provider()
@@ -86,7 +86,7 @@ def test_wave_is_split_by_the_limits_of_a_file(tmp_path: Path, online: bytes) ->
 
 
 @pytest.mark.parametrize("fate", ["expired", "cancelled"])
-def test_what_a_batch_did_not_answer_goes_again(tmp_path: Path, online: bytes, fate: str) -> None:
+def test_what_a_batch_did_not_answer_goes_again(tmp_path, online, fate):
     """Half of the first batch is answered and kept; the other half is run by a later one, once."""
     provider = Provider((fate,))
     run = made(tmp_path / "run", provider)
@@ -95,7 +95,7 @@ def test_what_a_batch_did_not_answer_goes_again(tmp_path: Path, online: bytes, f
     assert len(provider.lines()) == STEPS + len(USERS) // 2
 
 
-def test_lines_that_failed_go_again_alone(tmp_path: Path, online: bytes) -> None:
+def test_lines_that_failed_go_again_alone(tmp_path, online):
     """A line with a passing error is in the next wave; no other request of its batch is."""
     provider = Provider(
         line=lambda body, tries: busy() if tries == 1 and of(body) == "丙" else None
@@ -106,7 +106,7 @@ def test_lines_that_failed_go_again_alone(tmp_path: Path, online: bytes) -> None
     assert len(provider.lines()) == STEPS + USERS["丙"]
 
 
-def test_line_that_fails_for_ever_makes_its_user_a_failure(tmp_path: Path) -> None:
+def test_line_that_fails_for_ever_makes_its_user_a_failure(tmp_path):
     """After --max-retries other waves the user is given up, and the others are complete."""
     provider = Provider(line=lambda body, tries: busy() if of(body) == "丙" else None)
     run = made(tmp_path / "run", provider)
@@ -115,7 +115,7 @@ def test_line_that_fails_for_ever_makes_its_user_a_failure(tmp_path: Path) -> No
     assert sorted(run.recorded) == sorted(set(USERS) - {"丙"})
 
 
-def test_refused_line_makes_its_user_a_failure_at_once(tmp_path: Path) -> None:
+def test_refused_line_makes_its_user_a_failure_at_once(tmp_path):
     """Another try would not help."""
     refusal = {"status": 400, "error": {"message": "odd", "code": "odd"}}
     provider = Provider(line=lambda body, tries: refusal if of(body) == "丙" else None)
@@ -125,9 +125,7 @@ def test_refused_line_makes_its_user_a_failure_at_once(tmp_path: Path) -> None:
     assert sorted(run.recorded) == sorted(set(USERS) - {"丙"})
 
 
-def test_batch_that_fails_as_a_whole_goes_again_after_a_pause_if_it_met_a_limit(
-    tmp_path: Path, online: bytes
-) -> None:
+def test_batch_that_fails_as_a_whole_goes_again_after_a_pause_if_it_met_a_limit(tmp_path, online):
     """A limit of requests passes; nothing of such a batch was run."""
     provider = Provider(("failed", "failed"))
     run = made(tmp_path / "run", provider)
@@ -141,9 +139,7 @@ MANY = {f"用户{number}": 1 + number % 2 for number in range(40)}
 
 @pytest.mark.parametrize("strict", [False, True], ids=["failed", "not created"])
 @pytest.mark.parametrize("most", [40, 15], ids=["one file", "several"])
-def test_waves_are_split_until_the_provider_takes_them(
-    tmp_path: Path, strict: bool, most: int
-) -> None:
+def test_waves_are_split_until_the_provider_takes_them(tmp_path, strict, most):
     """With room for 10 requests, 40 users are complete: each request was run once, and none was
     given up."""
     provider = Provider(room=10, strict=strict)
@@ -169,7 +165,7 @@ def test_waves_are_split_until_the_provider_takes_them(
     assert not outstanding(run.files)
 
 
-def test_room_that_something_else_uses_is_waited_for(tmp_path: Path, online: bytes) -> None:
+def test_room_that_something_else_uses_is_waited_for(tmp_path, online):
     """Even one request is too much at first; after a pause the whole is tried again."""
     provider = Provider(room=4)
     provider.enqueued["of somebody else"] = 4
@@ -187,7 +183,7 @@ def test_room_that_something_else_uses_is_waited_for(tmp_path: Path, online: byt
 
 
 @pytest.mark.parametrize("why", ["Enqueued token limit reached", "limit: too many batches"])
-def test_batches_that_fail_for_ever_stop_the_run_and_fail_no_user(tmp_path: Path, why: str) -> None:
+def test_batches_that_fail_for_ever_stop_the_run_and_fail_no_user(tmp_path, why):
     """It can be resumed, and is complete once the provider takes them."""
     provider = Provider(("failed",) * 100, why=why)
     run = made(tmp_path / "run", provider)
@@ -199,9 +195,7 @@ def test_batches_that_fail_for_ever_stop_the_run_and_fail_no_user(tmp_path: Path
     assert run.wrong() == []
 
 
-def test_first_batch_that_fails_as_a_whole_for_another_reason_stops_the_run(
-    tmp_path: Path, online: bytes
-) -> None:
+def test_first_batch_that_fails_as_a_whole_for_another_reason_stops_the_run(tmp_path, online):
     """Every batch would; the next process submits the requests again, and does not wait for that
     one."""
     provider = Provider(("failed",), why="no such model")
@@ -212,7 +206,7 @@ def test_first_batch_that_fails_as_a_whole_for_another_reason_stops_the_run(
     check(run, provider, online)
 
 
-def test_endpoint_without_the_api_stops_the_run_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_endpoint_without_the_api_stops_the_run_and_leaves_nothing_behind(tmp_path):
     """404 for the first upload ends it at once, and no batch is expected at the provider."""
     run = made(tmp_path / "run", Provider())
 
@@ -225,7 +219,7 @@ def test_endpoint_without_the_api_stops_the_run_and_leaves_nothing_behind(tmp_pa
     assert [one.ended for one in submissions(run.files.batches)] == ["refused"]
 
 
-def test_quirk_is_learned_from_the_lines_that_are_refused_for_it(tmp_path: Path) -> None:
+def test_quirk_is_learned_from_the_lines_that_are_refused_for_it(tmp_path):
     """All go again once, without what the endpoint does not take; later waves are sent without
     it."""
     refusal = {"status": 400, "error": {"message": "response_format is not supported"}}
@@ -237,7 +231,7 @@ def test_quirk_is_learned_from_the_lines_that_are_refused_for_it(tmp_path: Path)
     assert len(provider.lines()) == STEPS + len(USERS)
 
 
-def test_results_that_break_off_are_downloaded_again(tmp_path: Path, online: bytes) -> None:
+def test_results_that_break_off_are_downloaded_again(tmp_path, online):
     """Half a file of results is no answer to the rest."""
     provider = Provider(cut=2)
     run = made(tmp_path / "run", provider)
@@ -247,7 +241,7 @@ def test_results_that_break_off_are_downloaded_again(tmp_path: Path, online: byt
     assert len(provider.lines()) == STEPS
 
 
-def test_line_that_is_there_twice_settles_its_request_once(tmp_path: Path, online: bytes) -> None:
+def test_line_that_is_there_twice_settles_its_request_once(tmp_path, online):
     """Also one that failed, whose request goes again."""
     provider = Provider(line=lambda body, tries: busy() if tries == 1 else None, doubled=True)
     run = made(tmp_path / "run", provider)
@@ -255,9 +249,7 @@ def test_line_that_is_there_twice_settles_its_request_once(tmp_path: Path, onlin
     check(run, provider, online, most=2)
 
 
-def test_half_a_surrogate_pair_that_nobody_reads_costs_no_reply(
-    tmp_path: Path, online: bytes
-) -> None:
+def test_half_a_surrogate_pair_that_nobody_reads_costs_no_reply(tmp_path, online):
     """A line of results with one beside its answer was paid for, and is read."""
 
     class Odd(Provider):
@@ -272,9 +264,7 @@ def test_half_a_surrogate_pair_that_nobody_reads_costs_no_reply(
     check(run, provider, online)
 
 
-def test_replies_without_a_user_who_waits_are_not_saved_twice(
-    tmp_path: Path, online: bytes
-) -> None:
+def test_replies_without_a_user_who_waits_are_not_saved_twice(tmp_path, online):
     """A process that dies before the end of a batch is noted leaves replies that the next one finds
     again."""
     provider = Provider()
@@ -295,9 +285,7 @@ def test_replies_without_a_user_who_waits_are_not_saved_twice(
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_answer_lost_at_every_operation_submits_nothing_twice(
-    tmp_path: Path, online: bytes, before: bool
-) -> None:
+def test_answer_lost_at_every_operation_submits_nothing_twice(tmp_path, online, before):
     """Whichever answer of the provider is lost, or operation fails, it is asked what it has before
     anything is sent again."""
     for nth in count(1):
@@ -335,8 +323,8 @@ def deaths(how: str) -> Iterator[FaultyDisk]:
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("how", ["death before", "death after", "death midway"])
 def test_death_at_every_operation_submits_nothing_twice_and_forgets_no_batch(
-    tmp_path: Path, online: bytes, how: str, power: bool
-) -> None:
+    tmp_path, online, how, power
+):
     """At each operation of the disk and of the provider in turn; the next process ends the run with
     the same bytes."""
     for number, disk in enumerate(deaths(how)):

@@ -43,7 +43,7 @@ def ledger_sum(bench: Bench) -> Fraction:
     return sum((Fraction(decode_line(line)["amount"]) for line in lines), Fraction(0))
 
 
-def test_budget_counts_what_is_not_reported_as_the_most_that_it_may_be(bench: Bench) -> None:
+def test_budget_counts_what_is_not_reported_as_the_most_that_it_may_be(bench):
     """Hidden tokens without a usage."""
     bench.account.script = lambda body, number: Act((700, 0, 900), None)
     assert (
@@ -54,7 +54,7 @@ def test_budget_counts_what_is_not_reported_as_the_most_that_it_may_be(bench: Be
 
 
 @pytest.mark.parametrize("unit", ["usd", "tok"])
-def test_budget_counts_thoughts_outside_completion_tokens(bench: Bench, unit: str) -> None:
+def test_budget_counts_thoughts_outside_completion_tokens(bench, unit):
     """After a resume, too, whose ledger has them already."""
     cap = {"usd": Fraction("0.009"), "tok": Fraction(9000)}[unit]
     billed = {"usd": bench.spent, "tok": lambda: tokens(bench)}[unit]
@@ -68,9 +68,7 @@ def test_budget_counts_thoughts_outside_completion_tokens(bench: Bench, unit: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("named", [True, False])
-def test_budget_of_a_killed_run_counts_what_a_total_has_beyond_its_parts(
-    bench: Bench, named: bool
-) -> None:
+def test_budget_of_a_killed_run_counts_what_a_total_has_beyond_its_parts(bench, named):
     """What is only in the total counts once, also after the resume that reads it from the saved
     replies."""
 
@@ -89,7 +87,7 @@ def test_budget_of_a_killed_run_counts_what_a_total_has_beyond_its_parts(
     assert low < bench.spent() <= high
 
 
-def test_usage_of_zeros_does_not_keep_a_run_below_its_budget_for_free(bench: Bench) -> None:
+def test_usage_of_zeros_does_not_keep_a_run_below_its_budget_for_free(bench):
     """A prompt has no 0 tokens: what is not reported counts as the most that it may be."""
     bench.account.script = lambda body, number: Act(
         (150, 0, 45), {"prompt_tokens": 0, "completion_tokens": 0}
@@ -114,7 +112,7 @@ SHARED = ("--max-tokens", "60", "--concurrency", "1", "--budget", "4ktok/day")
 tokens."""
 
 
-def test_second_command_waits_for_what_the_first_has_reserved(bench: Bench) -> None:
+def test_second_command_waits_for_what_the_first_has_reserved(bench):
     """It says so, and goes on once replies have given that back; both together keep the budget."""
     bench.account.script = lambda body, number: replace(plain(body, number), fault="wait")
     with playing(bench, "--model", "p:b", *SHARED, limit=2) as first:
@@ -131,7 +129,7 @@ def test_second_command_waits_for_what_the_first_has_reserved(bench: Bench) -> N
     assert bench.exact("a") + bench.exact("b") == bench.spent() and tokens(bench) <= 4_000
 
 
-def test_what_a_dead_command_had_reserved_is_spent(bench: Bench) -> None:
+def test_what_a_dead_command_had_reserved_is_spent(bench):
     """A command that waited for it stops, and leaves nothing, since it sent nothing. The day's
     budget holds; tomorrow, or with more, the other goes on."""
     hang_after(bench, plain, 0)
@@ -154,9 +152,7 @@ def test_what_a_dead_command_had_reserved_is_spent(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("budget", ["5000tok", "5000tok/day", "0.001usd/day"])
-def test_budget_below_one_request_says_so_before_anything_is_sent(
-    bench: Bench, budget: str
-) -> None:
+def test_budget_below_one_request_says_so_before_anything_is_sent(bench, budget):
     """Tomorrow would be no better; a limit of the completion, which is named, would be."""
     assert bench.run("--budget", budget) == 5
     said = bench.output + bench.errors
@@ -168,7 +164,7 @@ def test_budget_below_one_request_says_so_before_anything_is_sent(
     assert bench.account.arrived == 0
 
 
-def test_first_replies_without_a_limit_are_announced(bench: Bench) -> None:
+def test_first_replies_without_a_limit_are_announced(bench):
     """They may be longer than what is reserved for them, all at once."""
     bench.account.script = lambda body, number: Act((150, 0, 20_000), full(150, 0, 20_000))
     assert bench.run("--budget", "0.3usd") in (0, 5)
@@ -177,7 +173,7 @@ def test_first_replies_without_a_limit_are_announced(bench: Bench) -> None:
     assert "bill more" not in bench.output
 
 
-def test_shared_budget_holds_where_its_runs_are_resumed_one_by_one(bench: Bench) -> None:
+def test_shared_budget_holds_where_its_runs_are_resumed_one_by_one(bench):
     """Over commands: what the others have spent counts."""
     words = ("--max-tokens", "60", "--budget")
     assert bench.run("--model", "p:a", "--model", "p:b", *words, "0.006usd", limit=12) == 5
@@ -194,7 +190,7 @@ def test_shared_budget_holds_where_its_runs_are_resumed_one_by_one(bench: Bench)
     assert sum(Fraction(line["amount"]) for line in ledger) == bench.spent()
 
 
-def test_replies_of_before_a_budget_count_towards_it(bench: Bench) -> None:
+def test_replies_of_before_a_budget_count_towards_it(bench):
     """Once, by however many commands."""
     assert bench.run("--max-tokens", "60", limit=4) == 0
     before, words = bench.spent(), ("--max-tokens", "60", "--budget", "0.005usd")
@@ -203,7 +199,7 @@ def test_replies_of_before_a_budget_count_towards_it(bench: Bench) -> None:
         assert before < bench.spent() <= Fraction("0.005")
 
 
-def test_budget_of_a_day_holds_until_midnight(bench: Bench) -> None:
+def test_budget_of_a_day_holds_until_midnight(bench):
     """UTC; the next day has as much again."""
     words, cap = ("--max-tokens", "60", "--budget", "0.002usd/day"), Fraction("0.002")
     assert bench.run(*words) == 5
@@ -222,7 +218,7 @@ def test_budget_of_a_day_holds_until_midnight(bench: Bench) -> None:
     assert first < bench.spent() <= first + cap
 
 
-def test_failed_tries_count_towards_a_budget(bench: Bench) -> None:
+def test_failed_tries_count_towards_a_budget(bench):
     """As they were reserved, since they may have been billed."""
     bench.account.script = lambda body, number: (
         Act((200, 0, 60), None, "status 500") if number == 1 else plain(body, 2)
@@ -233,7 +229,7 @@ def test_failed_tries_count_towards_a_budget(bench: Bench) -> None:
     assert low < bench.spent() <= high
 
 
-def test_batches_at_two_prices_are_resumed_at_what_each_reply_cost(bench: Bench) -> None:
+def test_batches_at_two_prices_are_resumed_at_what_each_reply_cost(bench):
     """Batches stop at a budget; after a change of the price they go on by batch, then as single
     requests."""
     words = ("--batch", "--max-tokens", "60", "--budget", "0.001usd")
@@ -248,7 +244,7 @@ def test_batches_at_two_prices_are_resumed_at_what_each_reply_cost(bench: Bench)
     assert {share["price"]["prompt"] for share in bench.cost()["shares"]} == {"0.25", "0.35", "0.7"}
 
 
-def test_repeats_of_two_models_cost_the_same_however_often_they_are_resumed(bench: Bench) -> None:
+def test_repeats_of_two_models_cost_the_same_however_often_they_are_resumed(bench):
     """A budget stops both; then one is resumed after the other."""
     words = ("--model", "p:a", "--model", "p:b", "--repeats", "3", "--max-tokens", "60")
     assert bench.run(*words, "--budget", "0.004usd", limit=8) == 5
@@ -261,7 +257,7 @@ def test_repeats_of_two_models_cost_the_same_however_often_they_are_resumed(benc
     )
 
 
-def test_parts_under_a_budget_are_resumed_and_merged_to_what_was_billed(bench: Bench) -> None:
+def test_parts_under_a_budget_are_resumed_and_merged_to_what_was_billed(bench):
     """A part stops at the budget of the folder, which counts the other part too."""
     words = ("--max-tokens", "60", "--budget")
     assert bench.run("--part", "1/2", *words, "1usd", limit=12) == 0
@@ -274,7 +270,7 @@ def test_parts_under_a_budget_are_resumed_and_merged_to_what_was_billed(bench: B
 
 
 @pytest.mark.slow
-def test_batches_keep_a_budget_wave_by_wave(bench: Bench) -> None:
+def test_batches_keep_a_budget_wave_by_wave(bench):
     """A wave goes out as far as it fits; then the run stops, and goes on with more. Nothing is
     billed twice."""
     words = ("--batch", "--max-tokens", "60", "--budget")
@@ -287,7 +283,7 @@ def test_batches_keep_a_budget_wave_by_wave(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_run_that_is_killed_three_times_keeps_its_budget(bench: Bench) -> None:
+def test_run_that_is_killed_three_times_keeps_its_budget(bench):
     """At 100 requests in flight, all of which are billed."""
     words = killed_three_times(bench, "--budget", "0.5usd")
     assert bench.command("run", *words, "--budget", "0.3usd") in (0, 5)

@@ -74,7 +74,7 @@ def manifest(tmp_path: Path, name: str) -> JSON:
     return found
 
 
-def test_run_stops_below_its_budget_and_resumes_with_more(tmp_path: Path) -> None:
+def test_run_stops_below_its_budget_and_resumes_with_more(tmp_path):
     """Every reply that the server gave is in the file, none is asked for again, and the sum is that
     of all sessions."""
     with serving(script) as server:
@@ -93,7 +93,7 @@ def test_run_stops_below_its_budget_and_resumes_with_more(tmp_path: Path) -> Non
         assert len(responses(tmp_path, "a")) == len(server.bodies) == len(set(server.bodies))
 
 
-def test_budget_in_tokens_needs_no_price(tmp_path: Path) -> None:
+def test_budget_in_tokens_needs_no_price(tmp_path):
     with serving(script) as server:
         words = ["--model", "p:unpriced", "--budget", "8ktok", *providers(tmp_path, server)]
         assert run(tmp_path, *words) == 5
@@ -104,9 +104,7 @@ def test_budget_in_tokens_needs_no_price(tmp_path: Path) -> None:
     ("model", "budget"),
     [("p:unpriced", "5usd"), ("p:yuan", "5usd"), ("p:a", "5cny"), ("p:a", "5xyz")],
 )
-def test_budget_that_fits_no_price_is_refused(
-    model: str, budget: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_budget_that_fits_no_price_is_refused(model, budget, tmp_path, capsys):
     """Before anything is sent or written, in one sentence; currencies are never converted."""
     with serving(script) as server:
         assert (
@@ -117,7 +115,7 @@ def test_budget_that_fits_no_price_is_refused(
     assert not list(tmp_path.glob("r/*/run_weibo.json"))
 
 
-def test_preview_refuses_a_budget_that_the_run_would_refuse(tmp_path: Path) -> None:
+def test_preview_refuses_a_budget_that_the_run_would_refuse(tmp_path):
     """Its `--dry-run` is asked for exactly to find that."""
     with serving(script) as server:
         words = ("--model", "p:unpriced", *providers(tmp_path, server), "--dry-run")
@@ -126,7 +124,7 @@ def test_preview_refuses_a_budget_that_the_run_would_refuse(tmp_path: Path) -> N
         assert not server.bodies
 
 
-def test_models_of_a_command_share_its_budget(tmp_path: Path) -> None:
+def test_models_of_a_command_share_its_budget(tmp_path):
     """Both together stay below it."""
     with serving(script) as server:
         words = [
@@ -143,7 +141,7 @@ def test_models_of_a_command_share_its_budget(tmp_path: Path) -> None:
     assert all(sums) and sum(sums) <= Decimal("0.01")
 
 
-def test_entry_of_a_queue_has_a_budget_of_its_own(tmp_path: Path) -> None:
+def test_entry_of_a_queue_has_a_budget_of_its_own(tmp_path):
     """The other model goes on to its end; a second budget for all is refused."""
     queue = '[{ model = "p:a", budget = "0.004usd" }, "p:b"]'
     with serving(script) as server:
@@ -154,11 +152,11 @@ def test_entry_of_a_queue_has_a_budget_of_its_own(tmp_path: Path) -> None:
     assert [manifest(tmp_path, name)["state"] for name in "ab"] == ["stopped", "complete"]
 
 
-def test_baseline_costs_nothing(tmp_path: Path) -> None:
+def test_baseline_costs_nothing(tmp_path):
     assert run(tmp_path, "--model", "baseline/recency", "--budget", "0.000001usd") == 0
 
 
-def test_part_has_its_share(tmp_path: Path) -> None:
+def test_part_has_its_share(tmp_path):
     """As of the other limits, so that all parts together keep the whole."""
     with serving(script) as server:
         words = [
@@ -175,9 +173,7 @@ def test_part_has_its_share(tmp_path: Path) -> None:
     assert 0 < spent(tmp_path, folder.name, "a") <= Decimal("0.0025")
 
 
-def test_settings_file_and_queue_with_a_budget_contradict_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_file_and_queue_with_a_budget_contradict_each_other(tmp_path, monkeypatch, capsys):
     """The message has both files with their keys."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
@@ -195,7 +191,7 @@ def test_settings_file_and_queue_with_a_budget_contradict_each_other(
 
 
 @pytest.mark.parametrize("kept", ["5", 5, ["5usd"], ""])
-def test_resume_refuses_a_budget_that_another_program_wrote(kept: object, tmp_path: Path) -> None:
+def test_resume_refuses_a_budget_that_another_program_wrote(kept, tmp_path):
     """Before anything is sent: without it, the run would cost more than was allowed."""
     with serving(script) as server:
         found = providers(tmp_path, server)
@@ -207,7 +203,7 @@ def test_resume_refuses_a_budget_that_another_program_wrote(kept: object, tmp_pa
         assert len(server.bodies) == sent
 
 
-def test_run_of_an_earlier_version_without_a_budget_is_resumed_without_one(tmp_path: Path) -> None:
+def test_run_of_an_earlier_version_without_a_budget_is_resumed_without_one(tmp_path):
     """Its manifest has the member, and no value."""
     with serving(script) as server:
         found = providers(tmp_path, server)
@@ -218,8 +214,8 @@ def test_run_of_an_earlier_version_without_a_budget_is_resumed_without_one(tmp_p
 
 
 def test_used_up_budget_names_what_other_runs_took_and_the_command_with_a_larger_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, capsys
+):
     """A reader of one run's sums would look for the difference in vain; the same budget would end
     the resumed run at once."""
     with serving(script) as server:
@@ -237,9 +233,7 @@ def test_used_up_budget_names_what_other_runs_took_and_the_command_with_a_larger
         assert len(server.bodies) > sent
 
 
-def test_used_up_budgets_of_a_queue_are_raised_one_by_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_used_up_budgets_of_a_queue_are_raised_one_by_one(tmp_path, capsys):
     """Each run has its own, so no command names several."""
     with serving(script) as server:
         queue = '[{model = "p:a", budget = "0.004usd"}, {model = "p:b", budget = "0.006usd"}]'

@@ -31,7 +31,7 @@ def entries(
     return SharedBudget(parsed, Ledger(folder, lambda: clock), part, run)
 
 
-def test_two_who_use_a_folder_never_take_more_than_the_cap(tmp_path: Path) -> None:
+def test_two_who_use_a_folder_never_take_more_than_the_cap(tmp_path):
     """What one has taken the other sees, and what one gives back the other may take."""
     one, other = entries(tmp_path), entries(tmp_path)
     assert one.take(Decimal(6), "a") == "2026-11-24"
@@ -42,7 +42,7 @@ def test_two_who_use_a_folder_never_take_more_than_the_cap(tmp_path: Path) -> No
     assert (one.spent, other.spent) == (Decimal("7.5"), Decimal("1.5"))
 
 
-def test_each_day_has_as_much_and_a_reply_belongs_to_the_day_of_its_request(tmp_path: Path) -> None:
+def test_each_day_has_as_much_and_a_reply_belongs_to_the_day_of_its_request(tmp_path):
     """UTC; also where midnight passes while requests are in flight."""
     now = [MIDNIGHT - 1]
     cap = Cap.parse("10usd/day")
@@ -63,7 +63,7 @@ def test_each_day_has_as_much_and_a_reply_belongs_to_the_day_of_its_request(tmp_
     assert budget.totals()[0] == 6
 
 
-def test_budgets_of_other_units_runs_and_parts_are_others(tmp_path: Path) -> None:
+def test_budgets_of_other_units_runs_and_parts_are_others(tmp_path):
     shared, tokens = entries(tmp_path), entries(tmp_path, "10tok")
     own, others = entries(tmp_path, "10usd each", run="a"), entries(tmp_path, "10usd each", run="b")
     part = entries(tmp_path, part="1/2")
@@ -72,7 +72,7 @@ def test_budgets_of_other_units_runs_and_parts_are_others(tmp_path: Path) -> Non
         assert budget.take(Decimal(8), run) is None
 
 
-def test_torn_line_of_a_dead_process_hides_no_other(tmp_path: Path) -> None:
+def test_torn_line_of_a_dead_process_hides_no_other(tmp_path):
     """It is left out, and the next line is whole."""
     entries(tmp_path).take(Decimal(3), "a")
     path = tmp_path / NAME
@@ -81,7 +81,7 @@ def test_torn_line_of_a_dead_process_hides_no_other(tmp_path: Path) -> None:
     assert entries(tmp_path).totals()[0] == 7
 
 
-def test_what_a_run_has_spent_without_the_ledger_is_carried_once(tmp_path: Path) -> None:
+def test_what_a_run_has_spent_without_the_ledger_is_carried_once(tmp_path):
     budget = entries(tmp_path)
     budget.take(Decimal(2), "a")
     for amount, total in ((5, 5), (5, 5), (4, 5), (6, 6)):
@@ -89,7 +89,7 @@ def test_what_a_run_has_spent_without_the_ledger_is_carried_once(tmp_path: Path)
         assert budget.totals()[0] == total
 
 
-def test_runs_of_one_command_on_one_budget_are_nobody_elses(tmp_path: Path) -> None:
+def test_runs_of_one_command_on_one_budget_are_nobody_elses(tmp_path):
     """What they have reserved is not reserved by other commands, too."""
     budget = entries(tmp_path)
     for run in ("a", "b"):
@@ -103,7 +103,7 @@ def test_runs_of_one_command_on_one_budget_are_nobody_elses(tmp_path: Path) -> N
     lock.release()
 
 
-def test_ledger_that_is_shortened_is_noticed(tmp_path: Path) -> None:
+def test_ledger_that_is_shortened_is_noticed(tmp_path):
     budget = entries(tmp_path)
     budget.take(Decimal(1), "a")
     (tmp_path / NAME).write_bytes(b"")

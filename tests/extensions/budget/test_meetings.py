@@ -3,9 +3,6 @@ are there."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 
@@ -30,7 +27,7 @@ class Within(Hooks):
 
 @settings(max_examples=examples(25))
 @given(**of_meter.CASES)
-def test_budget_holds_where_tries_race(**case: Any) -> None:
+def test_budget_holds_where_tries_race(**case):
     """A try that loses the race may end with a reply, too, which is paid for."""
     hedging = pytest.importorskip("harness.extensions.hedging.hedging")
 
@@ -41,7 +38,7 @@ def test_budget_holds_where_tries_race(**case: Any) -> None:
     assert ledger.spent - ledger.lost >= took
 
 
-def test_budget_too_small_for_the_first_users_ends_the_run(tmp_path: Path) -> None:
+def test_budget_too_small_for_the_first_users_ends_the_run(tmp_path):
     words = [
         *SHIPPED,
         "--platform",

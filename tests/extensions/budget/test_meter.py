@@ -89,7 +89,7 @@ def meter(cap: str = "5usd", most: int | None = None) -> Meter:
         ("2Mtok / day each", Cap(Decimal(2_000_000), "tokens", True, True)),
     ],
 )
-def test_budget_is_read_in_its_units_and_again_from_its_own_words(text: str, cap: Cap) -> None:
+def test_budget_is_read_in_its_units_and_again_from_its_own_words(text, cap):
     assert Cap.parse(text) == cap == Cap.parse(str(cap))
 
 
@@ -97,19 +97,19 @@ def test_budget_is_read_in_its_units_and_again_from_its_own_words(text: str, cap
     "text",
     ["", "5", "usd", "0usd", "-1usd", "1e3usd", "nan usd", "5us", "5mtok", "5 usd a", "٥usd"],
 )
-def test_other_words_are_refused(text: str) -> None:
+def test_other_words_are_refused(text):
     with pytest.raises(ValueError, match="expected an amount"):
         Cap.parse(text)
 
 
-def test_first_requests_reserve_a_token_a_byte_and_a_long_completion() -> None:
+def test_first_requests_reserve_a_token_a_byte_and_a_long_completion():
     """Before any reply nothing is known, so no tokenizer may exceed the estimate."""
     assert meter().estimate(1000) == PRICE.amount(1000, SAFE_COMPLETION)
     assert meter(most=50).estimate(1000) == PRICE.amount(1000, 50)
     assert meter("1Mtok").estimate(1000) == 1000 + SAFE_COMPLETION
 
 
-def test_estimates_follow_the_replies_once_there_are_enough() -> None:
+def test_estimates_follow_the_replies_once_there_are_enough():
     """The largest ratio of tokens to bytes so far, and the 99th percentile of the last
     completions."""
     made = meter()
@@ -119,21 +119,21 @@ def test_estimates_follow_the_replies_once_there_are_enough() -> None:
     assert made.estimate(2000) == PRICE.amount(800, 100 + MIN_REPLIES - 1)
 
 
-def test_single_long_reply_of_many_is_no_measure_of_the_rest() -> None:
+def test_single_long_reply_of_many_is_no_measure_of_the_rest():
     made = meter()
     for length in [9000, *[100] * 200]:
         made.settle(NOTHING_RESERVED, 1000, received(300, length), None)
     assert made.estimate(1000) == PRICE.amount(300, 100)
 
 
-def test_usage_settles_with_its_discount() -> None:
+def test_usage_settles_with_its_discount():
     """Cached tokens cost what the price says, as in the cost of the run."""
     made = meter()
     made.settle(NOTHING_RESERVED, 3000, received(1000, 10, cached=800), None)
     assert made.spent == made.budget.spent == PRICE.amount(1000, 10, 800)
 
 
-def test_reply_without_usage_costs_the_most_that_it_may() -> None:
+def test_reply_without_usage_costs_the_most_that_it_may():
     """A token a byte for what is not reported, and for hidden thoughts what requests allow, or a
     long completion."""
     for most, out in ((None, SAFE_COMPLETION + len("好".encode())), (300, 300)):
@@ -143,7 +143,7 @@ def test_reply_without_usage_costs_the_most_that_it_may() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))
-def test_failed_try_costs_its_reservation_unless_it_was_refused(kind: str) -> None:
+def test_failed_try_costs_its_reservation_unless_it_was_refused(kind):
     """4xx and what never reached the endpoint cost nothing; any other failure may have been
     billed."""
     made, fault = meter(), FAULTS[kind]
@@ -165,13 +165,13 @@ def test_failed_try_costs_its_reservation_unless_it_was_refused(kind: str) -> No
         ("2Mtok", "12345", "budget 12.3k of 2.0M tokens"),
     ],
 )
-def test_display_has_what_is_spent(cap: str, spent: str, words: str) -> None:
+def test_display_has_what_is_spent(cap, spent, words):
     made = meter(cap)
     made.budget.carry("", Decimal(spent))
     assert made.load == (words,) and made.held_by == "budget"
 
 
-def test_request_that_does_not_fit_waits_for_what_others_give_back() -> None:
+def test_request_that_does_not_fit_waits_for_what_others_give_back():
     """It holds no slot meanwhile, is counted as waiting, and leaves nothing reserved if it is
     cancelled."""
 
@@ -199,7 +199,7 @@ def test_request_that_does_not_fit_waits_for_what_others_give_back() -> None:
     virtual.run(scene)
 
 
-def test_probe_counts_by_its_own_usage_and_teaches_nothing() -> None:
+def test_probe_counts_by_its_own_usage_and_teaches_nothing():
     """What goes out in a silence in the place of a request may be billed as any; later ones are
     larger than it."""
 
@@ -229,7 +229,7 @@ def test_probe_counts_by_its_own_usage_and_teaches_nothing() -> None:
     virtual.run(scene)
 
 
-def test_group_reserves_for_as_many_as_fit_and_gives_back_what_was_not_taken() -> None:
+def test_group_reserves_for_as_many_as_fit_and_gives_back_what_was_not_taken():
     made = meter("250tok", most=100)
     held = made.reserve([20, 20, 5])
     assert [one.amount for one in held] == [Decimal(120), Decimal(120)] and made.reserve([20]) == []
@@ -247,14 +247,14 @@ def test_group_reserves_for_as_many_as_fit_and_gives_back_what_was_not_taken() -
         made.reserve([20])
 
 
-def test_group_of_an_earlier_process_counts_in_its_own_unit() -> None:
+def test_group_of_an_earlier_process_counts_in_its_own_unit():
     made = meter("250tok", most=100)
     for reserved in (None, Reserved(Decimal(9), "USD", ""), Reserved(Decimal(50), "tokens", "")):
         made.resume(reserved)
     assert made.budget.reserved == 50
 
 
-def test_request_that_never_fits_ends_its_run_alone() -> None:
+def test_request_that_never_fits_ends_its_run_alone():
     """Of two runs on one budget the cheaper one goes on, and a budget of tokens needs no price."""
 
     async def scene() -> None:
@@ -332,7 +332,7 @@ CASES = {
 
 @settings(max_examples=examples(25))
 @given(**CASES)
-def test_cap_is_exceeded_by_no_more_than_the_stated_bound(**case: Any) -> None:
+def test_cap_is_exceeded_by_no_more_than_the_stated_bound(**case):
     """By what the replies in flight at once take beyond their reservations, and lost tries beyond
     theirs; by nothing where all stay within. Each reply may be longer than any before."""
     ledger, took = played(**case)

@@ -47,9 +47,7 @@ def state(tmp_path: Path, name: str = "m") -> str:
 
 
 @pytest.mark.slow
-def test_without_agreement_the_run_ends_after_its_first_users(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_agreement_the_run_ends_after_its_first_users(tmp_path, capsys):
     """Exit 5, with the estimate and the command that goes on; nothing that was paid for is asked
     again. Another estimate has the same first users."""
     with serving(baseline) as server:
@@ -74,7 +72,7 @@ def test_without_agreement_the_run_ends_after_its_first_users(
 
 
 @pytest.mark.slow
-def test_first_users_are_of_all_lengths(tmp_path: Path) -> None:
+def test_first_users_are_of_all_lengths(tmp_path):
     """One of each tenth of the chains: what they take a step is that of all."""
     with serving(baseline) as server:
         assert run(tmp_path, server.url, "--model", "m", "--limit", "40", "--estimate") == 5
@@ -83,7 +81,7 @@ def test_first_users_are_of_all_lengths(tmp_path: Path) -> None:
     assert abs(first / 10 - (len(server.bodies) - first) / 40) < 1
 
 
-def test_with_yes_the_run_goes_on(tmp_path: Path) -> None:
+def test_with_yes_the_run_goes_on(tmp_path):
     """The results are those of a run without an estimate, by the same requests."""
     with serving(baseline) as server:
         assert run(tmp_path / "a", server.url, "--model", "m", *FEW, "--estimate", "--yes") == 0
@@ -102,9 +100,7 @@ def test_with_yes_the_run_goes_on(tmp_path: Path) -> None:
         *[pytest.param(no, 10, 5, marks=pytest.mark.slow) for no in ("n\n", "")],
     ],
 )
-def test_one_question_for_all_models(
-    answer: str, left: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_question_for_all_models(answer, left, code, tmp_path, monkeypatch):
     """On a terminal the user decides, once; the end of the input is no agreement."""
     stdin, stderr = Terminal(answer), Terminal()
     monkeypatch.setattr(sys, "stdin", stdin)
@@ -115,11 +111,11 @@ def test_one_question_for_all_models(
     assert stderr.getvalue().count("?") == 1
 
 
-def test_run_that_its_first_users_complete_is_complete(tmp_path: Path) -> None:
+def test_run_that_its_first_users_complete_is_complete(tmp_path):
     with serving(baseline) as server:
         assert run(tmp_path, server.url, "--model", "m", "--limit", "4", "--estimate") == 0
     assert state(tmp_path) == "complete"
 
 
-def test_yes_needs_an_estimate(tmp_path: Path) -> None:
+def test_yes_needs_an_estimate(tmp_path):
     assert run(tmp_path, "http://127.0.0.1:9/v1", "--model", "m", "--yes") == 2

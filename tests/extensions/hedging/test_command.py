@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 
 from harness.client import latency
 from harness.extensions.hedging import hedging
@@ -20,7 +19,7 @@ def tuning(out: Path) -> dict[str, Any]:
     return found
 
 
-def test_request_that_hangs_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_that_hangs_is_sent_again(tmp_path, monkeypatch):
     """The manifest has the option and the number of such requests."""
     for name, value in (("LEAST_SECONDS", 0.0), ("LOOK_SECONDS", 0.01)):
         monkeypatch.setattr(hedging, name, value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, cast
 
 import anyio
@@ -98,7 +97,7 @@ def played(
     return virtual.run(main)
 
 
-def test_second_try_wins_where_the_first_hangs() -> None:
+def test_second_try_wins_where_the_first_hangs():
     """It goes out after the multiple of the 99th percentile; the first is cancelled, and the
     seconds are its own."""
 
@@ -118,7 +117,7 @@ def test_second_try_wins_where_the_first_hangs() -> None:
     )
 
 
-def test_first_try_wins_where_it_is_whole_first() -> None:
+def test_first_try_wins_where_it_is_whole_first():
     """The second is cancelled then."""
 
     async def then(world: World) -> None:
@@ -131,7 +130,7 @@ def test_first_try_wins_where_it_is_whole_first() -> None:
 @pytest.mark.parametrize(
     ("first", "hedge"), [(500.0, 0.0), (HEDGE * USUAL - 0.5, HEDGE)], ids=["off", "in time"]
 )
-def test_nothing_is_sent_twice_without_need(first: float, hedge: float) -> None:
+def test_nothing_is_sent_twice_without_need(first, hedge):
     """Without --hedge never, and with it not what comes within the multiple."""
     world = played(seconds(first, USUAL), lambda world: world.ask("hangs"), hedge=hedge)
     assert (len(world.sent_by("hangs")), world.caller.traffic.notices[HEDGED], world.warned) == (
@@ -141,7 +140,7 @@ def test_nothing_is_sent_twice_without_need(first: float, hedge: float) -> None:
     )
 
 
-def test_second_try_waits_for_a_slot_and_its_rate() -> None:
+def test_second_try_waits_for_a_slot_and_its_rate():
     """At a limit of one it never goes out, since the first try holds the slot; both count as
     requests of the rate."""
     world = played(seconds(50.0, USUAL), lambda world: world.ask("hangs"), slots=1)
@@ -158,7 +157,7 @@ def test_second_try_waits_for_a_slot_and_its_rate() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["first", "second"])
-def test_fault_of_one_try_waits_for_the_other(number: int) -> None:
+def test_fault_of_one_try_waits_for_the_other(number):
     """Only where both have failed is the request tried again as after any fault."""
 
     async def hangs(before: int) -> None:
@@ -172,7 +171,7 @@ def test_fault_of_one_try_waits_for_the_other(number: int) -> None:
     assert world.cancelled == []
 
 
-def test_faults_of_both_tries_are_a_failed_try() -> None:
+def test_faults_of_both_tries_are_a_failed_try():
     """Which is retried, and hedged again."""
 
     async def hangs(before: int) -> None:
@@ -196,7 +195,7 @@ async def refused(world: World, error: type[Exception]) -> list[None]:
 @pytest.mark.parametrize(
     "error", [Rejected("http_400", "no"), EndpointStopped("no")], ids=["rejected", "stopped"]
 )
-def test_refusal_of_one_try_is_the_answer(error: Exception) -> None:
+def test_refusal_of_one_try_is_the_answer(error):
     """No other try would help: it does not wait for the other."""
 
     async def hangs(before: int) -> None:
@@ -207,7 +206,7 @@ def test_refusal_of_one_try_is_the_answer(error: Exception) -> None:
     assert len(world.cancelled) == 1
 
 
-def test_request_that_is_cancelled_takes_both_tries_with_it() -> None:
+def test_request_that_is_cancelled_takes_both_tries_with_it():
     """As at the end of a run; no slot is left taken."""
 
     async def then(world: World) -> None:
@@ -221,7 +220,7 @@ def test_request_that_is_cancelled_takes_both_tries_with_it() -> None:
     assert len(played(seconds(500.0, 500.0), then).cancelled) == 2
 
 
-def test_what_hangs_among_the_first_requests_is_sent_again_too() -> None:
+def test_what_hangs_among_the_first_requests_is_sent_again_too():
     """The usual latency is looked up again until enough replies say what it is."""
 
     async def main() -> None:
@@ -243,9 +242,7 @@ def at(run: Run, multiple: float) -> Hedging:
 
 
 @pytest.mark.anyio
-async def test_log_and_report_count_what_was_sent_a_second_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_log_and_report_count_what_was_sent_a_second_time(tmp_path, monkeypatch):
     """With --hedge a request that hangs costs another one and no time; the log and the report count
     it."""
     monkeypatch.setattr(hedging, "LEAST_SECONDS", 0.0)
@@ -269,9 +266,7 @@ async def test_log_and_report_count_what_was_sent_a_second_time(
     ("asked", "before", "then"),
     [(None, 3.0, 3.0), (0.0, 3.0, None), (5.0, 3.0, 5.0), (5.0, None, 5.0)],
 )
-def test_resume_goes_on_as_the_run_began_unless_told_otherwise(
-    tmp_path: Path, asked: float | None, before: float | None, then: float | None
-) -> None:
+def test_resume_goes_on_as_the_run_began_unless_told_otherwise(tmp_path, asked, before, then):
     """0 is never."""
     old, new = (Run(tmp_path).manifest for _ in range(2))
     if before:
@@ -282,7 +277,7 @@ def test_resume_goes_on_as_the_run_began_unless_told_otherwise(
 
 
 @pytest.mark.parametrize("value", ["3", None, -1, 10**9, [3]])
-def test_what_another_program_wrote_sends_nothing_twice(tmp_path: Path, value: object) -> None:
+def test_what_another_program_wrote_sends_nothing_twice(tmp_path, value):
     manifest = Run(tmp_path).manifest
     manifest.tuning |= {"hedge": value, "hedged": value}  # type: ignore[typeddict-unknown-key]
     assert not EXTENSION.continues(manifest) and multiple_of(manifest) == 0.0

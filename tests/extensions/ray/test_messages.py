@@ -30,12 +30,12 @@ from harness.errors import (
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_error_is_the_same_in_another_process(error: HarnessError) -> None:
+def test_error_is_the_same_in_another_process(error):
     """Its class, sentences, exit code and what else it holds, whatever its constructor takes."""
     check_copy(error)
 
 
-def test_error_of_a_budget_is_the_same_in_another_process() -> None:
+def test_error_of_a_budget_is_the_same_in_another_process():
     """With the amount that the driver says again for the whole budget."""
     budget = pytest.importorskip("harness.extensions.budget")
     error = budget.BudgetReached("the budget is reached")

@@ -171,7 +171,7 @@ def _look(here: Path, home: Path, temporary: Path, url: str, variables: dict[str
     )
 
 
-def test_own_cluster_is_closed_to_others(seen: Seen) -> None:
+def test_own_cluster_is_closed_to_others(seen):
     """It listens on loopback alone, and takes a token that another user cannot read."""
     assert len(seen.listeners) > 5
     assert {host for host, _ in seen.listeners} <= {"0100007F", "0000000000000000FFFF00000100007F"}
@@ -189,25 +189,25 @@ def test_own_cluster_is_closed_to_others(seen: Seen) -> None:
 
 
 def test_own_cluster_leaves_nothing_in_the_home_folder_and_imports_nothing_from_here(
-    seen: Seen,
-) -> None:
+    seen,
+):
     """No token, which a cluster without tokens that is joined later would be sent; a module of the
     current folder, with the name of one that workers import, is not executed."""
     assert not (seen.home / ".ray").exists()
     assert ran(seen.here) == []
 
 
-def test_no_process_of_an_own_cluster_has_the_key(seen: Seen) -> None:
+def test_no_process_of_an_own_cluster_has_the_key(seen):
     """In its command line or its environment."""
     assert seen.niceness != [] and seen.with_key == []
 
 
-def test_workers_have_the_priority_of_the_command(seen: Seen) -> None:
+def test_workers_have_the_priority_of_the_command(seen):
     """Else they would get next to nothing on a busy machine."""
     assert {*seen.niceness} == {os.getpriority(os.PRIO_PROCESS, 0)}
 
 
-def test_interrupt_of_a_terminal_saves_what_is_answered(seen: Seen) -> None:
+def test_interrupt_of_a_terminal_saves_what_is_answered(seen):
     """SIGINT goes to the whole process group, which an own cluster is part of; the run goes on
     without Ray, and pays nothing twice."""
     assert seen.code == 130
@@ -230,8 +230,8 @@ def _tokens(cluster: Path) -> dict[str, dict[str, str]]:
 
 
 def test_environment_of_rays_processes_names_no_relative_folder(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """An empty or relative entry of PYTHONPATH is the current folder, or below it; the driver's own
     stays as it is."""
     from harness.extensions.ray import cluster
@@ -243,7 +243,7 @@ def test_environment_of_rays_processes_names_no_relative_folder(
     assert os.environ["PYTHONPATH"] == given
 
 
-def test_own_tokens_end_with_their_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_tokens_end_with_their_cluster(tmp_path, monkeypatch):
     """What Ray keeps for the whole process is read again, so another cluster in it gets its own."""
     from ray._raylet import AuthenticationTokenLoader
 

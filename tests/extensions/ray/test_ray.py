@@ -205,9 +205,7 @@ def port_of(url: str) -> int:
     return urlsplit(url).port or 0
 
 
-def test_cluster_gives_the_bytes_of_one_process(
-    play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path
-) -> None:
+def test_cluster_gives_the_bytes_of_one_process(play, wanted, raylets, tmp_path):
     """With faults, on two machines: the same results, each request paid once."""
     with endpoint("--latency", "0.02", "--fault-rate", "0.2") as url:
         assert (
@@ -216,9 +214,7 @@ def test_cluster_gives_the_bytes_of_one_process(
         prove(CHAINS, tmp_path / "run", url, wanted(CHAINS))
 
 
-def test_workers_import_the_plug_in_and_nothing_else_of_the_current_folder(
-    raylets: Raylets, tmp_path: Path
-) -> None:
+def test_workers_import_the_plug_in_and_nothing_else_of_the_current_folder(raylets, tmp_path):
     """A plug-in named as a file of it, among modules with the names of those that workers import;
     the user has a token, which this cluster does not know."""
     for name in ("star_rating.py", "yelp_star_tasks.jsonl"):
@@ -250,9 +246,7 @@ def keep_token(home: Path) -> None:
     (home / ".ray" / "auth_token").write_text(TOKEN)
 
 
-def test_lost_workers_cost_only_what_was_not_saved(
-    play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path
-) -> None:
+def test_lost_workers_cost_only_what_was_not_saved(play, wanted, raylets, tmp_path):
     """SIGKILL of a worker, and of the one that replaces it."""
     folder = tmp_path / "run"
     with endpoint(*SLOW) as url:
@@ -269,9 +263,7 @@ def test_lost_workers_cost_only_what_was_not_saved(
         prove(CHAINS, folder, url, wanted(CHAINS), lost)
 
 
-def test_lost_driver_is_resumed_by_either_engine(
-    play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path
-) -> None:
+def test_lost_driver_is_resumed_by_either_engine(play, wanted, raylets, tmp_path):
     """Local, then SIGINT; on the cluster, then SIGKILL; local again, to the end."""
     folder = tmp_path / "run"
     with endpoint(*SLOW) as url:
@@ -289,9 +281,7 @@ def test_lost_driver_is_resumed_by_either_engine(
         prove(CHAINS, folder, url, wanted(CHAINS), lost)
 
 
-def test_termination_saves_what_is_answered_and_leaves_no_key(
-    play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path
-) -> None:
+def test_termination_saves_what_is_answered_and_leaves_no_key(play, wanted, raylets, tmp_path):
     """SIGTERM to a driver on a cluster, whose logs and list of jobs do not have the key."""
     folder = tmp_path / "run"
     key_file = tmp_path / "key"
@@ -311,9 +301,7 @@ def test_termination_saves_what_is_answered_and_leaves_no_key(
     assert not [text for text in [*logs, jobs(raylets)] if KEY.encode() in text]
 
 
-def test_silent_worker_is_given_up_and_its_slots_kept(
-    play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path
-) -> None:
+def test_silent_worker_is_given_up_and_its_slots_kept(play, wanted, raylets, tmp_path):
     """SIGSTOP for longer than a turn may take; it is never continued."""
     folder = tmp_path / "run"
     with endpoint(*SLOW) as url:
@@ -326,9 +314,7 @@ def test_silent_worker_is_given_up_and_its_slots_kept(
     wait_for(lambda: not actors(*raylets.raylets))
 
 
-def test_late_machine_takes_part_and_keeps_its_slots_when_it_is_lost(
-    play: Commands, wanted: Wanted, tmp_path: Path
-) -> None:
+def test_late_machine_takes_part_and_keeps_its_slots_when_it_is_lost(play, wanted, tmp_path):
     """It joins long after the others have begun. SIGKILL of its raylet leaves its workers alive,
     with requests in flight. The cluster wants a token: the one in the user's home folder, by Ray's
     own variable."""
@@ -356,9 +342,7 @@ def test_late_machine_takes_part_and_keeps_its_slots_when_it_is_lost(
         prove(CHAINS, folder, url, wanted(CHAINS), lost)
 
 
-def test_machine_without_a_way_to_the_endpoint_is_played_without(
-    play: Commands, wanted: Wanted, tmp_path: Path
-) -> None:
+def test_machine_without_a_way_to_the_endpoint_is_played_without(play, wanted, tmp_path):
     """Its proxy is dead: nobody fails, and the log names its worker; the other machine joins when
     it has given up. Then the raylet of another run's driver is killed, and with it Ray ends the
     driver; the run goes on without Ray."""
@@ -381,9 +365,7 @@ def test_machine_without_a_way_to_the_endpoint_is_played_without(
     assert CHAINS.results(tmp_path / "driver") == wanted(CHAINS)
 
 
-def test_cluster_that_loses_its_head_ends_the_run(
-    play: Commands, wanted: Wanted, tmp_path: Path
-) -> None:
+def test_cluster_that_loses_its_head_ends_the_run(play, wanted, tmp_path):
     """Exit code 4 before Ray itself ends this process; what was answered is saved."""
     folder = tmp_path / "run"
     hurried = (*HURRIED, "crew.HEAD_SECONDS=1", "crew.GRACE_SECONDS=2", "--")
@@ -421,9 +403,7 @@ class Own(benchmarks.DailyMobilityAgent):
 """
 
 
-def test_agent_that_blocks_is_broken_off_in_its_worker(
-    play: Commands, raylets: Raylets, tmp_path: Path
-) -> None:
+def test_agent_that_blocks_is_broken_off_in_its_worker(play, raylets, tmp_path):
     """An endless loop in some residents, `SystemExit` in others: they fail, and the rest go on, as
     in one process."""
     (tmp_path / "agent.py").write_text(BLOCKED)
@@ -440,9 +420,7 @@ def test_agent_that_blocks_is_broken_off_in_its_worker(
     }
 
 
-def test_agent_that_ends_its_workers_is_named(
-    play: Commands, raylets: Raylets, tmp_path: Path
-) -> None:
+def test_agent_that_ends_its_workers_is_named(play, raylets, tmp_path):
     """The run stops, as with any workers that are lost."""
     (tmp_path / "ends.py").write_text(ENDED)
     ended = Kind((*DAYS.words, "--agent", str(tmp_path / "ends.py")), DAYS.subset, DAYS.model)
@@ -455,7 +433,7 @@ def test_agent_that_ends_its_workers_is_named(
     assert process.returncode == 4 and "workers were lost, and no user was done" in shown
 
 
-def test_what_cannot_start_ends_with_a_sentence(play: Commands, raylets: Raylets) -> None:
+def test_what_cannot_start_ends_with_a_sentence(play, raylets):
     """No worker in time, nobody at the address, other code on the workers: one line on what to do,
     an exit code."""
     nobody = ("--engine", "ray", "--ray-address", "127.0.0.1:1")

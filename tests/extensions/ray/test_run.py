@@ -67,9 +67,7 @@ def numbers(report: Any) -> Any:
 
 
 @pytest.mark.parametrize("benchmark", ["streamprofile", "dailymobility"])
-def test_results_of_both_benchmarks_are_those_of_this_process(
-    benchmark: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
-) -> None:
+def test_results_of_both_benchmarks_are_those_of_this_process(benchmark, tmp_path, capsys, cluster):
     """To the byte, over the embedded endpoint of each worker; the report too."""
     folders = [tmp_path / "local", tmp_path / "workers"]
     model = "baseline/recency" if benchmark == "streamprofile" else "baseline/random-day"
@@ -105,14 +103,14 @@ def test_results_of_both_benchmarks_are_those_of_this_process(
 @pytest.mark.parametrize("certain", [True, False])
 @pytest.mark.parametrize("after", first_quick([2, 1, 3]))
 def test_lost_worker_costs_what_it_had_not_reported(
-    after: int,
-    certain: bool,
-    local: tuple[bytes, Counter[bytes]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    cluster: Place,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    after,
+    certain,
+    local,
+    tmp_path,
+    capsys,
+    cluster,
+    monkeypatch,
+):
     """Its part goes on elsewhere from the run's files: the same results, nothing is saved twice,
     and the log has it. What it reports is saved before its next turn, and only what was not saved
     is requested again."""
@@ -158,9 +156,7 @@ def test_lost_worker_costs_what_it_had_not_reported(
 
 
 @pytest.mark.slow
-def test_failed_users_of_a_lost_worker_are_counted_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
-) -> None:
+def test_failed_users_of_a_lost_worker_are_counted_once(tmp_path, capsys, cluster):
     """They are played again with its part, and fail again: at the end there are no more of them."""
     refused = set[bytes]()
 
@@ -206,11 +202,11 @@ def test_failed_users_of_a_lost_worker_are_counted_once(
 
 @pytest.mark.slow
 def test_workers_that_are_lost_again_and_again_stop_the_run(
-    local: tuple[bytes, Counter[bytes]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    cluster: Place,
-) -> None:
+    local,
+    tmp_path,
+    capsys,
+    cluster,
+):
     """With exit code 4 and one sentence; `resume` without Ray goes on."""
 
     def lose_all(number: int, worker: Near) -> None:
@@ -236,9 +232,7 @@ def test_workers_that_are_lost_again_and_again_stop_the_run(
         ]
     ),
 )
-def test_options_of_one_process_are_those_of_workers(
-    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
-) -> None:
+def test_options_of_one_process_are_those_of_workers(more, tmp_path, capsys, cluster):
     """As many requests, the same results, counts and cost."""
     found = []
     for name, engine in (("local", ()), ("workers", ON_TWO)):
@@ -253,9 +247,7 @@ def test_options_of_one_process_are_those_of_workers(
 
 
 @pytest.mark.slow
-def test_workers_reuse_the_replies_of_another_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
-) -> None:
+def test_workers_reuse_the_replies_of_another_run(tmp_path, capsys, cluster):
     """As one process does: nothing is requested that the other run has, and replies and results are
     the same."""
     pytest.importorskip("harness.extensions.reuse")
@@ -287,9 +279,7 @@ def test_workers_reuse_the_replies_of_another_run(
 
 
 @pytest.mark.slow
-def test_models_of_one_command_share_workers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
-) -> None:
+def test_models_of_one_command_share_workers(tmp_path, capsys, cluster):
     """Each has its own run, with the results of one process."""
     with serving(baseline) as server:
         words = [
@@ -314,11 +304,11 @@ def test_models_of_one_command_share_workers(
 
 @pytest.mark.slow
 def test_worker_that_was_stopped_asks_before_it_sends(
-    local: tuple[bytes, Counter[bytes]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    cluster: Place,
-) -> None:
+    local,
+    tmp_path,
+    capsys,
+    cluster,
+):
     """It wakes within a turn whose lease is over: no request goes out before the driver's next
     turn."""
     begins, counts = list[int](), list[int]()
@@ -351,11 +341,11 @@ def test_worker_that_was_stopped_asks_before_it_sends(
 
 @pytest.mark.slow
 def test_signal_saves_what_is_answered(
-    local: tuple[bytes, Counter[bytes]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    cluster: Place,
-) -> None:
+    local,
+    tmp_path,
+    capsys,
+    cluster,
+):
     """On all workers: exit code 130, and `resume` without Ray requests the rest alone."""
 
     def interrupting(body: dict[str, Any]) -> tuple[int, bytes]:
@@ -373,9 +363,7 @@ def test_signal_saves_what_is_answered(
 
 
 @pytest.mark.slow
-def test_engines_take_turns_with_repeats(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
-) -> None:
+def test_engines_take_turns_with_repeats(tmp_path, capsys, cluster):
     """Workers, one process, workers: three sessions of two repeats, and each request is paid
     once."""
     words = ("--repeats", "2", "--temperature", "0.5")
@@ -397,9 +385,7 @@ def test_engines_take_turns_with_repeats(
 
 
 @pytest.mark.slow
-def test_shares_never_exceed_the_limit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
-) -> None:
+def test_shares_never_exceed_the_limit(tmp_path, capsys, cluster):
     """While workers end, are lost and start: the sum of what they may have in flight is never above
     it, and reaches it. So do the shares of a rate, as the endpoint's clock confirms."""
     sums, rates = set[int](), set[float]()
@@ -465,9 +451,7 @@ def about_workers(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cut_off")
-def test_worker_without_a_way_to_the_endpoint_is_played_without(
-    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_worker_without_a_way_to_the_endpoint_is_played_without(local, tmp_path, capsys):
     """Its users are played by others, and the log names it."""
     with serving(baseline) as server:
         Commands(tmp_path, capsys)(*at(server), *ON_TWO)
@@ -478,9 +462,7 @@ def test_worker_without_a_way_to_the_endpoint_is_played_without(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cut_off")
-def test_worker_alone_without_a_way_to_the_endpoint_stops_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_worker_alone_without_a_way_to_the_endpoint_stops_the_run(tmp_path, capsys):
     """As one process does."""
     with serving(baseline) as server:
         Commands(tmp_path, capsys)(*at(server), "--engine", "ray", "--workers", "1", code=3)
@@ -489,11 +471,11 @@ def test_worker_alone_without_a_way_to_the_endpoint_stops_the_run(
 @pytest.mark.slow
 @pytest.mark.usefixtures("cut_off")
 def test_worker_without_a_way_waits_for_one_that_is_being_started(
-    local: tuple[bytes, Counter[bytes]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    cluster: Place,
-) -> None:
+    local,
+    tmp_path,
+    capsys,
+    cluster,
+):
     """On a slow machine the other begins only when the first has given up."""
     given_up = anyio.Event()
 
@@ -511,11 +493,11 @@ def test_worker_without_a_way_waits_for_one_that_is_being_started(
 
 @pytest.mark.slow
 def test_worker_that_cannot_be_started_is_played_without(
-    local: tuple[bytes, Counter[bytes]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    cluster: Place,
-) -> None:
+    local,
+    tmp_path,
+    capsys,
+    cluster,
+):
     """Also when the only other is lost, and its successor is still being started."""
 
     def lose_first(number: int, worker: Near) -> None:
@@ -539,11 +521,11 @@ def test_worker_that_cannot_be_started_is_played_without(
 
 
 def test_budget_holds_over_all_workers_and_loses_nothing(
-    local: tuple[bytes, Counter[bytes]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    cluster: Place,
-) -> None:
+    local,
+    tmp_path,
+    capsys,
+    cluster,
+):
     """Each reply takes 1,020 tokens. What was answered is saved, and more of the budget ends the
     run without a second request for any of it."""
     commands, requests = Commands(tmp_path, capsys), local[1].total()
@@ -563,11 +545,11 @@ def test_budget_holds_over_all_workers_and_loses_nothing(
 
 
 def test_key_on_the_command_line_is_refused(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    cluster: Place,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path,
+    capsys,
+    cluster,
+    monkeypatch,
+):
     """A cluster's list of jobs shows the command line of each driver to all of its users."""
     with serving(baseline) as server:
         words = list(map(str, (*at(server), *ON_TWO, "--api-key", "sk-planted")))
@@ -579,7 +561,7 @@ def test_key_on_the_command_line_is_refused(
 
 
 @pytest.mark.slow
-def test_display_counts_what_workers_did(tmp_path: Path, cluster: Place) -> None:
+def test_display_counts_what_workers_did(tmp_path, cluster):
     """Users, steps, requests and scored users are those of all workers, and never more than there
     are."""
     seen = list[Any]()

@@ -59,7 +59,7 @@ def case(tmp_path: Path) -> Any:
         yield Case(tmp_path, server)
 
 
-def test_equal_run_pays_for_nothing_and_has_the_same_results(case: Case) -> None:
+def test_equal_run_pays_for_nothing_and_has_the_same_results(case):
     """Its folder is whole: it verifies, is parsed again, and names the run of every reply; its
     identity is the same."""
     assert case.run("first") == 0
@@ -87,7 +87,7 @@ def test_equal_run_pays_for_nothing_and_has_the_same_results(case: Case) -> None
     assert len(case.notes("second")) == 1
 
 
-def test_reply_is_saved_as_it_came(case: Case) -> None:
+def test_reply_is_saved_as_it_came(case):
     """With its seconds, tries and endpoint of then, and without the bytes that were sent for it:
     none were. A reply that was itself reused names the run that was given."""
     case.run("first", "--limit", "2")
@@ -101,7 +101,7 @@ def test_reply_is_saved_as_it_came(case: Case) -> None:
     assert third == [{**line, "reused": "second"} for line in first]
 
 
-def test_what_the_other_run_lacks_is_requested(case: Case) -> None:
+def test_what_the_other_run_lacks_is_requested(case):
     """Users beyond its share, replies that are damaged, and those that a changed prompt asks
     for."""
     case.run("first", "--limit", "3")
@@ -117,7 +117,7 @@ def test_what_the_other_run_lacks_is_requested(case: Case) -> None:
     assert 0 < len(case.server.bodies) < whole
 
 
-def test_count_is_of_all_sessions(case: Case) -> None:
+def test_count_is_of_all_sessions(case):
     """A run that was stopped and resumed has reused what its files say, and the resume pays for the
     rest."""
     case.run("first", "--limit", "3")
@@ -129,7 +129,7 @@ def test_count_is_of_all_sessions(case: Case) -> None:
     assert case.manifest("second")["provenance"]["reused"] == {"first": saved}
 
 
-def test_each_part_and_repeat_reuses_its_own(case: Case) -> None:
+def test_each_part_and_repeat_reuses_its_own(case):
     """Merged parts have the sum; a second repeat sends another seed, so that no reply is one to
     it."""
     case.run("first")
@@ -145,7 +145,7 @@ def test_each_part_and_repeat_reuses_its_own(case: Case) -> None:
     assert case.manifest("third")["provenance"]["reused"] == {"first": paid}
 
 
-def test_resume_takes_it_too(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_takes_it_too(case, capsys):
     """So an interrupted run goes on as it began; the command for that names the other run."""
     case.run("first", "--limit", "3")
     case.server.script = lambda body: (401, b"{}")
@@ -172,9 +172,7 @@ REFUSED = (
 )
 
 
-def test_replies_to_other_requests_are_refused(
-    case: Case, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replies_to_other_requests_are_refused(case, capsys):
     """With exit code 2 and one sentence, before anything is sent or set aside."""
     case.run("first", "--limit", "1")
     case.run("second", "--limit", "1")
@@ -192,15 +190,13 @@ def test_replies_to_other_requests_are_refused(
 @pytest.mark.parametrize(
     "sampling", [("--temperature", "0.5"), ("--extra-body", '{"temperature": 1}')]
 )
-def test_samples_are_refused_though_both_runs_have_the_same_parameters(
-    case: Case, sampling: tuple[str, ...]
-) -> None:
+def test_samples_are_refused_though_both_runs_have_the_same_parameters(case, sampling):
     """Above temperature 0 a reply is a draw, and a run of copies would be no run."""
     assert case.run("first", "--limit", "1", *sampling) == 0
     assert case.run("second", "--limit", "1", *sampling, "--reuse", "first") == 2
 
 
-def test_run_without_that_platform_is_refused(case: Case) -> None:
+def test_run_without_that_platform_is_refused(case):
     """The user names the platforms that it has."""
     case.run("first", "--limit", "1")
     (case.out / "first/run_weibo.json").unlink()
@@ -216,14 +212,14 @@ def refusing(member: str, words: str) -> Any:
     return script
 
 
-def test_samples_of_an_endpoint_without_temperature_are_refused(case: Case) -> None:
+def test_samples_of_an_endpoint_without_temperature_are_refused(case):
     """Its requests said 0, and were sent without."""
     case.server.script = refusing("temperature", "'temperature' is not supported with this model.")
     assert case.run("first", "--limit", "1") == 0
     assert case.run("second", "--limit", "1", "--reuse", "first") == 2
 
 
-def test_replies_without_the_schema_do_not_stand_for_replies_with_it(case: Case) -> None:
+def test_replies_without_the_schema_do_not_stand_for_replies_with_it(case):
     """`json_schema` refuses them; `auto` takes them, and its report says what they were asked
     for."""
     case.server.script = refusing("json_schema", "This response_format type is unavailable now")
@@ -238,7 +234,7 @@ def test_replies_without_the_schema_do_not_stand_for_replies_with_it(case: Case)
     assert any(words in note for note in report(case.out, "third")["notes"])
 
 
-def test_reply_that_cannot_be_used_is_reused_as_often_as_it_came(case: Case) -> None:
+def test_reply_that_cannot_be_used_is_reused_as_often_as_it_came(case):
     """The first answer and each answer to a repeated request are distinguished."""
     case.server.script = lambda body: (200, completion("没有"))
     assert case.run("first", "--limit", "1") == 0
@@ -249,7 +245,7 @@ def test_reply_that_cannot_be_used_is_reused_as_often_as_it_came(case: Case) -> 
     ).read_bytes()
 
 
-def test_its_value_is_completed_with_names_of_runs() -> None:
+def test_its_value_is_completed_with_names_of_runs():
     from harness.commands import completion
 
     commands: Any = completion.full_parser()._subparsers

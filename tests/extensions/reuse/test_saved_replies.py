@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "responses_weibo.jsonl"
 
 
-def test_replies_are_found_by_digest_and_number(path: Path) -> None:
+def test_replies_are_found_by_digest_and_number(path):
     """Of equal requests of several users the first reply is taken."""
     path.write_bytes(
         line("a", text="一")
@@ -54,14 +54,14 @@ def test_replies_are_found_by_digest_and_number(path: Path) -> None:
         encode_line({"request": "a", "nth": 0}),
     ],
 )
-def test_lines_that_no_run_wrote_are_not_reused(path: Path, content: bytes) -> None:
+def test_lines_that_no_run_wrote_are_not_reused(path, content):
     """Torn, changed, or of another shape: the request is sent."""
     path.write_bytes(line("b") + content)
     with closing(SavedReplies(path, "first")) as saved:
         assert saved.reply("a", 0) is None
 
 
-def test_line_that_is_changed_after_it_was_found_is_not_reused(path: Path) -> None:
+def test_line_that_is_changed_after_it_was_found_is_not_reused(path):
     """It is checked when it is read."""
     path.write_bytes(line("a"))
     with closing(SavedReplies(path, "first")) as saved:
@@ -69,7 +69,7 @@ def test_line_that_is_changed_after_it_was_found_is_not_reused(path: Path) -> No
         assert saved.reply("a", 0) is None
 
 
-def test_requests_of_equal_hash_are_told_apart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_equal_hash_are_told_apart(path, monkeypatch):
     """The line itself decides."""
     monkeypatch.setattr(reuse, "key_hash", lambda key: 7)
     path.write_bytes(line("a", text="一") + line("b", text="二"))
@@ -78,7 +78,7 @@ def test_requests_of_equal_hash_are_told_apart(path: Path, monkeypatch: pytest.M
     assert found == ["一", "二"]
 
 
-def test_run_without_replies_has_none(path: Path) -> None:
+def test_run_without_replies_has_none(path):
     """Its file need not be there."""
     with closing(SavedReplies(path, "first")) as saved:
         assert saved.reply("a", 0) is None

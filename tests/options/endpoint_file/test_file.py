@@ -19,7 +19,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "配置.yml"
 
 
-def test_the_first_endpoint_is_taken(file: Path) -> None:
+def test_the_first_endpoint_is_taken(file):
     """Address, key, model and pace come from the first entry; the others are counted."""
     file.write_text(
         f"llm:\n- provider: vllm\n  base_url: http://h:1/v1\n  api_key: {SECRET}\n  model: 千问\n "
@@ -44,7 +44,7 @@ def test_the_first_endpoint_is_taken(file: Path) -> None:
         ("volcengine", "volcengine"),
     ],
 )
-def test_a_known_provider_needs_no_address(file: Path, named: str, ours: str) -> None:
+def test_a_known_provider_needs_no_address(file, named, ours):
     """Providers that asbench knows by name have the address of the shipped providers file."""
     file.write_text(f"llm: [{{provider: {named}, model: m, api_key: k}}]", encoding="utf-8")
     found, _ = read(file)
@@ -80,7 +80,7 @@ def test_a_known_provider_needs_no_address(file: Path, named: str, ours: str) ->
         ),
     ],
 )
-def test_what_cannot_be_used_is_told_by_field(file: Path, text: str, said: str) -> None:
+def test_what_cannot_be_used_is_told_by_field(file, text, said):
     """One sentence with file and field, and never a value, which might be the key."""
     file.write_text(text, encoding="utf-8")
     with pytest.raises(BadInput, match=said) as raised:

@@ -54,9 +54,7 @@ def stopped(bench: Bench, *words: str) -> None:
     assert bench.spent() > 0
 
 
-def test_price_of_an_address_that_never_answered_is_not_that_of_the_next_one(
-    bench: Bench, other: Account
-) -> None:
+def test_price_of_an_address_that_never_answered_is_not_that_of_the_next_one(bench, other):
     """Begun at a provider, and killed before its first request, then at a local server: no price is
     known there."""
     bench.account.script = lambda body, number: Act(None, None, "status 503")
@@ -69,9 +67,7 @@ def test_price_of_an_address_that_never_answered_is_not_that_of_the_next_one(
 
 
 @pytest.mark.parametrize("again", ["resume", "run"])
-def test_replies_of_an_address_without_a_price_have_none(
-    bench: Bench, other: Account, again: str
-) -> None:
+def test_replies_of_an_address_without_a_price_have_none(bench, other, again):
     """What the others cost is still known, as a share, and said to be all that is."""
     stopped(bench)
     words = ("--budget", "1Mtok", "--api-url", other.url)
@@ -87,9 +83,7 @@ def test_replies_of_an_address_without_a_price_have_none(
     assert bench.command("verify") == 0
 
 
-def test_each_address_has_its_own_price_and_a_run_may_come_back(
-    bench: Bench, other: Account
-) -> None:
+def test_each_address_has_its_own_price_and_a_run_may_come_back(bench, other):
     """Also where the providers file no longer has a price: an address keeps the last one."""
     both(bench, other)
     stopped(bench)
@@ -101,9 +95,7 @@ def test_each_address_has_its_own_price_and_a_run_may_come_back(
     assert len(provenance(bench)["later_prices"]) == 1
 
 
-def test_new_prices_are_those_of_each_address_and_later_sessions_add_theirs(
-    bench: Bench, other: Account
-) -> None:
+def test_new_prices_are_those_of_each_address_and_later_sessions_add_theirs(bench, other):
     """By the file of `--providers`; a price that changed before is one of the place where it
     was."""
     both(bench, other)
@@ -131,7 +123,7 @@ def test_new_prices_are_those_of_each_address_and_later_sessions_add_theirs(
     assert bench.command("verify") == 0
 
 
-def test_new_prices_of_an_unknown_address_leave_the_others(bench: Bench, other: Account) -> None:
+def test_new_prices_of_an_unknown_address_leave_the_others(bench, other):
     stopped(bench)
     assert bench.resume("--name", "a", "--budget", "1Mtok", "--api-url", other.url) == 0
     configure(bench, provider("p", bench.account.url, scale=2))
@@ -141,7 +133,7 @@ def test_new_prices_of_an_unknown_address_leave_the_others(bench: Bench, other: 
     assert bench.command("verify") == 0
 
 
-def test_batches_cost_what_their_address_asks_for_batches(bench: Bench, other: Account) -> None:
+def test_batches_cost_what_their_address_asks_for_batches(bench, other):
     """The rest goes one by one, elsewhere."""
     both(bench, other)
     assert bench.run("--batch", "--max-tokens", "60", "--budget", "0.001usd", limit=8) == 5
@@ -153,9 +145,7 @@ def test_batches_cost_what_their_address_asks_for_batches(bench: Bench, other: A
     ]
 
 
-def test_replicas_of_a_provider_have_its_price_together_and_one_by_one(
-    bench: Bench, other: Account
-) -> None:
+def test_replicas_of_a_provider_have_its_price_together_and_one_by_one(bench, other):
     """A run that goes on at one of them keeps it, though the file has no price by then."""
     urls = f'["{bench.account.url}", "{other.url}"]'
     other.prices = dict(PRICES)
@@ -166,15 +156,13 @@ def test_replicas_of_a_provider_have_its_price_together_and_one_by_one(
     assert bench.exact() == bench.spent() + other.total()
 
 
-def test_price_of_a_provider_does_not_follow_to_a_relay(bench: Bench, other: Account) -> None:
+def test_price_of_a_provider_does_not_follow_to_a_relay(bench, other):
     """Named by `--api-url` next to the provider."""
     assert bench.run("--provider", "p", "--model", "a", "--api-url", other.url, limit=2) == 0
     assert bench.cost()["amount"] is None
 
 
-def test_parts_of_two_addresses_are_merged_with_the_price_of_each(
-    bench: Bench, other: Account
-) -> None:
+def test_parts_of_two_addresses_are_merged_with_the_price_of_each(bench, other):
     """And the merged run goes on with them: its cost is the sum of both accounts, also by new
     prices."""
     both(bench, other)

@@ -43,7 +43,7 @@ def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 # Complete usage: exact
 
 
-def test_cached_reasoning_repeats_and_two_currencies(bench: Bench) -> None:
+def test_cached_reasoning_repeats_and_two_currencies(bench):
     def script(body: JSON, number: int) -> Act:
         tokens = 100 + draw(body) % 9, draw(body) % 50, 300
         return Act(tokens, full(*tokens, reasoning=260))
@@ -53,7 +53,7 @@ def test_cached_reasoning_repeats_and_two_currencies(bench: Bench) -> None:
     assert bench.exact() == bench.spent("a") and bench.exact("yuan") == bench.spent("yuan")
 
 
-def test_thoughts_outside_completion_tokens_are_part_of_the_bill(bench: Bench) -> None:
+def test_thoughts_outside_completion_tokens_are_part_of_the_bill(bench):
     """The total has them, and a count of reasoning tokens says what they are."""
     bench.account.script = thoughts_apart
     assert bench.run(limit=4) == 0
@@ -61,7 +61,7 @@ def test_thoughts_outside_completion_tokens_are_part_of_the_bill(bench: Bench) -
     assert bench.cost()["reasoning_tokens"] == 260 * bench.account.arrived
 
 
-def test_refused_tries_cost_nothing(bench: Bench) -> None:
+def test_refused_tries_cost_nothing(bench):
     """429 before a reply."""
     bench.account.script = lambda body, number: (
         Act(None, None, "status 429") if number == 1 else plain(body, number)
@@ -70,7 +70,7 @@ def test_refused_tries_cost_nothing(bench: Bench) -> None:
     assert bench.exact() == bench.spent()
 
 
-def test_sessions_and_parts(bench: Bench) -> None:
+def test_sessions_and_parts(bench):
     for limit in (2, 5):
         assert bench.run(limit=limit) == 0
     assert bench.exact() == bench.spent()
@@ -80,7 +80,7 @@ def test_sessions_and_parts(bench: Bench) -> None:
     assert bench.exact("b") == bench.spent("b")
 
 
-def test_changed_price_is_for_new_replies(bench: Bench) -> None:
+def test_changed_price_is_for_new_replies(bench):
     """Also by `resume`, and back to the old one."""
     for price, limit in (("0.5", 2), ("0.7", 4), ("0.5", 6)):
         bench.account.prices["a"] = (price, *PRICES["a"][1:])
@@ -99,7 +99,7 @@ def test_changed_price_is_for_new_replies(bench: Bench) -> None:
     assert {orjson.loads(line).get("price") for line in lines} == {None, 1, 2, 3}
 
 
-def test_price_that_a_command_names_is_that_of_a_complete_run(bench: Bench) -> None:
+def test_price_that_a_command_names_is_that_of_a_complete_run(bench):
     """No request is sent; replies of before any price was known, or at another price, have it."""
     file = bench.folder / "providers.toml"
     file.write_text(file.read_text().partition("[providers.p.prices")[0])
@@ -117,7 +117,7 @@ def test_price_that_a_command_names_is_that_of_a_complete_run(bench: Bench) -> N
     assert bench.run(limit=2) == 0 and bench.exact() == Fraction(tokens, 10**6)
 
 
-def test_estimate_counts_earlier_replies_at_the_price_that_they_had(bench: Bench) -> None:
+def test_estimate_counts_earlier_replies_at_the_price_that_they_had(bench):
     """What is paid is paid: a price that is ten times higher is for those who are left."""
     assert bench.run(limit=12) == 0
     bench.account.prices["a"] = ("5", "1", "20")
@@ -139,9 +139,7 @@ def test_estimate_counts_earlier_replies_at_the_price_that_they_had(bench: Bench
 
 
 @pytest.mark.parametrize("script", first_quick([thoughts_apart, half, failing]))
-def test_estimate_counts_what_tries_without_a_reply_and_without_usage_may_cost(
-    bench: Bench, script: Any
-) -> None:
+def test_estimate_counts_what_tries_without_a_reply_and_without_usage_may_cost(bench, script):
     """The whole is within its interval, by the endpoint's account; so are the requests."""
     bench.account.script = script
     assert bench.run("--estimate", limit=24) == 5
@@ -154,8 +152,8 @@ def test_estimate_counts_what_tries_without_a_reply_and_without_usage_may_cost(
 
 
 def test_live_costs_and_scores_of_repeats_of_two_models_are_those_of_their_reports(
-    bench: Bench,
-) -> None:
+    bench,
+):
     """The last snapshots, in a run and in the session that continues it with more users."""
     seen: list[Sequence[Snapshot]] = []
     for limit in (4, 7):
@@ -183,7 +181,7 @@ def test_live_costs_and_scores_of_repeats_of_two_models_are_those_of_their_repor
         assert {snapshot.name for snapshot in seen[-1]} == {"a", "b"}
 
 
-def test_price_in_another_currency_is_refused(bench: Bench) -> None:
+def test_price_in_another_currency_is_refused(bench):
     """A run has one."""
     assert bench.run(limit=1) == 0
     file = bench.folder / "providers.toml"
@@ -192,7 +190,7 @@ def test_price_in_another_currency_is_refused(bench: Bench) -> None:
     assert bench.run(limit=3) == 2 and bench.account.arrived == before
 
 
-def test_dated_name_has_the_price_of_its_model(bench: Bench) -> None:
+def test_dated_name_has_the_price_of_its_model(bench):
     assert bench.run("--model", "p:a-2026-01-31", limit=2) == 0
     assert bench.exact("a-2026-01-31") == bench.spent()
 
@@ -275,7 +273,7 @@ def _cache_read_within(body: JSON, number: int) -> Act:
         (_cut, ("--stream", "on")),
     ],
 )
-def test_truth_is_within_the_bounds(bench: Bench, script: Any, words: Sequence[str]) -> None:
+def test_truth_is_within_the_bounds(bench, script, words):
     bench.account.script = script
     assert bench.run(*words, limit=6) == 0
     low, high = bench.bounds()
@@ -283,7 +281,7 @@ def test_truth_is_within_the_bounds(bench: Bench, script: Any, words: Sequence[s
     assert bench.verified == 0
 
 
-def test_counts_that_agree_are_exact(bench: Bench) -> None:
+def test_counts_that_agree_are_exact(bench):
     """Anthropic's count of cached tokens next to the same one in OpenAI's place, and a total that
     is the sum."""
 
@@ -297,7 +295,7 @@ def test_counts_that_agree_are_exact(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("script", "off"), [(half, Fraction(1, 3)), (_hidden, Fraction(1, 3))])
-def test_estimate_has_a_ratio_for_each_side(bench: Bench, script: Any, off: Fraction) -> None:
+def test_estimate_has_a_ratio_for_each_side(bench, script, off):
     """Hidden thoughts are in that of completions, and not in that of prompts."""
     bench.account.script = script
     assert bench.run("--concurrency", "1") == 0
@@ -305,7 +303,7 @@ def test_estimate_has_a_ratio_for_each_side(bench: Bench, script: Any, off: Frac
     assert abs(amount - bench.spent()) < off * bench.spent()
 
 
-def test_parts_with_failed_tries_are_merged_with_their_bounds(bench: Bench) -> None:
+def test_parts_with_failed_tries_are_merged_with_their_bounds(bench):
     bench.account.script = failing
     for number in ("1/2", "2/2"):
         assert bench.run("--part", number) == 0
@@ -314,7 +312,7 @@ def test_parts_with_failed_tries_are_merged_with_their_bounds(bench: Bench) -> N
     assert low < bench.spent() <= high
 
 
-def test_stats_have_the_bounds(bench: Bench) -> None:
+def test_stats_have_the_bounds(bench):
     bench.account.script = failing
     assert bench.run(limit=5) == 0
     found = bench.said("stats")["costs"]["a"]["weibo"]
@@ -326,7 +324,7 @@ def test_stats_have_the_bounds(bench: Bench) -> None:
     )
 
 
-def test_share_of_cached_tokens_is_that_of_reported_prompts(bench: Bench) -> None:
+def test_share_of_cached_tokens_is_that_of_reported_prompts(bench):
     """Prompts without a usage, whose tokens are estimated, say nothing of it."""
 
     def script(body: JSON, number: int) -> Act:
@@ -340,7 +338,7 @@ def test_share_of_cached_tokens_is_that_of_reported_prompts(bench: Bench) -> Non
 
 
 @pytest.mark.slow
-def test_second_tries_are_within_the_bounds(bench: Bench) -> None:
+def test_second_tries_are_within_the_bounds(bench):
     """`--hedge`: the try that loses may be billed."""
     slow = {"left": 1}
 
@@ -358,7 +356,7 @@ def test_second_tries_are_within_the_bounds(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_run_that_is_killed_three_times_is_within_the_bounds(bench: Bench) -> None:
+def test_run_that_is_killed_three_times_is_within_the_bounds(bench):
     """At 100 requests in flight, all of which are billed."""
     words = killed_three_times(bench)
     assert bench.command("run", *words) == 0

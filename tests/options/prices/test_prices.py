@@ -38,7 +38,7 @@ def at(url: str, provider: str | None = None, book: Book | None = None) -> Resol
     )
 
 
-def test_every_shipped_price_has_a_day_and_a_page() -> None:
+def test_every_shipped_price_has_a_day_and_a_page():
     """Of providers that ship, in the currency that they bill; a cached token costs no more than
     another."""
     table = prices.shipped()
@@ -54,7 +54,7 @@ def test_every_shipped_price_has_a_day_and_a_page() -> None:
             assert price.cached is None or price.cached < price.prompt, (provider, model)
 
 
-def test_price_is_that_of_provider_and_model() -> None:
+def test_price_is_that_of_provider_and_model():
     """Also where only the address is given; another model, and a relay of the same models, have
     none."""
     book, flash = providers.shipped(), prices.shipped()["deepseek"]["deepseek-flash"]
@@ -68,7 +68,7 @@ def test_price_is_that_of_provider_and_model() -> None:
     assert prices.price_of(at("https://relay.example/v1", "openai"), "gpt-4.1", book) is None
 
 
-def test_two_regions_of_a_provider_bill_in_their_own_currency() -> None:
+def test_two_regions_of_a_provider_bill_in_their_own_currency():
     """The same model costs yuan at one address and dollars at the other."""
     book = providers.shipped()
     found = [
@@ -78,7 +78,7 @@ def test_two_regions_of_a_provider_bill_in_their_own_currency() -> None:
     assert [price and price.currency for price in found] == ["CNY", "USD"]
 
 
-def test_price_of_the_users_file_comes_first(tmp_path: Path) -> None:
+def test_price_of_the_users_file_comes_first(tmp_path):
     """For its model alone, and with the numbers exactly as they are written."""
     book = read(
         tmp_path,
@@ -93,7 +93,7 @@ def test_price_of_the_users_file_comes_first(tmp_path: Path) -> None:
     assert mini == prices.shipped()["openai"]["gpt-4.1-mini"]
 
 
-def test_price_of_a_provider_of_ones_own_holds_without_its_name_too(tmp_path: Path) -> None:
+def test_price_of_a_provider_of_ones_own_holds_without_its_name_too(tmp_path):
     """Its address is enough."""
     book = read(
         tmp_path, f'[providers.mine]\nbase_url = "http://h:1/v1"\nprices = {{ m = {OWN} }}\n'
@@ -118,7 +118,7 @@ def test_price_of_a_provider_of_ones_own_holds_without_its_name_too(tmp_path: Pa
         "3",
     ],
 )
-def test_price_that_cannot_be_is_refused_with_its_place(tmp_path: Path, table: str) -> None:
+def test_price_that_cannot_be_is_refused_with_its_place(tmp_path, table):
     """File, provider and model."""
     with pytest.raises(BadInput, match=r"供应商\.toml: providers\.mine\.prices"):
         read(
@@ -133,9 +133,7 @@ TOKENS = st.integers(0, 2**62)
 
 
 @given(DECIMALS, DECIMALS, st.none() | DECIMALS, TOKENS, TOKENS, TOKENS)
-def test_amounts_are_exact(
-    prompt: Decimal, completion: Decimal, cached: Decimal | None, into: int, out: int, hit: int
-) -> None:
+def test_amounts_are_exact(prompt, completion, cached, into, out, hit):
     """As fractions give them, of any counts; the amount survives JSON."""
     price, hit = (
         Price(currency="USD", prompt=prompt, completion=completion, cached=cached),
@@ -152,7 +150,7 @@ def test_amounts_are_exact(
     assert msgspec.convert(msgspec.to_builtins(cost), Cost) == cost
 
 
-def test_price_in_a_batch_is_the_factor_of_every_price() -> None:
+def test_price_in_a_batch_is_the_factor_of_every_price():
     """Without one a batch costs what single requests do."""
     price = Price(
         currency="USD", prompt=Decimal("0.3"), completion=Decimal("1.1"), cached=Decimal("0.03")
@@ -166,7 +164,7 @@ def test_price_in_a_batch_is_the_factor_of_every_price() -> None:
     )
 
 
-def test_currencies_are_added_apart() -> None:
+def test_currencies_are_added_apart():
     """And never converted."""
     one, other = Money(Decimal("0.1"), "USD"), Money(Decimal("0.2"), "CNY", about=True)
     assert together([one, None, other, one]) == (Money(Decimal("0.2"), "USD"), other)
@@ -185,7 +183,7 @@ def test_currencies_are_added_apart() -> None:
         ("123456.7", "123456.70"),
     ],
 )
-def test_small_amounts_keep_their_digits(amount: str, text: str) -> None:
+def test_small_amounts_keep_their_digits(amount, text):
     """A cost that is not nothing never looks like it."""
     assert rounded(Decimal(amount)) == text
 
@@ -197,7 +195,7 @@ def counts(*completions: Completion) -> RunUsage:
     return made
 
 
-def test_unreported_tokens_are_estimated_by_the_ratio_seen() -> None:
+def test_unreported_tokens_are_estimated_by_the_ratio_seen():
     """1001 tokens were for 600 bytes of prompts, and 15 for 24 bytes of completions, thoughts with
     them: each side has its own ratio."""
     reported = Completion("字" * 4, prompt_tokens=1000, completion_tokens=9, reasoning_tokens=3)
@@ -207,7 +205,7 @@ def test_unreported_tokens_are_estimated_by_the_ratio_seen() -> None:
     assert (cost.estimated_prompt_tokens, cost.estimated_completion_tokens) == (501, 4)
 
 
-def test_estimate_of_a_lying_endpoint_still_fits_a_file() -> None:
+def test_estimate_of_a_lying_endpoint_still_fits_a_file():
     """A count that no reply has, for one byte, and then none for a very long prompt."""
     usage = RunUsage()
     usage.add(Completion("a", "stop", 1, 2**40 - 1), sent=1)
@@ -216,7 +214,7 @@ def test_estimate_of_a_lying_endpoint_still_fits_a_file() -> None:
     assert msgspec.convert(orjson.loads(orjson.dumps(msgspec.to_builtins(cost))), Cost) == cost
 
 
-def test_nothing_is_estimated_for_what_no_model_saw() -> None:
+def test_nothing_is_estimated_for_what_no_model_saw():
     """A prompt that the endpoint refused, and counts of one side alone."""
     refused, half = Completion("", "content_filter"), Completion("字", prompt_tokens=5)
     cost = cost_of(counts(refused, half), None)
@@ -227,7 +225,7 @@ def test_nothing_is_estimated_for_what_no_model_saw() -> None:
 # Names with a date, and the table of litellm
 
 
-def test_dated_name_has_the_price_of_its_model(tmp_path: Path) -> None:
+def test_dated_name_has_the_price_of_its_model(tmp_path):
     """Where it has none of its own; another ending is another model."""
     openai, table = at("https://api.openai.com/v1", "openai"), prices.shipped()["openai"]
     for model in ("gpt-4o-2024-08-06", "gpt-4o-20240806"):
@@ -271,7 +269,7 @@ def litellm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     prices._litellm.cache_clear()
 
 
-def test_table_of_litellm_is_the_last_source(litellm: Path) -> None:
+def test_table_of_litellm_is_the_last_source(litellm):
     """At a provider's own address, without an import; its source and version are recorded."""
     book = providers.shipped()
     openai, deepseek = at("https://api.openai.com/v1", "openai"), at("https://api.deepseek.com/v1")
@@ -295,7 +293,7 @@ def test_table_of_litellm_is_the_last_source(litellm: Path) -> None:
         assert prices.price_of(found, model, book) is None
 
 
-def test_broken_table_of_litellm_is_named(litellm: Path) -> None:
+def test_broken_table_of_litellm_is_named(litellm):
     (litellm / prices.LITELLM_FILE).write_text("{")
     with pytest.raises(BadInput, match=prices.LITELLM_FILE):
         prices.price_of(at("https://api.openai.com/v1", "openai"), "new-model", providers.shipped())

@@ -64,7 +64,7 @@ def endpoint(words: str, environment: dict[str, str]) -> ResolvedEndpoint:
 # Values
 
 
-def test_every_kind_of_value_is_what_its_flag_takes() -> None:
+def test_every_kind_of_value_is_what_its_flag_takes():
     """Numbers, texts, switches, lists for options that repeat, tables for JSON, and a path below
     the home folder."""
     write(
@@ -124,7 +124,7 @@ def taken(one: Option) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_key_gives_what_its_flag_gives(command: str) -> None:
+def test_every_key_gives_what_its_flag_gives(command):
     """In the command's table; a decision for one call and a key are no keys of the file."""
     own = built(command, ()).class_options
     if any(one.required for one in own):
@@ -143,7 +143,7 @@ def test_every_key_gives_what_its_flag_gives(command: str) -> None:
         assert by_file == parsed([command, word]).args.option(one.name), (one.name, text)
 
 
-def test_narrower_tables_replace_wider_ones_and_other_tables_are_left_alone() -> None:
+def test_narrower_tables_replace_wider_ones_and_other_tables_are_left_alone():
     """A benchmark's table goes over the command's, that over what is for all; each command has its
     own."""
     write(
@@ -163,7 +163,7 @@ def test_narrower_tables_replace_wider_ones_and_other_tables_are_left_alone() ->
     assert given("sample", "ratio") == [0.5]
 
 
-def test_flags_replace_values_and_what_cannot_be_combined_with_them() -> None:
+def test_flags_replace_values_and_what_cannot_be_combined_with_them():
     """A list is replaced, not extended; a flag of an exclusive group leaves out the group's
     others."""
     write(
@@ -175,7 +175,7 @@ def test_flags_replace_values_and_what_cannot_be_combined_with_them() -> None:
     assert found == [["c"], 3, 1.0, None, "auto", None]
 
 
-def test_run_by_position_replaces_names_of_the_file_as_an_option_does() -> None:
+def test_run_by_position_replaces_names_of_the_file_as_an_option_does():
     """A file's list of names is that of `--name`; what stands in the file is not the user's own
     word."""
     write('[resume]\nname = ["a", "b"]\n')
@@ -185,7 +185,7 @@ def test_run_by_position_replaces_names_of_the_file_as_an_option_does() -> None:
     assert "runs" not in parsed(["resume", "--rpm", "3"]).args.typed
 
 
-def test_variable_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_goes_before_the_file(monkeypatch):
     """Flag, environment, file, default: of the concurrency and of the endpoint's address."""
     write(f'concurrency = 64\napi-url = "{URL}"\n')
     monkeypatch.setenv("BENCH_MAX_WORKERS", "7")
@@ -199,7 +199,7 @@ def test_variable_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert endpoint("run", {"OPENAI_API_KEY": "of OpenAI itself"}).shown == URL
 
 
-def test_value_counts_like_a_flag_of_resume_but_for_the_endpoint() -> None:
+def test_value_counts_like_a_flag_of_resume_but_for_the_endpoint():
     """Tuning goes over that of the earlier process; the address is for runs whose address this file
     named."""
     write(f'timeout = 5\napi-url = "{URL}"\n')
@@ -208,7 +208,7 @@ def test_value_counts_like_a_flag_of_resume_but_for_the_endpoint() -> None:
     assert given("resume", "timeout", "api_url", "config") == [5, None, None]
 
 
-def test_named_file_comes_first_then_this_folders_then_the_users(tmp_path: Path) -> None:
+def test_named_file_comes_first_then_this_folders_then_the_users(tmp_path):
     """One file is read, found as the providers file is."""
     (tmp_path / "xdg/behavior-harness").mkdir(parents=True)
     write("rpm = 1\n", str(tmp_path / "xdg/behavior-harness/harness.toml"))
@@ -256,9 +256,7 @@ def test_named_file_comes_first_then_this_folders_then_the_users(tmp_path: Path)
         ("[run]\nyes = true", "run.yes", None),
     ],
 )
-def test_field_that_cannot_be_used_is_refused_by_file_and_key(
-    text: str, key: str, hint: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_field_that_cannot_be_used_is_refused_by_file_and_key(text, key, hint, capsys):
     """One sentence, exit 2, with the nearest known field if there is one."""
     write(text + "\n")
     assert main(["run", "--model", "m"]) == 2
@@ -268,15 +266,15 @@ def test_field_that_cannot_be_used_is_refused_by_file_and_key(
 
 
 def test_mistake_in_the_syntax_is_refused_by_file_and_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     write("concurrency = 64\n[run\n")
     assert main(["status"]) == 2
     assert capsys.readouterr().err.startswith("harness: harness.toml, line 2: ")
 
 
 @pytest.mark.parametrize("name", ["api-key", "api_key", "API_KEY", "token", "extra-header"])
-def test_keys_are_refused_and_not_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_are_refused_and_not_shown(name, capsys):
     """Whatever the table; the message names the field alone."""
     for table in ("", "[run]\n"):
         write(f'{table}{name} = "{LLM_KEY}"\n')
@@ -289,7 +287,7 @@ def test_keys_are_refused_and_not_shown(name: str, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("option", ["", "--settings harness.toml"])
-def test_address_of_a_file_that_counts_gets_the_users_key(option: str) -> None:
+def test_address_of_a_file_that_counts_gets_the_users_key(option):
     """An allowed file is as good as a named one: `LLM_API_KEY` without an address of its own goes
     to its address."""
     write(f'[run]\napi-url = ["{URL}", "http://127.0.0.1:8/v1"]\n')
@@ -299,8 +297,8 @@ def test_address_of_a_file_that_counts_gets_the_users_key(option: str) -> None:
 
 
 def test_key_file_is_for_the_address_of_the_same_file_alone(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     """It is sent neither to an address of the command nor to one of a variable, and never without
     an address."""
     Path("secret").write_text(LLM_KEY, encoding="utf-8")
@@ -317,7 +315,7 @@ def test_key_file_is_for_the_address_of_the_same_file_alone(
 # What is effective
 
 
-def test_example_of_the_page_can_be_used() -> None:
+def test_example_of_the_page_can_be_used():
     """The file in docs/features/settings.md is taken as it is printed there."""
     page = (ROOT / "docs/features/settings.md").read_text(encoding="utf-8")
     write(page.partition("```toml\n")[2].partition("```")[0])
@@ -339,9 +337,7 @@ def test_example_of_the_page_can_be_used() -> None:
         ("streamprofile = {no-persona = true}", "--limit 4", "streamprofile.no-persona", 1),
     ],
 )
-def test_refusal_names_the_setting_that_nobody_typed(
-    setting: str, before: str, named: str, models: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusal_names_the_setting_that_nobody_typed(setting, before, named, models, capsys):
     """What is typed differs in nothing from the command that began the run."""
     words = ["run", "--demo", "--subset", "weibo", "--no-html", "--results-dir", "r"]
     for model in ("recency", "random")[:models]:

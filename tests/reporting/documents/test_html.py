@@ -103,7 +103,7 @@ def page_of_users(
     return "".join(pieces(Page(title, warning, (Tile(title, title),), blocks), browser=browser))
 
 
-def test_nothing_that_stands_in_a_block_or_a_card_becomes_markup() -> None:
+def test_nothing_that_stands_in_a_block_or_a_card_becomes_markup():
     """A page of hostile texts has the elements of one of harmless texts, and shows them as text."""
     card, harmless = Card(HOSTILE, (HOSTILE,), BLOCKS), Card("u", ("1",), BLOCKS)
     text = page_of_users(card, blocks=BLOCKS, warning=HOSTILE, title=HOSTILE)
@@ -122,14 +122,14 @@ def test_nothing_that_stands_in_a_block_or_a_card_becomes_markup() -> None:
 
 
 @given(st.text(st.characters(codec=None), max_size=40))
-def test_any_text_at_all_can_be_shown_and_written(text: str) -> None:
+def test_any_text_at_all_can_be_shown_and_written(text):
     """Halves of surrogate pairs too: they are shown as escapes, and a file can hold the page."""
     made = page_of_users(Card(text, ("1",), (Quote("q", text), Paragraph(text))))
     [shown] = Users(made.encode("utf-8").decode()).texts
     assert shown.count("\n".join(map(on_one_line, text.split("\n")))) >= 2 * bool(text)
 
 
-def test_cells_show_their_place_and_their_marks() -> None:
+def test_cells_show_their_place_and_their_marks():
     cell = Cell("50.1", 50.1, partial=True, interval="[1, 2]", note="as published 3")
     cells = Cell("9", 9.0, place="best"), Cell("8", place="second"), Cell("7", faint=True), cell
     made = rendered(
@@ -145,7 +145,7 @@ def test_cells_show_their_place_and_their_marks() -> None:
     assert 'data-value="9.0"' in made
 
 
-def test_what_follows_a_folded_heading_is_folded_up_to_the_next() -> None:
+def test_what_follows_a_folded_heading_is_folded_up_to_the_next():
     made = rendered([Heading("a", folded=True), Paragraph("in"), Heading("b"), Paragraph("out")])
     folded = re.findall(r"<details class=.folded.>(.*?)</details>", made, re.DOTALL)
     assert (
@@ -153,7 +153,7 @@ def test_what_follows_a_folded_heading_is_folded_up_to_the_next() -> None:
     )
 
 
-def test_policy_names_every_script_and_style_by_its_hash_and_nothing_else() -> None:
+def test_policy_names_every_script_and_style_by_its_hash_and_nothing_else():
     """No other script runs, and nothing is fetched: the page has no address either."""
     made = page("t", BLOCKS)
     found = re.search(r'Content-Security-Policy" content="([^"]*)"', made)
@@ -178,7 +178,7 @@ def test_policy_names_every_script_and_style_by_its_hash_and_nothing_else() -> N
     }
 
 
-def test_numbers_texts_and_pictures_stand_there_without_any_script() -> None:
+def test_numbers_texts_and_pictures_stand_there_without_any_script():
     """They are in the markup; only single users need the script, which the page says."""
     chart = Chart("histogram", "A", (0.0, 1.0), "x", "y", (Series("s", (3,)),))
     blocks = Heading("头"), Table(("a",), (("12.5",),)), chart
@@ -194,7 +194,7 @@ def shapes(chart: Chart, kind: str) -> list[str]:
     return re.findall(rf'<\w+ class="({kind}[^"]*)"', rendered([chart]))
 
 
-def test_value_without_an_interval_is_hollow_and_says_so() -> None:
+def test_value_without_an_interval_is_hollow_and_says_so():
     """A chance level is a tick in its row, and a reference a line through all rows."""
     series = Series("value", (0.5, 0.6), (0.4, None), (0.6, None)), Series("chance", (0.1, 0.1))
     chart = Chart("intervals", "t", ("a", "b"), "%", "", series, reference=0.2)
@@ -203,7 +203,7 @@ def test_value_without_an_interval_is_hollow_and_says_so() -> None:
     assert shapes(chart, "tick") == ["tick s1"] * 2 and shapes(chart, "reference") == ["reference"]
 
 
-def test_curve_stops_where_nothing_is_known() -> None:
+def test_curve_stops_where_nothing_is_known():
     """Its band too, and in a curve of more points than are drawn."""
     values = (*[0.5] * 3000, None, *[0.5] * 3000)
     chart = Chart(
@@ -213,7 +213,7 @@ def test_curve_stops_where_nothing_is_known() -> None:
     assert len(rendered([chart])) < 50_000
 
 
-def test_cards_are_made_one_after_the_other_as_the_page_is_written() -> None:
+def test_cards_are_made_one_after_the_other_as_the_page_is_written():
     """A page of many users is never in memory as a whole, and says how many there were."""
     made: list[int] = []
 

@@ -91,9 +91,7 @@ def put_link(path: str) -> Path:
 
 
 @pytest.mark.parametrize(("words", "path"), NAMED)
-def test_output_at_a_named_path_replaces_nothing_without_force(
-    words: tuple[str, ...], path: str, here: Path
-) -> None:
+def test_output_at_a_named_path_replaces_nothing_without_force(words, path, here):
     """Neither a file of others nor what the harness itself wrote there; with --force both."""
     file = put(path)
     assert main(list(words)) == REFUSED
@@ -107,9 +105,7 @@ def test_output_at_a_named_path_replaces_nothing_without_force(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "path"), NAMED)
-def test_output_at_a_named_path_replaces_no_link_without_force(
-    words: tuple[str, ...], path: str, here: Path
-) -> None:
+def test_output_at_a_named_path_replaces_no_link_without_force(words, path, here):
     """With --force the link is replaced, and not the file that it leads to."""
     theirs = put_link(path)
     assert main(list(words)) == REFUSED
@@ -120,9 +116,7 @@ def test_output_at_a_named_path_replaces_no_link_without_force(
 
 
 @pytest.mark.parametrize(("words", "path"), OF_DEFAULT_NAME)
-def test_output_of_default_name_replaces_what_is_there(
-    words: tuple[str, ...], path: str, here: Path
-) -> None:
+def test_output_of_default_name_replaces_what_is_there(words, path, here):
     """A file of others as well as its own, which somebody has edited since."""
     file = put(path)
     assert main(list(words)) == 0
@@ -134,9 +128,7 @@ def test_output_of_default_name_replaces_what_is_there(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "path"), OF_DEFAULT_NAME)
-def test_output_of_default_name_is_not_written_through_a_link(
-    words: tuple[str, ...], path: str, here: Path
-) -> None:
+def test_output_of_default_name_is_not_written_through_a_link(words, path, here):
     """The link is replaced; the file that it leads to stays."""
     theirs = put_link(path)
     assert main(list(words)) == 0
@@ -144,7 +136,7 @@ def test_output_of_default_name_is_not_written_through_a_link(
     assert not Path(path).is_symlink()
 
 
-def test_file_of_json_lines_is_never_replaced(here: Path) -> None:
+def test_file_of_json_lines_is_never_replaced(here):
     """An export to a named one, whose ending tasks and records have, is refused with --force
     too."""
     file = put("x/data.jsonl")
@@ -152,14 +144,14 @@ def test_file_of_json_lines_is_never_replaced(here: Path) -> None:
     assert file.read_bytes() == OTHERS
 
 
-def test_new_run_keeps_what_has_the_name_of_its_page(here: Path) -> None:
+def test_new_run_keeps_what_has_the_name_of_its_page(here):
     """It is set aside, as every file of an earlier run."""
     theirs = put("results/c/eval_report_weibo.html")
     assert main(["run", "--model", "baseline/recency", "--name", "c", "--platform", "weibo"]) == 0
     assert OTHERS in [path.read_bytes() for path in theirs.parent.iterdir()]
 
 
-def test_settings_file_cannot_force(here: Path) -> None:
+def test_settings_file_cannot_force(here):
     """Neither for all commands nor for one."""
     for text in ("force = true", "[stats]\nforce = true"):
         put("harness.toml", text.encode())

@@ -67,7 +67,7 @@ def pages(*folders: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("posts", [False, True])
-def test_private_quotes_of_a_report_are_shown_only_on_request(here: Path, posts: bool) -> None:
+def test_private_quotes_of_a_report_are_shown_only_on_request(here, posts):
     """On the page that `report` writes, and on those of the viewer."""
     quote = {"block": "Quote", "label": "From a user", "text": POST, "open": True, "private": True}
     public = {
@@ -100,7 +100,7 @@ StarRating.scoring = Sections()
 """
 
 
-def test_private_quotes_of_a_benchmark_are_not_in_the_text_report(here: Path) -> None:
+def test_private_quotes_of_a_benchmark_are_not_in_the_text_report(here):
     """It has no option that shows them, and is what people pass on."""
     Path("mine.py").write_text(STARS.read_text() + OWN_SECTIONS)
     shutil.copytree(STARS.parent, "stars")
@@ -154,12 +154,12 @@ BROKEN = (short_row, short_series, no_headline_value)
     ],
 )
 def test_broken_report_is_named_and_the_others_are_shown(
-    here: Path,
-    words: tuple[str, ...],
-    written: tuple[str, ...],
-    broken: Callable[[Any], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    here,
+    words,
+    written,
+    broken,
+    capsys,
+):
     """A table with a short row, a chart with a short series, a figure that there is not."""
     changed("b", broken)
     for path in written:
@@ -174,9 +174,7 @@ def test_broken_report_is_named_and_the_others_are_shown(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", BROKEN)
-def test_viewer_shows_the_runs_next_to_a_broken_report(
-    here: Path, broken: Callable[[Any], None]
-) -> None:
+def test_viewer_shows_the_runs_next_to_a_broken_report(here, broken):
     """The page of its run says what is wrong."""
     changed("b", broken)
     assert main(["view", "--export", "site", "--users", "0"]) == 0
@@ -186,7 +184,7 @@ def test_viewer_shows_the_runs_next_to_a_broken_report(
     assert "not a report that this version reads" in page
 
 
-def test_a_chart_without_a_reference_is_stored_as_in_earlier_versions() -> None:
+def test_a_chart_without_a_reference_is_stored_as_in_earlier_versions():
     """Its bytes stay, with every default; one with a reference reads back the same."""
     chart = Chart("intervals", "t", ("a",), "%", "", (Series("value", (0.5,)),))
     saved = b'"title":"t","x":["a"],"x_label":"%","y_label":"","series":[{"name":"value","values":[0.5],"low":[],'

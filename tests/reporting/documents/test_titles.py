@@ -35,7 +35,7 @@ def _read(path: Path) -> Report:
     return report_files.read(path.read_bytes())
 
 
-def test_page_is_headed_by_its_runs_name_before_the_model(reports: Namespace) -> None:
+def test_page_is_headed_by_its_runs_name_before_the_model(reports):
     """Four runs of one model are distinguished by their tabs."""
     found = page(replace(reports.profile, name="recency-甲"))
     assert found.title == "recency-甲: baseline/recency · StreamProfileBench (weibo)"

@@ -101,9 +101,7 @@ PAGES = ("recency/eval_report_weibo.html", "commuter/eval_report_beijing.html", 
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page_draws_every_picture_at_any_width_in_light_and_dark(
-    looked: Looked, made: Path, name: str
-) -> None:
+def test_page_draws_every_picture_at_any_width_in_light_and_dark(looked, made, name):
     """On a phone nothing sticks out at the side; dark is dark."""
 
     async def work(opened: Tab) -> list[str]:
@@ -123,7 +121,7 @@ def test_page_draws_every_picture_at_any_width_in_light_and_dark(
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_no_table_is_cut_at_1200_pixels(looked: Looked, made: Path, name: str) -> None:
+def test_no_table_is_cut_at_1200_pixels(looked, made, name):
     """And each cell draws its own rule: the first column, which stays in place, would cover half of
     a shared one."""
 
@@ -143,7 +141,7 @@ def test_no_table_is_cut_at_1200_pixels(looked: Looked, made: Path, name: str) -
 
 
 @pytest.mark.parametrize("name", PAGES[:2])
-def test_picking_a_user_shows_what_was_predicted(looked: Looked, made: Path, name: str) -> None:
+def test_picking_a_user_shows_what_was_predicted(looked, made, name):
     """The list can be searched and sorted; a pick shows that user's blocks."""
 
     async def work(opened: Tab) -> None:
@@ -167,7 +165,7 @@ def test_picking_a_user_shows_what_was_predicted(looked: Looked, made: Path, nam
     looked(work)
 
 
-def test_list_of_users_sorts_by_a_figure_from_the_largest(looked: Looked, made: Path) -> None:
+def test_list_of_users_sorts_by_a_figure_from_the_largest(looked, made):
     """And a figure that is none comes last or first, but keeps no other from its place."""
 
     async def work(opened: Tab) -> list[str]:
@@ -203,7 +201,7 @@ def hostile_page(folder: Path) -> Path:
     return path
 
 
-def test_whatever_a_model_wrote_stays_text(looked: Looked, tmp_path: Path) -> None:
+def test_whatever_a_model_wrote_stays_text(looked, tmp_path):
     """No element comes of it, nothing runs, nothing is asked for, and it reads as it was written.
 
     Characters that change the reading direction, and halves of pairs, are shown as escapes.
@@ -230,7 +228,7 @@ def test_whatever_a_model_wrote_stays_text(looked: Looked, tmp_path: Path) -> No
     looked(work)
 
 
-def test_odd_numbers_break_no_picture(looked: Looked, tmp_path: Path) -> None:
+def test_odd_numbers_break_no_picture(looked, tmp_path):
     """Nothing defined, a single point, bounds without values, no places, long names: a picture
     comes of each."""
     none = Series("nothing", (None, None), (None, None), (None, None))
@@ -274,7 +272,7 @@ def test_odd_numbers_break_no_picture(looked: Looked, tmp_path: Path) -> None:
     looked(work)
 
 
-def test_page_prints_without_the_browser_of_users(looked: Looked, made: Path) -> None:
+def test_page_prints_without_the_browser_of_users(looked, made):
     """To a PDF, with its pictures; a heading stays with what follows it, a table that fits a page
     is on one."""
 
@@ -298,7 +296,7 @@ def test_page_prints_without_the_browser_of_users(looked: Looked, made: Path) ->
     assert printed.startswith(b"%PDF") and len(printed) > 50_000
 
 
-def test_without_scripts_every_number_stands_there(looked: Looked, made: Path) -> None:
+def test_without_scripts_every_number_stands_there(looked, made):
     """Pictures and the browser of users are missing then, which a line says."""
 
     async def work(opened: Tab) -> str:
@@ -313,9 +311,7 @@ def test_without_scripts_every_number_stands_there(looked: Looked, made: Path) -
     assert "need scripts, which are off" in text
 
 
-def test_page_of_a_thousand_users_opens_and_lists_them_piece_by_piece(
-    looked: Looked, tmp_path: Path
-) -> None:
+def test_page_of_a_thousand_users_opens_and_lists_them_piece_by_piece(looked, tmp_path):
     """`report --users all`: a hundred rows at first, more where they are asked for."""
     tasks = tmp_path / "tasks"
     tasks.mkdir()
@@ -349,7 +345,7 @@ def test_page_of_a_thousand_users_opens_and_lists_them_piece_by_piece(
     assert looked(work) == (100, 200)
 
 
-def test_breach_of_the_policy_is_noticed(looked: Looked, tmp_path: Path) -> None:
+def test_breach_of_the_policy_is_noticed(looked, tmp_path):
     """What the other tests rely on: a page that asked for something, or ran something else, would
     fail them."""
     made = page(
@@ -369,7 +365,7 @@ def test_breach_of_the_policy_is_noticed(looked: Looked, tmp_path: Path) -> None
     assert any("Content Security Policy" in said for said in opened.said)
 
 
-def test_a_click_on_a_head_sorts_the_table(looked: Looked, tmp_path: Path) -> None:
+def test_a_click_on_a_head_sorts_the_table(looked, tmp_path):
     """Numbers from the largest, what has none last; another click turns the order, and a text is
     from A to Z."""
     cells = (("b", "9.5*\n[1, 2]"), ("a", "n/a"), ("c", "INCOMPLETE: 10 of 40"), ("d", "-1"))
@@ -396,7 +392,7 @@ def test_a_click_on_a_head_sorts_the_table(looked: Looked, tmp_path: Path) -> No
     ]
 
 
-def test_values_of_cells_sort_whatever_their_text_is(looked: Looked, tmp_path: Path) -> None:
+def test_values_of_cells_sort_whatever_their_text_is(looked, tmp_path):
     """Of typed cells the number counts: two minutes come after three hundred seconds."""
     cells = (("a", Cell("2 min", 120.0)), ("b", Cell("300 s", 300.0)), ("c", Cell("1 h", 3600.0)))
     (tmp_path / "page.html").write_text(
@@ -416,7 +412,7 @@ def test_values_of_cells_sort_whatever_their_text_is(looked: Looked, tmp_path: P
     assert looked(work) == "cba"
 
 
-def test_folded_sections_are_printed_and_closed_again(looked: Looked, tmp_path: Path) -> None:
+def test_folded_sections_are_printed_and_closed_again(looked, tmp_path):
     blocks = [
         Heading("first"),
         Heading("more", folded=True),
@@ -437,7 +433,7 @@ def test_folded_sections_are_printed_and_closed_again(looked: Looked, tmp_path: 
     assert looked(work) == [False, True, False]
 
 
-def test_page_of_three_thousand_users_opens(looked: Looked, tmp_path: Path) -> None:
+def test_page_of_three_thousand_users_opens(looked, tmp_path):
     """Each card has what a step of a user has; one in the middle is found and picked."""
     path = tmp_path / "many.html"
     cards = (user_card(Card(f"user-{number}", ("1",), BLOCKS * 3)) for number in range(3_000))

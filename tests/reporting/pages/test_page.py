@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -102,7 +101,7 @@ def keys(path: Path) -> list[str]:
 # What is added up for pages
 
 
-def test_bands_are_the_intervals_of_the_users_values() -> None:
+def test_bands_are_the_intervals_of_the_users_values():
     """As of the values themselves, over those that are defined at each step."""
     rng = np.random.default_rng(1)
     values = [float(value) for value in rng.random(45)]
@@ -118,14 +117,14 @@ def test_bands_are_the_intervals_of_the_users_values() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.3])
-def test_step_where_all_users_are_alike_has_no_band(value: float) -> None:
+def test_step_where_all_users_are_alike_has_no_band(value):
     """A band of width zero would say that the next users are certain to have the same."""
     curve = report([user(a_step(1, Precision=value)) for _ in range(50)]).details["learning_curve"]
     assert curve[0]["metrics"]["Precision"] == pytest.approx(value)
     assert curve[0]["ci95"]["Precision"] is None
 
 
-def test_bands_stay_within_what_a_share_can_be() -> None:
+def test_bands_stay_within_what_a_share_can_be():
     """Users near 0 have an interval that ends there."""
     users = [
         user(a_step(1, Precision=value)) for value in (*[0.001] * 21, 0.002, *[0.003] * 21, 0.9)
@@ -135,7 +134,7 @@ def test_bands_stay_within_what_a_share_can_be() -> None:
 
 
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (1.0, 5.0), (0.0, 3.0)])
-def test_a_value_on_the_edge_of_a_bin_is_in_the_bin_above(bounds: tuple[float, float]) -> None:
+def test_a_value_on_the_edge_of_a_bin_is_in_the_bin_above(bounds):
     """Also where its float is a little below the edge, as -0.9 - -1; values are given to one or two
     digits."""
     low, high = bounds
@@ -145,7 +144,7 @@ def test_a_value_on_the_edge_of_a_bin_is_in_the_bin_above(bounds: tuple[float, f
     ]
 
 
-def test_distribution_counts_every_user_with_a_value_once() -> None:
+def test_distribution_counts_every_user_with_a_value_once():
     """The last bin holds its upper end; a user without a value is in none."""
     users = [user(a_step(1, Recall=value)) for value in (0.0, 0.049, 0.05, 1.0)] + [
         user(unscored(1))
@@ -158,7 +157,7 @@ def test_distribution_counts_every_user_with_a_value_once() -> None:
 # Pages of reports
 
 
-def test_page_is_made_of_the_json_report_alone() -> None:
+def test_page_is_made_of_the_json_report_alone():
     """What was written and read again gives the same page."""
     data = report([user(a_step(1, 0.5, 0.5), a_step(2, 0.1, 0.9))], facts(2, failed=1))
     found = page(data)
@@ -172,12 +171,12 @@ def test_page_is_made_of_the_json_report_alone() -> None:
     }
 
 
-def test_page_of_nobody_is_a_page() -> None:
+def test_page_of_nobody_is_a_page():
     """A run that was stopped before anybody was done has a report too."""
     assert page(report([], facts(3))).warning.startswith("INCOMPLETE: 0 of 3")
 
 
-def test_every_series_of_a_picture_is_as_long_as_its_axis(made: Path) -> None:
+def test_every_series_of_a_picture_is_as_long_as_its_axis(made):
     """Histograms have one edge more than values; bounds are as many as values, or none."""
     for name in ("recency/eval_report_weibo", "commuter/eval_report_beijing"):
         found = page(report_files.read((made / f"{name}.json").read_bytes()))
@@ -189,7 +188,7 @@ def test_every_series_of_a_picture_is_as_long_as_its_axis(made: Path) -> None:
                 assert {len(series.low), len(series.high)} <= {0, len(series.values)}
 
 
-def test_shares_of_both_sides_add_up_in_every_picture_of_a_day(made: Path) -> None:
+def test_shares_of_both_sides_add_up_in_every_picture_of_a_day(made):
     """Generated and real: each slot of a ribbon and each histogram is whole."""
     data = report_files.read((made / "commuter/eval_report_beijing.json").read_bytes())
     for chart in (block for block in page(data).blocks if isinstance(block, Chart)):
@@ -215,7 +214,7 @@ def tags_of(card: str) -> list[Tagged]:
     return [re.findall(r"<bdi>(.*?)</bdi> <i>(.*?)</i>", row) for row in rows]
 
 
-def test_cards_tell_each_prediction_by_kind_as_the_task_has_it(made: Path, tasks: Path) -> None:
+def test_cards_tell_each_prediction_by_kind_as_the_task_has_it(made, tasks):
     """Every predicted tag is a hit of a kind or an error of a kind; every true tag that is not
     predicted is missed."""
     lines = [
@@ -242,7 +241,7 @@ def test_cards_tell_each_prediction_by_kind_as_the_task_has_it(made: Path, tasks
     assert {"hit, kept", "wrong, decayed"} <= seen
 
 
-def test_cards_name_nobody_and_show_no_posts(made: Path, tasks: Path) -> None:
+def test_cards_name_nobody_and_show_no_posts(made, tasks):
     """A report is shared, and posts and names are people's; the key alone is there."""
     text = (made / PAGE).read_text(encoding="utf-8")
     for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines():
@@ -256,7 +255,7 @@ def test_cards_name_nobody_and_show_no_posts(made: Path, tasks: Path) -> None:
     assert "Posts are left out, but other texts may quote them." in text
 
 
-def test_posts_are_there_where_they_are_asked_for(own: Path) -> None:
+def test_posts_are_there_where_they_are_asked_for(own):
     """And only then."""
     assert again(own, "--name", "recency", "--with-posts") == 0
     labels = set(
@@ -265,9 +264,7 @@ def test_posts_are_there_where_they_are_asked_for(own: Path) -> None:
     assert labels == {"Persona summary after this step", "Reasoning", "Reply", "Posts"}
 
 
-def test_a_model_that_says_the_users_name_does_not_put_it_on_the_page(
-    tasks: Path, tmp_path: Path
-) -> None:
+def test_a_model_that_says_the_users_name_does_not_put_it_on_the_page(tasks, tmp_path):
     """In personas, thoughts, replies and examples of invalid answers the key stands for it, however
     it is spelt."""
     lines = [
@@ -314,7 +311,7 @@ def test_a_model_that_says_the_users_name_does_not_put_it_on_the_page(
         (7, "7", "7"),
     ],
 )
-def test_a_name_is_replaced_where_it_is_one(name: object, text: str, shown: str) -> None:
+def test_a_name_is_replaced_where_it_is_one(name, text, shown):
     """Not within longer words of Latin letters; one character names nobody, and is a word like any
     other."""
     data = {**a_user("valid"), "username": name}
@@ -356,7 +353,7 @@ def a_user(*outcomes: str) -> dict[str, Any]:
     return {"user_id": "u", "steps": steps}
 
 
-def test_replies_that_were_asked_for_again_stand_with_their_step() -> None:
+def test_replies_that_were_asked_for_again_stand_with_their_step():
     """Three that cannot be read are one invalid answer of a run that asks twice again; a cut one is
     final."""
     bad, cut = Completion("好的"), Completion("{", finish_reason="length")
@@ -367,20 +364,20 @@ def test_replies_that_were_asked_for_again_stand_with_their_step() -> None:
     assert card.example(a_user("no_json", "valid", "length", "valid"), replies, "length") == "{"
 
 
-def test_replies_whose_steps_cannot_be_told_stand_together() -> None:
+def test_replies_whose_steps_cannot_be_told_stand_together():
     """After other settings were allowed there may be replies that nothing asked for in the end."""
     card = CARDS.card(a_user("valid"), None, [valid("猫"), valid("狗")])
     assert replies_shown(card) == [[], [valid("猫").text, valid("狗").text]]
 
 
-def test_card_without_its_task_tells_hits_from_errors() -> None:
+def test_card_without_its_task_tells_hits_from_errors():
     """Finer kinds need the tasks file."""
     card = CARDS.card(a_user("valid"), None, [])
     tags = [block.tags for block in card.blocks if isinstance(block, Tags)]
     assert tags == [(("猫", "hit"),), ()]
 
 
-def test_day_of_a_resident_is_drawn_with_places_and_path(made: Path) -> None:
+def test_day_of_a_resident_is_drawn_with_places_and_path(made):
     """A ribbon of the day and a sketch whose path goes over its places."""
     card, *_ = users_of(made / "commuter/eval_report_beijing.html").cards
     assert card.count('class="bar ') > 1 and "<table>" in card and "<details" in card
@@ -413,7 +410,7 @@ def source(files: RunFiles, number: int) -> Reported:
     return Reported(files, report(users, facts(number)), seed=7)
 
 
-def test_users_of_a_page_are_a_seeded_sample_and_the_page_says_so(tmp_path: Path) -> None:
+def test_users_of_a_page_are_a_seeded_sample_and_the_page_says_so(tmp_path):
     """The same seed draws the same users, whatever they are; another draws others."""
     found = source(records(tmp_path / "a", 300), 300)
     first = keys(write_page(found, PageOptions()))
@@ -428,7 +425,7 @@ def test_users_of_a_page_are_a_seeded_sample_and_the_page_says_so(tmp_path: Path
     assert keys(write_page(other, PageOptions())) != first
 
 
-def test_page_stays_below_two_megabytes_by_showing_fewer_users(tmp_path: Path) -> None:
+def test_page_stays_below_two_megabytes_by_showing_fewer_users(tmp_path):
     """Users with long personas are left out as far as it takes, and counted."""
     found = source(records(tmp_path / "a", 200, "长" * 15_000), 200)
     path = write_page(found, PageOptions())
@@ -442,7 +439,7 @@ def test_page_stays_below_two_megabytes_by_showing_fewer_users(tmp_path: Path) -
     )
 
 
-def test_one_text_is_cut_where_it_is_very_long_and_says_so(tmp_path: Path) -> None:
+def test_one_text_is_cut_where_it_is_very_long_and_says_so(tmp_path):
     """A persona of 100,000 characters does not take a page for itself."""
     found = source(records(tmp_path / "a", 1, "长" * 100_000), 1)
     assert (
@@ -451,7 +448,7 @@ def test_one_text_is_cut_where_it_is_very_long_and_says_so(tmp_path: Path) -> No
     )
 
 
-def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
+def test_a_damaged_line_is_left_out(tmp_path):
     """A page is made of what is sound."""
     found = records(tmp_path / "a", 3)
     found.results.write_bytes(
@@ -460,7 +457,7 @@ def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
     assert keys(write_page(source(found, 3), PageOptions())) == ["u0", "u2"]
 
 
-def test_page_of_all_users_counts_the_users_that_it_has(tmp_path: Path) -> None:
+def test_page_of_all_users_counts_the_users_that_it_has(tmp_path):
     """Lines that are left out are reported, and nobody is promised who is not there."""
     found = records(tmp_path / "a", 4)
     whole = write_all(source(found, 4), PageOptions()).read_text(encoding="utf-8")
@@ -486,9 +483,7 @@ def a_pipe(path: Path) -> None:
 
 
 @pytest.mark.parametrize("become", [a_folder, a_pipe])
-def test_results_that_cannot_be_read_are_told_in_a_sentence(
-    own: Path, become: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_that_cannot_be_read_are_told_in_a_sentence(own, become, capsys):
     """It is the machine's doing, exit code 4, and no defect; a pipe is not waited for."""
     become(own / "recency/inference_results_weibo.jsonl")
     assert again(own, "--name", "recency") == 4
@@ -496,9 +491,7 @@ def test_results_that_cannot_be_read_are_told_in_a_sentence(
     assert told.count("cannot read") == 1
 
 
-def test_a_disk_that_fails_under_a_page_is_told_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fails_under_a_page_is_told_in_a_sentence(tmp_path, monkeypatch):
     """At the first read of results or responses, the second, and so on."""
     found = source(records(tmp_path / "a", 3), 3)
     lines = [{"user_id": f"u{at}", "request": "r", "completion": {"text": "好"}} for at in range(3)]
@@ -525,7 +518,7 @@ def test_a_disk_that_fails_under_a_page_is_told_in_a_sentence(
             write_page(found, PageOptions())
 
 
-def test_a_record_of_a_task_that_has_changed_is_nobody_to_look_at(own: Path) -> None:
+def test_a_record_of_a_task_that_has_changed_is_nobody_to_look_at(own):
     """It is not scored either."""
     results = own / "recency/inference_results_weibo.jsonl"
     first, *others = results.read_bytes().splitlines(keepends=True)
@@ -536,9 +529,7 @@ def test_a_record_of_a_task_that_has_changed_is_nobody_to_look_at(own: Path) -> 
     assert len(keys(own / PAGE)) == USERS - 1
 
 
-def test_lines_are_found_whatever_blocks_the_file_is_read_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_are_found_whatever_blocks_the_file_is_read_in(tmp_path, monkeypatch):
     """Line ends and marks at the edge of a block are seen too."""
     files = records(tmp_path / "a", 20)
     content = files.results.read_bytes()
@@ -551,9 +542,7 @@ def test_lines_are_found_whatever_blocks_the_file_is_read_in(
         assert first == {"valid": mark}
 
 
-def test_failures_and_invalid_answers_have_an_example_of_each_kind(
-    tasks: Path, tmp_path: Path
-) -> None:
+def test_failures_and_invalid_answers_have_an_example_of_each_kind(tasks, tmp_path):
     """Kinds with how often, and what was said; examples of users that are not in the sample too."""
     calls = iter(range(1000))
 
@@ -577,7 +566,7 @@ def test_failures_and_invalid_answers_have_an_example_of_each_kind(
     assert "INCOMPLETE" in text
 
 
-def test_kinds_on_a_page_have_a_bound(own: Path) -> None:
+def test_kinds_on_a_page_have_a_bound(own):
     """A folder from somebody else can hold a million, each of which was looked for in all of the
     results."""
     report = (own / PAGE).with_suffix(".json")
@@ -599,7 +588,7 @@ def test_kinds_on_a_page_have_a_bound(own: Path) -> None:
 # When pages are made
 
 
-def test_run_makes_a_page_unless_it_is_told_not_to(tasks: Path, made: Path, tmp_path: Path) -> None:
+def test_run_makes_a_page_unless_it_is_told_not_to(tasks, made, tmp_path):
     """It stands beside the other reports."""
     assert (made / PAGE).exists()
     where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path), "--platform", "weibo"]
@@ -627,15 +616,15 @@ def test_run_makes_a_page_unless_it_is_told_not_to(tasks: Path, made: Path, tmp_
     ids=["this machine", "a defect"],
 )
 def test_page_that_cannot_be_made_harms_nothing_of_the_run(
-    error: Exception,
-    code: int,
-    state: str,
-    said: str,
-    tasks: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    error,
+    code,
+    state,
+    said,
+    tasks,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     """It is reported in a sentence, and results and report are those of the run; only a defect has
     an exit code of its own, and leaves the page to the next command, which can do without."""
 
@@ -655,7 +644,7 @@ def test_page_that_cannot_be_made_harms_nothing_of_the_run(
 
 
 @pytest.mark.slow
-def test_run_that_is_done_has_its_page_while_others_go_on(tasks: Path, tmp_path: Path) -> None:
+def test_run_that_is_done_has_its_page_while_others_go_on(tasks, tmp_path):
     """Requests of the slow model are answered only once the quick one's manifest says that its run
     is complete."""
     quick, pages_seen = RunFiles(tmp_path / "quick", "weibo"), list[bool]()
@@ -714,8 +703,8 @@ def played(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ),
 )
 def test_run_that_dies_at_any_write_after_its_last_reply_is_finished_by_the_next_command(
-    command: str, how: str, tasks: Path, played: Path, made: Path, tmp_path: Path
-) -> None:
+    command, how, tasks, played, made, tmp_path
+):
     """Results, report and page are those of an undisturbed run. Nothing else is left but the new
     content of a page, which goes by its age."""
 
@@ -753,9 +742,7 @@ def test_run_that_dies_at_any_write_after_its_last_reply_is_finished_by_the_next
 
 
 @pytest.mark.slow
-def test_merge_that_dies_in_a_page_is_made_by_the_next_one(
-    tasks: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_merge_that_dies_in_a_page_is_made_by_the_next_one(tasks, made, tmp_path, monkeypatch):
     """There is the whole run with its page, or none of it."""
     where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]
     for part in ("1/2", "2/2"):
@@ -783,7 +770,7 @@ def test_merge_that_dies_in_a_page_is_made_by_the_next_one(
     assert keys(tmp_path / PAGE) == keys(made / PAGE)
 
 
-def test_page_is_set_aside_when_its_run_goes_on(own: Path, tasks: Path) -> None:
+def test_page_is_set_aside_when_its_run_goes_on(own, tasks):
     """It is no longer true of it, as the other reports are not."""
     results = own / "recency/inference_results_weibo.jsonl"
     results.write_bytes(b"".join(results.read_bytes().splitlines(keepends=True)[:-1]))
@@ -794,7 +781,7 @@ def test_page_is_set_aside_when_its_run_goes_on(own: Path, tasks: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["reeval", "report"])
-def test_page_is_the_same_when_it_is_made_again(own: Path, command: str) -> None:
+def test_page_is_the_same_when_it_is_made_again(own, command):
     """From the folder alone, whatever has become of the page."""
     before = (own / PAGE).read_bytes()
     (own / PAGE).unlink()
@@ -818,9 +805,7 @@ def other_records(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [other_report, other_records])
-def test_reeval_that_changes_a_report_or_records_leaves_no_page_of_the_old(
-    own: Path, change: Callable[[Path], None]
-) -> None:
+def test_reeval_that_changes_a_report_or_records_leaves_no_page_of_the_old(own, change):
     """With `--no-html` neither page stands there any more; both are kept under other names."""
     folder = own / "recency"
     (folder / "users_weibo.html").write_bytes(b"all")
@@ -832,7 +817,7 @@ def test_reeval_that_changes_a_report_or_records_leaves_no_page_of_the_old(
     assert [path.read_bytes() for path in folder.glob("users_weibo.html.before-*")] == [b"all"]
 
 
-def test_old_pages_are_gone_before_the_new_results_stand(tmp_path: Path) -> None:
+def test_old_pages_are_gone_before_the_new_results_stand(tmp_path):
     """A death in between leaves results without a page, never with one of others; the same results
     keep theirs."""
 
@@ -853,9 +838,7 @@ def test_old_pages_are_gone_before_the_new_results_stand(tmp_path: Path) -> None
     assert page.with_name(f"{page.name}.before-s").read_bytes() == b"old"
 
 
-def test_old_pages_are_gone_before_the_new_report_stands(
-    own: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_pages_are_gone_before_the_new_report_stands(own, monkeypatch):
     """Whatever ends `reeval` in between, and also where the new page cannot be made."""
 
     def broken(*_: object) -> None:
@@ -871,7 +854,7 @@ def test_old_pages_are_gone_before_the_new_report_stands(
 # report
 
 
-def test_report_writes_every_user_to_a_second_page(own: Path) -> None:
+def test_report_writes_every_user_to_a_second_page(own):
     """In the order of the results; the first page stays a sample."""
     assert again(own, "--name", "recency", "--users", "all") == 0
     results = (own / "recency/inference_results_weibo.jsonl").read_bytes().splitlines()
@@ -882,9 +865,7 @@ def test_report_writes_every_user_to_a_second_page(own: Path) -> None:
     assert len(keys(own / PAGE)) == 3
 
 
-def test_report_does_without_tasks_that_have_gone(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_does_without_tasks_that_have_gone(own, tmp_path, capsys):
     """Errors are then not reported by their kind, which page and terminal say."""
     assert again(own, "--name", "recency", "--tasks-dir", str(tmp_path / "nowhere")) == 0
     assert "without its tasks" in "".join(capsys.readouterr())
@@ -896,7 +877,7 @@ def test_report_does_without_tasks_that_have_gone(
     assert kinds <= {"hit", "wrong", "missed"}
 
 
-def test_report_over_all_runs_links_to_each(made: Path, tmp_path: Path) -> None:
+def test_report_over_all_runs_links_to_each(made, tmp_path):
     """A table and pictures a benchmark, an address a page; nothing else is touched."""
     place = made / "index.html"
     assert again(made) == 0
@@ -913,7 +894,7 @@ def test_report_over_all_runs_links_to_each(made: Path, tmp_path: Path) -> None:
     assert "eval_report" not in out.read_text(encoding="utf-8")
 
 
-def test_report_over_all_runs_links_to_a_folder_whose_name_is_no_text(own: Path) -> None:
+def test_report_over_all_runs_links_to_a_folder_whose_name_is_no_text(own):
     """Its bytes are the address, and its label is readable; other runs are there too."""
     odd = own / os.fsdecode(b"bad\xff")
     odd.mkdir()
@@ -927,7 +908,7 @@ def test_report_over_all_runs_links_to_a_folder_whose_name_is_no_text(own: Path)
     assert again(own, "--platform", "weibo") == 0
 
 
-def test_page_over_all_runs_has_a_row_a_run_with_its_average(own: Path) -> None:
+def test_page_over_all_runs_has_a_row_a_run_with_its_average(own):
     """In a table of each metric by subset, whose figures lead to the pages; complete on all
     subsets, it has a mean."""
     data = orjson.loads((own / "recency/eval_report_weibo.json").read_bytes())
@@ -951,7 +932,7 @@ def test_page_over_all_runs_has_a_row_a_run_with_its_average(own: Path) -> None:
         assert f'href="recency/eval_report_{subset}.' in whole
 
 
-def test_page_over_all_runs_has_the_best_run_first(own: Path) -> None:
+def test_page_over_all_runs_has_the_best_run_first(own):
     """By the metric of the table."""
     data = orjson.loads((own / "recency/eval_report_weibo.json").read_bytes())
     for run, value in (("a", 0.25), ("b", 0.75), ("c", 0.5)):
@@ -971,9 +952,7 @@ def test_page_over_all_runs_has_the_best_run_first(own: Path) -> None:
     ] == [True] * 3
 
 
-def test_runs_without_a_report_are_named_on_the_page_over_all_runs(
-    own: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_without_a_report_are_named_on_the_page_over_all_runs(own, capsys):
     """A reader would take the rest for all; where there is nothing else, that is what is
     reported."""
     shutil.copytree(own / "recency", own / "killed")
@@ -991,9 +970,7 @@ def test_runs_without_a_report_are_named_on_the_page_over_all_runs(
 
 
 @pytest.mark.parametrize("options", [["--users", "all"], ["--users", "50"], ["--with-posts"]])
-def test_what_is_for_the_page_of_a_run_is_refused_without_one(
-    own: Path, options: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_for_the_page_of_a_run_is_refused_without_one(own, options, capsys):
     """The page over all runs shows no users: nothing is written, where nobody would see what they
     asked for."""
     assert again(own, *options) == 2
@@ -1005,9 +982,7 @@ def test_what_is_for_the_page_of_a_run_is_refused_without_one(
 @pytest.mark.parametrize(
     "damage", [b"[1", b'{"benchmark": "streamprofile", "model": "baseline/recency"}']
 )
-def test_a_report_that_is_none_is_named_once(
-    own: Path, options: list[str], damage: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_that_is_none_is_named_once(own, options, damage, capsys):
     """By its path, in a user's words."""
     (own / "recency/eval_report_weibo.json").write_bytes(damage)
     assert again(own, *options) == 2
@@ -1028,12 +1003,12 @@ def test_a_report_that_is_none_is_named_once(
     ],
 )
 def test_report_says_in_a_sentence_what_is_wrong(
-    own: Path,
-    options: list[str],
-    damage: bytes | None,
-    told: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    own,
+    options,
+    damage,
+    told,
+    capsys,
+):
     """A folder without such a run, or with a report that is none."""
     if damage is not None:
         (own / "recency/eval_report_weibo.json").write_bytes(damage)
@@ -1041,9 +1016,7 @@ def test_report_says_in_a_sentence_what_is_wrong(
     assert told in "".join(capsys.readouterr())
 
 
-def test_report_of_another_version_is_refused_by_name(
-    own: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_of_another_version_is_refused_by_name(own, capsys):
     """It lacks what pages are drawn from."""
     path = own / "recency/eval_report_weibo.json"
     data = orjson.loads(path.read_bytes())
@@ -1055,9 +1028,7 @@ def test_report_of_another_version_is_refused_by_name(
     )
 
 
-def test_results_of_the_authors_runner_have_a_page_too(
-    own: Path, tasks: Path, tmp_path: Path
-) -> None:
+def test_results_of_the_authors_runner_have_a_page_too(own, tasks, tmp_path):
     """They have no manifest, replies or outcomes; `reeval` scores them, and draws them."""
     folder = tmp_path / "theirs/them"
     folder.mkdir(parents=True)
@@ -1082,9 +1053,7 @@ def test_results_of_the_authors_runner_have_a_page_too(
 
 
 @pytest.mark.parametrize(("name", "lost"), [("recency", "steps"), ("commuter", "intentions")])
-def test_a_sound_record_of_another_shape_is_named(
-    made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, lost: str
-) -> None:
+def test_a_sound_record_of_another_shape_is_named(made, tmp_path, capfd, name, lost):
     """Its checksum says that nobody else changed it; the page of before stays."""
     run = Path(shutil.copytree(made / name, tmp_path / name))
     (path,) = run.glob("inference_results_*.jsonl")
@@ -1100,7 +1069,7 @@ def test_a_sound_record_of_another_shape_is_named(
     assert page.read_bytes() == before
 
 
-def test_page_names_the_models_that_answered(tasks: Path, tmp_path: Path) -> None:
+def test_page_names_the_models_that_answered(tasks, tmp_path):
     """As the text report does; a name that is markup stays text."""
     with serving(by_turns({"model": "m"}, {"model": "<b>n</b>", "provider": "P"})) as server:
         options = [

@@ -46,19 +46,19 @@ def expected(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_board_of_a_run_with_subsets(width: int) -> None:
+def test_board_of_a_run_with_subsets(width):
     """A row for the run and each subset, the traffic, what is wrong, and the last warning."""
     assert shown((snapshot(SCORED, SUBSET, **FULL),), width) == expected(str(width))
 
 
-def test_board_of_one_run_is_a_line_of_eighty_columns_with_both_figures() -> None:
+def test_board_of_one_run_is_a_line_of_eighty_columns_with_both_figures():
     run = snapshot(replace(SCORED, failed=0), model="m", name="Qwen3-8B", eta=500.0, in_flight=64)
     row, traffic = shown((run,), 80)
     assert row == "Qwen3-8B  ━━━━━━━━━━──────────  600/1,200  Recall 40.00%  F1^NS 20.00%  ETA 8:20"
     assert traffic == "64 in flight of 64 allowed | 12.3 steps/s | 12.3M tokens in, 2.3M out"
 
 
-def test_verbose_board_has_lines_for_developers() -> None:
+def test_verbose_board_has_lines_for_developers():
     """With the users and the time that a power loss could take."""
     risk = AtRisk(2, 0.042)
     assert shown((snapshot(SCORED, **(FULL | {"at_risk": risk})),), 80, verbose=True) == expected(
@@ -68,8 +68,8 @@ def test_verbose_board_has_lines_for_developers() -> None:
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_run_that_advances_together_shows_its_load_instead_of_requests_in_flight(
-    others: int,
-) -> None:
+    others,
+):
     """By itself and next to another run, on a terminal and in a log."""
     run = snapshot(SCORED, load=("wave 3", "420/600 requests"), limit=5555)
     runs = (run, *[snapshot(SCORED, name="gpt-5-mini") for _ in range(others)])
@@ -78,7 +78,7 @@ def test_run_that_advances_together_shows_its_load_instead_of_requests_in_flight
         assert "5,555" not in text
 
 
-def test_two_runs_fit_a_small_terminal() -> None:
+def test_two_runs_fit_a_small_terminal():
     """Each has its subsets, all together their traffic and what is wrong; the warning says whose it
     is."""
     runs = (
@@ -88,7 +88,7 @@ def test_two_runs_fit_a_small_terminal() -> None:
     assert shown(runs, 80, 24) == expected("two_runs")
 
 
-def test_runs_have_rows_of_their_own_where_those_of_subsets_do_not_fit() -> None:
+def test_runs_have_rows_of_their_own_where_those_of_subsets_do_not_fit():
     """Three runs of two subsets are nine rows, or three."""
     runs = tuple(
         [snapshot(SCORED, SUBSET, name=f"run-{number}", in_flight=1) for number in range(3)]
@@ -99,7 +99,7 @@ def test_runs_have_rows_of_their_own_where_those_of_subsets_do_not_fit() -> None
     assert [row.split()[0] for row in shown(runs, 80, 10)[:4]] == ["run-0", "run-1", "run-2", "3"]
 
 
-def test_twenty_runs_are_a_row_each_in_24_lines() -> None:
+def test_twenty_runs_are_a_row_each_in_24_lines():
     """And where there are fewer lines, those that have ended go first, and the others are
     counted."""
     runs = tuple(
@@ -113,7 +113,7 @@ def test_twenty_runs_are_a_row_each_in_24_lines() -> None:
     assert few[9] == "and 11 more" and len(few) == 11
 
 
-def test_cut_names_never_read_alike() -> None:
+def test_cut_names_never_read_alike():
     """Two models of one family are told apart; the bar keeps a quarter of the width."""
     names = [f"demo-claude-opus-4-{version}-20251101" for version in (1, 5)]
     rows = shown(tuple([snapshot(name=name) for name in names]), 80)
@@ -121,7 +121,7 @@ def test_cut_names_never_read_alike() -> None:
     assert all(len(row) <= 80 and row.count("━") + row.count("─") >= 20 for row in rows[:2])
 
 
-def test_chinese_name_is_cut_with_an_ellipsis_within_its_cells() -> None:
+def test_chinese_name_is_cut_with_an_ellipsis_within_its_cells():
     """A quarter of the width, of which a character takes two cells: the columns after it stay in
     line."""
     runs = (snapshot(name="千问三号超大杯模型测试版"), snapshot(name="Qwen3-8B"))
@@ -167,9 +167,7 @@ runs_of_any_kind = st.lists(
     st.integers(1, 60),
     st.sampled_from(["utf-8", "cp1252", "ascii", "none"]),
 )
-def test_no_terminal_is_too_small(
-    runs: list[Snapshot], width: int, height: int, encoding: str
-) -> None:
+def test_no_terminal_is_too_small(runs, width, height, encoding):
     """Whatever runs, names and warnings hold: no line is wider than the terminal, nor the board
     higher, and all of it is in the terminal's characters and on its lines."""
     lines = shown(tuple(runs), width, height, encoding)
@@ -180,7 +178,7 @@ def test_no_terminal_is_too_small(
         "".join(lines).encode("ascii" if encoding == "none" else encoding)
 
 
-def test_nothing_moves_while_numbers_grow() -> None:
+def test_nothing_moves_while_numbers_grow():
     """From the first step to the last, bars, users and figures are where they were."""
     begun = replace(
         SCORED, done=0, steps_done=1, scores={"Recall": 0.01, "F1^NS": 0.02}, scored_users=1
@@ -192,7 +190,7 @@ def test_nothing_moves_while_numbers_grow() -> None:
         assert abs(first.index(text) - last.index(text)) <= 2
 
 
-def test_traffic_is_that_of_all_runs() -> None:
+def test_traffic_is_that_of_all_runs():
     """One line below their rows, whatever the height; runs that have ended count for tokens
     alone."""
     runs = (
@@ -207,13 +205,13 @@ def test_traffic_is_that_of_all_runs() -> None:
     assert "12.3M tokens in, 2.3M out | 1:40 gone" in shown(runs[2:], 120)
 
 
-def test_what_a_feature_allows_is_shown_and_that_a_run_waits_for_it() -> None:
+def test_what_a_feature_allows_is_shown_and_that_a_run_waits_for_it():
     run = snapshot(allowance=("purse 3 of 5",), held_by="purse")
     for text in ("\n".join(shown((run,), 120)), line(run)):
         assert "purse 3 of 5" in text and "held by the purse" in text
 
 
-def test_cost_is_shown_with_its_projection() -> None:
+def test_cost_is_shown_with_its_projection():
     """On the board and in lines; a run without a price has no such sentence."""
     run = snapshot(cost=(USD,), projected_cost=(USD._replace(amount=Decimal("1.5"), about=True),))
     for text in (shown((run,), 160)[1], line(run)):
@@ -222,7 +220,7 @@ def test_cost_is_shown_with_its_projection() -> None:
 
 
 @pytest.mark.parametrize(("runs", "height"), [(2, 30), (20, 24)])
-def test_costs_of_several_runs_are_added_by_currency(runs: int, height: int) -> None:
+def test_costs_of_several_runs_are_added_by_currency(runs, height):
     """Two currencies are never one sum, and one estimate makes the whole an estimate."""
     every = [
         snapshot(name=f"r{number}", cost=(CNY if number % 2 else USD,)) for number in range(runs)
@@ -240,7 +238,7 @@ def terminal(width: int = 80, **kwargs: Any) -> tuple[SharedConsole, io.StringIO
     ), file
 
 
-def test_live_display_leaves_nothing_behind() -> None:
+def test_live_display_leaves_nothing_behind():
     """Each frame takes the lines of the one before, and the end takes the last."""
     screen, file = terminal()
     with LiveDisplay(screen) as observe:
@@ -253,7 +251,7 @@ def test_live_display_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("size", [(40, 24), (80, 2)], ids=["narrower", "lower"])
-def test_board_that_does_not_fit_a_resized_terminal_is_erased(size: tuple[int, int]) -> None:
+def test_board_that_does_not_fit_a_resized_terminal_is_erased(size):
     """A narrower one has wrapped its lines, and the cursor of a lower one cannot go up to its
     first."""
     screen, file = terminal()
@@ -268,7 +266,7 @@ def test_board_that_does_not_fit_a_resized_terminal_is_erased(size: tuple[int, i
     assert file.getvalue().count("\x1b[2J") == 1
 
 
-def test_no_color_takes_colours_out() -> None:
+def test_no_color_takes_colours_out():
     """What is bold stays so."""
     for plain in (False, True):
         screen, file = terminal(color_system="256", no_color=plain)
@@ -278,7 +276,7 @@ def test_no_color_takes_colours_out() -> None:
         assert "\x1b[1m" in file.getvalue()
 
 
-def test_same_warning_of_two_runs_is_shown_once() -> None:
+def test_same_warning_of_two_runs_is_shown_once():
     """The newest alone has a line."""
     runs = tuple(
         [
@@ -289,5 +287,5 @@ def test_same_warning_of_two_runs_is_shown_once() -> None:
     assert [text for text in shown(runs, 80) if "忙" in text] == ["0:01 ago: b: http_503: 忙"]
 
 
-def test_terminal_that_can_move_its_cursor_gets_the_board() -> None:
+def test_terminal_that_can_move_its_cursor_gets_the_board():
     assert isinstance(display(terminal()[0]), LiveDisplay)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -50,7 +49,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
     return found
 
 
-def test_notebook_has_one_output_that_is_replaced(shown: Shown) -> None:
+def test_notebook_has_one_output_that_is_replaced(shown):
     """Twice a second at most, and at the end with the last state; nothing in it steers what shows
     it."""
     with display(SharedConsole(force_jupyter=True)) as observe:
@@ -61,14 +60,14 @@ def test_notebook_has_one_output_that_is_replaced(shown: Shown) -> None:
     assert all("a" in text and "\x1b" not in text for text in texts)
 
 
-def test_nothing_is_shown_of_a_run_without_a_snapshot(shown: Shown) -> None:
+def test_nothing_is_shown_of_a_run_without_a_snapshot(shown):
     with display(SharedConsole(force_jupyter=True)):
         pass
     assert shown.outputs == []
 
 
 @pytest.mark.slow
-def test_cell_in_a_real_kernel_has_one_bar_and_the_scores(tmp_path: Path) -> None:
+def test_cell_in_a_real_kernel_has_one_bar_and_the_scores(tmp_path):
     """Where nbclient and ipykernel are installed."""
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")

@@ -15,7 +15,6 @@ import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from itertools import product
-from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
 
@@ -80,7 +79,7 @@ async def all_of(running: Runner, numbers: range, ask: Any = silence) -> list[An
     return await asyncio.gather(*plays, return_exceptions=True)
 
 
-def test_an_exception_fails_its_resident_only() -> None:
+def test_an_exception_fails_its_resident_only():
     """It is reported by file, step and line; everybody else plays on."""
     ends = asyncio.run(all_of(runner("fails_at_40.py"), range(10)))
     assert [number for number, end in enumerate(ends) if isinstance(end, AgentFailed)] == [7]
@@ -132,14 +131,14 @@ def test_an_exception_fails_its_resident_only() -> None:
         ),
     ],
 )
-def test_whatever_an_agent_raises_is_its_resident_s(tmp_path: Path, body: str, told: str) -> None:
+def test_whatever_an_agent_raises_is_its_resident_s(tmp_path, body, told):
     """What would end the event loop or look like a cancelled run among it."""
     with pytest.raises(AgentFailed) as failed:
         played(runner(written(tmp_path, body)))
     assert failed.value.kind == "agent_error" and told in failed.value.detail
 
 
-def test_a_day_that_is_not_whole_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_day_that_is_not_whole_is_none(tmp_path, monkeypatch):
     """However it came about that it ended."""
 
     async def nothing(session: Session) -> None: ...
@@ -167,9 +166,7 @@ def test_a_day_that_is_not_whole_is_none(tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )
 @pytest.mark.parametrize("of", ["Exception", "SystemExit"])
-def test_the_text_of_an_error_is_one_line_whatever_it_does(
-    tmp_path: Path, says: str, kind: str, told: str, of: str
-) -> None:
+def test_the_text_of_an_error_is_one_line_whatever_it_does(tmp_path, says, kind, told, of):
     """It may be the agent's code that makes it, which may fail in turn; a file of JSON has to hold
     it."""
     body = forward(f"class E({of}):\n    def __str__(self):\n        {says}\nraise E")
@@ -181,7 +178,7 @@ def test_the_text_of_an_error_is_one_line_whatever_it_does(
 
 @LOOPS
 @pytest.mark.parametrize("way", AWAY)
-def test_an_agent_that_never_waits_is_broken_off(tmp_path: Path, run: Run, way: str) -> None:
+def test_an_agent_that_never_waits_is_broken_off(tmp_path, run, way):
     """Whatever it catches; the others play on, and the alarm is as it was."""
     body = forward(
         f"if self.id == 1:\n{chr(10).join('    ' + line for line in dedented(AWAY[way]))}"
@@ -201,7 +198,7 @@ def test_an_agent_that_never_waits_is_broken_off(tmp_path: Path, run: Run, way: 
     assert sys.gettrace() is trace
 
 
-def test_an_alarm_of_somebody_else_s_is_put_back() -> None:
+def test_an_alarm_of_somebody_else_s_is_put_back():
     """Handler and what is left of the time."""
     struck: list[int] = []
     earlier = signal.signal(signal.SIGALRM, lambda number, frame: struck.append(number))
@@ -220,7 +217,7 @@ def test_an_alarm_of_somebody_else_s_is_put_back() -> None:
 HOLD = forward("if self.environment.get_tick() < 9000:\n    time.sleep(0.004)")
 
 
-def test_a_slice_that_holds_up_the_loop_is_noticed_with_its_line(tmp_path: Path) -> None:
+def test_a_slice_that_holds_up_the_loop_is_noticed_with_its_line(tmp_path):
     """One warning for a line, whoever it is that stands there."""
     warnings: list[str] = []
     running = runner(written(tmp_path, HOLD), warnings.append, notice=0.002)
@@ -229,7 +226,7 @@ def test_a_slice_that_holds_up_the_loop_is_noticed_with_its_line(tmp_path: Path)
     assert re.match(r"agent.py: held up everybody for \d", told) and "(agent.py, step " in told
 
 
-def test_outside_of_the_main_thread_it_is_only_noticed(tmp_path: Path) -> None:
+def test_outside_of_the_main_thread_it_is_only_noticed(tmp_path):
     """There are no alarms there."""
     warnings: list[str] = []
     running = runner(written(tmp_path, HOLD), warnings.append, notice=0.001, limit=0.002)
@@ -262,9 +259,7 @@ def _seldom(caught: str, error: Exception) -> Any:
     ("caught", "error"),
     [_seldom(*pair) for pair in product(["Exception", "BaseException", ""], ERRORS)],
 )
-def test_a_failing_api_is_no_occasion_for_a_fallback(
-    tmp_path: Path, run: Run, error: Exception, caught: str
-) -> None:
+def test_a_failing_api_is_no_occasion_for_a_fallback(tmp_path, run, error, caught):
     """The very error reaches who plays, and the agent is not run again, whatever it catches and
     however often."""
     body = f"""
@@ -292,7 +287,7 @@ def test_a_failing_api_is_no_occasion_for_a_fallback(
     gc.collect()  # nothing is left that would complain as it is taken away
 
 
-def test_the_file_that_falls_back_is_not_scored_for_it() -> None:
+def test_the_file_that_falls_back_is_not_scored_for_it():
     """As a user writes it, with retries of its own."""
     with pytest.raises(GaveUp):
         played(runner("catches_all.py"), failing_after(5))
@@ -308,7 +303,7 @@ GOES_ON = {
 
 
 @pytest.mark.parametrize("way", GOES_ON)
-def test_an_agent_that_catches_everything_once_is_ended(tmp_path: Path, way: str) -> None:
+def test_an_agent_that_catches_everything_once_is_ended(tmp_path, way):
     """However it goes on after that; the trace function of the process is as it was."""
     asks = "try: await self.llm.atext_request([])\nexcept BaseException as error: text = str(error)"
     running = runner(written(tmp_path, forward(f"{asks}\n{GOES_ON[way]}")))
@@ -335,7 +330,7 @@ def failing_after(count: int) -> Any:
 
 
 @LOOPS
-def test_of_requests_at_once_the_failing_one_ends_all(tmp_path: Path, run: Run) -> None:
+def test_of_requests_at_once_the_failing_one_ends_all(tmp_path, run):
     """The others under way are cancelled, and none is left behind."""
     body = """
     async def one(number):
@@ -364,7 +359,7 @@ def test_of_requests_at_once_the_failing_one_ends_all(tmp_path: Path, run: Run) 
 
 
 @LOOPS
-def test_requests_at_once_are_asked_in_order(run: Run) -> None:
+def test_requests_at_once_are_asked_in_order(run):
     """By gather, tasks, wait_for and task groups; what is asked first of the same is the first of
     it saved."""
     asked: list[str] = []
@@ -380,7 +375,7 @@ def test_requests_at_once_are_asked_in_order(run: Run) -> None:
     assert [part.split()[0] for part in said.split(", ")] == asked
 
 
-def test_a_request_that_is_cancelled_leaves_nobody_waiting(tmp_path: Path) -> None:
+def test_a_request_that_is_cancelled_leaves_nobody_waiting(tmp_path):
     """By whatever in the harness; the agent would wait for its reply for ever."""
     body = forward("await self.llm.atext_request([{'role': 'user', 'content': '?'}])")
 
@@ -391,7 +386,7 @@ def test_a_request_that_is_cancelled_leaves_nobody_waiting(tmp_path: Path) -> No
         played(runner(written(tmp_path, body)), ask)
 
 
-def test_requests_are_asked_outside_of_slices(tmp_path: Path) -> None:
+def test_requests_are_asked_outside_of_slices(tmp_path):
     """No alarm is set and no random state is the resident's while the harness asks and saves."""
     body = forward(
         "random.seed(5)\nawait self.llm.atext_request([{'role': 'user', 'content': '?'}])"
@@ -410,7 +405,7 @@ def test_requests_are_asked_outside_of_slices(tmp_path: Path) -> None:
 
 @LOOPS
 @pytest.mark.parametrize("ends", ["Exception", "BaseException"])
-def test_a_cancelled_play_is_cancelled(tmp_path: Path, run: Run, ends: str) -> None:
+def test_a_cancelled_play_is_cancelled(tmp_path, run, ends):
     """Whatever the agent catches: the cancellation passes, and no task is left."""
     body = f"""
     while True:
@@ -442,9 +437,7 @@ def test_a_cancelled_play_is_cancelled(tmp_path: Path, run: Run, ends: str) -> N
 
 
 @LOOPS
-def test_the_day_ends_what_the_agent_has_left_running(
-    tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_day_ends_what_the_agent_has_left_running(tmp_path, run, caplog):
     """Tasks that nobody waits for, requests under way; errors that nobody looked at are not
     complained of."""
     body = """
@@ -476,7 +469,7 @@ def test_the_day_ends_what_the_agent_has_left_running(
     assert not caplog.records
 
 
-def test_giving_up_on_a_reply_is_said(tmp_path: Path) -> None:
+def test_giving_up_on_a_reply_is_said(tmp_path):
     """Such a day depends on how fast the endpoint is; the reply is waited for and saved all the
     same."""
     body = """
@@ -505,14 +498,14 @@ def test_giving_up_on_a_reply_is_said(tmp_path: Path) -> None:
     ]
 
 
-def test_residents_take_turns(tmp_path: Path) -> None:
+def test_residents_take_turns(tmp_path):
     """An agent that never waits for anything lets the others in after each of its steps."""
     running = runner(written(tmp_path, forward("ORDER.append(self.id)"), top="ORDER = []"))
     asyncio.run(all_of(running, range(3)))
     assert sys.modules[running.agent.cls.__module__].ORDER == [0, 1, 2] * 100  # type: ignore[attr-defined]
 
 
-def test_an_agent_that_waits_for_nothing_is_given_up(tmp_path: Path) -> None:
+def test_an_agent_that_waits_for_nothing_is_given_up(tmp_path):
     """Nothing will ever wake it; the others play on."""
     body = forward("if self.id == 1:\n    await asyncio.Event().wait()")
     stalled, other = asyncio.run(all_of(runner(written(tmp_path, body), stall=0.02), range(1, 3)))
@@ -522,7 +515,7 @@ def test_an_agent_that_waits_for_nothing_is_given_up(tmp_path: Path) -> None:
     assert stalled.detail == "agent.py, step 1: waits for 0.02 s for something that does not come"
 
 
-def test_a_slow_reply_is_no_stall(tmp_path: Path) -> None:
+def test_a_slow_reply_is_no_stall(tmp_path):
     """However long an endpoint takes, that is not the agent's doing."""
 
     async def slow(request: Request) -> Completion:
@@ -539,9 +532,7 @@ def test_a_slow_reply_is_no_stall(tmp_path: Path) -> None:
     assert len(rows) == 100
 
 
-def test_logging_is_as_the_agent_file_sets_it_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logging_is_as_the_agent_file_sets_it_up(tmp_path, monkeypatch):
     """Level and handlers of the root logger hold in slices, and the process has its own outside of
     them."""
     root = logging.getLogger()
@@ -568,9 +559,7 @@ def test_logging_is_as_the_agent_file_sets_it_up(
     assert all(seen == (logging.WARNING, []) for seen in outside)
 
 
-def test_what_a_thread_of_an_agent_prints_is_logged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_thread_of_an_agent_prints_is_logged(tmp_path, capsys):
     """Whether a slice runs meanwhile or not; nothing of it is shown."""
     logged: list[str] = []
     body = forward("await asyncio.to_thread(print, 'in a thread')")
@@ -580,9 +569,7 @@ def test_what_a_thread_of_an_agent_prints_is_logged(
 
 
 @pytest.mark.parametrize("filters", ["default", "error", "ignore"])
-def test_a_coroutine_that_was_never_awaited_is_told_with_its_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], filters: Any
-) -> None:
+def test_a_coroutine_that_was_never_awaited_is_told_with_its_line(tmp_path, capsys, filters):
     """Once, whoever forgets it and however often; not on the terminal, and whatever the process
     warns of else."""
     told: list[str] = []
@@ -599,7 +586,7 @@ def test_a_coroutine_that_was_never_awaited_is_told_with_its_line(
     assert capsys.readouterr() == ("", "")
 
 
-def test_warnings_of_an_agent_s_are_told_and_others_shown(tmp_path: Path) -> None:
+def test_warnings_of_an_agent_s_are_told_and_others_shown(tmp_path):
     """Once for a line; those of the harness and its packages go where they went."""
     body = forward(
         "warnings.warn(f'时间 {self.environment.get_tick()}')\nawait self.llm.atext_request([])"
@@ -622,8 +609,8 @@ def test_warnings_of_an_agent_s_are_told_and_others_shown(tmp_path: Path) -> Non
 @pytest.mark.parametrize("ends", ["await self.llm.atext_request([])", "self.messager"])
 @pytest.mark.parametrize("catches", ["ValueError", "BaseException"])
 def test_nothing_is_warned_of_for_an_agent_that_is_broken_off(
-    tmp_path: Path, run: Run, ends: str, catches: str, recwarn: pytest.WarningsRecorder
-) -> None:
+    tmp_path, run, ends, catches, recwarn
+):
     """What it had yet to await is no mistake of its."""
     body = f"""
     later = [self.status.get("age"), self.status.get("home")]

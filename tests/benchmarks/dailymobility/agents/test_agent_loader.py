@@ -82,7 +82,7 @@ def file_of(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("line", BASES)
-def test_the_base_class_has_many_names_and_is_one_object(tmp_path: Path, line: str) -> None:
+def test_the_base_class_has_many_names_and_is_one_object(tmp_path, line):
     """Whatever it is imported from, an agent derives from the same class."""
     agent = load_agent(file_of(tmp_path, f"{line}\nclass Own(Base): pass\n"))
     assert agent.cls.__name__ == "Own" and agent.cls.__mro__[1] is DailyMobilityAgent
@@ -90,20 +90,18 @@ def test_the_base_class_has_many_names_and_is_one_object(tmp_path: Path, line: s
 
 
 @pytest.mark.parametrize("line", OTHERS)
-def test_what_agent_files_import_is_there(tmp_path: Path, line: str) -> None:
+def test_what_agent_files_import_is_there(tmp_path, line):
     """Each import line of the contract works."""
     assert load_agent(file_of(tmp_path, f"{line}\n{AGENT}")).cls.__name__ == "Own"
 
 
 @pytest.mark.parametrize("file", sorted(FILES.glob("*.py")), ids=lambda file: file.name)
-def test_agent_files_as_users_write_them_load(file: Path) -> None:
+def test_agent_files_as_users_write_them_load(file):
     """The file that only has a class named as the base among them."""
     assert load_agent(file).data == file.read_bytes()
 
 
-def test_an_installed_agentsociety_is_not_hidden(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_agentsociety_is_not_hidden(tmp_path, monkeypatch):
     """The agent finds what the harness has for it, everybody else what is installed."""
     package = tmp_path / "installed" / "agentsociety"
     package.mkdir(parents=True)
@@ -137,7 +135,7 @@ def test_an_installed_agentsociety_is_not_hidden(
         ),
     ],
 )
-def test_a_file_without_exactly_one_agent_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_a_file_without_exactly_one_agent_is_refused(tmp_path, text, told):
     """The message names what was found."""
     file = file_of(
         tmp_path, f"from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n{text}\n"
@@ -150,7 +148,7 @@ def test_a_file_without_exactly_one_agent_is_refused(tmp_path: Path, text: str, 
     assert told in str(refused.value)
 
 
-def test_private_classes_and_second_names_do_not_count(tmp_path: Path) -> None:
+def test_private_classes_and_second_names_do_not_count(tmp_path):
     """A base with an underscore and an alias leave one agent."""
     text = "class _Base(DailyMobilityAgent): pass\nclass Own(_Base): pass\nAgent = Own\n"
     file = file_of(tmp_path, f"from mobisimbench.benchmarks import DailyMobilityAgent\n{text}")
@@ -193,9 +191,7 @@ def test_private_classes_and_second_names_do_not_count(tmp_path: Path) -> None:
         ("raise ValueError('a\\nb\\ud83d' + 'c' * 10**6)\n", 1, f"ValueError: a b?{'c' * 296}"),
     ],
 )
-def test_a_file_that_cannot_be_run_is_refused_with_its_line(
-    tmp_path: Path, text: str, line: int, told: str
-) -> None:
+def test_a_file_that_cannot_be_run_is_refused_with_its_line(tmp_path, text, line, told):
     """File, line and reason; of an interface that is not here, its name."""
     file = file_of(tmp_path, text)
     with pytest.raises(BadInput) as refused:
@@ -204,7 +200,7 @@ def test_a_file_that_cannot_be_run_is_refused_with_its_line(
     assert str(refused.value).startswith(where) and told in str(refused.value)
 
 
-def test_a_coding_that_does_not_exist_has_no_line(tmp_path: Path) -> None:
+def test_a_coding_that_does_not_exist_has_no_line(tmp_path):
     """Python says that it is line 0."""
     file = file_of(tmp_path, f"# -*- coding: nonsense -*-\n{AGENT}")
     with pytest.raises(BadInput) as refused:
@@ -219,7 +215,7 @@ def test_a_coding_that_does_not_exist_has_no_line(tmp_path: Path) -> None:
     "meta",
     ["__hash__ = None", "__eq__ = lambda self, other: 1 / 0\n    __hash__ = abc.ABCMeta.__hash__"],
 )
-def test_an_agent_class_need_not_compare(tmp_path: Path, meta: str) -> None:
+def test_an_agent_class_need_not_compare(tmp_path, meta):
     """Its metaclass may have no hash, or an equality that raises."""
     base = "from mobisimbench.benchmarks import DailyMobilityAgent"
     text = (
@@ -229,9 +225,7 @@ def test_an_agent_class_need_not_compare(tmp_path: Path, meta: str) -> None:
     assert len(played(runner(file_of(tmp_path, text)))) == 100
 
 
-def test_what_python_warns_of_in_a_file_is_told_as_it_plays(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_python_warns_of_in_a_file_is_told_as_it_plays(tmp_path, capsys):
     """Once, by name and line, and not on the terminal."""
     told: list[str] = []
     file = file_of(tmp_path, f"import warnings\nassert (1, 'x')\nwarnings.warn('旧')\n{AGENT}")
@@ -246,13 +240,13 @@ def test_what_python_warns_of_in_a_file_is_told_as_it_plays(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_refused(tmp_path):
     """As one that cannot be read."""
     with pytest.raises(BadInput, match="the agent file"):
         load_agent(tmp_path / "gone.py")
 
 
-def test_modules_beside_the_file_see_what_it_sees(tmp_path: Path) -> None:
+def test_modules_beside_the_file_see_what_it_sees(tmp_path):
     """They are part of the agent: their bytes are known, and errors in them are reported with their
     own lines."""
     (tmp_path / "base.py").write_text(
@@ -271,7 +265,7 @@ def test_modules_beside_the_file_see_what_it_sees(tmp_path: Path) -> None:
         load_agent(tmp_path / "agent.py")
 
 
-def test_a_module_beside_the_file_is_imported_at_the_top(tmp_path: Path) -> None:
+def test_a_module_beside_the_file_is_imported_at_the_top(tmp_path):
     """What is imported only while the agent runs would not be among the bytes that the run is known
     by."""
     (tmp_path / "late.py").write_text("")
@@ -282,9 +276,7 @@ def test_a_module_beside_the_file_is_imported_at_the_top(tmp_path: Path) -> None
         played(runner(file))
 
 
-def test_loading_leaves_the_process_as_it_was(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_loading_leaves_the_process_as_it_was(tmp_path, capsys):
     """Random states, the root logger, the filters of warnings, the working directory and standard
     output."""
     file = file_of(
@@ -307,7 +299,7 @@ def test_loading_leaves_the_process_as_it_was(
     assert capsys.readouterr() == ("", "")
 
 
-def test_draws_while_loading_depend_on_the_file_alone(tmp_path: Path) -> None:
+def test_draws_while_loading_depend_on_the_file_alone(tmp_path):
     """Two processes that load the same file have the same agent."""
     file = file_of(tmp_path, f"import random\n{AGENT}Own.drawn = random.random()\n")
     random.seed(1)
@@ -316,7 +308,7 @@ def test_draws_while_loading_depend_on_the_file_alone(tmp_path: Path) -> None:
     assert load_agent(file).cls.drawn == first.drawn  # type: ignore[attr-defined]
 
 
-def test_what_an_agent_prints_is_kept(tmp_path: Path) -> None:
+def test_what_an_agent_prints_is_kept(tmp_path):
     """Terminal and standard output are the harness's; a print to a file of the agent's own is let
     be."""
     text = (
@@ -326,7 +318,7 @@ def test_what_an_agent_prints_is_kept(tmp_path: Path) -> None:
     assert load_agent(file_of(tmp_path, f"{text}{AGENT}")).written.taken() == ["a-1"]
 
 
-def test_dataclasses_of_an_agent_file_find_their_module(tmp_path: Path) -> None:
+def test_dataclasses_of_an_agent_file_find_their_module(tmp_path):
     """With annotations as text they look into `sys.modules`."""
     text = "from __future__ import annotations\nfrom dataclasses import dataclass, KW_ONLY\n"
     load_agent(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
 
 import orjson
 import pytest
@@ -26,7 +25,7 @@ class Ends(DailyMobilityAgent):
 
 
 @pytest.mark.slow
-def test_run_that_its_agent_has_ended_is_resumed(tmp_path: Path) -> None:
+def test_run_that_its_agent_has_ended_is_resumed(tmp_path):
     """`os._exit` ends the run with its exit code; what was saved is not asked again, and `resume`
     completes it."""
     synthesise(tmp_path / "tasks", "dailymobility", "--users", "3")
@@ -59,7 +58,7 @@ def test_run_that_its_agent_has_ended_is_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("deed", ["raise SystemExit(3)", "import sys; sys.exit('x')"])
-def test_agent_file_that_exits_as_it_loads_is_bad_input(tmp_path: Path, deed: str) -> None:
+def test_agent_file_that_exits_as_it_loads_is_bad_input(tmp_path, deed):
     """By file and line, as any error in loading."""
     with pytest.raises(BadInput, match=r"agent\.py, line \d+: "):
         load_agent(written(tmp_path, "async def forward(self): pass", top=deed))

@@ -45,12 +45,12 @@ def formatted(template: str, context: Any = None, memory: bool = True) -> str:
         ("__EXPR_0__ ${status.age}", "5 5"),
     ],
 )
-def test_a_template_is_filled_as_upstream_fills_it(template: str, text: str) -> None:
+def test_a_template_is_filled_as_upstream_fills_it(template, text):
     """An expression without a value is "Don't know"; one that is not allowed stays as it is."""
     assert formatted(template, {"a": {"b": 1}}) == text
 
 
-def test_without_a_memory_an_expression_is_empty() -> None:
+def test_without_a_memory_an_expression_is_empty():
     """And without a context it is unknown."""
     assert formatted("${status.age}|${context.a}", memory=False) == "|Don't know"
 
@@ -59,13 +59,13 @@ def test_without_a_memory_an_expression_is_empty() -> None:
     ("template", "error"),
     [("{gone}", KeyError), ("{name!r}", KeyError), ("{", ValueError), ("{0}", ValueError)],
 )
-def test_a_template_that_cannot_be_filled_raises(template: str, error: type[Exception]) -> None:
+def test_a_template_that_cannot_be_filled_raises(template, error):
     """A name without a value is a `KeyError`; only bare names have one."""
     with pytest.raises(error):
         formatted(template)
 
 
-def test_a_dialog_has_the_system_prompt_and_the_form() -> None:
+def test_a_dialog_has_the_system_prompt_and_the_form():
     """Each only where it is given."""
     prompt = FormatPrompt("Hello {name}", format_prompt="In JSON.", system_prompt="Be brief.")
     asyncio.run(prompt.format(name="Li"))
@@ -77,7 +77,7 @@ def test_a_dialog_has_the_system_prompt_and_the_form() -> None:
     assert FormatPrompt("x").to_dialog() == [{"role": "user", "content": ""}]
 
 
-def test_dicts_with_dots_merge_in_depth_and_copy() -> None:
+def test_dicts_with_dots_merge_in_depth_and_copy():
     """`|` leaves both sides as they are, `|=` and `merge` change the left one."""
     left, right = DotDict({"x": {"y": 1}, "list": [{"z": 2}, 3]}), DotDict(x={"w": 2})
     assert (left.x.y, left.list[0].z, left.gone) == (1, 2, None)
@@ -89,7 +89,7 @@ def test_dicts_with_dots_merge_in_depth_and_copy() -> None:
     assert left == {"x": {"y": 1, "n": 1}, "own": {"x": {"y": 9, "n": 1}, "list": [{"z": 2}, 3]}}
 
 
-def test_a_function_may_get_copies_of_its_contexts() -> None:
+def test_a_function_may_get_copies_of_its_contexts():
     """What it changes is its own."""
     context = DotDict({"x": {"y": 1}})
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 from dataclasses import replace
-from pathlib import Path
 from textwrap import dedent, indent
 
 import numpy as np
@@ -44,7 +43,7 @@ def failure(running: Runner, ask: object = silence) -> AgentFailed:
     return failed.value
 
 
-def test_the_shape_that_asbench_hands_out_plays_a_day() -> None:
+def test_the_shape_that_asbench_hands_out_plays_a_day():
     """A hundred rows, from home on, with the intentions that it logs."""
     rows = played(runner("random_walk.py"))
     assert len(rows) == 100 and rows[0].aoi == HOME
@@ -59,7 +58,7 @@ def test_the_shape_that_asbench_hands_out_plays_a_day() -> None:
     assert len({row.aoi for row in rows}) > 5
 
 
-def test_every_member_is_there_in_its_shape() -> None:
+def test_every_member_is_there_in_its_shape():
     """The agent insists on each by itself; here only that its day is the one that it means."""
     rows = played(runner("every_member.py"))
     assert (
@@ -70,7 +69,7 @@ def test_every_member_is_there_in_its_shape() -> None:
     assert {row.intention for row in rows[48:52]} == {"eating out"}
 
 
-def test_one_request_a_step_makes_the_day() -> None:
+def test_one_request_a_step_makes_the_day():
     """What it asks carries its dialog and the wish for JSON; what it receives is where it goes."""
     asked: list[Request] = []
 
@@ -88,7 +87,7 @@ def test_one_request_a_step_makes_the_day() -> None:
     assert rows[0] == Row(HOME, "work") and rows[40] == Row(WORK, "work") and rows[99].aoi == HOME
 
 
-def test_a_row_has_the_place_at_its_start_and_the_intention_of_its_step(tmp_path: Path) -> None:
+def test_a_row_has_the_place_at_its_start_and_the_intention_of_its_step(tmp_path):
     """On foot 1.3 times the diagonal of 3,535.5 m takes 3,430 s: the resident is on the way as
     three steps start."""
     file = written(
@@ -118,7 +117,7 @@ def test_a_row_has_the_place_at_its_start_and_the_intention_of_its_step(tmp_path
         ("['x'][0]", "x"),
     ],
 )
-def test_intentions_are_kept_as_they_are_said(tmp_path: Path, said: str, row: str | None) -> None:
+def test_intentions_are_kept_as_they_are_said(tmp_path, said, row):
     """They are compared with the benchmark's words later."""
     top = "import enum\nclass Kind(str, enum.Enum):\n    SLEEP = 'sleep'\n"
     body = f"async def forward(self):\n    await self.log_intention({said})"
@@ -134,14 +133,14 @@ def test_intentions_are_kept_as_they_are_said(tmp_path: Path, said: str, row: st
         "{'steps': [{'intention': 5}]}",
     ],
 )
-def test_a_plan_that_nobody_can_read_fails_its_resident(tmp_path: Path, plan: str) -> None:
+def test_a_plan_that_nobody_can_read_fails_its_resident(tmp_path, plan):
     """Upstream's writer of results would end the whole simulation."""
     body = f"async def forward(self):\n    await self.memory.status.update('current_plan', {plan})"
     failed = failure(runner(written(tmp_path, body)))
     assert failed.kind == "agent_error" and failed.detail.startswith("agent.py, step 1: ")
 
 
-def test_the_clock_starts_a_second_after_midnight_and_ends_on_the_next_day(tmp_path: Path) -> None:
+def test_the_clock_starts_a_second_after_midnight_and_ends_on_the_next_day(tmp_path):
     """Steps are at 1, 901, ...; before the first the clock stands at 0."""
     file = written(
         tmp_path,
@@ -163,7 +162,7 @@ def test_the_clock_starts_a_second_after_midnight_and_ends_on_the_next_day(tmp_p
     )
 
 
-def test_hooks_run_around_each_step(tmp_path: Path) -> None:
+def test_hooks_run_around_each_step(tmp_path):
     """In upstream's order; the agent's own idea of a whole step counts where it has one."""
     file = written(
         tmp_path,
@@ -181,7 +180,7 @@ def test_hooks_run_around_each_step(tmp_path: Path) -> None:
     assert {row.intention for row in played(runner(file))} == {"before forward after"}
 
 
-def test_status_knows_where_one_is_from_the_first_step_on(tmp_path: Path) -> None:
+def test_status_knows_where_one_is_from_the_first_step_on(tmp_path):
     """As upstream: nothing of the simulator's is there while the agent is made."""
     file = written(
         tmp_path,
@@ -206,7 +205,7 @@ def test_status_knows_where_one_is_from_the_first_step_on(tmp_path: Path) -> Non
     assert len(played(runner(file))) == 100
 
 
-def test_memory_merges_and_replaces(tmp_path: Path) -> None:
+def test_memory_merges_and_replaces(tmp_path):
     """By the kind of what is there; an unknown mode is an error."""
     file = written(
         tmp_path,
@@ -231,7 +230,7 @@ def test_memory_merges_and_replaces(tmp_path: Path) -> None:
     played(runner(file))
 
 
-def test_the_stream_finds_what_shares_words(tmp_path: Path) -> None:
+def test_the_stream_finds_what_shares_words(tmp_path):
     """Most shared words first, written down latest first; thoughts stand with what they are
     about."""
     file = written(
@@ -255,7 +254,7 @@ def test_the_stream_finds_what_shares_words(tmp_path: Path) -> None:
     played(runner(file, finds_memories=True))
 
 
-def test_searches_of_the_stream_find_nothing_as_upstream(tmp_path: Path) -> None:
+def test_searches_of_the_stream_find_nothing_as_upstream(tmp_path):
     """Upstream asks for a mark that it does not write; what is found by number is there."""
     file = written(
         tmp_path,
@@ -269,7 +268,7 @@ def test_searches_of_the_stream_find_nothing_as_upstream(tmp_path: Path) -> None
     played(runner(file))
 
 
-def test_events_of_one_step_stay_in_their_order(tmp_path: Path) -> None:
+def test_events_of_one_step_stay_in_their_order(tmp_path):
     """The latest step comes first."""
     file = written(
         tmp_path,
@@ -286,7 +285,7 @@ def test_events_of_one_step_stay_in_their_order(tmp_path: Path) -> None:
     played(runner(file))
 
 
-def test_a_search_of_the_status_looks_at_what_upstream_embeds(tmp_path: Path) -> None:
+def test_a_search_of_the_status_looks_at_what_upstream_embeds(tmp_path):
     """A citizen's own fields, and those that the class marks, each in its own words."""
     top = "from agentsociety.agent import MemoryAttribute as Attribute\n"
     file = written(
@@ -312,7 +311,7 @@ def test_a_search_of_the_status_looks_at_what_upstream_embeds(tmp_path: Path) ->
     played(runner(file))
 
 
-def test_places_are_found_in_squares(tmp_path: Path) -> None:
+def test_places_are_found_in_squares(tmp_path):
     """Half the side is the radius; kinds stand for their words, and the last level of a category
     counts."""
     top = "from shapely.geometry import Point\n"
@@ -340,7 +339,7 @@ def test_places_are_found_in_squares(tmp_path: Path) -> None:
     played(runner(file))
 
 
-def test_places_come_in_the_order_of_upstream_s_tree(tmp_path: Path) -> None:
+def test_places_come_in_the_order_of_upstream_s_tree(tmp_path):
     """Whoever takes the first five sees the five that it sees there; the tree is shapely's, of all
     POIs of the map."""
     points = [(poi.x, poi.y) for poi in city().pois.values()]
@@ -364,7 +363,7 @@ def test_places_come_in_the_order_of_upstream_s_tree(tmp_path: Path) -> None:
     played(runner(file))
 
 
-def test_lists_of_places_are_each_call_s_own(tmp_path: Path) -> None:
+def test_lists_of_places_are_each_call_s_own(tmp_path):
     """Who shuffles one changes nobody else's; a place that is kept in memory does not drag the map
     along."""
     file = written(
@@ -400,7 +399,7 @@ def test_lists_of_places_are_each_call_s_own(tmp_path: Path) -> None:
         f"Id({AOI + 9})",
     ],
 )
-def test_places_to_go_to_have_many_forms(tmp_path: Path, target: str) -> None:
+def test_places_to_go_to_have_many_forms(tmp_path, target):
     """An AOI, a POI, a pair with a mode, a POI or nothing, a list of such; of a mode alone there is
     a warning."""
     body = (
@@ -419,7 +418,7 @@ def test_places_to_go_to_have_many_forms(tmp_path: Path, target: str) -> None:
     assert rows[1].aoi == AOI + 9 and type(rows[1].aoi) is int
 
 
-def test_a_list_of_places_is_gone_to_one_after_another(tmp_path: Path) -> None:
+def test_a_list_of_places_is_gone_to_one_after_another(tmp_path):
     """Each when it is due and the one before is reached; a new order drops what is left of it."""
     body = f"""
     async def init(self):
@@ -484,8 +483,8 @@ def test_a_list_of_places_is_gone_to_one_after_another(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("caught", ["Exception", "BaseException"])
 def test_what_is_not_here_fails_the_resident_whatever_it_catches(
-    tmp_path: Path, call: str, kind: str, told: str, caught: str
-) -> None:
+    tmp_path, call, kind, told, caught
+):
     """It would go on in another way than it does upstream, and be scored for it."""
     file = written(
         tmp_path,
@@ -509,7 +508,7 @@ def test_what_is_not_here_fails_the_resident_whatever_it_catches(
     )
 
 
-def test_what_upstream_has_not_either_is_an_attribute_error(tmp_path: Path) -> None:
+def test_what_upstream_has_not_either_is_an_attribute_error(tmp_path):
     """Agents look for things with hasattr and getattr, and for their own attributes too."""
     file = written(
         tmp_path,
@@ -538,9 +537,7 @@ def test_what_upstream_has_not_either_is_an_attribute_error(tmp_path: Path) -> N
         (Completion("", "stop", refusal="不"), "refusal"),
     ],
 )
-def test_a_completion_without_text_is_a_value_error(
-    tmp_path: Path, completion: Completion, kind: str
-) -> None:
+def test_a_completion_without_text_is_a_value_error(tmp_path, completion, kind):
     """An agent may go on after it, as upstream; who does not fails under the name of the reason."""
 
     async def ask(request: Request) -> Completion:
@@ -566,7 +563,7 @@ def test_a_completion_without_text_is_a_value_error(
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_an_empty_text_is_a_reply(tmp_path: Path, text: str) -> None:
+def test_an_empty_text_is_a_reply(tmp_path, text):
     """Upstream returns it."""
     body = (
         "async def forward(self):\n    assert await self.llm.atext_request([{'role': 'user',"
@@ -575,7 +572,7 @@ def test_an_empty_text_is_a_reply(tmp_path: Path, text: str) -> None:
     played(runner(written(tmp_path, f"{body} == {text!r}")), saying(text))
 
 
-def test_a_message_keeps_its_name_and_its_parts(tmp_path: Path) -> None:
+def test_a_message_keeps_its_name_and_its_parts(tmp_path):
     """The body has the dialog as the agent wrote it; a plain one is sent as ever."""
     parts = [{"type": "text", "text": "在"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
     dialog = [{"role": "user", "content": "?", "name": "me"}, {"role": "user", "content": parts}]
@@ -597,7 +594,7 @@ def test_a_message_keeps_its_name_and_its_parts(tmp_path: Path) -> None:
     assert [message.content for message in asked[0].messages] == ["?", "在"]
 
 
-def test_an_agent_s_request_is_that_of_upstream_field_by_field(tmp_path: Path) -> None:
+def test_an_agent_s_request_is_that_of_upstream_field_by_field(tmp_path):
     """The golden bodies are what the client of `agentsociety` 1.5.7 sends (see its README). A
     member that is null is the same to an endpoint as one that is absent, and `stream` is the
     transport's."""
@@ -637,7 +634,7 @@ def test_an_agent_s_request_is_that_of_upstream_field_by_field(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("given", ["temperature=float('nan')", "top_p={1}", "max_tokens=object()"])
-def test_a_parameter_that_json_cannot_hold_is_the_agent_s_error(tmp_path: Path, given: str) -> None:
+def test_a_parameter_that_json_cannot_hold_is_the_agent_s_error(tmp_path, given):
     file = written(
         tmp_path,
         f"""
@@ -648,7 +645,7 @@ def test_a_parameter_that_json_cannot_hold_is_the_agent_s_error(tmp_path: Path, 
     assert failure(runner(file)).kind == "agent_error"
 
 
-def test_times_of_a_request_are_the_run_s_and_said_once(tmp_path: Path) -> None:
+def test_times_of_a_request_are_the_run_s_and_said_once(tmp_path):
     """One warning each, whatever number of residents; the format of the reply is followed."""
     asked: list[Request] = []
 
@@ -683,15 +680,13 @@ def test_times_of_a_request_are_the_run_s_and_said_once(tmp_path: Path) -> None:
     "message",
     ["{'role': 'user', 'content': 3}", "{'role': 'user', 'content': '\\ud83d'}", "'user'"],
 )
-def test_a_dialog_that_no_request_can_carry_is_the_agent_s_error(
-    tmp_path: Path, message: str
-) -> None:
+def test_a_dialog_that_no_request_can_carry_is_the_agent_s_error(tmp_path, message):
     """It is found where the agent stands, not where the request is encoded."""
     body = f"async def forward(self):\n    await self.llm.atext_request([{message}])"
     assert failure(runner(written(tmp_path, body))).detail.startswith("agent.py, step 1, line 6: ")
 
 
-def test_a_request_holds_nothing_of_the_agent_s(tmp_path: Path) -> None:
+def test_a_request_holds_nothing_of_the_agent_s(tmp_path):
     """Text of a class of its own is text to the harness, which encodes it outside of slices."""
     body = (
         "async def forward(self):\n    await self.llm.atext_request([{'role': Text('user'),"
@@ -710,7 +705,7 @@ def test_a_request_holds_nothing_of_the_agent_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [4, 6])
-def test_other_trip_modes_are_taken_as_driving_and_said(tmp_path: Path, mode: int) -> None:
+def test_other_trip_modes_are_taken_as_driving_and_said(tmp_path, mode):
     """The simulator knows driving and walking."""
     warnings: list[str] = []
     body = f"async def forward(self):\n    await self.go_to_aoi(({AOI + 35}, {mode}))"
@@ -719,7 +714,7 @@ def test_other_trip_modes_are_taken_as_driving_and_said(tmp_path: Path, mode: in
     assert "upstream takes a POI" in warnings[0]
 
 
-def test_residents_share_the_module_alone(tmp_path: Path) -> None:
+def test_residents_share_the_module_alone(tmp_path):
     """As upstream, where all run in one process: what a file keeps at its top is everybody's."""
     body = (
         "async def init(self):\n    await super().init()\n    SEEN.append(self.id)\n    self.own ="
@@ -734,7 +729,7 @@ def test_residents_share_the_module_alone(tmp_path: Path) -> None:
     assert vars(__import__("sys").modules[running.agent.cls.__module__])["SEEN"] == [1, 2]
 
 
-def test_draws_depend_on_nobody_else() -> None:
+def test_draws_depend_on_nobody_else():
     """A resident plays the same day alone, among twenty, and whatever the process itself has
     drawn."""
     running = Runner(runner("asks_at_once.py").agent, world(), seed=5)
@@ -752,7 +747,7 @@ def test_draws_depend_on_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("how", first_quick(["nested", "gather", "groups"]))
-def test_draws_of_tasks_at_once_depend_on_no_reply_s_order(tmp_path: Path, how: str) -> None:
+def test_draws_of_tasks_at_once_depend_on_no_reply_s_order(tmp_path, how):
     """Each task has draws of its own, by who started it and in which order; tasks of tasks too."""
     ways = {
         "gather": "said = await asyncio.gather(*map(self.say, '012'))",
@@ -793,7 +788,7 @@ def after(waits: tuple[int, ...]) -> Ask:
     return ask
 
 
-def test_the_process_keeps_its_own_random_states(tmp_path: Path) -> None:
+def test_the_process_keeps_its_own_random_states(tmp_path):
     """Whatever agents draw and seed."""
     body = """
     async def forward(self):
@@ -812,7 +807,7 @@ def test_the_process_keeps_its_own_random_states(tmp_path: Path) -> None:
     }
 
 
-def test_numpy_draws_are_each_resident_s_too(tmp_path: Path) -> None:
+def test_numpy_draws_are_each_resident_s_too(tmp_path):
     """Alone or together, the same; one resident and another, not."""
     body = (
         "async def forward(self):\n    await asyncio.sleep(0)\n    await"
@@ -829,7 +824,7 @@ def test_numpy_draws_are_each_resident_s_too(tmp_path: Path) -> None:
     assert first == played(running) and first != second and json.loads(first[0].intention or "") < 1
 
 
-def test_an_order_on_the_way_turns_the_resident_round(tmp_path: Path) -> None:
+def test_an_order_on_the_way_turns_the_resident_round(tmp_path):
     """Two seconds after it was given, as every order; who is already on the way need not arrive
     first."""
     body = f"""
@@ -843,7 +838,7 @@ def test_an_order_on_the_way_turns_the_resident_round(tmp_path: Path) -> None:
     assert rows[:4] == [HOME, None, HOME, HOME]
 
 
-def test_a_field_of_the_profile_that_upstream_leaves_out_is_not_there(tmp_path: Path) -> None:
+def test_a_field_of_the_profile_that_upstream_leaves_out_is_not_there(tmp_path):
     """A data set may keep there what is to be found out; what a class declares it gets."""
     body = """
     StatusAttributes = [MemoryAttribute(name="hobby", type=str, default_or_value="", description="")]
@@ -862,7 +857,7 @@ def test_a_field_of_the_profile_that_upstream_leaves_out_is_not_there(tmp_path: 
     assert len(asyncio.run(play(running, one, silence))) == 100
 
 
-def test_agent_senses_what_its_world_says_of_each_day(tmp_path: Path) -> None:
+def test_agent_senses_what_its_world_says_of_each_day(tmp_path):
     """By name, and upstream's answer for a name that nothing is said of."""
     file = written(
         tmp_path,
@@ -878,7 +873,7 @@ def test_agent_senses_what_its_world_says_of_each_day(tmp_path: Path) -> None:
     assert len(played(living)) == 4
 
 
-def test_world_that_says_nothing_of_its_days_fails_whoever_senses(tmp_path: Path) -> None:
+def test_world_that_says_nothing_of_its_days_fails_whoever_senses(tmp_path):
     file = written(tmp_path, "async def forward(self): self.environment.sense('weather')")
     with pytest.raises(AgentFailed, match=r"Environment\.sense is not available here"):
         played(runner(file))

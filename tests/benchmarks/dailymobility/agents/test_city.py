@@ -7,7 +7,6 @@ import hashlib
 import pickle
 import sys
 from dataclasses import FrozenInstanceError
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -88,7 +87,7 @@ def ids(pois: list[Poi]) -> list[int]:
     return [poi.id for poi in pois]
 
 
-def test_a_city_is_what_its_map_file_says(tmp_path: Path) -> None:
+def test_a_city_is_what_its_map_file_says(tmp_path):
     """Areas, points of interest, lanes, projection and the file's own hash are all there; roads are
     not needed."""
     data = a_map().SerializeToString()
@@ -108,14 +107,14 @@ def test_a_city_is_what_its_map_file_says(tmp_path: Path) -> None:
     assert (city.projection, city.sha256) == (PROJECTION, hashlib.sha256(data).hexdigest())
 
 
-def test_an_aoi_without_an_area_is_the_first_of_its_positions() -> None:
+def test_an_aoi_without_an_area_is_the_first_of_its_positions():
     """As upstream's map reader has it; what has no use says so with an empty text."""
     point = city_of(a_map()).aois[500_000_002]
     assert (point.x, point.y, point.outline) == (20.0, 5.0, ((20.0, 5.0),))
     assert (point.area, point.land_use, point.poi_ids) == (0.0, "", ())
 
 
-def test_an_area_of_zero_is_an_area() -> None:
+def test_an_area_of_zero_is_an_area():
     """A polygon is recognised by the field being there, not by its value."""
     made = a_map()
     an_aoi(made, 500_000_009, SQUARE, area=0.0)
@@ -126,7 +125,7 @@ corners = st.tuples(st.floats(-1e5, 1e5), st.floats(-1e5, 1e5))
 
 
 @given(st.lists(st.lists(corners, min_size=3, max_size=8), min_size=1, max_size=4))
-def test_centroids_are_those_of_shapely_polygons(outlines: list[list[tuple[float, float]]]) -> None:
+def test_centroids_are_those_of_shapely_polygons(outlines):
     """To the last bit, for any outline, crossing itself and flat ones too: the benchmark measures
     with those."""
     made = map_pb2.Map()
@@ -140,7 +139,7 @@ def test_centroids_are_those_of_shapely_polygons(outlines: list[list[tuple[float
         assert (there.x, there.y) == (centroid.x, centroid.y)
 
 
-def test_a_poi_may_name_an_aoi_that_is_not_there() -> None:
+def test_a_poi_may_name_an_aoi_that_is_not_there():
     """As upstream, which never looks; such a POI is found nearby, but is no place to go to."""
     made = a_map()
     a_poi(made, 700_000_003, 1.5, 1.0, "amenity|restaurant", aoi=0)
@@ -202,13 +201,13 @@ def with_lane(x: float) -> Any:
         (with_lane(float("nan")), r"Lane 9: expected coordinates .* got nan, 0.0"),
     ],
 )
-def test_a_map_that_cannot_be_used_is_refused_by_name(made: Any, said: str) -> None:
+def test_a_map_that_cannot_be_used_is_refused_by_name(made, said):
     """One sentence names the file, the entry and what was expected."""
     with pytest.raises(BadInput, match=rf"^some.pb: .*{said}"):
         city_of(made)
 
 
-def test_bytes_that_are_no_map_are_refused(tmp_path: Path) -> None:
+def test_bytes_that_are_no_map_are_refused(tmp_path):
     """A text file in its place, a folder, and no file at all are each said in a sentence with the
     file's name."""
     (tmp_path / "text.pb").write_bytes(b'{"city": "beijing"}')
@@ -222,7 +221,7 @@ def test_bytes_that_are_no_map_are_refused(tmp_path: Path) -> None:
             load_city(tmp_path / name)
 
 
-def test_the_pickle_beside_a_map_is_never_read(tmp_path: Path) -> None:
+def test_the_pickle_beside_a_map_is_never_read(tmp_path):
     """Upstream leaves `beijing.pb.cache`; one whose unpickling would be noticed changes nothing."""
     path = tmp_path / "beijing.pb"
     path.write_bytes(a_map().SerializeToString())
@@ -232,9 +231,7 @@ def test_the_pickle_beside_a_map_is_never_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["pycityproto.city.map.v2", "shapely"])
-def test_a_missing_package_is_named_with_its_remedy(
-    monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
+def test_a_missing_package_is_named_with_its_remedy(monkeypatch, missing):
     """Both belong to the extra `mobility`."""
     data = a_map().SerializeToString()
     monkeypatch.setitem(sys.modules, missing, None)
@@ -244,7 +241,7 @@ def test_a_missing_package_is_named_with_its_remedy(
         read_city(data, "some.pb")
 
 
-def test_nearby_is_a_square_with_its_edge() -> None:
+def test_nearby_is_a_square_with_its_edge():
     """|dx| <= radius and |dy| <= radius: a corner counts, whose distance is 1.4 radii, and a step
     further does not."""
     city = with_pois(
@@ -253,7 +250,7 @@ def test_nearby_is_a_square_with_its_edge() -> None:
     assert sorted(ids(city.nearby(0.0, 0.0, 100.0))) == [0, 3]
 
 
-def test_nearby_asks_for_the_last_level_of_a_category() -> None:
+def test_nearby_asks_for_the_last_level_of_a_category():
     """A first level alone does not match; a category of one level is its own last; several may be
     asked for."""
     city = with_pois(
@@ -265,7 +262,7 @@ def test_nearby_asks_for_the_last_level_of_a_category() -> None:
     assert sorted(ids(city.nearby(0, 0, 1))) == [0, 1, 2, 3]
 
 
-def test_nearest_asks_for_any_level_and_goes_by_distance() -> None:
+def test_nearest_asks_for_any_level_and_goes_by_distance():
     """Nearest first, no more than asked for, fewer where there are no more."""
     city = with_pois(
         [(9, 0, "amenity|cafe"), (5, 5, "cafe"), (1, 0, "leisure|park"), (6, 0, "amenity|bank")]
@@ -276,7 +273,7 @@ def test_nearest_asks_for_any_level_and_goes_by_distance() -> None:
     assert city.nearest(0, 0, ["museum"], 3) == []
 
 
-def test_equally_near_places_come_in_map_order() -> None:
+def test_equally_near_places_come_in_map_order():
     """Else which of many POIs of one building are offered would be the tree's whim."""
     city = with_pois([(3, 4, "a"), (0, 5, "a"), (-4, 3, "a"), (5, 0, "a"), (1, 1, "a")])
     assert ids(city.nearest(0, 0, ["a"], 4)) == [4, 0, 1, 2]
@@ -286,9 +283,7 @@ places = st.lists(st.tuples(st.integers(-20, 20), st.integers(-20, 20)), min_siz
 
 
 @given(places, st.integers(-25, 25), st.integers(-25, 25), st.integers(1, 30))
-def test_indexed_searches_find_what_a_plain_search_finds(
-    xy: list[tuple[int, int]], x: int, y: int, far: int
-) -> None:
+def test_indexed_searches_find_what_a_plain_search_finds(xy, x, y, far):
     """Against comparing every point; whole numbers make many equal distances."""
     points = Points(np.array(xy, np.float64))
     inside = [row for row, (px, py) in enumerate(xy) if abs(px - x) <= far and abs(py - y) <= far]
@@ -299,7 +294,7 @@ def test_indexed_searches_find_what_a_plain_search_finds(
     assert points.nearest(x, y, far).tolist() == by_distance[:far]
 
 
-def test_the_nearest_lane_comes_with_how_far_along_it_is() -> None:
+def test_the_nearest_lane_comes_with_how_far_along_it_is():
     """The foot of the perpendicular, round a bend too; before a lane begins it is at 0."""
     city = city_of(a_map())
     assert city.lanes.nearest(4.0, -1.0) == (7, 4.0)
@@ -307,12 +302,12 @@ def test_the_nearest_lane_comes_with_how_far_along_it_is() -> None:
     assert city.lanes.nearest(-5.0, -2.0) == (7, 0.0)
 
 
-def test_of_equally_near_lanes_the_lowest_number_is_taken() -> None:
+def test_of_equally_near_lanes_the_lowest_number_is_taken():
     """Both lanes are 5 m away; 3 stands second in the map."""
     assert city_of(a_map()).lanes.nearest(5.0, 3.0) == (3, 5.0)
 
 
-def test_a_city_without_usable_lanes_has_no_nearest_lane() -> None:
+def test_a_city_without_usable_lanes_has_no_nearest_lane():
     """No lane at all, and lanes that are a point or nothing."""
     made = a_map()
     del made.lanes[:]
@@ -323,7 +318,7 @@ def test_a_city_without_usable_lanes_has_no_nearest_lane() -> None:
     assert city_of(made).lanes.nearest(0, 0) is None
 
 
-def test_nearest_lanes_agree_with_measuring_every_lane() -> None:
+def test_nearest_lanes_agree_with_measuring_every_lane():
     """200 places among 40 crooked lanes, against shapely's distance to each."""
     rng = Random(1)
     lines = {
@@ -340,7 +335,7 @@ def test_nearest_lanes_agree_with_measuring_every_lane() -> None:
         assert city.lanes.nearest(point.x, point.y) == (number, shapes[number].project(point))
 
 
-def test_lines_are_a_mapping_like_a_dict() -> None:
+def test_lines_are_a_mapping_like_a_dict():
     """Kept as one array, they still are equal to a dict of tuples, and know what they do not
     have."""
     plain = {5: ((0.0, 1.0), (2.0, 3.0)), 2: (), 9: ((4.0, 5.0),)}
@@ -348,7 +343,7 @@ def test_lines_are_a_mapping_like_a_dict() -> None:
     assert (lines == plain, list(lines), len(lines), 7 in lines) == (True, [5, 2, 9], 3, False)
 
 
-def test_a_city_is_frozen_and_equal_by_its_contents() -> None:
+def test_a_city_is_frozen_and_equal_by_its_contents():
     """What look-ups keep is no part of it, and goes with it to another process."""
     city, same = city_of(a_map()), city_of(a_map())
     city.nearby(0, 0, 100)

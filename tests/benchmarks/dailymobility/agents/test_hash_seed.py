@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -65,12 +64,12 @@ def replacements(
     ],
 )
 def test_process_is_replaced_once_and_only_where_it_plays_an_agent_file(
-    line: str,
-    environment: Mapping[str, str],
-    replaced: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    line,
+    environment,
+    replaced,
+    tmp_path,
+    monkeypatch,
+):
     """With the same words, and an environment in which it goes on."""
     monkeypatch.chdir(tmp_path)
     for name, file in (("played", "agent_a.py"), ("other", "run_weibo.json")):
@@ -81,9 +80,7 @@ def test_process_is_replaced_once_and_only_where_it_plays_an_agent_file(
 
 
 @pytest.mark.usefixtures("as_a_program")
-def test_agent_of_the_settings_file_is_one_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agent_of_the_settings_file_is_one_too(tmp_path, monkeypatch):
     """The command line alone does not name it; the same process started again reads the same
     file."""
     file = tmp_path / "own.toml"
@@ -103,7 +100,7 @@ def test_agent_of_the_settings_file_is_one_too(
 
 
 @pytest.mark.slow
-def test_an_agent_that_draws_from_a_set_has_the_same_bytes_each_time(tmp_path: Path) -> None:
+def test_an_agent_that_draws_from_a_set_has_the_same_bytes_each_time(tmp_path):
     """In processes whose hash seeds would differ; the manifest has the seed."""
     agent, found = tmp_path / "draws.py", []
     agent.write_text(DRAWS, encoding="utf-8")

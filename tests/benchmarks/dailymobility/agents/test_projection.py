@@ -37,9 +37,7 @@ SHIFTED = "+proj=tmerc +lat_0=39.90611 +lon_0=116.3911 +k=0.9996 +x_0=500000 +y_
         (SHIFTED, (448802.148620172, 2128.118718166), (115.79205694373796, 39.91472695158099)),
     ],
 )
-def test_points_are_where_proj_has_them(
-    projection: str, xy: tuple[float, float], expected: tuple[float, float]
-) -> None:
+def test_points_are_where_proj_has_them(projection, xy, expected):
     """The expected values are those of pyproj 3.7.2; 1e-9 degrees are a tenth of a millimetre."""
     np.testing.assert_allclose(lnglat(projection, np.array([xy])), [expected], rtol=0, atol=1e-9)
 
@@ -47,7 +45,7 @@ def test_points_are_where_proj_has_them(
 @pytest.mark.parametrize(
     "projection", ["", "+proj=merc", "+proj=utm", "EPSG:4326", "+proj=tmerc +lat_0=north"]
 )
-def test_another_projection_is_refused(projection: str) -> None:
+def test_another_projection_is_refused(projection):
     with pytest.raises((ValueError, KeyError)):
         lnglat(projection, np.zeros((1, 2)))
 
@@ -66,7 +64,7 @@ def upstream(message: Any) -> dict[str, Any]:
     return dict(MessageToDict(message, always_print_fields_with_no_presence=True, **how))
 
 
-def test_a_place_has_all_fields_that_it_has_upstream() -> None:
+def test_a_place_has_all_fields_that_it_has_upstream():
     """Those that asbench documents and those that it does not; whatever an agent reads them
     with."""
     read = map_pb2.Map.FromString(sample())
@@ -86,7 +84,7 @@ def test_a_place_has_all_fields_that_it_has_upstream() -> None:
         assert shapely.Point(116.4, 39.9).distance(place["shapely_lnglat"]) < 0.1
 
 
-def test_the_fields_of_a_place_depend_on_nobody_who_used_some_before() -> None:
+def test_the_fields_of_a_place_depend_on_nobody_who_used_some_before():
     """Residents share places, and one that iterates over fields may write them into a prompt."""
     used, fresh = places(sample()).get_all_aois()[0], places(sample()).get_all_aois()[0]
     for name in ("walking_gates", "positions"):
@@ -97,7 +95,7 @@ def test_the_fields_of_a_place_depend_on_nobody_who_used_some_before() -> None:
     assert kept == used and list(kept.values()) == list(used.values())
 
 
-def test_a_place_has_no_coordinates_on_a_map_of_another_projection() -> None:
+def test_a_place_has_no_coordinates_on_a_map_of_another_projection():
     """Its other fields can be iterated over all the same."""
     read = map_pb2.Map.FromString(sample())
     read.header.projection = "+proj=merc"

@@ -22,7 +22,7 @@ PUBLIC = ("Daily_Brain", "Daily_Glue", "Dailly_Extra", "readme_example", "readme
 AGENTS = os.environ.get("HARNESS_DM_AGENTS")
 
 
-def test_an_agent_that_uses_every_api_sends_what_it_sends_there() -> None:
+def test_an_agent_that_uses_every_api_sends_what_it_sends_there():
     """Request by request, with what each call returned in the prompts; and it lives the same
     days."""
     run = played(FILES / "every_api.py")
@@ -39,7 +39,7 @@ def test_an_agent_that_uses_every_api_sends_what_it_sends_there() -> None:
     assert texts[0] == texts[1], "the order of fields is part of a prompt"
 
 
-def test_asbench_s_template_lives_the_same_days(tmp_path: Path) -> None:
+def test_asbench_s_template_lives_the_same_days(tmp_path):
     """It asks nothing; where it goes and what it means to do are drawn."""
     file = tmp_path / "agent.py"
     file.write_text(
@@ -51,7 +51,7 @@ def test_asbench_s_template_lives_the_same_days(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not AGENTS, reason="HARNESS_DM_AGENTS names no folder with the public agents")
 @pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_agent_sends_what_it_sends_there(name: str) -> None:
+def test_a_public_agent_sends_what_it_sends_there(name):
     """In a process of its own, where sets of strings have the order that they had there."""
     file = Path(AGENTS or "", f"{name}.py")
     command = [sys.executable, "-m", "tests.support.asbench", str(file)]

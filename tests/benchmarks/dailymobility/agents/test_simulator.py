@@ -36,7 +36,7 @@ DRIVE_3000 = 3000 * 1.3 / 8
 """Seconds from 1 to 3 by car: 487.5."""
 
 
-def test_a_resident_starts_at_home() -> None:
+def test_a_resident_starts_at_home():
     """In the AOI, at its centroid, not moving, and stays there as time passes."""
     walker = Walker(CITY, 2)
     walker.advance(86_400)
@@ -47,7 +47,7 @@ def test_a_resident_starts_at_home() -> None:
     }
 
 
-def test_driving_takes_the_line_times_1_3_at_8_metres_a_second() -> None:
+def test_driving_takes_the_line_times_1_3_at_8_metres_a_second():
     """5000 m take 812.5 s: on the way just before, there at that moment."""
     walker = Walker(CITY, 1)
     walker.go_to(2)
@@ -57,7 +57,7 @@ def test_driving_takes_the_line_times_1_3_at_8_metres_a_second() -> None:
     assert (walker.aoi, walker.moving, walker.xy) == (2, False, (3000.0, 4000.0))
 
 
-def test_walking_goes_at_1_34_metres_a_second() -> None:
+def test_walking_goes_at_1_34_metres_a_second():
     """3000 m take 2910.4 s."""
     walker = Walker(CITY, 1)
     walker.go_to(3, "walking")
@@ -67,7 +67,7 @@ def test_walking_goes_at_1_34_metres_a_second() -> None:
     assert walker.aoi == 3
 
 
-def test_who_arrives_in_mid_step_stays_for_the_rest() -> None:
+def test_who_arrives_in_mid_step_stays_for_the_rest():
     """487.5 s of a step of 900 are enough; the rest does not lead beyond."""
     walker = Walker(CITY, 1)
     walker.go_to(3)
@@ -75,7 +75,7 @@ def test_who_arrives_in_mid_step_stays_for_the_rest() -> None:
     assert (walker.aoi, walker.xy) == (3, (3000.0, 0.0))
 
 
-def test_on_the_way_a_resident_is_on_the_straight_line() -> None:
+def test_on_the_way_a_resident_is_on_the_straight_line():
     """After half of the time, half of the line."""
     walker = Walker(CITY, 1)
     walker.go_to(3)
@@ -83,7 +83,7 @@ def test_on_the_way_a_resident_is_on_the_straight_line() -> None:
     assert walker.xy == pytest.approx((1500.0, 0.0))
 
 
-def test_going_where_one_is_changes_nothing() -> None:
+def test_going_where_one_is_changes_nothing():
     """Nobody sets out, whatever the mode."""
     walker = Walker(CITY, 3)
     walker.go_to(3)
@@ -91,7 +91,7 @@ def test_going_where_one_is_changes_nothing() -> None:
     assert (walker.aoi, walker.moving) == (3, False)
 
 
-def test_saying_the_same_destination_again_changes_nothing() -> None:
+def test_saying_the_same_destination_again_changes_nothing():
     """Agents say it at every step: to the last bit they are where one is who said it once."""
     once, again = Walker(CITY, 1), Walker(CITY, 1)
     once.go_to(2)
@@ -103,7 +103,7 @@ def test_saying_the_same_destination_again_changes_nothing() -> None:
     assert (again.aoi, again.xy) == (2, once.xy)
 
 
-def test_a_new_destination_on_the_way_starts_from_there() -> None:
+def test_a_new_destination_on_the_way_starts_from_there():
     """From half-way between 1 and 3, back to 1 takes half of the time again."""
     walker = Walker(CITY, 1)
     walker.go_to(3)
@@ -115,7 +115,7 @@ def test_a_new_destination_on_the_way_starts_from_there() -> None:
     assert walker.aoi == 1
 
 
-def test_another_mode_on_the_way_takes_over_from_there() -> None:
+def test_another_mode_on_the_way_takes_over_from_there():
     """Half-way by car, then on foot: 1500 m at 1.34 m/s."""
     walker = Walker(CITY, 1)
     walker.go_to(3)
@@ -127,7 +127,7 @@ def test_another_mode_on_the_way_takes_over_from_there() -> None:
     assert walker.aoi == 3
 
 
-def test_no_distance_takes_no_time() -> None:
+def test_no_distance_takes_no_time():
     """AOIs 1 and 5 have the same centroid; one is in the other at once."""
     walker = Walker(CITY, 1)
     walker.go_to(5)
@@ -135,7 +135,7 @@ def test_no_distance_takes_no_time() -> None:
 
 
 @given(st.lists(st.floats(0.1, 900), min_size=1, max_size=20), st.sampled_from([2, 3, 4]))
-def test_how_time_is_cut_does_not_matter(steps: list[float], to: int) -> None:
+def test_how_time_is_cut_does_not_matter(steps, to):
     """Many short steps lead where one long one leads."""
     cut, whole = Walker(CITY, 1), Walker(CITY, 1)
     for walker in (cut, whole):
@@ -155,7 +155,7 @@ def on_the_way(city: City) -> dict[str, Any]:
     return walker.position
 
 
-def test_on_the_way_the_position_names_the_nearest_lane() -> None:
+def test_on_the_way_the_position_names_the_nearest_lane():
     """And how far along it; there is no AOI then."""
     position = on_the_way(STREETS)
     assert set(position) == {"xy_position", "lane_position"}
@@ -163,12 +163,12 @@ def test_on_the_way_the_position_names_the_nearest_lane() -> None:
     assert position["xy_position"] == {"x": pytest.approx(1500.0), "y": 0.0, "z": 0.0}
 
 
-def test_a_city_without_lanes_has_lane_0() -> None:
+def test_a_city_without_lanes_has_lane_0():
     """So that an agent finds the shape that it expects."""
     assert on_the_way(CITY)["lane_position"] == {"lane_id": 0, "s": 0.0}
 
 
-def test_a_position_is_a_copy() -> None:
+def test_a_position_is_a_copy():
     """An agent that writes into what it was given moves nobody."""
     walker = Walker(CITY, 1)
     walker.position["xy_position"]["x"] = 77.0
@@ -189,13 +189,13 @@ def radius(day: list[Row]) -> float:
     return gyration_radius([CENTROIDS[place] for place in visited(day)])
 
 
-def test_a_day_at_home_has_one_place_and_no_radius() -> None:
+def test_a_day_at_home_has_one_place_and_no_radius():
     """Exactly 0.0, not nearly."""
     day = rows((1, 100))
     assert (visited(day), radius(day)) == ((1,), 0.0)
 
 
-def test_a_working_day_has_two_places_half_their_distance_and_its_intentions() -> None:
+def test_a_working_day_has_two_places_half_their_distance_and_its_intentions():
     """AOI 1 for 30 rows, a lane for 5, AOI 2 for 40, AOI 1 for 25."""
     day = rows(
         (1, 30),
@@ -209,17 +209,17 @@ def test_a_working_day_has_two_places_half_their_distance_and_its_intentions() -
     assert proportions(intention_sequence(day)) == (15 / 48, 10 / 48, 0.0, 23 / 48, 0.0, 0.0, 0.0)
 
 
-def test_three_places_have_the_mean_distance_from_their_mean() -> None:
+def test_three_places_have_the_mean_distance_from_their_mean():
     """Not the root of a mean square; by how often or long they were visited nothing is weighted."""
     assert radius(rows((1, 10), (3, 60), (1, 20), (4, 10))) == 1962.1165057908918
 
 
-def test_places_of_the_next_day_count() -> None:
+def test_places_of_the_next_day_count():
     """AOI 2 only in rows 96 to 99 still makes two places."""
     assert visited(rows((1, 96), (2, 4))) == (1, 2)
 
 
-def test_intentions_of_the_next_day_do_not_count() -> None:
+def test_intentions_of_the_next_day_do_not_count():
     """48 of them, from rows 0, 2, ..., 94."""
     day = rows(
         (1, 100), intentions=(("sleep", 94), ("work", 1), ("shopping", 1), ("eating out", 4))
@@ -228,12 +228,12 @@ def test_intentions_of_the_next_day_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("said", ["Planning", None, "Sleep "])
-def test_what_is_no_intention_is_other(said: str | None) -> None:
+def test_what_is_no_intention_is_other(said):
     """Words are compared exactly."""
     assert intention_sequence(rows((1, 100), intentions=((said, 100),))) == (3,) * 48
 
 
-def test_proportions_are_counts_of_48() -> None:
+def test_proportions_are_counts_of_48():
     """In the order of the intentions' numbers."""
     assert proportions((1, 2, 3, 4, 5, 6, 7) * 6 + (7,) * 6) == (*[6 / 48] * 6, 12 / 48)
 
@@ -242,9 +242,7 @@ points = st.lists(st.tuples(st.floats(-1e5, 1e5), st.floats(4e6, 5e6)), min_size
 
 
 @given(points, st.randoms())
-def test_the_radius_is_the_benchmarks_and_knows_no_order(
-    at: list[tuple[float, float]], random: Any
-) -> None:
+def test_the_radius_is_the_benchmarks_and_knows_no_order(at, random):
     """Within rounding the mean of distances as numpy has it, and to the last bit the same for any
     order of visits."""
     xy = np.array(at)
@@ -255,7 +253,7 @@ def test_the_radius_is_the_benchmarks_and_knows_no_order(
     assert gyration_radius(shuffled) == gyration_radius(at)
 
 
-def test_no_place_has_no_radius() -> None:
+def test_no_place_has_no_radius():
     """A mean of nothing is not a number; a resident is at home at least."""
     with pytest.raises(ValueError, match="needs a place"):
         gyration_radius([])
