@@ -15,6 +15,7 @@ import pytest
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from tests.support import first_quick
+from tests.support.commands import execute
 from tests.support.scripted import Server, baseline, serving
 
 Messages = pytest.CaptureFixture[str]
@@ -58,7 +59,7 @@ def finished(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             "--budget",
             "1000000tok",
         ]
-        assert main([*words, "--results-dir", str(folder), "--api-url", server.url]) == 1
+        execute(folder, *words, "--api-url", server.url, code=1)
     assert len(asked) == 2
     return folder
 
@@ -112,20 +113,17 @@ def test_white_space_at_the_ends_of_lines_costs_nothing(
     shown = []
     for folder in (undisturbed, results):
         capsys.readouterr()
-        assert main(["status", "--json", "--results-dir", str(folder)]) == 0
+        execute(folder, "status", "--json")
         shown.append(orjson.loads(capsys.readouterr().out))
     assert shown[0] == shown[1] and shown[0][0]["done"] == 5
-    assert (
-        main(["export", "m", "--results-dir", str(results), "--rows", "users", "--format", "csv"])
-        == 0
-    )
+    execute(results, "export", "m", "--rows", "users", "--format", "csv")
     assert len((results / "m" / "export_users_weibo.csv").read_bytes().splitlines()) == 6
     (code, server), (_, expected) = resume(results), resume(undisturbed)
     assert code == 0 and sorted(server.bodies) == sorted(expected.bodies) and expected.bodies
     assert (results / "m" / RECORDS).read_bytes() == (undisturbed / "m" / RECORDS).read_bytes()
     assert [*results.rglob("*.torn")] == []
     (results / "m" / RECORDS).write_bytes(windows((results / "m" / RECORDS).read_bytes()))
-    assert main(["verify", "--results-dir", str(results)]) == 0
+    execute(results, "verify")
     code, server = resume(results)
     assert (code, server.bodies) == (0, [])
 
@@ -166,7 +164,7 @@ def test_results_that_are_damaged_as_a_whole_are_not_taken_for_none(words, resul
     """Commands that only read them say so, too, and do not end with 0."""
     path = results / "m" / RECORDS
     path.write_bytes(spoilt(path.read_bytes()))
-    assert main([*words.split(), "--results-dir", str(results)]) == 2
+    execute(results, *words.split(), code=2)
     assert f"{path}: no line of it is as a run wrote it" in capsys.readouterr().err
     assert not (results / "m" / "export_users_weibo.csv").exists()
 

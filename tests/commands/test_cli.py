@@ -34,6 +34,7 @@ from harness.store import manifest
 from harness.store.lock import RunLock
 from harness.ui.console import console
 from tests.support import ROOT
+from tests.support.commands import execute
 from tests.support.scripted import baseline, serving
 
 Told = pytest.CaptureFixture[str]
@@ -108,7 +109,7 @@ def test_tables_that_cannot_be_written_are_no_error(command, output, results, mo
     """A display that nobody can see is dropped."""
     with output() as stream:
         monkeypatch.setattr("sys.stdout", stream)
-        assert main([command, "--results-dir", str(results)]) == 0
+        execute(results, command)
 
 
 @pytest.mark.parametrize(
@@ -145,15 +146,15 @@ def test_error_that_cannot_be_told_keeps_its_exit_code(output, tmp_path, monkeyp
     """Without a place for the sentence there is still the code."""
     with output() as stream:
         monkeypatch.setattr("sys.stderr", stream)
-        assert main(["resume", "--name", "none", "--results-dir", str(tmp_path)]) == 2
+        execute(tmp_path, "resume", "--name", "none", code=2)
 
 
 def test_process_without_standard_streams_works(results, monkeypatch):
     """Both may be closed, as `>&- 2>&-` does."""
     monkeypatch.setattr("sys.stdout", None)
     monkeypatch.setattr("sys.stderr", None)
-    assert main(["status", "--results-dir", str(results)]) == 0
-    assert main(["resume", "--name", "none", "--results-dir", str(results)]) == 2
+    execute(results, "status")
+    execute(results, "resume", "--name", "none", code=2)
 
 
 def test_characters_that_the_output_lacks_are_written_as_escapes(tasks, tmp_path, monkeypatch):
@@ -183,7 +184,7 @@ def test_console_without_a_descriptor_falls_silent_too(monkeypatch, capsys):
 def test_errors_never_stand_among_the_results(monkeypatch, tmp_path, capsys):
     """Without stderr a sentence is dropped: stdout may be read by another program."""
     monkeypatch.setattr("sys.stderr", None)
-    assert main(["resume", "--name", "none", "--results-dir", str(tmp_path)]) == 2
+    execute(tmp_path, "resume", "--name", "none", code=2)
     assert capsys.readouterr().out == ""
 
 
@@ -286,7 +287,7 @@ def test_signal_during_one_run_begins_no_other(results, monkeypatch):
         return 0
 
     monkeypatch.setattr("harness.commands.verify.proving.prove", proving)
-    assert main(["verify", "--results-dir", str(results)]) == 143
+    execute(results, "verify", code=143)
     assert begun == ["second"]
 
 
@@ -388,7 +389,7 @@ def test_one_spoilt_manifest_keeps_no_other_run_from_its_turn(command, results, 
     shutil.copytree(results / "whole", results / "bad")
     changed(results / "whole" / "run_weibo.json", "state", "incomplete")
     changed(results / "bad" / "run_weibo.json", "provenance", {})
-    assert main([command, "--results-dir", str(results)]) == 2
+    execute(results, command, code=2)
     shown = capsys.readouterr()
     [line] = shown.err.splitlines()
     assert line.startswith(f"harness: {results}/bad/run_weibo.json: field provenance.endpoint: ")
@@ -401,7 +402,7 @@ def test_worse_codes_stay_beside_a_spoilt_manifest(results):
     (results / "bad" / "run_weibo.json").write_bytes(b"{")
     lock = RunLock(results / "whole" / "run_weibo.lock", lambda: 0.0)
     try:
-        assert main(["verify", "--results-dir", str(results)]) == 4
+        execute(results, "verify", code=4)
     finally:
         lock.release()
 
@@ -411,7 +412,7 @@ def test_run_that_cannot_be_read_keeps_no_other_from_the_table(results, capsys):
     shutil.copytree(results / "whole", results / "bad")
     (results / "bad" / "inference_results_weibo.jsonl").unlink()
     (results / "bad" / "inference_results_weibo.jsonl").mkdir()
-    assert main(["status", "--json", "--results-dir", str(results)]) == 4
+    execute(results, "status", "--json", code=4)
     shown = capsys.readouterr()
     assert [row["name"] for row in orjson.loads(shown.out)] == ["whole"]
     assert "bad, weibo: cannot read" in shown.err
@@ -424,7 +425,7 @@ def test_one_spoilt_report_keeps_no_other_from_the_tables(content, results, caps
     """It is reported, left out, and the exit code is that of a bad input."""
     (results / "bad").mkdir()
     (results / "bad" / "eval_report_weibo.json").write_bytes(content)
-    assert main(["stats", "--json", "--results-dir", str(results)]) == 2
+    execute(results, "stats", "--json", code=2)
     shown = capsys.readouterr()
     assert "bad/eval_report_weibo.json: not a report that this version reads" in shown.err
     assert list(orjson.loads(shown.out)["Recall"]) == ["whole"]
@@ -576,7 +577,7 @@ def test_arguments_at_their_bounds_are_taken(words):
 def test_empty_or_leading_names_are_refused_in_every_command(command, option, results, capsys):
     """An unset variable must not mean every run, and no name may lead out of the results folder."""
     before = {path: path.stat().st_mtime_ns for path in results.rglob("*")}
-    assert main([command, "--results-dir", str(results), option]) == 2
+    execute(results, command, option, code=2)
     assert "error: argument --" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in results.rglob("*")} == before
 
@@ -618,7 +619,7 @@ def test_command_that_needs_a_run_refuses_none(command):
 )
 def test_name_of_no_run_is_refused_with_those_that_exist(command, results, capsys):
     """Also beside a name that a run has: the command leaves nothing out."""
-    assert main([command, "whole", "nobody", "--results-dir", str(results)]) == 2
+    execute(results, command, "whole", "nobody", code=2)
     assert "nobody" in (told := capsys.readouterr().err) and "whole" in told
 
 
@@ -709,10 +710,7 @@ def test_no_run_takes_a_name_that_the_results_folder_uses(name, way, tasks, tmp_
         "--api-url",
         "http://127.0.0.1:9/v1",
     ]
-    assert (
-        main(["run", *given, "--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")])
-        == 2
-    )
+    execute(tmp_path / "out", "run", *given, "--tasks-dir", str(tasks), code=2)
     told = capsys.readouterr().err
     assert (
         len(told.splitlines()) == 1 and repr(name) in told and "--name" in told and "queue" in told
@@ -732,7 +730,7 @@ def test_names_like_those_of_the_results_folder_are_free(name):
 def test_run_of_an_older_version_under_a_reserved_name_can_still_be_looked_at(results, capsys):
     """Only new runs are refused such a name."""
     (results / "whole").rename(results / "x.new")
-    assert main(["status", "--name", "x.new", "--results-dir", str(results)]) == 0
+    execute(results, "status", "--name", "x.new")
     assert "x.new" in capsys.readouterr().out
 
 
@@ -742,7 +740,7 @@ def test_what_a_results_folder_gets_of_its_own_is_reserved(command, results):
     named."""
     before = set(results.iterdir())
     more = ["--excel"] if command == "stats" else []
-    assert main([command, *more, "--results-dir", str(results)]) == 0
+    execute(results, command, *more)
     made = {path.name for path in set(results.iterdir()) - before}
     assert made
     for name in made:
@@ -772,7 +770,7 @@ def test_tables_that_do_not_fit_on_the_disk_are_one_sentence(results, capsys):
     """Exit 4 with the file's name; the library that writes workbooks adds no words, and half a file
     is not left."""
     with files_of_at_most(1000):
-        assert main(["stats", "--excel", "--results-dir", str(results)]) == 4
+        execute(results, "stats", "--excel", code=4)
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1 and ".xlsx: File too large" in shown
     assert not list((results / "metric_excels").iterdir())
@@ -906,12 +904,7 @@ def test_score_that_no_memory_is_left_for_is_one_sentence_and_can_be_made_later(
         and "`reeval`" in told
     )
     assert done(tmp_path / "whole") == USERS
-    assert (
-        main(
-            ["reeval", "--name", "whole", "--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]
-        )
-        == 0
-    )
+    execute(tmp_path, "reeval", "--name", "whole", "--tasks-dir", str(tasks))
     assert (tmp_path / "whole" / "eval_report_weibo.txt").exists()
 
 
@@ -955,7 +948,7 @@ def test_memory_that_runs_out_in_a_command_is_one_sentence(
     monkeypatch.setattr(place, lacking)
     more = {"stats": ["--excel"], "report": []}
     where = more.get(command, ["--tasks-dir", str(tasks)])
-    assert main([command, *where, "--results-dir", str(results)]) == 4
+    execute(results, command, *where, code=4)
     [told] = capsys.readouterr().err.splitlines()
     assert f"no memory left for `harness {command}`" in told and "intact" in told
     assert {path: path.read_bytes() for path in before} == before

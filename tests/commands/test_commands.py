@@ -15,6 +15,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.client import health
 from harness.store.log import decode_line
+from tests.support.commands import execute
 from tests.support.scripted import UNTIL_STOPPED, baseline, busy, completion, serving
 
 RESULTS = "inference_results_weibo.jsonl"
@@ -181,7 +182,7 @@ def test_user_whose_task_changed_is_owed_again(tasks, tmp_path):
         assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 0
         assert len(server.bodies) - before == len(orjson.loads(lines[3])["prediction_tasks"])
     assert list((tmp_path / "out/m").glob(f"{RESULTS}.before-*"))
-    assert main(["verify", "--results-dir", str(tmp_path / "out")]) == 0
+    execute(tmp_path / "out", "verify")
 
 
 def test_from_its_first_request_on_a_grown_share_tells_of_all_its_users(tasks, tmp_path):
@@ -224,7 +225,7 @@ def test_a_run_that_got_no_reply_gives_its_name_to_another_configuration(tasks, 
         assert run(tasks, tmp_path / "out", *where, *words, model="m") == 0
         assert "resume with" not in capsys.readouterr().out
         assert report(tmp_path / "out", "n")["model"] == "m"
-        assert main(["verify", "--results-dir", str(tmp_path / "out")]) == 0
+        execute(tmp_path / "out", "verify")
         assert run(tasks, tmp_path / "out", *where, *words, model="another") == 2
 
 
@@ -245,7 +246,7 @@ def test_resume_writes_a_page_where_the_run_did(words, pages, tasks, tmp_path):
         once = ["--model", "m", "--api-url", server.url, "--limit", "3", "--max-outage", "1"]
         assert main(["run", *once, *where, *words]) == 3
         server.script = baseline
-        assert main(["resume", "m", "--results-dir", str(tmp_path)]) == 0
+        execute(tmp_path, "resume", "m")
     assert len(list((tmp_path / "m").glob("*.html"))) == pages
 
 
@@ -272,7 +273,7 @@ def test_failed_user_is_never_scored_and_resume_pays_only_for_it(tasks, tmp_path
         )
         server.script = baseline
         before = len(server.bodies)
-        assert main(["resume", "--results-dir", str(out)]) == 0
+        execute(out, "resume")
         assert len(server.bodies) - before == len(victim["prediction_tasks"])
         assert run(tasks, tmp_path / "whole", "--api-url", server.url, model="m") == 0
     assert (out / "m" / RESULTS).read_bytes() == (tmp_path / "whole/m" / RESULTS).read_bytes()
@@ -290,7 +291,7 @@ def test_tries_of_an_earlier_process_are_numbered_on(tmp_path):
     with serving(lambda body: denied if len(server.bodies) > 1 else busy) as server:
         assert run(tmp_path / "tasks", tmp_path / "out", "--api-url", server.url, model="m") == 3
         server.script = baseline
-        assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 0
+        execute(tmp_path / "out", "resume")
     tries = [
         decode_line(line)["tries"]
         for line in (tmp_path / "out/m/responses_weibo.jsonl").read_bytes().splitlines()
@@ -317,13 +318,13 @@ def test_reparse_plays_from_saved_responses_and_keeps_users_that_diverge(tasks, 
     out = tmp_path / "out"
     run(tasks, out)
     whole = (out / "recency" / RESULTS).read_bytes()
-    assert main(["reeval", "--reparse", "--results-dir", str(out)]) == 0
+    execute(out, "reeval", "--reparse")
     assert (out / "recency" / RESULTS).read_bytes() == whole
     responses = out / "recency/responses_weibo.jsonl"
     kept = responses.read_bytes().splitlines(keepends=True)[1:]
     responses.write_bytes(b"".join(kept))
     capsys.readouterr()
-    assert main(["reeval", "--reparse", "--results-dir", str(out)]) == 0
+    execute(out, "reeval", "--reparse")
     assert "1 users could not be played again" in capsys.readouterr().out
     assert sum("reparse" in line for line in lines_of(out / "recency" / RESULTS)) == 1
     assert report(out)["coverage"]["complete"]
@@ -497,10 +498,10 @@ def test_reeval_of_a_damaged_run_says_that_it_is_not_complete_any_more(tasks, tm
     path = out / "recency" / RESULTS
     whole = path.read_bytes()
     path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
-    assert main(["reeval", "--results-dir", str(out)]) == 1
+    execute(out, "reeval", code=1)
     assert report(out)["coverage"]["scored_users"] == 11
     responses = (out / "recency/responses_weibo.jsonl").read_bytes()
-    assert main(["resume", "--results-dir", str(out)]) == 0
+    execute(out, "resume")
     assert path.read_bytes() == whole
     assert (out / "recency/responses_weibo.jsonl").read_bytes() == responses
 
@@ -510,7 +511,7 @@ def test_own_records_without_their_manifest_are_not_taken_for_the_authors(tasks,
     out = tmp_path / "out"
     run(tasks, out)
     (out / "recency/run_weibo.json").unlink()
-    assert main(["reeval", "--results-dir", str(out), "--tasks-dir", str(tasks)]) == 2
+    execute(out, "reeval", "--tasks-dir", str(tasks), code=2)
     assert "manifest (run_*.json) is missing" in capsys.readouterr().err
 
 
@@ -541,7 +542,7 @@ def test_changed_tasks_of_a_complete_run_are_taken_up(tasks, tmp_path):
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
     assert run(tasks, out) == 0
     assert report(out)["coverage"]["expected_users"] == 11
-    assert main(["verify", "--results-dir", str(out)]) == 0
+    execute(out, "verify")
 
 
 def test_restart_that_would_leave_two_configurations_moves_nothing(tasks, tmp_path, capsys):
@@ -562,7 +563,7 @@ def test_resume_keeps_the_tuning_of_the_run(tasks, tmp_path):
         tuning = ("--concurrency", "3", "--timeout", "33", *UNTIL_STOPPED)
         run(tasks, out, "--api-url", server.url, *tuning, model="m")
         server.script = baseline
-        assert main(["resume", "--results-dir", str(out), "--timeout", "44"]) == 0
+        execute(out, "resume", "--timeout", "44")
     saved = orjson.loads((out / "m/run_weibo.json").read_bytes())["tuning"]
     assert (saved["concurrency"], saved["timeout"]) == (3, 44)
 
@@ -583,5 +584,5 @@ def test_results_of_another_program_are_refused_before_a_run_is_opened(tmp_path)
         "4",
         "--no-html",
     ]
-    assert main([*words, "--name", "recency", "--results-dir", str(tmp_path)]) == 2
+    execute(tmp_path, *words, "--name", "recency", code=2)
     assert not list(folder.glob("run_*.json"))

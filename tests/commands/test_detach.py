@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.cli import main
 from harness.commands import watch
+from tests.support.commands import execute
 from tests.support.processes import wait_for
 
 RUN = ("run", "--demo", "--subset", "weibo", "--limit", "5", "--no-html", "--detach")
@@ -12,7 +12,7 @@ RUN = ("run", "--demo", "--subset", "weibo", "--limit", "5", "--no-html", "--det
 def test_detached_run_goes_on_and_is_complete(tmp_path, capsys):
     """The command prints the run's name and returns; the run's own output is in a file next to its
     folder."""
-    assert main([*RUN, "--results-dir", str(tmp_path)]) == 0
+    execute(tmp_path, *RUN)
     assert "demo-recency: started as process" in capsys.readouterr().out
     report = tmp_path / "demo-recency/eval_report_weibo.json"
     log = tmp_path / "demo-recency.log"
@@ -21,7 +21,7 @@ def test_detached_run_goes_on_and_is_complete(tmp_path, capsys):
 
 def test_what_is_missing_is_said_before_anything_is_started(tmp_path, capsys):
     """A command that cannot begin ends as it does without the flag."""
-    assert main([*RUN, "--model", "m", "--results-dir", str(tmp_path)]) == 2
+    execute(tmp_path, *RUN, "--model", "m", code=2)
     assert "LLM_API_KEY" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -29,7 +29,7 @@ def test_what_is_missing_is_said_before_anything_is_started(tmp_path, capsys):
 def test_watch_ends_where_no_run_begins(tmp_path, capsys, monkeypatch):
     """It waits for a run that begins, and then says where it has looked."""
     monkeypatch.setattr(watch, "WAIT_SECONDS", 0.0)
-    assert main(["watch", "--results-dir", str(tmp_path)]) == 2
+    execute(tmp_path, "watch", code=2)
     assert str(tmp_path) in capsys.readouterr().err
 
 
@@ -47,6 +47,6 @@ def test_run_that_ends_at_once_is_no_success(tmp_path, capsys):
         str(tmp_path),
     ]
     results = tmp_path / "results"
-    assert main([*words, "--detach", "--results-dir", str(results)]) == 2
+    execute(results, *words, "--detach", code=2)
     assert "recency: ended at once, with code 2" in capsys.readouterr().out
     assert "line 1" in (results / "recency.log").read_text()

@@ -9,6 +9,7 @@ import orjson
 
 from harness import load_run, run
 from harness.cli import main
+from tests.support.commands import execute
 from tests.support.scripted import UNTIL_STOPPED, baseline, busy, serving
 
 DEMO = ("run", "--demo", "--subset", "weibo", "--limit", "3")
@@ -16,7 +17,7 @@ DEMO = ("run", "--demo", "--subset", "weibo", "--limit", "3")
 
 def test_quiet_run_prints_one_line(tmp_path, capsys):
     """Neither progress nor notices nor pages; the settings file can say so, too."""
-    assert main([*DEMO, "--quiet", "--results-dir", str(tmp_path)]) == 0
+    execute(tmp_path, *DEMO, "--quiet")
     printed = capsys.readouterr()
     assert printed.out.count("\n") == 1 and "3 of 3 users" in printed.out
     assert printed.err == ""
@@ -25,7 +26,7 @@ def test_quiet_run_prints_one_line(tmp_path, capsys):
 def test_quiet_run_of_two_models_prints_a_line_for_each(tmp_path, capsys):
     """Each line begins with the run's name."""
     models = ("--model", "baseline/recency", "--model", "baseline/random")
-    assert main([*DEMO, *models, "--quiet", "--results-dir", str(tmp_path)]) == 0
+    execute(tmp_path, *DEMO, *models, "--quiet")
     lines = capsys.readouterr().out.splitlines()
     assert sorted(line.partition(",")[0] for line in lines) == ["demo-random", "demo-recency"]
 
@@ -75,7 +76,7 @@ def test_quiet_run_that_stops_says_why_and_how_to_go_on(tmp_path, capsys):
 def test_json_of_a_run_is_all_that_is_printed(tmp_path, capsys):
     """State, users and figures of each run, also of one that was complete before."""
     for _ in range(2):
-        assert main([*DEMO, "--json", "--results-dir", str(tmp_path)]) == 0
+        execute(tmp_path, *DEMO, "--json")
         [made] = orjson.loads(capsys.readouterr().out)
         assert (made["name"], made["subset"], made["state"]) == (
             "demo-recency",
@@ -133,5 +134,5 @@ def test_busy_event_loop_is_said_once_whichever_run_noticed(tmp_path, capsys, mo
     monkeypatch.setattr("harness.commands.launch.usage", usage)
     names = ("recency", "random", "frequency")
     models = [word for name in names for word in ("--model", f"baseline/{name}")]
-    assert main([*DEMO, *models, "--no-html", "--results-dir", str(tmp_path)]) == 0
+    execute(tmp_path, *DEMO, *models, "--no-html")
     assert capsys.readouterr().out.count("the event loop was busy") == 1

@@ -10,9 +10,9 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
-from harness.cli import main
 from harness.store.log import objects
 from tests.support import DATA, Terminal
+from tests.support.commands import execute
 
 NAME = "基线-" + "一个很长的名字" * 8
 USAGE = ["requests", "prompt", "completion"]
@@ -35,7 +35,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two users, whose name alone is wider than 80 columns."""
     root = tmp_path_factory.mktemp("results")
     words = ["--demo", "--platform", "xiaohongshu", "--ratio", "0.05", "--no-html", "--name", NAME]
-    assert main(["run", "--model", "baseline/recency", *words, "--results-dir", str(root)]) == 0
+    execute(root, "run", "--model", "baseline/recency", *words)
     return root
 
 
@@ -43,7 +43,7 @@ def test_status_in_a_pipe_has_every_run_on_one_line(results, capsys, monkeypatch
     """As wide as it needs: no name, platform or time is broken, so that `grep` and `awk` find
     them."""
     monkeypatch.setenv("COLUMNS", "40")
-    assert main(["status", "--results-dir", str(results)]) == 0
+    execute(results, "status")
     head, _, row = capsys.readouterr().out.splitlines()
     assert head.split() == COLUMNS
     assert row.split()[:4] == [NAME, "xiaohongshu", "baseline/recency", "complete"]
@@ -59,7 +59,7 @@ def test_status_on_a_narrow_terminal_breaks_no_number_and_names_the_columns_that
     for name, value in {"COLUMNS": str(width), "TERM": "xterm", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout", screen := Terminal())
-    assert main(["status", "--results-dir", str(results)]) == 0
+    execute(results, "status")
     *lines, note = Text.from_ansi(screen.getvalue()).plain.splitlines()
     assert max(map(cell_len, lines)) <= width
     words = {word for line in lines for word in line.split()}
@@ -81,7 +81,7 @@ def test_status_on_a_narrow_terminal_breaks_no_number_and_names_the_columns_that
 
 def test_status_suggests_the_subset_that_was_meant(results, capsys):
     """A name that no benchmark and no run has is not a table of nothing."""
-    assert main(["status", "--subset", "weibos", "--results-dir", str(results)]) == 2
+    execute(results, "status", "--subset", "weibos", code=2)
     assert "no subset 'weibos': did you mean weibo?" in capsys.readouterr().err
 
 
@@ -90,7 +90,7 @@ COUNTS = ("requests", "prompt_tokens", "completion_tokens", "requests_without_us
 
 
 def usage(results: Path, name: str, capsys: pytest.CaptureFixture[str]) -> list[int | None]:
-    assert main(["status", "--json", "--name", name, "--results-dir", str(results)]) == 0
+    execute(results, "status", "--json", "--name", name)
     (row,) = orjson.loads(capsys.readouterr().out)
     return [row[count] for count in COUNTS]
 

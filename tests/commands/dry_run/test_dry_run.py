@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from harness.cli import main
+from tests.support.commands import execute
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "star_rating"
 
@@ -43,7 +44,7 @@ def test_counts_are_those_of_a_real_run(which, tmp_path, capsys):
     baseline = "baseline/commuter" if which[0] == "dailymobility" else "baseline/recency"
     assert main([*words, "--model", baseline, "--no-html"]) == 0
     capsys.readouterr()
-    assert main(["status", "--json", "--results-dir", str(tmp_path / "r")]) == 0
+    execute(tmp_path / "r", "status", "--json")
     [row] = orjson.loads(capsys.readouterr().out)
     assert [previewed[0], previewed[2]] == [row["done"], row["requests"]]
 
@@ -115,7 +116,7 @@ def test_input_that_a_run_refuses_is_refused(tmp_path, capsys):
         "--tasks-dir",
         str(tmp_path),
     ]
-    assert main([*words, "--results-dir", str(tmp_path / "r")]) == 2
+    execute(tmp_path / "r", *words, code=2)
     assert "line 1" in capsys.readouterr().err
 
 
@@ -146,6 +147,6 @@ def test_endpoint_of_another_programs_file_is_shown(tmp_path, capsys):
         "llm:\n  - base_url: http://127.0.0.1:9/v1\n    api_key: sk-0123\n    model: m-1\n"
     )
     words = ["run", "--demo", "--platform", "weibo", "--limit", "2", "--config", str(path)]
-    assert main([*words, "--dry-run", "--results-dir", str(tmp_path / "r")]) == 0
+    execute(tmp_path / "r", *words, "--dry-run")
     out = "".join(capsys.readouterr())
     assert "m-1, at http://127.0.0.1:9/v1" in out and "sk-0123" not in out

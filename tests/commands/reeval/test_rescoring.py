@@ -11,6 +11,7 @@ from harness.analysis import rescoring
 from harness.cli import main
 from tests.commands.test_commands import run, tasks
 from tests.support import SHIPPED
+from tests.support.commands import execute
 from tests.support.scripted import by_turns, serving
 
 __all__ = ["tasks"]
@@ -34,7 +35,7 @@ def test_run_of_these_words_is_scored_again(tmp_path):
 
 
 def test_run_that_is_not_there_is_bad_input(tmp_path, capsys):
-    assert main([*WORDS, "--results-dir", str(tmp_path), "--reeval"]) == 2
+    execute(tmp_path, *WORDS, "--reeval", code=2)
     assert "recency" in capsys.readouterr().err and not list(tmp_path.glob("*/responses*"))
 
 
@@ -78,7 +79,7 @@ def test_an_interrupted_reeval_leaves_a_sound_run_that_the_next_one_completes(
     before = manifest()
     with monkeypatch.context() as patched:
         patched.setattr(f"{rescoring.__name__}.{last}", interrupt)
-        assert main(["reeval", "--results-dir", str(out)]) == 130
-    assert main(["verify", "--results-dir", str(out)]) == 0
-    assert main(["reeval", "--results-dir", str(out)]) == 0
+        execute(out, "reeval", code=130)
+    execute(out, "verify")
+    execute(out, "reeval")
     assert manifest() == before and main(["verify", "--results-dir", str(out)]) == 0

@@ -29,6 +29,7 @@ from harness.reporting import report_files
 from harness.reporting.report import page
 from tests.support import SHIPPED
 from tests.support.before import sheets
+from tests.support.commands import execute
 from tests.support.scripted import answer, completion, serving
 
 JSON = dict[str, Any]
@@ -155,7 +156,7 @@ def by_hand(results: Path, model: str, prompt_price: str | None = None) -> Fract
 
 
 def stats(results: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(["stats", "--results-dir", str(results), *words]) == 0
+    execute(results, "stats", *words)
     return capsys.readouterr().out
 
 
@@ -176,7 +177,7 @@ def test_cost_in_stats_is_that_of_the_responses_to_the_last_digit(results, model
 @pytest.mark.parametrize("model", PRICES)
 def test_report_manifest_and_status_have_the_same_cost(results, model, capsys):
     """Over both sessions, of which the first one's replies are not in the second one's traffic."""
-    assert main(["status", "--json", "--name", model, "--results-dir", str(results)]) == 0
+    execute(results, "status", "--json", "--name", model)
     (row,) = orjson.loads(capsys.readouterr().out)
     assert row["cost"] == report(results, model)["cost"] == manifest(results, model)["cost"]
     assert Fraction(row["cost"]["amount"]) == by_hand(results, model)
@@ -309,7 +310,7 @@ def test_users_whose_cost_is_unknown_do_not_share_it(results):
 
 def test_workbook_has_cost_and_tokens_of_each_run(results, tmp_path):
     """As numbers, with the currency next to them."""
-    assert main(["stats", "--excel", "--results-dir", str(results), "--out", str(tmp_path)]) == 0
+    execute(results, "stats", "--excel", "--out", str(tmp_path))
     cells = sheets(tmp_path / "summary.xlsx")["Runs"]
     for model, (currency, *_) in PRICES.items():
         row = cells[cells.index(model) :]
@@ -323,7 +324,7 @@ def test_workbook_has_cost_and_tokens_of_each_run(results, tmp_path):
 
 def test_csv_and_workbook_have_the_bounds_of_a_cost(results, tmp_path, capsys):
     """Those of the report, next to the amount; a cost that is exact has none."""
-    assert main(["stats", "--excel", "--results-dir", str(results), "--out", str(tmp_path)]) == 0
+    execute(results, "stats", "--excel", "--out", str(tmp_path))
     capsys.readouterr()
     lines = csv.DictReader(io.StringIO(stats(results, capsys, "--format", "csv")))
     bounds = {line["run"]: (line["from"], line["to"]) for line in lines if line["metric"] == "cost"}
@@ -412,7 +413,7 @@ def test_cost_in_a_manifest_that_cannot_be_is_refused(results, tmp_path, field, 
         at = at[name]
     at[last] = value
     (tmp_path / "usd" / "run_weibo.json").write_bytes(orjson.dumps(data))
-    assert main(["status", "--results-dir", str(tmp_path)]) == 2
+    execute(tmp_path, "status", code=2)
     assert f"field {path[0]}" in capsys.readouterr().err
 
 
@@ -446,7 +447,7 @@ def test_reeval_keeps_the_price_of_the_runs_time_unless_new_ones_are_requested(
     configured.mkdir()
     providers(configured, url, usd="0.5")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert main(["reeval", "--no-html", "--results-dir", str(tmp_path / "results"), *words]) == 0
+    execute(tmp_path / "results", "reeval", "--no-html", *words)
     cost = report(tmp_path / "results", "usd")["cost"]
     assert Fraction(cost["amount"]) == by_hand(results, "usd", price)
     assert cost == manifest(tmp_path / "results", "usd")["cost"]
@@ -486,5 +487,5 @@ def test_folder_without_its_responses_keeps_the_cost_that_was_counted(results, t
     """Replies may be left out where a folder is shared."""
     copytree(results / "cny", tmp_path / "cny")
     (tmp_path / "cny" / "responses_weibo.jsonl").unlink()
-    assert main(["reeval", "--no-html", "--results-dir", str(tmp_path)]) == 0
+    execute(tmp_path, "reeval", "--no-html")
     assert report(tmp_path, "cny")["cost"] == report(results, "cny")["cost"]

@@ -21,6 +21,7 @@ from harness.model import JSON
 from harness.scoring.intervals import interval, moments
 from harness.store.log import decode_line
 from tests.commands.stats.test_stats import Page
+from tests.support.commands import execute
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def figures(board: Path) -> JSON:
     """What `stats --json` prints of it."""
     with redirect_stdout(io.StringIO()) as printed:
-        assert main(["stats", "--json", "--results-dir", str(board)]) == 0
+        execute(board, "stats", "--json")
     found: JSON = orjson.loads(printed.getvalue())
     return found
 
@@ -77,7 +78,7 @@ def own(board: Path, tmp_path: Path) -> Path:
 
 def shown(results: Path, capsys: Told, *words: str) -> str:
     capsys.readouterr()
-    assert main(["stats", *words, "--results-dir", str(results)]) == 0
+    execute(results, "stats", *words)
     return capsys.readouterr().out
 
 
@@ -111,21 +112,7 @@ def test_what_is_separable_from_the_best_is_what_compare_shows_to_be_worse(board
     for subset in PLATFORMS:
         best, other = sorted(figure, key=lambda run: figure[run][subset]["rank"])
         capsys.readouterr()
-        assert (
-            main(
-                [
-                    "compare",
-                    best,
-                    other,
-                    "--platform",
-                    subset,
-                    "--json",
-                    "--results-dir",
-                    str(board),
-                ]
-            )
-            == 0
-        )
+        execute(board, "compare", best, other, "--platform", subset, "--json")
         entries = orjson.loads(capsys.readouterr().out)["pairs"][0]["figures"]
         p = next(entry["p"] for entry in entries if entry["metric"] == "F1^NS")
         assert figure[other][subset]["separable"] == (p < 0.05)

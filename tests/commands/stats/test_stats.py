@@ -39,6 +39,7 @@ from harness.reporting import markdown
 from harness.reporting.xlsx import titles, workbook
 from harness.scoring.reports import Report, declared
 from tests.support import examples
+from tests.support.commands import execute
 
 Told = pytest.CaptureFixture[str]
 DECLARED = {name: declared(registry.find(name)) for name in registry.names()}
@@ -250,9 +251,7 @@ def test_only_complete_runs_of_one_prompt_and_tasks_file_are_ranked(odd):
 
 def ranks(results: Path, capsys: Told) -> dict[str, str]:
     """Of each run the place of its Recall."""
-    assert (
-        main(["stats", "--results-dir", str(results), "--format", "csv", "--metric", "Recall"]) == 0
-    )
+    execute(results, "stats", "--format", "csv", "--metric", "Recall")
     return {
         line["run"]: line["place"] for line in csv.DictReader(io.StringIO(capsys.readouterr().out))
     }
@@ -350,7 +349,7 @@ def test_published_f1_is_shown_with_the_definition_that_it_has(tmp_path, capsys)
     """The release code leaves out users whom ours counts: both are shown, published rows only in
     its table."""
     write(tmp_path, "a", metrics={"F1^NS": {"value": 0.2, "ci95": None, "users": 40}})
-    assert main(["stats", "--results-dir", str(tmp_path), "--published", "--format", "csv"]) == 0
+    execute(tmp_path, "stats", "--published", "--format", "csv")
     lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     rows = Counter((line["metric"], line["published"]) for line in lines)
     assert rows == {
@@ -448,7 +447,7 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
         (tmp_path / f"odd{number}").mkdir()
         (tmp_path / f"odd{number}" / "eval_report_weibo.json").write_bytes(orjson.dumps(data))
     for form in ("table", "markdown", "latex", "csv"):
-        assert main(["stats", "--results-dir", str(tmp_path), "--format", form, "--published"]) == 2
+        execute(tmp_path, "stats", "--format", form, "--published", code=2)
         shown = capsys.readouterr()
         assert "good" in shown.out
         assert set(re.sub(r"harness: \S+: ", "", shown.err).splitlines()) <= {
@@ -472,7 +471,7 @@ def test_report_without_a_place_is_told_and_the_others_are_shown(changes, told, 
     """The exit code is that of a bad input."""
     write(tmp_path, "good")
     bad = write(tmp_path, "bad", changes)
-    assert main(["stats", "--json", "--results-dir", str(tmp_path)]) == 2
+    execute(tmp_path, "stats", "--json", code=2)
     shown = capsys.readouterr()
     assert shown.err == f"harness: {bad}: {told}\n"
     assert list(orjson.loads(shown.out)["Recall"]) == ["good"]
@@ -482,7 +481,7 @@ def test_report_under_the_name_of_another_platform_is_told(tmp_path, capsys):
     """A copied file must not silently take a platform's place."""
     path = write(tmp_path, "one")
     path.rename(path.with_name("eval_report_zhihu.json"))
-    assert main(["stats", "--results-dir", str(tmp_path)]) == 2
+    execute(tmp_path, "stats", code=2)
     assert (
         "not the report that its name says but one of the subset 'weibo'" in capsys.readouterr().err
     )
@@ -497,7 +496,7 @@ def test_folder_whose_name_is_no_text_is_shown_escaped(form, tmp_path, capsys):
     (tmp_path / os.fsdecode(b"bad\xff") / "eval_report_weibo.json").write_bytes(
         orjson.dumps(REPORT)
     )
-    assert main(["stats", "--results-dir", str(tmp_path), form]) == 0
+    execute(tmp_path, "stats", form)
     assert "xff" in capsys.readouterr().out
 
 
@@ -506,21 +505,7 @@ def test_folder_whose_name_is_no_text_is_shown_escaped(form, tmp_path, capsys):
 
 def beneath(results: Path, capsys: Told, *words: str) -> str:
     """What `stats` prints of the Recall of all runs, in Markdown, without its escapes."""
-    assert (
-        main(
-            [
-                "stats",
-                "--results-dir",
-                str(results),
-                "--format",
-                "markdown",
-                "--metric",
-                "Recall",
-                *words,
-            ]
-        )
-        == 0
-    )
+    execute(results, "stats", "--format", "markdown", "--metric", "Recall", *words)
     return capsys.readouterr().out.replace("\\", "")
 
 
@@ -557,7 +542,7 @@ def test_runs_without_a_row_are_told_under_the_tables(tmp_path, capsys):
     unfinished(tmp_path, "c", "weibo")
     shown = beneath(tmp_path, capsys, "one", "b")
     assert nobody not in shown and f"Left out: b on douban; one on zhihu {why}" in shown
-    assert main(["stats", "--results-dir", str(tmp_path), "--format", "latex"]) == 0
+    execute(tmp_path, "stats", "--format", "latex")
     assert f"% {nobody}" in capsys.readouterr().out.splitlines()
 
 
@@ -588,7 +573,7 @@ def test_nothing_to_show_is_told_with_what_there_is(runs, names, told, tmp_path,
         write(tmp_path, "坏", NOBODY)
     if "b" in runs:
         unfinished(tmp_path, "b", "douban", "zhihu")
-    assert main(["stats", *names, "--results-dir", str(tmp_path)]) == 2
+    execute(tmp_path, "stats", *names, code=2)
     assert told.format(tmp_path) in capsys.readouterr().err
 
 
@@ -648,10 +633,10 @@ def test_runs_with_invalid_answers_are_told_the_worst_first(tmp_path, capsys):
     assert "\nInvalid answers count as empty: 全 100 of 150, few 1 of 200.\n" in beneath(
         tmp_path, capsys
     )
-    assert main(["stats", "--results-dir", str(tmp_path), "--json"]) == 0
+    execute(tmp_path, "stats", "--json")
     figure = orjson.loads(capsys.readouterr().out)["Recall"]["全"]["weibo"]
     assert (figure["answers"], figure["invalid"]) == (100, 100)
-    assert main(["stats", "--excel", "--results-dir", str(tmp_path)]) == 0
+    execute(tmp_path, "stats", "--excel")
     page = Page((tmp_path / "metric_excels" / "summary.xlsx").read_bytes())
     assert page.row(1)[6:8] == ["answers", "invalid"]
     assert [page.row(number)[0] for number in range(2, 6)] == ["few", "none", "全", "全"]
@@ -796,7 +781,7 @@ def test_excel_files_hold_the_figures_of_the_reports(tmp_path):
         write(tmp_path, "五个", {"subset": subset})
     write(tmp_path, "=1+1", coverage={"scored_users": 7, "complete": False})
     write(tmp_path, "低", metrics={"Recall": {"value": 0.1, "ci95": None, "users": 40}})
-    assert main(["stats", "--excel", "--results-dir", str(tmp_path)]) == 0
+    execute(tmp_path, "stats", "--excel")
     out = tmp_path / "metric_excels"
     assert {path.stem for path in out.iterdir()} == {
         *("Recall", "Error_Peer", "F1^NS", "F1^NS (release code)", "FWT Error_Peer", "summary")
@@ -815,7 +800,7 @@ def test_summary_has_every_metric_with_intervals_coverage_and_tokens(tmp_path):
     """First a sheet of all runs and subsets, then one a metric."""
     write(tmp_path, "one")
     write(tmp_path, "one", {"subset": "zhihu"}, coverage={"scored_users": 30, "complete": False})
-    assert main(["stats", "--excel", "--results-dir", str(tmp_path)]) == 0
+    execute(tmp_path, "stats", "--excel")
     content = (tmp_path / "metric_excels" / "summary.xlsx").read_bytes()
     runs, recall = Page(content), Page(content, 2)
     assert runs.titles == [
@@ -875,10 +860,7 @@ def test_synthetic_tasks_are_told_with_the_table_and_not_in_a_comment(form, tmp_
     for runs, said in ((1, "All runs: synthetic tasks"), (2, "made-up: synthetic tasks")):
         if runs == 2:
             write(tmp_path, "real", {"notes": []})
-        assert (
-            main(["stats", "--results-dir", str(tmp_path), "--format", form, "--metric", "Recall"])
-            == 0
-        )
+        execute(tmp_path, "stats", "--format", form, "--metric", "Recall")
         shown = "\n".join(
             line for line in capsys.readouterr().out.splitlines() if not line.startswith("%")
         )
@@ -919,10 +901,7 @@ def test_named_runs_are_shown_alone_and_ranked_among_themselves(tmp_path, capsys
 def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path, capsys):
     """UTF-8 without a mark at its beginning; names with commas are quoted."""
     write(tmp_path, "a,b", coverage={"complete": False})
-    assert (
-        main(["stats", "--results-dir", str(tmp_path), "--format", "csv", "--metric", "error_peer"])
-        == 0
-    )
+    execute(tmp_path, "stats", "--format", "csv", "--metric", "error_peer")
     shown = capsys.readouterr().out
     assert shown.startswith("benchmark,metric,run,")
     assert list(csv.DictReader(io.StringIO(shown))) == [
@@ -964,7 +943,7 @@ def test_json_tells_of_each_figure_what_csv_does(tmp_path, capsys):
         for subset in PLATFORMS:
             write(tmp_path, run, {"subset": subset})
     write(tmp_path, "b", metrics={"Recall": {"value": 0.1, "ci95": None, "users": 38}})
-    assert main(["stats", "--json", "--metric", "Recall", "--results-dir", str(tmp_path)]) == 0
+    execute(tmp_path, "stats", "--json", "--metric", "Recall")
     told = orjson.loads(capsys.readouterr().out)["Recall"]
     both = {
         "complete": True,
@@ -996,7 +975,7 @@ def test_json_tells_of_each_figure_what_csv_does(tmp_path, capsys):
 def test_json_keeps_published_scores_apart_from_runs(tmp_path, capsys):
     """A run may bear the very name of a published model."""
     write(tmp_path, "GPT-5.1")
-    assert main(["stats", "--json", "--published", "--results-dir", str(tmp_path)]) == 0
+    execute(tmp_path, "stats", "--json", "--published")
     told = orjson.loads(capsys.readouterr().out)
     assert told["Recall"]["GPT-5.1"]["weibo"]["value"] == 0.34625
     assert told["published"]["Recall"]["GPT-5.1"]["weibo"] == 38.65
@@ -1007,11 +986,11 @@ def test_terminal_sets_the_best_in_bold_where_it_can(tmp_path, capsys, monkeypat
     """In a pipe nothing is bold, and nothing is said of it."""
     write(tmp_path, "a")
     write(tmp_path, "b", metrics={"Recall": {"value": 0.1, "ci95": None, "users": 40}})
-    assert main(["stats", "--results-dir", str(tmp_path)]) == 0
+    execute(tmp_path, "stats")
     assert "Bold" not in capsys.readouterr().out
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    assert main(["stats", "--results-dir", str(tmp_path)]) == 0
+    execute(tmp_path, "stats")
     shown = capsys.readouterr().out
     assert (
         "\x1b[1m34.62\x1b[0m" in shown
@@ -1026,7 +1005,7 @@ def test_no_figure_is_cut_on_a_narrow_terminal(columns, tmp_path, capsys, monkey
     for subset in PLATFORMS:
         write(tmp_path, "很长的名字" * 10, {"subset": subset})
     monkeypatch.setenv("COLUMNS", columns)
-    assert main(["stats", "--results-dir", str(tmp_path), "--metric", "Recall"]) == 0
+    execute(tmp_path, "stats", "--metric", "Recall")
     shown = capsys.readouterr().out
     assert shown.count("34.62") == 6 and "xiaohongshu" in shown and "…" not in shown
 
@@ -1043,7 +1022,7 @@ def test_no_figure_is_cut_on_a_narrow_terminal(columns, tmp_path, capsys, monkey
 def test_options_that_make_no_sense_are_refused(words, told, tmp_path, capsys):
     """In one sentence, before anything is written."""
     write(tmp_path, "one")
-    assert main(["stats", "--results-dir", str(tmp_path), *words]) == 2
+    execute(tmp_path, "stats", *words, code=2)
     assert told in capsys.readouterr().err
     assert not (tmp_path / "metric_excels").exists()
 
@@ -1102,7 +1081,7 @@ def test_leaderboard_returns_what_json_prints(tmp_path, capsys):
         (("--subset", "weibo"), {"subset": "weibo"}),
         (("--metric", "F1^NS"), {"metric": "F1^NS"}),
     ):
-        assert main(["stats", "--json", "--results-dir", str(tmp_path), *words]) == 0
+        execute(tmp_path, "stats", "--json", *words)
         data = orjson.loads(orjson.dumps(leaderboard(results_dir=tmp_path, **options)))
         assert data == orjson.loads(capsys.readouterr().out)
 
@@ -1127,6 +1106,6 @@ def test_records_that_are_not_read_are_not_announced(tmp_path, capsys):
     many = {"expected_users": 60_000, "scored_users": 60_000, "failed_users": 0, "complete": True}
     for run in ("a", "b"):
         write(tmp_path, run, coverage=many, run={"users_in_tasks": 60_000})
-    assert main(["stats", "--results-dir", str(tmp_path)]) == 0
+    execute(tmp_path, "stats")
     shown = capsys.readouterr()
     assert "reading" not in shown.err and "a, b (more than 50,000 users on a subset)" in shown.out

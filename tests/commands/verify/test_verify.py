@@ -27,6 +27,7 @@ from harness.options.plan import sampling_again
 from harness.store.log import decode_line, encode_line
 from harness.store.manifest import RUNNING, load
 from tests.support import ROOT, SHIPPED, examples
+from tests.support.commands import execute
 from tests.support.scripted import Script, baseline, serving
 
 Told = pytest.CaptureFixture[str]
@@ -210,7 +211,7 @@ def test_run_that_was_stopped_is_sound(tasks, tmp_path, capsys):
 @pytest.mark.parametrize("more", [[], ["--reparse"]])
 def test_run_that_was_scored_again_is_sound(more, complete, capsys):
     """From answers or from responses."""
-    assert main(["reeval", "--name", "complete", "--results-dir", str(complete.parent), *more]) == 0
+    execute(complete.parent, "reeval", "--name", "complete", *more)
     found = proof(complete, capsys)
     assert (found["code"], found["findings"]) == (0, [])
 
@@ -221,12 +222,9 @@ def test_user_that_could_not_be_played_again_stays_sound_once_that_was_said(comp
     so themselves."""
     write(complete / RESPONSES, lines(complete / RESPONSES)[1:])
     assert "a missing response" in proof(complete, capsys)["findings"][0]
-    assert (
-        main(["reeval", "--reparse", "--name", "complete", "--results-dir", str(complete.parent)])
-        == 0
-    )
+    execute(complete.parent, "reeval", "--reparse", "--name", "complete")
     assert proof(complete, capsys)["findings"] == []
-    assert main(["reeval", "--name", "complete", "--results-dir", str(complete.parent)]) == 0
+    execute(complete.parent, "reeval", "--name", "complete")
     assert proof(complete, capsys)["findings"] == []
 
 
@@ -583,9 +581,7 @@ def test_lines_alone_can_be_checked_where_the_tasks_are_not(name, state, results
             proof(results / name, capsys),
             proof(results / name, capsys, "--without-tasks"),
         )
-        assert (
-            main(["verify", "--without-tasks", "--name", name, "--results-dir", str(results)]) == 0
-        )
+        execute(results, "verify", "--without-tasks", "--name", name)
     finally:
         tasks.with_name("away").rename(tasks)
     assert (
@@ -787,7 +783,7 @@ def test_agent_is_played_again_with_trust_alone(tmp_path, capsys):
     path = folder / "inference_results_beijing.jsonl"
     whole = lines(path)
     write(path, [edited(whole[0], lambda data: data.update(intentions=[1] * 48)), *whole[1:]])
-    assert main(["reeval", "--results-dir", str(tmp_path)]) == 0
+    execute(tmp_path, "reeval")
     found = proof(folder, capsys)
     assert (found["findings"], len(found["notes"])) == ([], 1)
     assert "is not what the saved responses give" in proof(folder, capsys, "--trust")["findings"][0]

@@ -26,6 +26,7 @@ from harness.store.files import RunFiles
 from harness.store.log import objects
 from harness.ui import progress
 from tests.support import SHIPPED
+from tests.support.commands import execute
 from tests.support.processes import wait_for
 from tests.support.scripted import baseline, serving
 
@@ -270,7 +271,7 @@ def test_run_goes_on_where_there_can_be_no_socket(tmp_path, monkeypatch):
 
     monkeypatch.setattr(control, "_remove_dead", none)
     with serving(baseline) as server:
-        assert main([*RUN, "--api-url", server.url, "--results-dir", str(tmp_path)]) == 0
+        execute(tmp_path, *RUN, "--api-url", server.url)
 
 
 @pytest.mark.slow
@@ -283,9 +284,9 @@ def test_commands_refuse_a_run_that_is_not_played(played, capsys):
         ["stop", "no"],
     ):
         capsys.readouterr()
-        assert main([*words, "--results-dir", str(played)]) == 2
+        execute(played, *words, code=2)
         assert capsys.readouterr().err.count("\n") == 1
-    assert main(["set", "recency", "--results-dir", str(played)]) == 2
+    execute(played, "set", "recency", code=2)
 
 
 @pytest.mark.parametrize("failing", [False, True])

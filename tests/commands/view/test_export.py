@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import main
+from tests.support.commands import execute
 
 pytestmark = pytest.mark.slow
 
 
 def exported(results: Path, target: Path, *more: str) -> dict[str, str]:
-    assert main(["view", "--results-dir", str(results), "--export", str(target), *more]) == 0
+    execute(results, "view", "--export", str(target), *more)
     return {path.name: path.read_text(encoding="utf-8") for path in target.glob("*")}
 
 
@@ -45,23 +45,9 @@ def test_no_more_users_are_written_than_asked_for(results, tmp_path):
 
 def test_folder_with_files_is_refused_unless_forced(results, tmp_path):
     (tmp_path / "mine").write_text("kept")
-    assert main(["view", "--results-dir", str(results), "--export", str(tmp_path)]) == 2
+    execute(results, "view", "--export", str(tmp_path), code=2)
     assert not (tmp_path / "index.html").exists()
-    assert (
-        main(
-            [
-                "view",
-                "--results-dir",
-                str(results),
-                "--export",
-                str(tmp_path),
-                "--force",
-                "--users",
-                "0",
-            ]
-        )
-        == 0
-    )
+    execute(results, "view", "--export", str(tmp_path), "--force", "--users", "0")
     assert (tmp_path / "mine").read_text() == "kept" and (tmp_path / "index.html").exists()
 
 

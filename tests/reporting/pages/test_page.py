@@ -40,6 +40,7 @@ from harness.store.run import replace_results
 from tests.benchmarks.streamprofile.test_scorer import a_step, facts, report, unscored, user
 from tests.reporting.documents.test_html import Parsed, Users
 from tests.support import first_quick
+from tests.support.commands import execute
 from tests.support.disks import CHANGING, WRITES, Death, FaultyDisk, QuickDisk
 from tests.support.scripted import baseline, by_turns, completion, serving
 
@@ -639,7 +640,7 @@ def test_page_that_cannot_be_made_harms_nothing_of_the_run(
     manifest = tmp_path / "recency/run_weibo.json"
     assert orjson.loads(manifest.read_bytes())["state"] == state
     assert (tmp_path / PAGE).with_suffix(".json").exists() and not (tmp_path / PAGE).exists()
-    assert main(["resume", "--results-dir", str(tmp_path), "--no-html"]) == 0
+    execute(tmp_path, "resume", "--no-html")
     assert orjson.loads(manifest.read_bytes())["state"] == "complete"
 
 
@@ -712,7 +713,7 @@ def test_run_that_dies_at_any_write_after_its_last_reply_is_finished_by_the_next
         with pytest.MonkeyPatch.context() as patch:
             for kind in CHANGING if disk else ():
                 patch.setattr(DISK, kind, getattr(disk, kind))
-            assert main([*command.split(), str(tasks), "--results-dir", str(tmp_path / name)]) == 0
+            execute(tmp_path / name, *command.split(), str(tasks))
         return tmp_path / name / "recency"
 
     def content(folder: Path) -> dict[str, bytes]:
@@ -785,7 +786,7 @@ def test_page_is_the_same_when_it_is_made_again(own, command):
     """From the folder alone, whatever has become of the page."""
     before = (own / PAGE).read_bytes()
     (own / PAGE).unlink()
-    assert main([command, "--results-dir", str(own), "--name", "recency"]) == 0
+    execute(own, command, "--name", "recency")
     assert (own / PAGE).read_bytes() == before
 
 
@@ -811,7 +812,7 @@ def test_reeval_that_changes_a_report_or_records_leaves_no_page_of_the_old(own, 
     (folder / "users_weibo.html").write_bytes(b"all")
     change(folder)
     old = (own / PAGE).read_bytes()
-    assert main(["reeval", "--results-dir", str(own), "--no-html"]) == 0
+    execute(own, "reeval", "--no-html")
     assert not (own / PAGE).exists() and not (folder / "users_weibo.html").exists()
     assert [path.read_bytes() for path in folder.glob("eval_report_weibo.html.before-*")] == [old]
     assert [path.read_bytes() for path in folder.glob("users_weibo.html.before-*")] == [b"all"]
@@ -847,7 +848,7 @@ def test_old_pages_are_gone_before_the_new_report_stands(own, monkeypatch):
     monkeypatch.setattr(pages, "write_page", broken)
     (own / "recency/users_weibo.html").write_bytes(b"all")
     other_report(own / "recency")
-    assert main(["reeval", "--results-dir", str(own)]) == 0
+    execute(own, "reeval")
     assert not (own / PAGE).exists() and not (own / "recency/users_weibo.html").exists()
 
 
@@ -1063,7 +1064,7 @@ def test_a_sound_record_of_another_shape_is_named(made, tmp_path, capfd, name, l
     data = decode_line(first.rstrip())
     del data[lost]
     path.write_bytes(encode_line(data) + b"".join(others))
-    assert main(["report", "--results-dir", str(tmp_path), "--name", name]) == 2
+    execute(tmp_path, "report", "--name", name, code=2)
     told = capfd.readouterr().err
     assert f"user {data['user_id']}: the saved record has another shape" in told
     assert page.read_bytes() == before
