@@ -260,3 +260,14 @@ def test_the_smallest_difference_is_that_of_the_normal_approximation():
     error = 0.2 / 2 / stats.t.ppf(0.975, 41)
     reach = stats.norm.ppf(POWER) - stats.norm.ppf(0.025)
     assert detectable((0.3, 0.5), 42) == pytest.approx(math.sqrt(2) * error * reach, rel=1e-12)
+
+
+def test_parts_of_a_ratio_are_those_of_a_loop_that_leaves_users_out():
+    """n x all - (n - 1) x all but one; their spread is the jackknife's standard error."""
+    rows = np.random.default_rng(9).random((12, 2))
+    theta = rows[:, 0].sum() / rows[:, 1].sum()
+    without = [np.delete(rows, user, axis=0).sum(axis=0) for user in range(12)]
+    expected = [12 * theta - 11 * a / b for a, b in without]
+    found = parts(rows, lambda totals: totals[:, :1] / totals[:, 1:])[:, 0]
+    np.testing.assert_allclose(found, expected)
+    assert standard_error([moments(found)]) == pytest.approx(stats.sem(expected))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ from harness.scoring.paired import (
     swapped,
     variance,
 )
-from tests.support import examples
+from tests.support import examples, first_quick
 
 NAN = math.nan
 
@@ -373,3 +374,44 @@ def test_a_ratio_of_runs_that_err_differently_is_rejected_in_5_of_100():
         ) < 0.05
     assert rejected["plain"] > 45
     assert 6 <= rejected["studentised"] <= 26
+
+
+@pytest.mark.parametrize("gain", first_quick([0.0, 0.3]))
+def test_all_pairs_of_runs_are_one_family(gain):
+    """Four runs of 30 users, 300 data sets of all six pairs: two equal ones are found to differ in
+    about 5 of 100 data sets or fewer, whether the first run is better than the others or not."""
+    rng, wrong = np.random.default_rng(12), 0
+    pairs = list(combinations(range(4), 2))
+    for _ in range(300):
+        runs = rng.beta(2, 5, (4, 30)) + gain * (np.arange(4) == 0)[:, None]
+        both = [means(runs[a], runs[b]) for a, b in pairs]
+        seed = int(rng.integers(2**32))
+        found = [swapped_all([pair], MEANS, np.random.default_rng(seed), 199) for pair in both]
+        observed = np.array([pair.difference(MEANS)[0] for pair in both])
+        adjusted = max_t(
+            np.column_stack([swaps.differences[0, :, 0] for swaps in found]), observed, False
+        )
+        wrong += any(p <= 0.05 for p, (a, _) in zip(adjusted, pairs, strict=True) if a or not gain)
+    assert (0.02 if not gain else 0) <= wrong / 300 <= 0.075
+
+
+@pytest.mark.parametrize("correlation", first_quick([0.9, 0.0]))
+def test_simultaneous_intervals_hold_all_at_once(correlation):
+    """Ten means of 60 users, 200 data sets: all are inside of their intervals in about 95 of 100,
+    or in far fewer."""
+    rng, together, each = np.random.default_rng(10), 0, 0
+    for _ in range(200):
+        shared = rng.standard_normal((60, 1))
+        values = correlation**0.5 * shared + (1 - correlation) ** 0.5 * rng.standard_normal(
+            (60, 10)
+        )
+        level = simultaneous_level((values - values.mean(axis=0)) / 60, rng, 1000)
+        for name, chosen in (("together", level), ("each", 0.95)):
+            spans = [interval(float(one.mean()), [moments(one)], level=chosen) for one in values.T]
+            inside = all(span and span[0] <= 0 <= span[1] for span in spans)
+            together, each = (
+                together + (inside and name == "together"),
+                each + (inside and name == "each"),
+            )
+    assert 0.91 <= together / 200 <= 0.99
+    assert each < together - 5
