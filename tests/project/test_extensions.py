@@ -124,11 +124,11 @@ here, and the commands call that code without extensions, too."""
 PARTS = ("harness", "tests", "docs", "bench", "examples", "requirements")
 
 
-def without(copy: Path, names: Sequence[str]) -> dict[str, str]:
-    """Copy the checkout without these extensions and their tests; return the variables for tests
-    there."""
+def without(copy: Path, names: Sequence[str], parts: Sequence[str] = PARTS) -> dict[str, str]:
+    """Copy the checkout, or parts of it, without these extensions and their tests; return the
+    variables for tests there."""
     copy.mkdir()
-    for part in PARTS:
+    for part in parts:
         shutil.copytree(
             ROOT / part, copy / part, ignore=shutil.ignore_patterns("site")
         )  # with what is compiled
@@ -164,6 +164,17 @@ def works(copy: Path, cwd: Path) -> None:
     kept = [name for name in SHIPPED if (copy / "harness/extensions" / name).exists()]
     assert [name for name in left if name in SHIPPED] == kept
     assert (cwd / "results/demo-recency/eval_report_weibo.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_harness_works_without_an_extension(name, tmp_path):
+    """Its folder is deleted: the harness runs, resumes, scores again and reports. That no test of
+    others needs it is tested without any (`test_core_needs_no_extension`) and with one alone
+    (`test_extension_needs_no_other`)."""
+    copy = tmp_path / "copy"
+    without(copy, [name], parts=("harness",))
+    works(copy, tmp_path)
 
 
 @pytest.mark.slow

@@ -538,7 +538,8 @@ def test_budget_holds_over_all_workers_and_loses_nothing(
     with serving(dear) as server:
         commands(*at(server, "--max-tokens", "20", "--budget", "40ktok"), *ON_TWO, code=5)
         sent = len(server.bodies)
-        assert 30_000 < 1020 * sent <= 40_000 and sent == len(saved(tmp_path / "r")) < requests
+        # A worker that reports late leaves some of its share unused: never more than half.
+        assert 20_000 < 1020 * sent <= 40_000 and sent == len(saved(tmp_path / "r")) < requests
         assert "the budget of 40000 tokens is reached" in commands.err + commands.out
         commands("resume", "--name", "r", "--budget", "10Mtok", "--no-html", *ON_TWO)
     assert set(Counter(server.bodies).values()) == {1} and len(server.bodies) == requests
