@@ -118,6 +118,8 @@ def full_parser() -> argparse.ArgumentParser:
 def _options(command: str) -> Iterator[Option]:
     """Yield the options of a command, with those that it has for any benchmark."""
     seen = set[str]()
+    # A script of a shell is made once: it offers the settings of all benchmarks, whichever the user
+    # will name.
     benchmarks = registry.names() if command == RUN else ("",)
     for benchmark in benchmarks:
         for declared in built(command, (benchmark,)).all_options:

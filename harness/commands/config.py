@@ -83,6 +83,8 @@ def _show(shown: Mapping[str, Setting], command_line: Sequence[str], as_json: bo
         return
     table = Table(box=None, pad_edge=False)
     for title in ("option", "value", "from"):
+        # Paths and addresses are folded: rich would cut them with an ellipsis, and nobody could
+        # copy them.
         table.add_column(title, overflow="fold")
     for name, setting in shown.items():
         value = _text(_plain(setting.value, clean))
@@ -159,6 +161,7 @@ def _of_run(command: Parsed, chosen: Mapping[str, Setting]) -> dict[str, Setting
         pace = endpoint.tuning
         pace_file = endpoint.source
     tuning = asdict(options.tuning(args, pace))
+    # In the tuning of a run None means `auto`; here it would look as if there were no value.
     tuning["concurrency"] = tuning["concurrency"] or AUTO
     resolved = dict[str, Setting]()
     for name, value in tuning.items():
@@ -179,6 +182,7 @@ def _provider(args: options.RunOptions) -> Provider | None:
     entries = models.entries(args, book, args.model)
     # A model without a provider of its own has that of the command.
     names = {models.named(entry, args, book)[0] for entry in entries} or {args.provider}
+    # Several providers have addresses and limits of their own: none of them is that of the command.
     if len(names) > 1:
         return None
     return models.provider_named(names.pop(), book, args)

@@ -25,9 +25,11 @@ START_SECONDS, LOOK_SECONDS = 20.0, 0.05
 def start(args: RunOptions, arguments: Sequence[str]) -> int:
     """Start a command without its flag; print the names of its runs. Raise what `run` raises before
     it plays."""
+    # What `run` would refuse is refused here, on the user's terminal, and not in a log.
     names = [plan.name for plan in run.plans(run.completed(args))]
     make_folder(args.results_dir)
     log = args.results_dir / f"{names[0]}.log"
+    # With the flag the new process would start another one, and that the next.
     process = _start([word for word in arguments if word != FLAG], log)
     deadline = time.monotonic() + START_SECONDS
     has_begun = partial(manifests, args.results_dir / names[0])
@@ -46,12 +48,17 @@ def start(args: RunOptions, arguments: Sequence[str]) -> int:
 def _start(arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     """Start this program in a session of its own, whose output is added to a file."""
     try:
+        # Appended: the log of an earlier process of this run may say why it ended.
         with log.open("ab") as output:
             return subprocess.Popen(
+                # `-P`: otherwise `-m` imports from the current folder first, which may be somebody
+                # else's.
                 [sys.executable, "-P", "-m", "harness", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                # A terminal that closes sends SIGHUP to its session; this process is in another
+                # one.
                 start_new_session=True,
             )
     except OSError as error:

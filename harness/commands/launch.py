@@ -66,6 +66,7 @@ def launch(
         sessions, code = _open(plans, hooks, emit, say, stack)
         _play(sessions, hooks, console, say, caller)
         for session in sessions:
+            # `play` has finished those that ended while others went on.
             if session.code is None:
                 session.finish()
         _close(sessions, hooks, console, say, has_several=len(plans) > 1)
@@ -124,9 +125,11 @@ def _open(
 
     Plans are refused, and their tasks validated to the last line, before anything is written.
     """
+    # Plans of one endpoint have the same notices.
     for notice in dict.fromkeys(chain.from_iterable(map(notices, plans))):
         say(notice)
     for hook in hooks:
+        # All hooks check before one of them prepares: a refusal leaves nothing to undo.
         hook.check(plans)
     for hook in hooks:
         hook.prepare(plans, stack, say)

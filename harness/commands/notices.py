@@ -135,6 +135,8 @@ class Printer:
                 f"{label}{event.diverged} users sent different requests after resuming; the new"
                 " ones were billed (asked_otherwise in run_*.log)"
             )
+        # Where only users are left that the endpoint refuses, `resume` would send them for nothing:
+        # they are named instead.
         can_go_on = event.remaining > len(event.refused) or isinstance(ending, RunStopped)
         if self.alone and can_go_on:
             for command in resume_commands([plan], self.hooks):
@@ -254,6 +256,7 @@ def ends(sessions: Sequence[PlanSession], *, for_log: bool) -> Table:
 
 def _figures(session: PlanSession, run: Run) -> dict[str, str]:
     """Return the figures of a run that is scored, by this command or before."""
+    # A run that was complete before this command has its figures in its file alone.
     for reported in session.reported:
         if reported.files.subset == run.subset:
             return in_brief(reported.report)
@@ -296,10 +299,12 @@ def notices(plan: Plan) -> Iterator[str]:
 
 def _endpoint_notices(endpoint: ResolvedEndpoint) -> Iterator[str]:
     provider = endpoint.provider
+    # The user's file may give a known name another address, to which the key goes.
     if provider and provider.source != str(providers.SHIPPED):
         yield f"provider {provider.name}: from {provider.source}, at {endpoint.shown}"
     for address in endpoint.addresses:
         proxy = connection(address, 1).route
+        # It is from the environment, which the user of a shared machine may not have set.
         if proxy != DIRECTLY:
             yield f"{address.shown}: {proxy}"
     if endpoint.key_from is None:
@@ -322,6 +327,7 @@ def without_price(plans: Sequence[Plan]) -> str:
     """Return that no price is known of models whose endpoint may bill; empty if none is so."""
     models = dict[str, None]()
     for plan in with_roles(plans):
+        # An endpoint that takes no key, as a server of one's own, bills nothing.
         if plan.resolved and plan.resolved.key_from and plan.price is None:
             models[plan.sampling.model] = None
     if not models:
@@ -381,6 +387,7 @@ def _this_program() -> list[str]:
     """Return the words that start this program from here. Python's own `-m` would import from the
     current folder."""
     python = Path(sys.executable)
+    # The one next to this Python is of the same installation; the first on PATH may be of another.
     script = python.with_name("harness")
     if script.is_file():
         return [_from_here(script)]

@@ -105,6 +105,8 @@ def parsed(arguments: Sequence[str]) -> Parsed:
     typed = parser(interface, arguments_of_command).values()
     if name == RUN:
         guessed = named_benchmark(interface.class_options, arguments_of_command)
+        # The flags of settings are those of the guessed benchmark: if argparse finds another, they
+        # were wrong.
         if typed.get("benchmark", defaults.BENCHMARK) != guessed:
             raise BadInput(f"name the benchmark before its settings: run {typed['benchmark']} ...")
     return completed(interface, typed)
@@ -113,6 +115,7 @@ def parsed(arguments: Sequence[str]) -> Parsed:
 def completed(interface: Interface, typed: Mapping[str, Any]) -> Parsed:
     """Return a command with the values that are typed, then those of a settings file, then
     defaults."""
+    # Only typed options exclude each other: one of the settings file gives way to a typed rival.
     first_rivals = dict[str, Option]()
     for option in interface.class_options:
         if not option.rivals or option.name not in typed:
@@ -219,6 +222,7 @@ def _values_of_extension(
         )
     for option in options_of(cls):
         value = getattr(options_object, option.name)
+        # An object has a value in every field: one at its default leaves it to the settings file.
         if value != option.default:
             yield option, f"{cls.__name__}.{option.name}", value
 
@@ -313,6 +317,7 @@ def parser(interface: Interface, arguments: Sequence[str]) -> Parser:
 def add(to: Any, option: Option, *, hidden: bool = False) -> list[argparse.Action]:
     """Add an option to a parser or a group, by position and by flags; return argparse's objects for
     both."""
+    # argparse formats help with `%`, so a percent sign is doubled.
     help_text = argparse.SUPPRESS if hidden else option.help_text.replace("%", "%%") or None
     value: JSON = {"type": _of_text(option), "metavar": option.unit or None}
     if option.choices:
@@ -320,12 +325,15 @@ def add(to: Any, option: Option, *, hidden: bool = False) -> list[argparse.Actio
     actions = list[argparse.Action]()
     if option.position:
         by_position = {**value, "metavar": option.position, "nargs": _nargs(option)}
+        # Values by position are added to those by flag, which have the same name in argparse's
+        # result.
         if option.many and not option.remainder:
             by_position["action"] = "extend"
         actions.append(to.add_argument(option.name, help=help_text, **by_position))
         if not hidden:
             help_text = f"the same as {option.position}; may be repeated"
     if option.flags:
+        # Without a default argparse's result has what was typed and no more.
         by_flag = {**_flag_action(option, value), "dest": option.name, "default": argparse.SUPPRESS}
         actions.append(to.add_argument(*option.flags, help=help_text, **by_flag))
     return actions
@@ -357,6 +365,8 @@ def _of_text(option: Option) -> Any:
         try:
             return option.parse(text)
         except ValueError as error:
+            # argparse shows the text of this error; of a ValueError it shows the value, which may
+            # be a key.
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return read
@@ -374,6 +384,8 @@ class Parser(argparse.ArgumentParser):
         shown_options: Sequence[Option] = (),
     ) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
+        # An abbreviation in somebody's script would become ambiguous with the next option that
+        # begins alike.
         super().__init__(
             prog, None, description, epilog, formatter_class=formatter, allow_abbrev=False
         )
@@ -383,12 +395,15 @@ class Parser(argparse.ArgumentParser):
     def values(self) -> JSON:
         """Return the values of the arguments, by the names of options. Print help, or an error, and
         leave."""
+        # `parse_args` would list unknown arguments; here each is answered with the nearest known
+        # option.
         namespace, unknown = self.parse_known_args(self._arguments)
         flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         if flags:
             self.error("; ".join(map(self._unknown, flags)))
         if unknown:
             self.error(f"unexpected argument {unknown[0]}")
+        # argparse's result has None or [] for arguments by position that were left out.
         return {name: value for name, value in vars(namespace).items() if value not in (None, [])}
 
     def _unknown(self, flag: str) -> str:
@@ -400,5 +415,6 @@ class Parser(argparse.ArgumentParser):
         return f"unknown option {flag}{did_you_mean(flag, known)}"
 
     def error(self, message: str) -> NoReturn:
+        # argparse quotes what it refuses.
         clean = on_one_line(secrets.scrubber(self._arguments, os.environ)(message))
         self.exit(2, f"{self.prog}: error: {clean} (`{self.prog} --help` lists the options)\n")

@@ -43,6 +43,7 @@ def _remove(name: str, args: Options) -> None:
     with ExitStack() as stack:
         stores = []
         for files in subsets_of_run:
+            # Opening a store takes its lock: all are locked before the first file is moved.
             stores.append(RunStore(files, time.time, stamp_text))
             stack.callback(stores[-1].close)
         for store in stores:

@@ -38,6 +38,7 @@ def _users(text: str) -> int | str:
     if text == ALL_USERS:
         return ALL_USERS
     fits, expected = whole(0, 1_000_000)
+    # Nine digits decide: `int` refuses thousands of them with a message of its own.
     if not (text.isdecimal() and fits(int(text[:9]))):
         raise ValueError(f"expected {expected}, or `{ALL_USERS}`, got {in_brief(text)}")
     return int(text)
@@ -70,6 +71,7 @@ def execute(args: Options) -> int:
         from harness.commands.stats import overview
 
         return overview.execute(args)
+    # Refused before missing reports are made, which can take minutes.
     if args.out:
         check_free(args.out, force=args.force)
     code = _make_missing(args)

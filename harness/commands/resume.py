@@ -48,6 +48,7 @@ def execute(args: ResumeOptions) -> int:
     plans, failed = selection.each(
         groups, lambda group: _planned(group, args, screen), lambda group: group[0].name
     )
+    # Groups are sorted by name first, so two of one folder are neighbours.
     for previous, plan in pairwise(plans):
         if previous.name == plan.name:
             raise BadInput(
@@ -56,6 +57,7 @@ def execute(args: ResumeOptions) -> int:
             )
     code = 0
     if plans:
+        # A run that began with batches, a budget or hedging goes on so without the option.
         hooks = hooks_of(args, [run.manifest for run in unfinished])
         code = launch(plans, screen, hooks, reported=partial(write_new_page, args), caller=args)
     return max(skipped, failed, code)
@@ -112,6 +114,7 @@ def _planned(group: list[SavedRun], args: ResumeOptions, screen: Console) -> Pla
             f" resuming with the run's own copy (--allow {changed[0]} uses the current file)",
             **PLAIN,
         )
+    # A folder from somebody else must not decide which certificates are trusted.
     if first.manifest.provenance.get("ca_file") and not args.ca_file:
         screen.print(
             f"{first.name}: certificates named in its manifest are not trusted: give yours with"
@@ -131,6 +134,8 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
     price = None
     if endpoint:
         price = args.price or prices.price_of(endpoint, manifest.identity["model"], book)
+        # One that an earlier command named by --price is in no file, and still holds at the same
+        # address.
         price = price or manifest.price_at(endpoint.shown)
     named_files: JSON = {}
     # The manifest of a run from elsewhere may name any file of this machine.

@@ -58,6 +58,7 @@ def plans(args: RunOptions, *, sends: bool = True) -> list[Plan]:
     missing: list[str] = []
     resolved = [models.resolve(entry, book, args, missing) for entry in entries]
     folder = defaults.SAMPLE_FOLDER if args.demo else args.tasks_dir
+    # Nothing is downloaded for a command that will be refused.
     if args.fetch and not missing and _absent(cls, subsets, folder):
         fetch(cls, subsets, folder)
     absent = _absent(cls, subsets, folder)
@@ -132,6 +133,8 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: R
     sampling = model.sampling
     if sampling.temperature is None:
         sampling = replace(sampling, temperature=benchmark.configuration.temperature)
+    # A seed in the body would be the same for all repeats; that of --seed differs from one to the
+    # next.
     if args.repeats > 1 and "seed" in sampling.extra_body:
         raise BadInput(
             f"{model.name}: its extra body sets the seed of every repeat: use --seed instead"
@@ -237,6 +240,7 @@ def _score_again(args: RunOptions) -> int:
     tasks: Path | None = args.tasks_dir
     if args.demo:
         tasks = defaults.SAMPLE_FOLDER
+    # The default is not the user's choice: None is for the tasks where each run had them.
     elif tasks == defaults.TASKS_FOLDER:
         tasks = None
     book = providers.read(args.providers, os.environ)
@@ -272,6 +276,7 @@ def _model(args: RunOptions) -> str:
         return args.endpoint.model
     cls = args.benchmark_class
     floor = cls.about.floor or next(iter(cls.baselines), None)
+    # With an endpoint, a missing --model is a mistake and not the wish for a baseline.
     if floor and args.demo and not (args.api_url or args.provider):
         return f"{defaults.BASELINE_PREFIX}{floor}"
     hint = ""

@@ -42,6 +42,7 @@ def execute(args: Options) -> int:
         paths[subset] = path
         stem = Path(path.name.removesuffix(".gz")).stem
         targets[subset] = path.with_name(f"{stem}_sub{round(100 * args.ratio)}.jsonl")
+    # Without --subset those that have tasks are enough; one that is named must have them.
     if not paths or (args.platform and missing):
         raise BadInput(
             f"no tasks to sample: missing {', '.join(missing)}; {how_to_get(cls)}, or see"

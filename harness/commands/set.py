@@ -60,4 +60,5 @@ def named_run(args: OnePlaying) -> RunFiles:
     for files in subsets:
         if calls.socket_of(files).exists():
             return files
+    # No process has any: connecting to one of them raises the message that says so.
     return subsets[0]

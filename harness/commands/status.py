@@ -100,6 +100,7 @@ def _percent(row: JSON) -> int | None:
     if "repeats" in row:
         expected *= row["repeats"]
         done = row["repeats_done"]
+    # Rounded down: 99.9 % must not look complete.
     return int(100 * done // expected)
 
 
@@ -109,6 +110,7 @@ def _fitting(rows: list[JSON], width: int) -> Table:
     columns = table.columns
     left_out = list[str]()
     for name in LEAST_FIRST:
+        # Without a limit, since wrapped cells would hide how wide the table is.
         lines = text.rendered([table], terminal.NO_LIMIT).splitlines()
         if max(map(cell_len, lines)) <= width:
             break
@@ -146,6 +148,7 @@ def _cell(row: JSON, name: str) -> str:
             return f"{value['number']} ({batches}, {value['completed']}/{value['requests']})"
         case "updated":
             return str(value).replace("T", " ").replace("+00:00", "Z")
+    # Where the endpoint reported no usage for some requests, the sum is a lower bound.
     is_incomplete = name in TOKENS and row["requests_without_usage"]
     return f"{value}+" if is_incomplete else str(value)
 

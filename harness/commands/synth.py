@@ -35,6 +35,8 @@ def execute(args: Options) -> int:
     cls = registry.find(args.benchmark)
     chosen = options.subsets(cls, args.platform)
     for subset in chosen:
+        # Before the work; a benchmark may make more files than a run needs, so those are checked
+        # after it.
         for name in files_needed(cls, subset):
             _check_free(cls.task_files.file_in(args.out, name))
     make_folder(args.out)
@@ -60,6 +62,7 @@ def _synthesised(
     """Return the content of each file, by path below the folder; nothing if the benchmark wrote its
     files itself."""
     make: Callable[..., Mapping[str, Iterable[bytes]] | None]
+    # An instance would load data in `prepare`, which may not exist before the tasks do.
     make = cls.synthesise if inspect.ismethod(cls.synthesise) else cls().synthesise
     parameters = inspect.signature(make).parameters
     values = {"subsets": subsets if args.platform else None, "mean_steps": args.steps}
@@ -86,6 +89,7 @@ def _wrong(cls: type[Benchmark], problem: str) -> BenchmarkError:
 
 def _pieces(cls: type[Benchmark], name: str, lines: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the pieces of a file, which may be generated as they are written."""
+    # A generator runs the author's code here, long after `synthesise` has returned.
     with guarded(cls, f"synthesise: {name}"):
         for piece in lines:
             if not isinstance(piece, bytes):

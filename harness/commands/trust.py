@@ -46,10 +46,12 @@ def _allow(path: Path) -> None:
     """Show a file, and record that it counts once the user has agreed. Raise `BadInput`."""
     data = input_file(path, max_bytes=user_files.MAX_FILE_BYTES)
     user_files.document(path, data)  # one that cannot be used is refused here, with its line
+    # Of the bytes that are shown: the file may change while the user reads.
     digest = sha256(data).hexdigest()
     if user_files.digest_of(path, os.environ) == digest:
         tell(f"{path.absolute()} is allowed already")
         return
+    # `splitlines` would also split at form feeds and U+2028, which end no line in TOML.
     lines = data.decode("utf-8-sig").replace("\r\n", "\n").rstrip().split("\n")
     show("\n".join([f"{path.absolute()}  (SHA-256 {digest})", "", *_numbered(lines), ""]))
     count = plural(len(lines), "line")
@@ -81,7 +83,9 @@ def _numbered(lines: Sequence[str]) -> Iterator[str]:
 def _answer() -> str:
     """Return a line of standard input, empty if it is closed."""
     try:
+        # None if the process was started with its standard input closed.
         if sys.stdin:
+            # A pipe may have no line end at all.
             return sys.stdin.readline(100)
         return ""
     except (OSError, ValueError):

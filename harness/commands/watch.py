@@ -60,6 +60,7 @@ def execute(args: Options) -> int:
                 observe(shown)
                 time.sleep(LOOK_SECONDS)
         endings = [_ended(RunFiles(args.results_dir / name, subset)) for name, subset in played]
+    # Ctrl-C is how one leaves the dashboard; the runs go on.
     except KeyboardInterrupt:
         return 0
     for line, _ in endings:
@@ -98,6 +99,7 @@ def _processes(runs: Sequence[RunFiles]) -> list[RunFiles]:
     run_by_process: dict[int, RunFiles] = {}
     for files in runs:
         with suppress(HarnessError), calls.connected(files) as call:
+            # A process answers for all of its runs: asked by each, it would be shown several times.
             run_by_process.setdefault(call.snapshots()[0], files)
     return list(run_by_process.values())
 

@@ -87,6 +87,7 @@ def host_of(url: str) -> str:
     """Return host and port in one spelling; text that is no address unchanged."""
     try:
         split = urlsplit(url)
+        # An address with its scheme's default port is the same host as one without any.
         return f"{split.hostname}:{split.port or {'http': 80, 'https': 443}.get(split.scheme)}"
     except ValueError:
         return url
@@ -175,6 +176,7 @@ def _at_fallback(
 ) -> ResolvedEndpoint:
     """Return the endpoint in a settings file."""
     key = _key_for(fallback.urls, environment, named=True)
+    # Not read where an option gives a key: the file may be gone, and nobody needs it.
     if fallback.key_file and not _explicit_key(args):
         key = key_in(fallback.key_file), f"{FROM_FILE}{fallback.key_file.resolve()}"
     return _at(fallback.urls, args, environment, fallback.address_from, key)
@@ -201,6 +203,7 @@ def _at_provider(
     """Return a provider's own addresses, or those of the command instead, to which its key is never
     sent."""
     provider_urls: tuple[str, ...] = ()
+    # `addresses` refuses a provider whose variable is not set, which --api-url makes needless.
     if provider.base_url or not args.api_url:
         provider_urls = providers.addresses(provider, environment)
     urls = args.api_url or provider_urls
@@ -272,6 +275,7 @@ def for_resume(
     without a key. Raise `BadInput`, with the command to type, where nothing of today names the
     endpoint, or only a general variable would move the run to another host.
     """
+    # A manifest has the names of headers alone, since a value may be a secret.
     for name in run.provenance.get("headers") or ():
         if name not in dict(args.extra_header):
             raise BadInput(
@@ -308,6 +312,8 @@ def _named_as_before(
     else:
         named = [*_at_variables(args, environment)]
     for endpoint in named:
+        # A provider's entry is about this provider alone, so its new address counts; a variable is
+        # for every run.
         if endpoint.address_from == PROVIDER or endpoint.hosts <= hosts_in(run.urls):
             return replace(endpoint, provider=run.provider)
     if option == FLAG or not named:  # the variables are for other runs
@@ -376,6 +382,8 @@ def _key_for(urls: Sequence[str], environment: Mapping[str, str], *, named: bool
         key = environment.get(key_name)
         key_address = environment.get(address_name)
         if key_name == "OPENAI_API_KEY":
+            # OpenAI's key without an address is for OpenAI, never for any address that a command
+            # names.
             key_address = key_address or OPENAI_URL
         belongs = named
         if key_address:

@@ -78,6 +78,7 @@ def read(path: Path) -> tuple[Endpoint, int]:
         "model": fields.MODEL,
         pace: whole(1, CONCURRENCY_MOST),
         "timeout": fields.SECONDS,
+        # Without quotes YAML reads a key of digits as a number.
         "api_key": (ANY_TEXT[0], "a key in quotes"),
         "base_url": (ANY_TEXT[0], "an address"),
     }
@@ -111,10 +112,12 @@ def _document(path: Path) -> JSON:
     except ImportError:
         raise BadInput(f"--config needs the package PyYAML: {to_install('PyYAML')}") from None
     try:
+        # `safe_load`, since tags in the file could make other loaders run code.
         data: object = yaml.safe_load(content(path, MAX_FILE_BYTES))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except (yaml.YAMLError, *TAG_ERRORS) as error:
+        # The place alone: YAML's own message quotes lines, and one of them has the key.
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise BadInput(f"{path}{line}: expected YAML") from None

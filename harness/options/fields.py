@@ -80,6 +80,7 @@ def check_headers(table: JSON, where: str) -> None:
             header(name, value)
         except BadInput as error:
             raise BadInput(f"{where}: {error}") from None
+        # A `${` that is left over was never closed, and would be sent as it is.
         if not all(map(VARIABLE.fullmatch, PLACE.findall(value))) or "${" in PLACE.sub("", value):
             raise BadInput(
                 f"{where}: the header {name}: expected the name of a variable between ${{ and }}"

@@ -75,10 +75,13 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
             return None
         if endpoint is None:
             missing += filter(None, (address.MISSING, unknown))
+    # After a known slip: a tag such as `:7b` has no slash, `name:organisation/model` looks like a
+    # provider.
     if endpoint and unknown and "/" in model.partition(":")[2]:
         logger.warning(
             "%s as a whole is used as the name of a model of %s: %s", model, endpoint.shown, unknown
         )
+    # The more specific goes first: the command's option, the queue's entry, the provider.
     extra = {**entry.extra_body, **args.extra_body}
     pace: JSON = {}
     if provider:
@@ -166,6 +169,7 @@ def entries(args: RunOptions, book: Book, models: Sequence[str]) -> list[QueuedM
                 )
     if args.name:
         return queue
+    # One folder has one configuration: the second model would be refused as a change of the first.
     for folder, count in Counter(folder_of(entry, args, book) for entry in queue).items():
         if count > 1:
             raise BadInput(
@@ -240,6 +244,7 @@ def pace_of(provider: Provider) -> JSON:
         value = getattr(provider, name)
         if value is not None:
             pace[name] = value
+    # Here None is `auto`, while a name that is missing leaves the number to the command.
     if provider.concurrency == defaults.AUTO:
         pace["concurrency"] = None
     return pace
@@ -247,6 +252,7 @@ def pace_of(provider: Provider) -> JSON:
 
 def _check_encodable(sampling: Sampling) -> None:
     """Raise `BadInput` for values that cannot be in a JSON body."""
+    # They would replace the model and the prompts that the run is about.
     reserved = RESERVED_MEMBERS & sampling.extra_body.keys()
     if reserved:
         raise BadInput(
@@ -254,6 +260,7 @@ def _check_encodable(sampling: Sampling) -> None:
             " extra_body"
         )
     try:
+        # Encoded once here: a value that JSON does not have is refused before the first request.
         sampling.encode(Request((Message("user", ""),)))
     except TypeError as error:
         raise BadInput(

@@ -47,6 +47,7 @@ from harness.store.manifest import PART
 NAME_BYTES = 200
 """Longest name of a run: file systems allow 255, and backups append to names."""
 
+# Names that the results folder uses itself.
 RESERVED = frozenset({defaults.INDEX_FOLDER, defaults.EXCEL_FOLDER, defaults.ALL_RUNS_PAGE})
 
 SEED_MOST = 2**32 - 1
@@ -86,6 +87,7 @@ def part_of_users(text: str) -> str:
 
 def ca_file(text: str) -> str:
     """Return the absolute path of a file."""
+    # The printed `resume` has it, and may be typed in another folder.
     path = Path(text).absolute()
     if not path.is_file():
         raise ValueError(f"no such file: {in_brief(text)}")
@@ -94,6 +96,7 @@ def ca_file(text: str) -> str:
 
 def concurrency(text: str) -> int | str:
     """Parse a number of requests, or `auto`."""
+    # Twenty digits decide: `int` refuses thousands of them with a message of its own.
     value = int(text[:20]) if text.isdecimal() else text
     if CONCURRENCY[0](value):
         return value
@@ -639,15 +642,19 @@ def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
 def tuning(options: PlayOptions, earlier: JSON) -> defaults.RunTuning:
     """Return the tuning of a command: from its options, else from an earlier process of the run,
     else defaults."""
+    # `auto` goes on from the limit that an earlier process found, and need not look for it from
+    # below.
     earlier = {**earlier, "start": earlier.get("learned_limit") or earlier.get("start")}
     values = asdict(defaults.RunTuning())
     for chosen in (earlier, vars(options)):
         values |= {name: chosen[name] for name in values if chosen.get(name) is not None}
+    # The variable is a default: a run that goes on stays at the number that it had.
     if options.concurrency is None and "concurrency" in earlier:
         values["concurrency"] = earlier["concurrency"]  # None, too: `auto`
     else:
         concurrency_option = options.concurrency or _concurrency_of_environment()
         values["concurrency"] = None if concurrency_option == AUTO else concurrency_option
+    # Not checked with each value: one of the two may be a default, or an earlier process's.
     if values["floor"] > values["ceiling"]:
         raise BadInput(
             f"{options.source('floor')}: {values['floor']} is above the upper limit"
@@ -670,6 +677,7 @@ def run_name(name: str | None, model: str) -> str:
     chosen = name if name is not None else model.rstrip("/").rsplit("/", 1)[-1]
     if not can_name_folder(chosen):
         raise BadInput(f"{in_brief(chosen)} cannot name a run's folder: give another with --name")
+    # File systems count bytes, of which a Chinese character has three.
     if len(chosen.encode()) > NAME_BYTES:
         raise BadInput(
             f"{in_brief(chosen)} is too long for a run's name, {NAME_BYTES} bytes at most: name it"

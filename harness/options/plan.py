@@ -33,6 +33,7 @@ from harness.store.manifest import (
     part_of,
 )
 
+# Packages whose versions may explain why two runs differ.
 PACKAGES = [
     "aiohttp",
     "anyio",
@@ -205,6 +206,7 @@ class Plan:
 
     @property
     def _key(self) -> str | None:
+        # All replicas of a service get the same key.
         return self.resolved.addresses[0].key if self.resolved else None
 
     def identity(self) -> Identity:
@@ -229,6 +231,8 @@ class Plan:
     def provenance(self) -> Provenance:
         """Return what is recorded; changes are reported, not refused."""
         configuration = self.benchmark.configuration
+        # A run that goes on may be played from its folder's copy, whose path would hide the
+        # original.
         source = self.terms.source
         if not source and configuration.path:
             source = str(configuration.path.resolve())
@@ -289,6 +293,8 @@ def _versions() -> dict[str, str]:
 def _commit() -> str | None:
     """Return the commit of the harness's own checkout, None outside one."""
     root = Path(__file__).resolve().parent.parent.parent
+    # Without this, git would answer with the commit of a project in whose folder the package is
+    # installed.
     if not (root / ".git").exists():
         return None
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]

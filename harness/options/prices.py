@@ -81,6 +81,7 @@ def _prices(endpoint: ResolvedEndpoint, model: str, book: Book) -> Iterator[Pric
     # A model's own entry counts before that of its name without the date.
     names = list(dict.fromkeys((model, DATE.sub("", model))))
     user_providers = _providers_at(endpoint, book.providers)
+    # A provider that is named counts alone: another entry with its address may be another account.
     if endpoint.provider:
         user_providers = []
         if _is_at_own(endpoint, endpoint.provider):
@@ -141,12 +142,14 @@ def litellm_price(provider: str, model: str) -> Price | None:
     source, table = _litellm()
     # litellm lists a model by its own name, or with the provider in front.
     entry = table.get(model, table.get(f"{provider}/{model}"))
+    # Resellers list the same models at prices of their own.
     if not isinstance(entry, dict) or entry.get("litellm_provider") != provider:
         return None
     prompt = _per_million(entry, "input_cost_per_token")
     completion = _per_million(entry, "output_cost_per_token")
     if prompt is None or completion is None:
         return None
+    # A price here has no tiers: it is that of short prompts, and its note says so.
     tiers = [
         name for name in entry if name.startswith("input_cost_per_token") and "_above_" in name
     ]
@@ -169,6 +172,7 @@ def _deferred_factor(entry: JSON, prompt: Decimal, completion: Decimal) -> Decim
     have no factor in common."""
     deferred_prompt = _per_million(entry, "input_cost_per_token_batches")
     deferred_completion = _per_million(entry, "output_cost_per_token_batches")
+    # A model that is free has no factor, and would divide by zero.
     if not prompt or deferred_prompt is None:
         return None
     factor = deferred_prompt / prompt
@@ -226,6 +230,7 @@ def _per_million(entry: JSON, name: str) -> Decimal | None:
     amount = Decimal(number).scaleb(6)
     if not amount.is_finite() or amount < 0 or round(amount, DIGITS) != amount:
         return None
+    # `normalize` alone makes 1E+1 of 10.
     return amount.normalize() + 0
 
 

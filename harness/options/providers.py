@@ -154,6 +154,7 @@ def misspelt(text: str, book: Book) -> str | None:
 def _is_slip(name: str, known: str) -> bool:
     """Return whether one letter differs, or the same letters are in another order."""
     differ = sum(a != b for a, b in zip(name, known, strict=False))
+    # Of three letters or fewer nearly any two names are alike.
     return len(name) == len(known) > 3 and (differ <= 1 or sorted(name) == sorted(known))
 
 
@@ -243,6 +244,7 @@ def _provider(below: Provider, entry: object, path: Path) -> Provider:
         values["adapt"] = tuple(values["adapt"])
     for name in ("url_env", "key_env"):
         if name in values:
+            # TOML has no null, so "" takes away the variable of the shipped entry.
             values[name] = values[name] or None
     if "ca_file" in values:
         # Relative to the file that names it, wherever the command is started.

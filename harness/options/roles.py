@@ -30,6 +30,7 @@ SETTINGS: Mapping[str, Callable[[str], Any]] = {
     "price": price_in,
 }
 """What may follow a role's model, after commas: `judge=openai:gpt-4o,temperature=0.2`."""
+# A model's name may hold commas: only one before a known parameter ends it.
 SETTING = re.compile(f",(?=(?:{'|'.join(SETTINGS)})=)")
 FORM = "expected NAME=[PROVIDER:]MODEL, and after commas temperature=T, max_tokens=N, price=IN/OUT"
 
@@ -133,6 +134,7 @@ def with_earlier_roles(plan: Plan, args: PlayOptions, book: Book, manifest: Mani
     provenance = manifest.provenance
     for role, sampling in plan.sampling.roles.items():
         recorded = provenance["roles"][role]
+        # A key or header of the command is for the endpoint of the model under test.
         is_elsewhere = recorded["endpoint"] != provenance["endpoint"]
         role_args = _for_role(args) if is_elsewhere else args
         endpoint = _found_again(plan, role_args, book, role, recorded)
@@ -153,6 +155,7 @@ def _found_again(
     provider = None
     if name:
         provider = models.provider_named(name, book, args)
+    # `resume` has no --role; `run` with the same name continues the run.
     command = shlex.join(
         ["harness", "run", "--name", plan.name, "--role", f"{role}=PROVIDER:MODEL"]
     )
@@ -192,6 +195,7 @@ def _role_plan(
     )
     if role_plan.shares_with(plan):  # the limits of an account hold for all that use it
         return role_plan
+    # The command's limits are those of the account of the model under test.
     without_limits = replace(args, concurrency=None, rpm=None, tpm=None)
     pace = models.pace_of(endpoint.provider) if endpoint and endpoint.provider else {}
     return replace(role_plan, tuning=options.tuning(without_limits, pace))

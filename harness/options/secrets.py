@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from harness.benchmarks.files import content
 from harness.scrubber import SHORTEST_SECRET, Scrubber
 
+# Not `--api-key-file`: errors have to name that path, and `_of_file` finds the key in it.
 SECRET_OPTION = re.compile(
     r"--[a-z_-]*(?:key|token|secret|password)(?!.*file)[a-z_-]*", re.IGNORECASE
 )

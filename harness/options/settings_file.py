@@ -123,6 +123,8 @@ def values_for(
     places = {name: value.place for name, value in values.items()}
     endpoint = dict[str, _Value]()
     if call.command == RUN:
+        # An address of the file is no option's value: providers and variables go before it
+        # (`Fallback`).
         for name in (URLS, KEY_FILE):
             if name in values:
                 endpoint[name] = values.pop(name)
@@ -157,6 +159,7 @@ def _values(file: Document, call: CommandCall, benchmark: str) -> dict[str, _Val
                     f"{place}: another field of this table is for the same: leave one out"
                 )
             table_values[option.name] = _value(value, name, option, place)
+        # A `provider` in [run] replaces an `api-url` for all commands, as a typed one would.
         for name in _with_rivals(call, set(table_values), RIVALS) & values.keys():
             del values[name]
         values |= table_values
@@ -267,6 +270,7 @@ def _value(value: object, name: str, option: Option, place: FileKey) -> _Value:
         values = [option.parse(_plain(member, place, is_json=is_json)) for member in members]
     except ValueError as error:
         raise BadInput(f"{place}: {error}") from None
+    # As in the providers file: an address with user and password is refused.
     fits, expected = fields.PROVIDER["base_url"]
     if option.name == URLS and not (values and fits(values)):
         raise BadInput(f"{place}: expected {expected}")

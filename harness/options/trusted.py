@@ -31,6 +31,7 @@ def remember(facts: Sequence[Any], environment: Mapping[str, str]) -> None:
     """Record that this user has used something; without a place for records nothing happens."""
     record = _record(facts, environment)
     if record is not None and not remembers(facts, environment):
+        # A home folder that cannot be written must not end a run: `resume` then needs --trust.
         with suppress(OSError):
             write_private(record, _encoded(facts))
 
@@ -59,6 +60,7 @@ def remember_code(manifest: Manifest, environment: Mapping[str, str]) -> None:
 
 
 def _encoded(facts: Sequence[Any]) -> bytes:
+    # Sorted: settings in another order are the same settings.
     return orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)
 
 

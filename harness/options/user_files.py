@@ -67,6 +67,7 @@ def read(file: str, named: Path | None, environment: Mapping[str, str]) -> Docum
     user_path = None
     if configured:
         user_path = configured / file
+    # In the configuration folder itself the file is the user's own and needs no record.
     if named is None and os.path.isfile(file) and user_path != Path(file).absolute():
         data = _allowed(Path(file), environment)
         if data is not None:
@@ -98,10 +99,13 @@ def read_private(path: Path, max_bytes: int) -> bytes | None:
     """Return the bytes of a file of at most `max_bytes`, None if another user can have written it,
     or can read it."""
     try:
+        # A link could lead to another file of this user, and a pipe would block until somebody
+        # writes.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
+        # Of the open file: a moment later the path may lead to another one.
         status = os.fstat(fd)
         is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
         if not is_own or status.st_mode & 0o077 or status.st_size > max_bytes:
@@ -136,6 +140,7 @@ def _allowed(path: Path, environment: Mapping[str, str]) -> bytes | None:
             data = content(path, MAX_FILE_BYTES)
         except OSError:
             data = b""
+        # The bytes that were hashed, not read again: the file may change in between.
         if sha256(data).hexdigest() == digest:
             return data
     _say_ignored(path.absolute(), has_changed=digest is not None)
