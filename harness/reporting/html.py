@@ -106,6 +106,8 @@ def templates(*packages: str) -> Environment:
         loader=ChoiceLoader(loaders),
         auto_reload=False,
         autoescape=True,
+        # A missing variable in a template is a mistake, and must not become an empty place on a
+        # page.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -12,6 +12,7 @@ from rich.text import Text
 from harness.document import Cell, Table
 from harness.reporting import text
 
+# Marks and not styles: the width of a cell is measured before it is styled.
 MARKS = {"best": "\ufe00", "second": "\ufe01"}
 """Around figures while lines are made. They take no column."""
 STYLES = {MARKS["best"]: "bold", MARKS["second"]: "underline"}
@@ -28,6 +29,7 @@ def show(screen: Console, table: Table) -> None:
     """Print a table with its title and its notes, each on one line; columns that do not fit follow
     below."""
     rows = table.rows
+    # Colours and weights would be characters of their own in a file.
     if screen.color_system:
         rows = tuple(tuple(map(_marked, row)) for row in rows)
 

@@ -56,6 +56,7 @@ def rendered(
     """Return blocks as text, by default with an empty line between each two; only `Verbatim` may
     pass `width`, if that is not too narrow. Charts are drawn with characters that the encoding
     has."""
+    # A narrower one would leave no room for any figure next to a row's name.
     room = max(width, MIN_WIDTH)
     marks = LINE_MARKS if has(encoding, LINE_MARKS) else ASCII_MARKS
     texts = []
@@ -136,6 +137,7 @@ def _chart(
         title = ""
 
     names, rows = zip(*_chart_rows(chart), strict=True)
+    # Every label on one line: a chart's rows are read against each other.
     labels = [wrap(label, max_label)[0] for label in (*names, title)]
     label_width = max(map(cell_len, labels))
     room = max(1, width - label_width - GAP)
@@ -230,6 +232,7 @@ def _scale(ends: Sequence[float]) -> list[float]:
         span = size or 1.0
 
     power = 10.0 ** math.floor(math.log10(span))
+    # One of few round numbers, so that a reader can estimate the values in between.
     steps = (power * digit for digit in (0.2, 0.5, 1, 2))
     step = next(step for step in steps if span / step <= MAX_TICKS)
     first = math.floor(low / step)
@@ -302,6 +305,7 @@ def _table(table: Table, width: int) -> Lines:
     """Return the title, the table, and its notes. Columns that do not fit follow below, after the
     first."""
     labels, *columns = zip(table.columns, *table.rows, strict=True)
+    # Half of the line at most: a long name must not push every figure below the table.
     first = _wrapped(labels, width // 2)
     room = width - _width(first)
     bands = _bands([_wrapped(column, room - GAP) for column in columns], room)

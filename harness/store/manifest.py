@@ -82,7 +82,8 @@ class Identity(TypedDict):
 
 
 class EndpointProvenance(TypedDict, total=False):
-    """How an endpoint was named, for the command that goes on."""
+    """How an endpoint was named, for the command that goes on. `provider` is the one that was
+    named, also where an address of the command sends the requests elsewhere."""
 
     endpoint: Required[Text]
     key_from: Required[str | None]
