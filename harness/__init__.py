@@ -58,6 +58,7 @@ __all__ = [
     "__version__",
 ]
 
+# Type checkers do not follow `__getattr__`; to them `import X as X` exports the name.
 if TYPE_CHECKING:
     from harness.commands.compare.command import compare as compare
     from harness.commands.export.command import export as export

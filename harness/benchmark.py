@@ -68,6 +68,7 @@ class Metric:
                 f'metric {self.name}: better is "higher" or "lower", got {self.better!r}'
             )
         if self.bounds is None:
+            # The class is frozen, and this default depends on the unit.
             object.__setattr__(self, "bounds", (0.0, 1.0) if self.unit is None else (None, None))
         try:
             low, high = (bound if bound is None else float(bound) for bound in self.bounds or ())
@@ -143,6 +144,7 @@ class Metric:
         is set to it."""
         low, high = self.bounds or (None, None)
         for bound in (low, high):
+            # A sum of shares that ends at 1.0000000000000002 is no mistake of the author's.
             if bound is not None and abs(value - bound) <= ROUNDING * max(1.0, abs(bound)):
                 value = bound
         return value if self.admits(value) else None
@@ -508,6 +510,7 @@ class Means(Scoring):
 
     def figures(self, totals: NDArray[np.float64]) -> Any:
         count = totals.shape[1] // 2
+        # 0 / 0 is NaN: a mean over nothing is undefined, and not 0.
         return totals[:, :count] / totals[:, count:]
 
 
@@ -645,6 +648,8 @@ class Benchmark:
         if self.origin is None:  # what ships raises errors of its own
             self.configuration = self.prepare() or Configuration.of(self.settings, asking)
             return
+        # Unlike one that ships, a plug-in names all of its files in `Settings`; what `prepare`
+        # returns does not count.
         self.configuration = Configuration.of(self.settings, asking)
         with guarded(self, "prepare"):
             self.prepare()

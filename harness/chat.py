@@ -228,6 +228,7 @@ class Chat:
         self, request: Request, read: Callable[[Completion], T], *, json: bool
     ) -> T:
         messages = request.messages
+        # The number of the next try, which its note names.
         for number in count(2):
             completion = await self.ask(request)
             try:

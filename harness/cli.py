@@ -68,6 +68,7 @@ def _reported(arguments: list[str], *, may_restart: bool) -> int:
         streams.drop(sys.stdout)
         return 0
     except ModuleNotFoundError as error:
+        # A module of our own that is missing is a defect, and nothing that `pip` could install.
         if error.name is None or error.name.partition(".")[0] == "harness":
             return _internal_error(error, arguments)
         streams.tell(
@@ -123,6 +124,7 @@ def _ended_by_signals(*, for_good: bool) -> Iterator[None]:
     `for_good`: this is all that the process does. One more Ctrl-C on its last steps ends them
     without a traceback.
     """
+    # Python lets the main thread alone set handlers; an embedding program may call from any.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -130,6 +132,7 @@ def _ended_by_signals(*, for_good: bool) -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> None:
         raise _Signalled(EXIT_CODES[signal.Signals(number)])
 
+    # Python's own handler of SIGINT raises KeyboardInterrupt already.
     old_handlers = {
         number: signal.signal(number, end) for number in heeded() if number != signal.SIGINT
     }
@@ -162,6 +165,7 @@ def _flushed(code: int) -> int:
     if unwritten is None or isinstance(unwritten, BrokenPipeError):
         return code
     streams.tell(f"cannot write the output: {unwritten.strerror}")
+    # A script must not take a report that was cut short for the whole one.
     return max(code, MachineError.exit_code)
 
 
@@ -210,6 +214,7 @@ def _internal_error(error: Exception, arguments: list[str]) -> int:
     """Report a defect of the harness, and write a file for developers, without the values of
     variables."""
     inner: BaseException = error
+    # A task group wraps the errors of its tasks, and one sentence has room for one.
     while isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]
     details = in_lines(_scrubbed("".join(traceback.format_exception(error)), arguments))

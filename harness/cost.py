@@ -50,6 +50,7 @@ SAFE_COMPLETION = 8192
 """Tokens that a completion takes at most where neither its request nor a longer one shows more."""
 
 HOW_TO_PRICE = "--price PROMPT/COMPLETION for a million tokens each, such as 0.15/0.6 or CNY:2/8"
+# The largest number of 64 bits with a sign, which any reader of the files can hold.
 LARGEST = (1 << 63) - 1
 
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
@@ -158,6 +159,7 @@ class Rate(NamedTuple):
     def of_line(cls, line: JSON) -> Rate:
         """Return the rate of a line; what is no place of a price is the first."""
         place = line.get("price")
+        # Not `isinstance`, for which True is a whole number.
         if type(place) is not int or place < 0:
             place = 0
         return cls(place, line.get(DEFERRED) is True)
@@ -417,6 +419,7 @@ def cost_of(
         without_length = usage.unknown_completions + usage.lost
         more_completion = without_length * ceiling(max_completion, seen.longest)
         if max_completion is None:
+            # Where requests set no limit, each byte of the text may have been a token.
             more_completion += usage.unknown_completion
         # Tokens of prompt or completion are counted as the dearer of the two.
         if price and price.prompt > price.completion:
@@ -521,4 +524,5 @@ def rounded(amount: Decimal) -> str:
 
 def plain(amount: Decimal) -> str:
     """Return an exact amount without an exponent."""
+    # `normalize` makes 1E+1 of 10, and the format `f` writes it out.
     return f"{EXACT.normalize(amount):f}"

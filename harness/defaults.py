@@ -108,6 +108,8 @@ class RunTuning:
             limit = getattr(self, name)
             if limit is not None:
                 # The first parts take what cannot be divided.
+                # The limit in flight is enough for all parts; `start` and `floor` may be less than
+                # one for each.
                 shares[name] = max(1, limit // parts + (number <= limit % parts))
         # A rate can be divided, a request cannot.
         for name in ("rpm", "tpm"):

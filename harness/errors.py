@@ -69,6 +69,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     is near."""
     names = {_plain(name): name for name in known}
     spelt = _plain(word)
+    # One letter begins too many names.
     longer = [name for name in names if len(spelt) > 1 and name.startswith(spelt)]
     # The beginning of a name counts before a similar one: `--conc` means `--concurrency`.
     near = [*longer, *get_close_matches(spelt, names, 1, 0.65)]
@@ -235,6 +236,7 @@ class TransportFault(CallError):
     def asks_to_wait(self) -> bool:
         """Whether the endpoint serves, but not this many or this often: that is paced, and no
         failed try."""
+        # A 503 with Retry-After is a server that is full, without it one that fails.
         names_a_time = self.kind == "http_503" and self.retry_after is not None
         return self.kind == TOO_MANY_REQUESTS or names_a_time
 

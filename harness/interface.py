@@ -364,14 +364,17 @@ class _CommandFromPython:
         args = self._parsed.args
         if self._name != "reeval":
             args = replace(args, progress=self._progress and self._observe, run_async=run_async)
+        # What `resume` and `reeval` have changed is only visible in the times of the manifests.
         changes_before = dict(map(_last_change, list_runs(args.results_dir)))
         try:
             code = replace(self._parsed, args=args).execute()
         except HarnessError as error:
+            # The command's own error goes before one of reading what it left.
             with suppress(HarnessError):
                 error.runs = self._runs(changes_before)
             raise
         except BaseException:
+            # The error of the user's function, and not what the engine made of it.
             if self._raised:
                 raise self._raised[0] from None
             raise
@@ -398,6 +401,7 @@ class _CommandFromPython:
     def _runs(self, changes_before: Mapping[Path, int]) -> list[LoadedRun]:
         args = self._parsed.args
         saved_runs = list_runs(args.results_dir)
+        # A run that was complete before has no change, and is returned all the same.
         if self._name == "run":
             names = run_command.names(args)
             named = [saved_run for saved_run in saved_runs if saved_run.name in names]
@@ -450,6 +454,7 @@ def _in_this_loop(
         cancelled = asyncio.Event()
 
         async def play(playing: Play) -> Any:
+            # The task may have been cancelled before the thread came to play.
             if cancelled.is_set():
                 raise asyncio.CancelledError
             plays.append(asyncio.ensure_future(_hearing_signals(playing)))
@@ -466,6 +471,7 @@ def _in_this_loop(
             cancelled.set()
             for pending in plays:
                 pending.cancel()
+            # Awaited: whoever cancelled it may start the same run at once, and needs its lock.
             with suppress(BaseException):
                 await work
             raise

@@ -274,6 +274,7 @@ class Completion(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the reply as a message of the next request, its thoughts left out."""
         if self.tool_calls:
             calls = [call.wire for call in self.tool_calls]
+            # OpenAI has null for the content of a message with tool calls alone.
             return AssistantMessage("assistant", self.text or None, calls)
         return Message("assistant", self.text or self.refusal or "")
 
@@ -405,8 +406,10 @@ class RunUsage:
         )
         self.requests += 1
         self.prompt_tokens += prompt or 0
+        # An endpoint may report more than the prompt has, which `Cost` refuses.
         if completion.cached_tokens:
             self.cached_tokens += min(completion.cached_tokens, prompt or 0)
+        # Without the size of its body a request says nothing of tokens a byte.
         if prompt is not None and sent:
             self.seen_prompt_tokens += prompt
             self.sent += sent
@@ -414,6 +417,7 @@ class RunUsage:
             self.reasoning_tokens += min(thoughts or 0, answer)
             self.completion_tokens += answer
             self.longest = max(self.longest, answer)
+            # Hidden thoughts have tokens and no bytes, and would spoil the ratio.
             if completion.text or completion.reasoning or completion.tool_calls:
                 self.seen_tokens += answer
                 self.seen_bytes += completion.size

@@ -50,6 +50,7 @@ def number(fits: Callable[[float], bool], expected: str) -> Check:
     """Return the check of a number that a float can hold; TOML's have no end."""
 
     def is_such(value: object) -> bool:
+        # Not `isinstance`, for which True is a number.
         if type(value) is not int and type(value) is not float:
             return False
         try:
@@ -108,6 +109,7 @@ def option(
         "check": check,
         "read": read,
     }
+    # A dataclass refuses a default that can change.
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata={"option": members})
     return field(default=default, metadata={"option": members})
@@ -249,6 +251,7 @@ def options_of(cls: type[Any]) -> tuple[Option, ...]:
 
 @cache
 def _options_of(cls: type[Any]) -> tuple[Option, ...]:
+    # With `from __future__ import annotations` a field's own type is a text.
     hints = get_type_hints(cls)
     declared = [member for member in fields(cls) if "option" in member.metadata]
     return tuple([_option(member, hints[member.name]) for member in declared])
@@ -294,6 +297,7 @@ def kind_of(hint: object) -> tuple[Any, bool]:
 def folder(text: str) -> Path:
     """Return the path of a folder that exists or can be created."""
     try:
+        # With the dot, a file at this path is an error, and so is a folder that may not be entered.
         os.stat(os.path.join(text, "."))  # noqa: PTH116, PTH118, a Path leaves out the last dot
     except FileNotFoundError:
         if os.path.islink(text):  # noqa: PTH114, as above

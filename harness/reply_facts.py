@@ -139,6 +139,7 @@ class AnswererCounts:
 
     def add(self, completion: Completion) -> None:
         names = completion.model, completion.provider, completion.system_fingerprint
+        # A request that was refused may have reached no model: that it names none says nothing.
         if names != UNNAMED or completion.finish_reason not in NEVER_ANSWERED:
             self._count(names, 1)
 
@@ -167,6 +168,7 @@ class AnswererCounts:
         others alone."""
         if self._answerers.keys() <= {UNNAMED}:
             return ()
+        # Then by name: the order in which replies came must not show in a report.
         ranked = sorted(
             self._answerers.items(), key=lambda item: (-item[1], [name or "" for name in item[0]])
         )

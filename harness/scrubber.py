@@ -27,6 +27,7 @@ class Scrubber:
     """Put stars in the place of secrets."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
+        # Of two secrets that begin alike the shorter one would leave the end of the longer.
         longest_first = sorted(set(secrets) - {""}, key=len, reverse=True)
         patterns = [pattern for secret in longest_first for pattern in _patterns(secret)]
         self._pattern = re.compile("|".join(patterns)) if patterns else None
@@ -61,4 +62,5 @@ def _in_base64(raw: bytes) -> set[str]:
         end = (offset + len(raw)) * 8 // 6
         for encode in (b64encode, urlsafe_b64encode):
             texts.add(encode(b"\0" * offset + raw).decode()[first:end])
+    # Shorter ones occur by chance.
     return {text for text in texts if len(text) >= SHORTEST_SECRET}

@@ -214,6 +214,8 @@ def _chosen(all_standings: list[Standing], args: Options) -> list[Standing]:
 
     standings_by_name: dict[str, dict[str, Standing]] = {}
     for standing in all_standings:
+        # Where two benchmarks have a metric of one name, the label has the benchmark's: either may
+        # be typed.
         for name in (standing.metric.name, standing.label):
             standings_by_name.setdefault(name.casefold(), {})[standing.label] = standing
 
@@ -237,6 +239,7 @@ def _write_excel(board: Board, out: Path, args: Options) -> None:
     sheets_by_name = workbooks.workbooks(board.standings, board.reports, board.missing)
     files = {out / f"{name}.xlsx": sheets for name, sheets in sheets_by_name}
     if args.out is not None:
+        # All before the first is written.
         check_free(*files, force=args.force)
 
     for path, sheets in files.items():
@@ -281,6 +284,7 @@ def _show(board: Board, args: Options) -> None:
     # Without colours and styles no place is marked.
     lines = _notes(board, args, places=screen.color_system is not None)
     for line in [*lines, *_about(board)]:
+        # In a file each note stays on one line, by which it can be found.
         screen.print(line, soft_wrap=not screen.is_terminal)
 
 

@@ -107,6 +107,7 @@ def _per_user(tokens: int, users: int) -> str:
 
 
 def _share(tokens: int, total: int) -> str:
+    # 0 is mostly an endpoint that does not report them, so the cell claims nothing.
     return f"{100 * tokens / total:.1f} %" if tokens else ""
 
 
@@ -147,6 +148,7 @@ def as_json(standings: Sequence[Standing]) -> JSON:
         per_user = run_cost([report]).money_per_user
         data = msgspec.to_builtins(cost)
         data["users"] = report.scored
+        # As text: a reader of JSON would make a float of a number, which is not exact.
         data["amount_per_user"] = plain(per_user[0].amount) if per_user else None
         by_run.setdefault(report.run, {})[report.subset] = data
 

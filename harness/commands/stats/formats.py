@@ -29,6 +29,7 @@ def as_csv(standings: Sequence[Standing]) -> str:
     """Return one line for each figure and cost, so that every benchmark and metric has the same
     columns."""
     content = io.StringIO()
+    # The module's default is CRLF, of which tools on Unix show the half.
     lines = csv.DictWriter(content, CSV_COLUMNS, lineterminator="\n")
     lines.writeheader()
 
@@ -71,6 +72,7 @@ def _csv_line(
         "benchmark": standing.benchmark,
         "metric": metric.name,
         "run": row.name,
+        # No subset of several may have this name.
         "subset": ALL if column == AVERAGE else column,
         "unit": metric.shown_unit,
         "published": not row.reports,
@@ -111,6 +113,8 @@ def _in_cells(data: JSON) -> JSON:
     for name in CSV_COLUMNS:
         value = data.get(name)
         if name in NAMES:
+            # A name may be somebody else's, and a spreadsheet would compute one that begins with
+            # `=`.
             value = in_cell(value or "")
         elif isinstance(value, bool):
             value = "yes" if value else "no"
@@ -131,6 +135,7 @@ def as_json(standings: Sequence[Standing]) -> JSON:
     for standing in standings:
         by_run: JSON = {}
         for row in standing.runs:
+            # null where a run lacks a subset: all runs have the same keys.
             by_run[row.name] = figures = dict.fromkeys(row.figures)
             for column, figure in row.figures.items():
                 if figure:

@@ -60,6 +60,7 @@ def notes(
     lines += _about_reports(standings)
     lines += [standing.source.note for standing in standings if standing.source]
 
+    # The metrics of one benchmark have most notes in common.
     return list(dict.fromkeys(lines))
 
 

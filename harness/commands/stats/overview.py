@@ -71,6 +71,7 @@ def execute(args: report.Options) -> int:
         links = _links(linked_reports, reports)
 
     page = html.page("All runs", blocks, links=links)
+    # Half a surrogate pair in some text must not cost the whole page.
     atomic.write(page_path, page.encode("utf-8", "replace"), shared=True)
     report.show(page_path)
 
@@ -99,6 +100,7 @@ def _linked_report(files: RunFiles) -> tuple[RunReport, str]:
     paths = filter(Path.exists, map(files.report, ("html", "txt")))
     path = next(paths, files.report("json"))
 
+    # By their bytes, since a folder's name may be no text.
     return run_report, f"{quote(os.fsencode(path.parent.name))}/{quote(os.fsencode(path.name))}"
 
 

@@ -142,6 +142,7 @@ class RunReport:
 
         tasks = self.run_settings.tasks_sha256 or ""
 
+        # Another judge gives other scores, so its model counts as the prompt does.
         return report.prompt, report.prompt_version, tasks, *self.file_hashes, *self.roles
 
     @property
@@ -178,6 +179,8 @@ class RunReport:
 
             texts.append(f"no {name}" if value is False else f"{name} {_shortened(str(value))}")
 
+        # Only the harness's own runs have `created`; those of another program never name a
+        # temperature.
         if self.run_settings.created and self.run_settings.temperature is None:
             texts.append("temperature by request")
 

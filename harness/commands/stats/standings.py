@@ -24,6 +24,7 @@ from harness.scoring.reports import Value
 AVERAGE = "Avg."
 MEAN = "mean of the subsets"
 """The name of a mean where runs have different subsets."""
+# A drawn level is within two standard errors of the true one some 19 times in 20.
 CHANCE_ERRORS = 2
 """Errors of a drawn chance level by which a value must be away from it."""
 MIN_FOLLOWING = 0.9
@@ -238,6 +239,7 @@ def standings(
 
     A metric that others are ranked by is left out if its values are theirs.
     """
+    # Also without a report, since their published scores may be wanted.
     reports_by_benchmark: dict[str, list[RunReport]] = {name: [] for name in registry.names()}
     for report in reports:
         if not subsets or report.subset in subsets:
@@ -534,6 +536,7 @@ def _places(standing: Standing, column: str) -> dict[float, Place]:
     values = set()
     for row in standing.runs:
         figure = row.figures.get(column)
+        # Also of runs that get no mark: otherwise the next one would look like the best.
         if figure and figure.complete:
             values.add(standing.metric.shown(figure.number))
 
