@@ -55,7 +55,8 @@ __all__ = [
 ]
 
 NO_FAILURE = ("http_429", "denied")
-"""Kinds of tries that count against no request."""
+"""Kinds of tries that count against no request; a 503 that asks to wait is logged without its
+request."""
 EVENT_SECONDS = 0.001
 """To which times of events are rounded."""
 RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = EVENT_FORMAT = 1

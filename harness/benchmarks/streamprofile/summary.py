@@ -359,20 +359,36 @@ def _point(step_id: int, point: CurvePoint) -> JSON:
 
 def upgraded(data: JSON) -> JSON:
     """Return a JSON report of format 1 with its secondary metrics, and with the scored steps among
-    its details."""
+    its details. A metric that was not measured then is undefined."""
     details = data["details"].copy()
     for moved in ("steps", "release_code", "fwt"):
         details.pop(moved, None)
 
     details["scored_steps"] = data["coverage"].get("scored_steps")
+    undefined: JSON = {name: {"value": None, "users": 0} for name in NAMES}
+    for side in ("cold_start", "persona_augmented"):
+        details[side] = undefined | details[side]
+    for curve in ("learning_curve", "cohort_curve"):
+        details[curve] = [_completed_point(point) for point in details[curve]]
+
+    completed = {**data, "details": details, "metrics": undefined | data["metrics"]}
     if "release_code" not in data:
-        return {**data, "details": details}
+        return completed
 
     secondary = {RELEASE: {"value": data["release_code"][F1]}}
     for name, figure in data["fwt"].items():
         secondary[FWT + name] = figure
 
-    return {**data, "details": details, "secondary": secondary}
+    return {**completed, "secondary": secondary}
+
+
+def _completed_point(point: JSON) -> JSON:
+    undefined = dict.fromkeys(NAMES)
+    return {
+        **point,
+        "metrics": undefined | point["metrics"],
+        "ci95": undefined | point["ci95"],
+    }
 
 
 # Blocks

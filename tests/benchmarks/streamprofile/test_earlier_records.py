@@ -13,6 +13,7 @@ import pytest
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.store.log import decode_line, encode_line
+from tests.support import DATA
 from tests.support.plugins import Commands
 
 NEW = "Error_Random"
@@ -94,3 +95,22 @@ def test_complete_records_stay_as_they_are(commands):
     ]
     benchmark: type[Benchmark] = registry.find("streamprofile")
     assert all(benchmark.records.completed(record) is record for record in records)
+
+
+def without_key(value: Any, key: str) -> Any:
+    if isinstance(value, list):
+        return [without_key(item, key) for item in value]
+    if isinstance(value, dict):
+        return {name: without_key(item, key) for name, item in value.items() if name != key}
+    return value
+
+
+def test_report_of_the_first_format_is_read_without_a_metric(tmp_path, capsys):
+    """A metric that was added since has no value in it."""
+    commands = Commands(tmp_path / "results", capsys)
+    shutil.copytree(DATA / "folder-0.1.0/results", commands.results)
+    for path in commands.results.glob("*/eval_report_weibo.json"):
+        path.write_bytes(orjson.dumps(without_key(orjson.loads(path.read_bytes()), NEW)))
+    commands("report")
+    figures = commands("stats", "--format", "csv", "--metric", "Recall", "--metric", NEW)
+    assert "Recall" in figures and NEW not in figures
