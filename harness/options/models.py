@@ -75,8 +75,7 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
             return None
         if endpoint is None:
             missing += filter(None, (address.MISSING, unknown))
-    # After a known slip: a tag such as `:7b` has no slash, `name:organisation/model` looks like a
-    # provider.
+    # A tag such as `:7b` has no slash; `name:organisation/model` looks like an unknown provider.
     if endpoint and unknown and "/" in model.partition(":")[2]:
         logger.warning(
             "%s as a whole is used as the name of a model of %s: %s", model, endpoint.shown, unknown

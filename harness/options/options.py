@@ -648,7 +648,7 @@ def tuning(options: PlayOptions, earlier: JSON) -> defaults.RunTuning:
     values = asdict(defaults.RunTuning())
     for chosen in (earlier, vars(options)):
         values |= {name: chosen[name] for name in values if chosen.get(name) is not None}
-    # The variable is a default: a run that goes on stays at the number that it had.
+    # The variable is a default: the number of an earlier process, or a provider's, goes before it.
     if options.concurrency is None and "concurrency" in earlier:
         values["concurrency"] = earlier["concurrency"]  # None, too: `auto`
     else:

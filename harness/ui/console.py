@@ -64,6 +64,7 @@ def console(*, no_color: bool = False) -> SharedConsole:
     # Output that fails must not end a run: it becomes silent.
     is_terminal = file is not None and file.isatty()
     color_system: Literal["auto", "standard"] = "auto"
+    # For a file `auto` means no colours: the variable itself is kept from rich below.
     if os.environ.get("FORCE_COLOR") and not is_terminal:
         color_system = "standard"
     ignored = {name for name in SIZES if os.environ.get(name, "").strip("0") == ""}

@@ -52,6 +52,7 @@ def tell_warnings() -> None:
     logger = logging.getLogger("harness")
     if not any(isinstance(handler, _Told) for handler in logger.handlers):
         logger.addHandler(_Told())
+        # A program with a log of its own would print each sentence a second time.
         logger.propagate = False
 
 

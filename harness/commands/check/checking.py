@@ -128,6 +128,7 @@ class Subject:
         sent = Counter[Request]()
 
         async def ask(request: Request) -> Completion:
+            # Requests are counted as they are sent: one that equals another has a reply of its own.
             completion = trial.saved.get((request, sent[request]))
             if completion is None:
                 raise BenchmarkError("asks something else when its saved replies are read again")
@@ -208,6 +209,8 @@ def results(subject: Subject, seen: dict[str, str] | None = None) -> Iterator[Ch
         shown = new or dict.fromkeys(repeated)
         seen |= dict.fromkeys(new, f"{subject.subset}, {name}")
         yield CheckResult(name, "; ".join(shown) or None, waived)
+        # Without these there is no user to play, and every other check would fail with the same
+        # words.
         if findings and name in REQUIRED_CHECKS:
             return
 
@@ -431,6 +434,7 @@ def saved_answers(subject: Subject) -> Iterator[str]:
     """The saved answer of a user, measured again, has the same values."""
     for trial, record in zip(subject.trials, subject.records, strict=True):
         rescored = play.rescored(subject.benchmark, trial.task, record.data)
+        # A record holds them in a file: what JSON rounds or turns into a list is not a difference.
         if orjson.loads(orjson.dumps(rescored)) != record.data:
             yield f"user {trial.task.key}: the saved answer, measured again, gives other values"
 
@@ -472,6 +476,8 @@ def _wrong_figures(benchmark: Benchmark, totals: Any) -> Iterator[str]:
 def _unlike_in_shards(scorer: Scorer, records: Sequence[Record]) -> Iterator[str]:
     """Yield a figure that is another one when the records are scored in shards, for each way."""
     expected = scorer.running(scorer.score(records))
+    # Sizes that do not divide the users, and an order from the end, show a figure that depends on
+    # either.
     for size, order in ((1, records), (2, records), (7, records), (3, records[::-1])):
         shards = list[Any]()
         for start in range(0, len(order), size):
@@ -505,6 +511,7 @@ def reports(subject: Subject) -> Iterator[str]:
             users = len(records) + missing
             facts = RunFacts(subject.subset, "model", "check", source, users, missing, notes)
             saved, _ = scorer.report(scorer.score(records), facts)
+            # Read back from its file's bytes, as `stats` and pages do.
             report = report_files.read(typed.encoded(saved))
             page(report)
     cards = ReportCards.of(report, benchmark, posts=False)

@@ -137,6 +137,7 @@ def subject_of(
     benchmark = cls(folder=folder)
     path = cls.task_files.file_in(folder, cls.subsets[subset])
     with (
+        # In a folder of its own: a check leaves no index in the user's results.
         tempfile.TemporaryDirectory() as cache,
         closing(index_file(benchmark, subset, path, Path(cache))) as index,
     ):

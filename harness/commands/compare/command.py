@@ -72,6 +72,7 @@ class Options(options.Forced, options.AsJson, options.Earlier):
 
 def execute(args: Options) -> int:
     written = [path for path in (args.out, args.html) if path is not None]
+    # Before the comparison, which may take minutes.
     check_free(*written, force=args.force)
     data = _compared(args)
 
@@ -92,6 +93,7 @@ def execute(args: Options) -> int:
         _print(data, full=args.full)
 
     for path in written:
+        # On stderr, since stdout may be JSON for another program.
         tell(f"written: {path}")
 
     return 0 if args.not_worse_than is None else _gate(data)

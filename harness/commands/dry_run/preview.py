@@ -70,6 +70,7 @@ def execute(args: RunOptions) -> int:
     try:
         plans = plans_of(args, sends=False)
     except BadInput:
+        # The plans need an address, and any will do: it is neither used nor shown.
         args = replace(args, fallback=Fallback((defaults.OPENAI_URL,), None, source=""))
         return show(plans_of(args, sends=False), screen, hooks, addressed=False)
     return show(plans, screen, hooks, addressed=True)
@@ -106,6 +107,7 @@ def preview(plan: Plan, subset: str, index: TaskIndex) -> Preview:
     positions = np.flatnonzero(selected)
     steps_of_users = index.steps[positions]
     steps = int(steps_of_users.sum())
+    # Users of all lengths, since requests and sizes are projected by steps.
     sample = positions[_spread(steps_of_users, SAMPLED_USERS)]
     steps_of_sample = index.steps[sample]
     with asyncio.Runner() as loop:
@@ -183,6 +185,7 @@ def _plan_lines(
         f"  tokens: about {count(prompt_tokens)} in, and {count(reply_tokens)} out if replies are"
         f" as long as the baseline's{at_most} ({BYTES_PER_TOKEN} bytes a token)"
     )
+    # The address is then one that only fills a gap, and its price says nothing.
     price = plan.price if addressed else None
     if price is not None:
         price = _rate(plan, hooks).among([price]) or price

@@ -43,6 +43,8 @@ class Rehearsal:
         if pending.role in self.roles:
             return completion_of_answer(self.roles[pending.role](messages, 0))
         completion = completion_of_answer(self.answer(messages))
+        # Requests to a judge are answered, and counted nowhere: they have another model and another
+        # price.
         if not pending.role:
             self.bodies.append(pending.body)
             self.replied += completion.size
@@ -70,6 +72,7 @@ def rehearsed(
     conversation = Conversation(sampling.of_repeat(repeat), {}, task.steps, rehearsal.settle)
     try:
         loop.run(play(benchmark, task, conversation.ask, repeat))
+    # An agent may fail at a baseline's reply; its requests so far are shown all the same.
     except (_NoAnswer, AgentFailed):
         rehearsal.is_complete = False
     return rehearsal

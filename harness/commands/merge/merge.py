@@ -355,6 +355,8 @@ def _manifest(run_parts: Sequence[LockedPart]) -> Manifest:
     lowest_limit = min(limits, default=None)
     if lowest_limit:
         tuning["learned_limit"] = lowest_limit
+    # Parts may have run at the same time, on several machines: this is their work, not a span of
+    # time.
     all_times = [manifest.times for manifest in manifests]
     times: Times = {
         "created": min(times["created"] for times in all_times),

@@ -22,6 +22,7 @@ LISTED = 20
 """Users in the list, by default."""
 LONG = 2000
 """Characters of a text that are shown unless all are wanted."""
+# Narrower than this a table has a word or two a line.
 NARROWEST = 40
 
 
@@ -59,6 +60,7 @@ def execute(args: Options) -> int:
     if not runs and not skipped:
         raise selection.nothing_found(args)
     printed, code = selection.each(runs, lambda run: _print(run, args))
+    # With several subsets the user need not be in each of them.
     if args.user and printed and not any(printed):
         raise BadInput(
             f"{args.run} has no user {in_brief(args.user)}: `harness show {args.run}` lists the"

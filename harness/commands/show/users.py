@@ -63,6 +63,7 @@ def user_blocks(run: SavedRun, options: ShowOptions, key: str) -> list[Block]:
         tasks = _tasks(run, options, stack)
         cards = ReportCards.of(report, tasks and tasks[0], posts=options.private)
         played = None
+        # Prompts quote private texts, so they are not even read where these are left out.
         if records and not cards.left_out:
             played = _plays(run, options, stack)
         for data in records:
@@ -195,5 +196,6 @@ def _lines_of(path: Path, key: str) -> Iterator[JSON]:
     for line in log.valid_lines(path):
         if as_text in line.text or as_number in line.text:
             data = log.decode_or_empty(line.text)
+            # A number may be the beginning of another one, and the text may be in an answer.
             if str(data.get("user_id")) == key:
                 yield data

@@ -29,7 +29,7 @@ def as_csv(standings: Sequence[Standing]) -> str:
     """Return one line for each figure and cost, so that every benchmark and metric has the same
     columns."""
     content = io.StringIO()
-    # The module's default is CRLF, of which tools on Unix show the half.
+    # The module's default is CRLF, whose CR tools on Unix take for a part of the last cell.
     lines = csv.DictWriter(content, CSV_COLUMNS, lineterminator="\n")
     lines.writeheader()
 

@@ -220,6 +220,7 @@ def _amounts(amounts: Sequence[Money], columns: Sequence[str]) -> dict[str, Cell
     cells = {}
     for column, amount in zip(columns, (money.amount, money.low, money.high), strict=True):
         if amount is not None:
+            # A spreadsheet computes with floats; the exact amount is in the JSON and CSV.
             cells[column] = Cell(str(amount), float(amount), 6)
 
     # Bounds are no estimates.

@@ -80,4 +80,5 @@ def execute(args: Options) -> int:
 def _serve(chosen: Chosen, port: int) -> None:
     with serving(chosen, port) as address, suppress(KeyboardInterrupt):
         show(f"{address}\nOnly who has this address sees the runs. Ctrl-C ends it.")
+        # The server has a thread of its own; this one waits for Ctrl-C.
         Event().wait()

@@ -140,6 +140,7 @@ class _Server(ThreadingTCPServer):
     """Accepts connections, and closes those that show no access in time. Errors are no output of
     the command."""
 
+    # The port is free again at once, and open connections do not hold up the end of the process.
     allow_reuse_address = daemon_threads = True
     request_queue_size = 128
 
@@ -229,6 +230,7 @@ class _PageRequest(BaseHTTPRequestHandler):
             headers["Set-Cookie"] = (
                 f"{COOKIE}={access.cookie}; Path={access.root}; HttpOnly; SameSite=Strict"
             )
+        # `send_response` would add the versions of Python and of its server.
         self.send_response_only(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -242,6 +244,7 @@ class _PageRequest(BaseHTTPRequestHandler):
         else:
             self._answer(code, TEXT, b"no request of HTTP\n")
 
+    # The library would print each address on stderr, the first one with its token.
     def log_message(self, format: str, *args: object) -> None:
         pass
 
@@ -281,4 +284,5 @@ def _host_name(header: str) -> str:
 
 
 def _same(received: str, expected: str) -> bool:
+    # In a time that does not depend on how much of a secret is right.
     return hmac.compare_digest(received.encode("utf-8", "replace"), expected.encode())
