@@ -112,6 +112,7 @@ class ReportCards:
 
     def response_start(self, data: JSON) -> bytes:
         """Return how the lines of the responses of a record's user and repeat begin."""
+        # A response's line has these members first, so its user is found without decoding the line.
         return orjson.dumps(about(str(data["user_id"]), self.repeat(data)))[:-1] + b","
 
     def card(

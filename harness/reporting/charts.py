@@ -19,6 +19,7 @@ ROW_HEIGHT = 18
 LEFT, RIGHT, TOP, BOTTOM = 48, 10, 8, 36
 NAMES_WIDTH = 150
 """Room for the names of rows."""
+# A picture is 420 units wide: more points than this look the same and only make a page larger.
 MAX_POINTS = 400
 """Most points of a line, and most rows."""
 Range = tuple[float, float]
@@ -35,6 +36,8 @@ class Axis(NamedTuple):
     def at(self, value: float) -> float:
         span = (self.high - self.low) or 1.0
         share = (value - self.low) / span
+        # Nobody sees less than a tenth of a unit, and each digit counts in pages of thousands of
+        # points.
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self) -> list[float]:
@@ -95,6 +98,7 @@ def _curve(
     xs: Sequence[float],
     known: Sequence[float],
 ) -> Drawing:
+    # Shares have the same scale on every page, so that pages of two runs can be compared by eye.
     is_share = chart.percent and min(known) >= 0 and max(known) <= 1
     bounds = (0.0, 1.0) if is_share else around(known)
     x, y = _axes((min(xs), max(xs)), bounds)

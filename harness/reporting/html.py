@@ -104,6 +104,8 @@ def templates(*packages: str) -> Environment:
     loaders = [PackageLoader(package, "assets") for package in (__package__, *packages)]
     environment = Environment(
         loader=ChoiceLoader(loaders),
+        # The templates ship with the package, so nobody changes their files while this process
+        # runs.
         auto_reload=False,
         autoescape=True,
         # A missing variable in a template is a mistake, and must not become an empty place on a
@@ -151,6 +153,7 @@ def _assets() -> tuple[Markup, Markup, str]:
     folder = files(__package__) / "assets"
     style = (folder / "page.css").read_bytes()
     script = (folder / "page.js").read_bytes()
+    # `base-uri` and `form-action` are named since `default-src` does not cover them.
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"

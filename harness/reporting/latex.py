@@ -28,6 +28,7 @@ ESCAPED = {
     "\\": r"\textbackslash{}",
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
+    # In LaTeX's default encoding, OT1, these three would print as other characters.
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",

@@ -147,6 +147,8 @@ def write_all(
 
 
 def _size(text: str) -> int:
+    # A reply may hold half of a surrogate pair, which UTF-8 has no bytes for; `_write` replaces it
+    # too.
     return len(text.encode("utf-8", "replace"))
 
 
@@ -325,6 +327,7 @@ class _RunReader:
 
     def sample(self, seed: int, users: int) -> list[JSON]:
         """Return the records of some users, in the file's order."""
+        # A permutation, not `choice`: with the same seed a larger sample contains the smaller one.
         chosen = np.random.default_rng(seed).permutation(len(self))[:users]
         return list(self._records(np.sort(chosen)))
 
@@ -367,6 +370,7 @@ class _RunReader:
         for line in log.lines(path):
             start = line.text[: line.text.find(b'"request"')]
             if wanted is None or start in wanted:
+                # Python's own hash differs from process to process, but these never leave this one.
                 keys.append(hash(start))
                 offsets.append(line.offset)
 

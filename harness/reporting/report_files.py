@@ -51,6 +51,7 @@ def read(content: bytes) -> Report:
     try:
         data = msgspec.json.decode(content)
         number = data["format"]
+        # By its exact type: `true` is an int in Python, and would be format 1.
         if type(number) is not int or not 1 <= number <= FORMAT:
             raise BadInput(
                 f"a report of format {in_brief(number)}, not {FORMAT}: regenerate it with `reeval`"

@@ -32,6 +32,8 @@ A4, A3 = 9, 8
 A4_WIDE = 150
 """Characters a row that can be read on A4."""
 BLACK, GREY, RED = "#000000", "#595959", "#C00000"
+# Excel's own limits. xlsxwriter cuts longer text without a word, and raises an error for a longer
+# name.
 MAX_TEXT = 32_767
 """Characters of a cell's text."""
 MAX_TITLE = 31
@@ -54,6 +56,7 @@ def write(path: Path, tables: Sequence[Table]) -> None:
 def workbook(tables: Sequence[Table]) -> bytes:
     """Return the content of an .xlsx file with a sheet for each table, in order; at least one."""
     content = BytesIO()
+    # Otherwise xlsxwriter writes the sheets to temporary files, on a disk that may be full.
     book = xlsxwriter.Workbook(content, {"in_memory": True})
     form = cache(lambda **properties: book.add_format(properties))
     names = titles([*(table.title for table in tables), NOTES])
@@ -136,6 +139,8 @@ def _fill(
             if text:
                 wraps = cell_len(text) > width or "\n" in text
                 look = form(valign="vcenter", text_wrap=wraps, indent=indent)
+                # Not `write`, which makes a formula of a text that begins with `=`, and a link of
+                # an address.
                 page.write_string(number, column, text, look)
 
     page.freeze_panes(1, 1)
@@ -153,6 +158,7 @@ def _look(cell: Cell, form: Form) -> Any:
     asterisk = ""
     color = GREY if cell.faint else BLACK
     if cell.partial:
+        # Quoted, since a bare asterisk in a number format repeats the character that follows it.
         asterisk = '"*"'
         color = RED
 

@@ -120,6 +120,7 @@ def _commuter(prompt: ResidentPrompt, seed: int) -> list[Start]:
 
     The hours, within one or so, depend on the prompt. Without a work to go to it is a day at home.
     """
+    # Not `hash`, which differs from process to process for the same text.
     draws = blake2b(prompt.text.encode(), digest_size=6).digest()
     # Half hours from midnight.
     wake = 13 + draws[0] % 3

@@ -47,6 +47,7 @@ def left_out(p: Array | Counts, rows: Counts, totals: Counts) -> Array:
     sizes = rows.sum(axis=1)
     values = np.empty(len(rows))
     # Few counts are possible, so each bin's term is computed once for each.
+    # Only counts that no user of `rows` has in that bin would be below 0.
     counts = np.maximum(totals[:, None] - np.arange(int(rows.max()) + 1), 0)
     for size in np.unique(sizes):
         terms = _terms(expected, counts / (int(totals.sum()) - int(size)))
@@ -80,6 +81,7 @@ def _normalised(histogram: Array | Counts) -> Array:
 
 def _terms(p: Array, q: Array) -> Array:
     """Return what each bin adds to the divergence, in bits."""
+    # It has 0 log 0 = 0 without a warning, as the divergence is defined.
     rel_entr = special().rel_entr
     middle = (p + q) / 2
     terms: Array = (rel_entr(p, middle) + rel_entr(q, middle)) / (2 * math.log(2))

@@ -143,6 +143,7 @@ class Nearby:
         for number, poi in by_aoi.items():
             aoi = self._city.aois[number]
             category = ""
+            # A code of six digits says nothing to a model.
             if not _CODE.fullmatch(poi.category):
                 category = poi.category.replace("|", "/")
 

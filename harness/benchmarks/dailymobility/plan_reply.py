@@ -138,6 +138,7 @@ class _Reader:
             if type(items) is list and items:
                 return read_items(items)
 
+        # The model reads this text in the next request, so it is in the language of the prompt.
         raise InvalidReply("no_day", "缺少 segments，或它不是一个非空数组")
 
     def _from_slots(self, items: list[Any]) -> list[_Slot]:
@@ -228,6 +229,7 @@ class _Reader:
         if type(value) is str:
             intention = self._look_up(value, _INTENTION_NUMBERS, "intention_spelling")
 
+        # By its exact type: `true` is an int in Python, and would be the intention 1.
         if type(intention) is not int or intention not in INTENTIONS_ZH:
             raise InvalidReply(
                 "unknown_intention",

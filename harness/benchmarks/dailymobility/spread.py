@@ -104,6 +104,8 @@ class SampleSide:
         users_in_bin = np.zeros(bins, dtype=np.int64)
         chunk_parts: list[Array] = []
         for rows in chunks:
+            # Pseudo-values of the jackknife: their mean is the figure without its bias of first
+            # order.
             chunk = users * values - (users - 1) * _without(rows, totals, other_totals)
             chunk_parts.append(chunk)
             shares = rows / counts_per_user

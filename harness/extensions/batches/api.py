@@ -90,6 +90,7 @@ class BatchApi:
         return _batch(await self.call("/batches", data=orjson.dumps(wanted)))
 
     async def get(self, batch: str) -> ProviderBatch:
+        # An id is the provider's text: with a slash in it, it would be another path.
         return _batch(await self.call(f"/batches/{quote(batch, safe='')}"))
 
     async def find_file(self, name: str) -> str | None:
@@ -172,6 +173,7 @@ class BatchApi:
         headers = client.headers.copy()
         if not isinstance(data, bytes):
             del headers["Content-Type"]  # a form has its own
+        # A redirect could take the key, and what users wrote, to another host.
         options: JSON = {"data": data, "headers": headers, "allow_redirects": False}
         try:
             async with (

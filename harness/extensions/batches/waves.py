@@ -190,6 +190,8 @@ class Waves:
         """Return the reply to a user's request, once it is saved. Raise `GaveUp`, `Rejected` or
         `EndpointStopped`."""
         request = _Request(user, pending, len(pending.body))
+        # A transport gets a body and a user's name: the number goes in place of the name, to find
+        # the request.
         number = str(id(request))
         self._by_number[number] = self._requests[request.key] = request
         try:
@@ -330,6 +332,7 @@ class Waves:
     ) -> None:
         journal = self._journals[run]
         submission = Submission(
+            # Unique, since a later process finds the file at the provider by this name.
             f"harness-{uuid4().hex}",
             journal.waves,
             [request.place for request in file_requests],
@@ -337,6 +340,8 @@ class Waves:
             rate=run.store.rates[""],
             reserved=_reserved_together(file_requests),
         )
+        # Before the upload: if this process dies in it, the next one asks the provider for the
+        # name.
         journal.intend(submission, hashlib.sha256(content).hexdigest())
         for request in file_requests:
             self._new.pop(request.key, None)

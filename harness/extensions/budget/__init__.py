@@ -59,6 +59,7 @@ class Cap(NamedTuple):
         unit = match[2]
         daily = bool(match[3])
         for_each_run = bool(match[4])
+        # `tok` has three letters, as currencies have.
         if len(unit) == 3 and unit != "tok":
             return cls(amount, unit.upper(), for_each_run, daily)
         return cls(amount * SIZES.get(unit[0], 1), TOKENS, for_each_run, daily)

@@ -228,6 +228,7 @@ def metered(caller: Caller, meter: Meter, make_attempt: MakeAttempt, note: Say) 
             except _NoRoom:
                 meter.waiting += 1
                 looking.callback(meter.waits_no_more)
+            # Each look reads the ledger's file under its lock: one request looks for all that wait.
             await turn.acquire()
             looking.callback(turn.release)
             why = meter.waits_for

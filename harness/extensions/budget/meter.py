@@ -135,6 +135,7 @@ class SharedBudget:
         amount, if that will not fit whatever reservations give back."""
         total, elsewhere = self.totals()
         left = self.cap.amount - total
+        # What another process has reserved may still come back.
         never_fits = amount > self.cap.amount or not elsewhere
         if amount > left and never_fits and not self.reserved:
             raise self.reached(amount, run)
@@ -154,6 +155,7 @@ class SharedBudget:
                 " --budget, or less --max-tokens"
             )
         else:
+            # A daily budget has room again tomorrow, so `resume` needs no larger one.
             self.is_used_up = not cap.daily
             why = (
                 f"is reached ({cap.shown(self.spent)} spent{self._of_others(run)}, the next request"
@@ -349,12 +351,14 @@ class Meter(Allowance):
             prompt = size if completion.lacks_usage else 0
         if answer is None:
             answer = self._largest_answer(completion) if completion.lacks_usage else 0
+        # With more cached tokens than the prompt has, a part of the cost would be negative.
         cached = min(completion.cached_tokens or 0, completion.prompt_tokens or 0)
         unclear = completion.unclear
         if unclear is None:
             return self._amount(prompt, answer, cached)
         prompt += unclear.prompt
         as_prompt = self._amount(prompt + unclear.either, answer, cached)
+        # The budget must hold whichever of the two the unclear tokens were.
         return max(as_prompt, self._amount(prompt, answer + unclear.either, cached))
 
     def _largest_answer(self, completion: Completion) -> int:

@@ -55,6 +55,8 @@ def choose(run: Run) -> NDArray[np.int64]:
     lengths of which nobody is done."""
     expected = np.flatnonzero(run.expected)
     rng = np.random.default_rng(run.manifest.selection["sample_seed"])
+    # Among chains of one length the order is random, since a file of tasks may be sorted by
+    # anything.
     order = expected[np.lexsort((rng.random(len(expected)), run.index.steps[expected]))]
     wanted = max(MIN_USERS, min(MAX_USERS, len(order) // 10))
     chosen: list[np.int64] = []
@@ -80,12 +82,14 @@ def estimate(session: PlanSession) -> CostEstimate | None:
         remaining = run.steps_left().astype(np.float64)
         if not len(remaining):
             continue
+        # A single user has no spread, so there would be no interval.
         if len(bills) < 2:
             return None
         steps = run.index.steps[list(bills)].astype(np.float64)
         costs = [bill.cost(run.prices_now, max_completion) for bill in bills.values()]
         taken = np.array(list(map(_figures, costs)))
         bounds += _draws(rng, taken, steps, remaining)
+        # A ratio of sums, not a mean of users' ratios: long chains count by their length.
         left += remaining.sum() * taken[:, 1].sum(axis=0) / steps.sum()
         busy += remaining.sum() * reply_seconds
         # The steps of one user follow one another.
@@ -98,6 +102,7 @@ def estimate(session: PlanSession) -> CostEstimate | None:
     low = paid[0] + np.quantile(bounds[:, 0], BEYOND, axis=0)
     high = paid[2] + np.quantile(bounds[:, 2], 1 - BEYOND, axis=0)
     currencies = {price.currency for price in session.unfinished[0].prices_now if price}
+    # Amounts in several currencies have no sum.
     currency = currencies.pop() if len(currencies) == 1 else ""
     shortest = max(busy / tuning.most, *seconds)
     return CostEstimate(low, paid[1] + left, high, left, shortest, currency)
@@ -107,6 +112,8 @@ def _draws(rng: np.random.Generator, taken: Array, steps: Array, remaining: Arra
     """Return what the users who are left take, by draw: `remaining` are their steps, `taken` and
     `steps` are of the played users."""
     users = len(steps)
+    # The first draw is the doubt about the mean of those played, the second the chance of those
+    # left.
     resampled = rng.multinomial(users, np.full(users, 1 / users), DRAWS) / users
     drawn = rng.multinomial(len(remaining), resampled)
     steps_drawn = (drawn @ steps)[:, None, None]

@@ -106,12 +106,15 @@ def hedged(caller: Caller, multiple: float, make_attempt: MakeAttempt) -> MakeAt
                 caller.traffic.notices[HEDGED] += 1
                 detail = f"no reply within {clock() - start:.0f} s"
                 attempt.warn(RequestEvent(HEDGED, detail), attempt.number)
+                # Without the user, whose requests stay on one replica: that one may be what is
+                # slow.
                 hedge = attempt._replace(user="", number=attempt.number + 1, tries=second)
                 tries.add(_started(make_attempt, hedge))
             return await _first(tries)
         finally:
             for task in tries:
                 task.cancel()
+            # Until a cancelled try has ended, it still has its slot and its part of a budget.
             await asyncio.gather(*tries, return_exceptions=True)
             # Two faults count as one failed try, and may be billed twice.
             attempt.tries.billable += second.billable
