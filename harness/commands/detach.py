@@ -7,14 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 
 from harness.commands import run
 from harness.errors import MachineError
 from harness.options.options import RunOptions
 from harness.store.atomic import make_folder
-from harness.store.manifest import manifests
 from harness.ui.streams import show
 
 FLAG = "--detach"
@@ -28,12 +27,16 @@ def start(args: RunOptions, arguments: Sequence[str]) -> int:
     # What `run` would refuse is refused here, on the user's terminal, and not in a log.
     names = [plan.name for plan in run.plans(run.completed(args))]
     make_folder(args.results_dir)
+    folder = args.results_dir / names[0]
     log = args.results_dir / f"{names[0]}.log"
+    before = _manifest_times(folder)
     # With the flag the new process would start another one, and that the next.
     process = _start([word for word in arguments if word != FLAG], log)
     deadline = time.monotonic() + START_SECONDS
-    has_begun = partial(manifests, args.results_dir / names[0])
-    while process.poll() is None and not has_begun() and time.monotonic() < deadline:
+    # A run that begins, or goes on, saves its manifest before its first request.
+    while process.poll() is None and _manifest_times(folder) == before:
+        if time.monotonic() >= deadline:
+            break
         time.sleep(LOOK_SECONDS)
     if process.returncode:
         code = process.returncode
@@ -43,6 +46,16 @@ def start(args: RunOptions, arguments: Sequence[str]) -> int:
     show(f"{', '.join(names)}: started as process {process.pid}; its output is in {log}")
     show(f"see it with `harness watch`, end it with `harness stop {names[0]}`")
     return 0
+
+
+def _manifest_times(folder: Path) -> dict[Path, int]:
+    """Return when each manifest of a run was written, in nanoseconds."""
+    times = {}
+    for path in folder.glob("run_*.json"):
+        # `--restart` renames it.
+        with suppress(FileNotFoundError):
+            times[path] = path.stat().st_mtime_ns
+    return times
 
 
 def _start(arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:

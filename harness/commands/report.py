@@ -38,8 +38,8 @@ def _users(text: str) -> int | str:
     if text == ALL_USERS:
         return ALL_USERS
     fits, expected = whole(0, 1_000_000)
-    # Nine digits decide: `int` refuses thousands of them with a message of its own.
-    if not (text.isdecimal() and fits(int(text[:9]))):
+    # `int` refuses thousands of digits with a message of its own.
+    if not (text.isdecimal() and len(text) < 9 and fits(int(text))):
         raise ValueError(f"expected {expected}, or `{ALL_USERS}`, got {in_brief(text)}")
     return int(text)
 

@@ -434,6 +434,12 @@ def test_one_spoilt_report_keeps_no_other_from_the_tables(content, results, caps
 # Arguments
 
 
+def test_users_of_a_page_are_counted_whatever_zeros_lead(tmp_path, capsys):
+    words = ["report", "--users", f"{'0' * 9}999999999999", "--results-dir", str(tmp_path)]
+    assert main(words) == 2
+    assert "expected a whole number from 0 to 1000000" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.commands import watch
+from harness.defaults import SAMPLE_FOLDER
 from tests.support.commands import execute
 from tests.support.processes import wait_for
 
@@ -50,3 +51,17 @@ def test_run_that_ends_at_once_is_no_success(tmp_path, capsys):
     execute(results, *words, "--detach", code=2)
     assert "recency: ended at once, with code 2" in capsys.readouterr().out
     assert "line 1" in (results / "recency.log").read_text()
+
+
+def test_run_that_goes_on_and_ends_at_once_is_no_success(tmp_path, capsys):
+    """Its manifest is there already, and shows nothing of the new process."""
+    tasks = tmp_path / "weibo_inference_tasks.jsonl"
+    tasks.write_bytes((SAMPLE_FOLDER / tasks.name).read_bytes())
+    words = ["run", "--subset", "weibo", "--model", "baseline/recency", "--limit", "2", "--no-html"]
+    words += ["--tasks-dir", str(tmp_path)]
+    results = tmp_path / "results"
+    execute(results, *words)
+    tasks.write_text("{broken\n")
+    capsys.readouterr()
+    execute(results, *words, "--detach", code=2)
+    assert "recency: ended at once, with code 2" in capsys.readouterr().out
