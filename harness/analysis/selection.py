@@ -45,6 +45,7 @@ def find(args: Selected) -> tuple[list[SavedRun], int]:
     """
     for name in args.runs:
         _existing(args.results_dir / name, name, args.results_dir)
+    # Not every command that selects runs has these two options.
     trust = getattr(args, "trust", False)
     benchmark = getattr(args, "benchmark", None)
     selected = list[SavedRun]()
@@ -116,6 +117,7 @@ def _is_selected(files: RunFiles, names: Sequence[str], args: Selected) -> bool:
 def folder(name: str, results: Path) -> Path:
     """Return the folder of a run of the results folder, or else the folder of that path. Raise
     `BadInput`."""
+    # A name goes first: the working directory may have a folder of the same name by chance.
     if os.path.isdir(name) and not os.path.isdir(results / name):
         return Path(name)
     return _existing(results / name, name, results)

@@ -73,6 +73,7 @@ def ratings_in(path: Path) -> dict[str, dict[str, float]]:
     """Return the ratings in a CSV file with the columns user_id, rater and rating, by user and
     rater. Raise `BadInput` with file and line."""
     try:
+        # Spreadsheets may write a byte-order mark before the name of the first column.
         text = content(path, MAX_RATINGS_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None

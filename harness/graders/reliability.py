@@ -24,6 +24,7 @@ def pass_hat_k(successes: int, tries: int, k: int) -> float:
     tries."""
     if not 0 < k <= tries:
         raise ValueError(f"pass^{k} needs at least {k} tries, got {tries}")
+    # Not (c / n)^k, which draws a try more than once and is too high on average.
     return math.comb(successes, k) / math.comb(tries, k)
 
 

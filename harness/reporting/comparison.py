@@ -51,6 +51,7 @@ def summary(data: JSON, hint: str = "") -> Iterator[Block]:
         primary = _primary(pair)
         yield from _verdicts(pair, primary)
         sentences = ["; ".join(_remarks(pair, primary)) + "."]
+        # Both are about all runs, so they are there once.
         if pair is pairs[-1]:
             sentences += filter(None, (cost, hint))
 
@@ -113,6 +114,7 @@ def _pair(pair: JSON) -> Iterator[Block]:
     for figure in _figures_of(pair):
         by_subset.setdefault(figure.subset, []).append(figure)
 
+    # Over all subsets first, since the verdicts are about that.
     for subset in sorted(by_subset, key=lambda name: name != ALL):
         yield from _figures(pair, subset, by_subset[subset], units)
 

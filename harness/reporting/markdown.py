@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from harness.document import Cell, Table
 from harness.printable import on_one_line
 
+# Markdown has no mark for underlined text; GitHub renders this tag.
 MARKUP = {None: "{}", "best": "**{}**", "second": "<ins>{}</ins>"}
 
 

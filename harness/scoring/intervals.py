@@ -121,6 +121,7 @@ def moments_of_sums(
     """Return the moments of parts from the sums of the second to fourth powers of their deviations
     from the mean: s^2, k_3 and kappa of docs/statistics.md, "Means"."""
     variance = second / max(1, users - 1)
+    # With one or two users the sum of the cubes is 0, so the divisor does not matter.
     third_moment = third * users / max(1, (users - 1) * (users - 2))
     # The square of a tiny number is 0.
     kurtosis = users * fourth / second**2 if second**2 else 1.0
@@ -285,6 +286,8 @@ def _unskewed(quantile: float, skewness: float) -> float:
 
     Source: Hall 1992, the inverse of T + a T^2 / 3 + a^2 T^3 / 27 + a / 6.
     """
+    # The formula divides by the skewness; as that goes to 0, its result goes to the quantile
+    # itself.
     if abs(skewness) < 1e-6:
         return quantile
 

@@ -169,6 +169,7 @@ def _flips(
         return
 
     for size in chunks(users, permutations):
+        # A random bit for each swap: a float would take 64 of them.
         bits = np.frombuffer(rng.bytes(-(-size * users // 8)), dtype=np.uint8)
         yield np.unpackbits(bits, count=size * users).reshape(size, users).astype(np.float64)
 
@@ -191,6 +192,7 @@ def p_value(
     is_near = np.abs(differences) < abs(observed) - ROUNDING
     far = int((~is_near).sum())
     if is_complete:
+        # The real difference is among all swaps, so nothing is added for it.
         return far / len(differences)
 
     return (1 + far) / (1 + len(differences))

@@ -72,6 +72,7 @@ class Session:
         self._resident = resident
         self._ask = ask
         self._dice = Dice(runner.seed, resident.key)
+        # Without the repeat in its seed, the first one draws as in a run without repeats.
         if repeat > 1:
             self._dice = Dice(runner.seed, resident.key, f"repeat {repeat}")
 
@@ -414,4 +415,5 @@ def _intention(plan: Any) -> str | None:
     if not isinstance(intention, str):
         raise TypeError(f"expected text as an intention, got {intention!r}")
 
+    # As plain text: methods of a subclass would later run outside of slices.
     return str.__str__(intention)

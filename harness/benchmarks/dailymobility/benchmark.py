@@ -124,6 +124,7 @@ class AgentMode:
             "simulator": SIMULATOR_VERSION,
             "agent_seed": settings.agent_seed,
         }
+        # Absent where it is off, as in runs from before there was the option.
         if settings.agent_memory_search:
             identity[AGENT_MEMORY_SEARCH] = True
 
@@ -159,6 +160,7 @@ class AgentMode:
         # A row is a quarter of an hour, and a slot two of them.
         slot_rows = rows[: 2 * SLOTS : 2]
         oddities["unknown_intention"] = sum(row.intention not in NUMBERS for row in slot_rows)
+        # A counter's `+` leaves out the oddities that never occurred.
         counts = sorted((+oddities).items())
         return Day(
             mode=self.name,

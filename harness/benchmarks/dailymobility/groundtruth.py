@@ -290,6 +290,7 @@ def _array(field: Field, data: bytes, path: Path) -> Array:
     shape = " x ".join(["residents", *map(str, field.row_shape)])
     expected = f"{path}: expected a NumPy array ({shape}) of numbers"
     try:
+        # A pickle in an array's file could run any code.
         array = np.load(io.BytesIO(data), allow_pickle=False)
     except UNREADABLE as error:
         message = " ".join(str(error).split())[:MAX_MESSAGE_CHARACTERS]

@@ -265,6 +265,7 @@ def _from_buffer(
 
 def _encoded(text: str, encoding: str) -> bytes:
     """Return bytes in a pickle of an old protocol."""
+    # Pickles below protocol 3 have bytes as text in latin-1, a character for each byte.
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it names the encoding {encoding!r:.20}")
     return text.encode("latin1")
@@ -299,8 +300,10 @@ STAND_INS: dict[tuple[str, str], Callable[[], Any]] = {
 }
 """Name in a pickle -> what makes its stand-in. Modules differ between versions of Python and
 numpy."""
+# Python 3.13 has the classes of paths in the second module.
 for _module, _name in product(("pathlib", "pathlib._local"), PATHS):
     STAND_INS[_module, _name] = _opaque
+# numpy 2 calls the module by its second name, and so do the pickles that it writes.
 for _core in ("numpy.core", "numpy._core"):
     STAND_INS[f"{_core}.multiarray", "scalar"] = _new_function(
         lambda kind, raw: kind.numbers(raw)[0].item()

@@ -104,6 +104,8 @@ class DayScoring(Scoring):
             return figures
         for name, outcome in tally.protocols.items():
             if name != HEADLINE:
+                # Protocols have the benchmark's own scale, from 0 to 100; metrics of a report are
+                # fractions.
                 figures[f"Score ({name})"] = outcome.final and outcome.final / 100
         return figures
 

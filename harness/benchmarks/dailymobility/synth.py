@@ -163,12 +163,14 @@ def _near(rng: Random, centre: Aoi, aois: Sequence[Aoi]) -> Aoi:
         metres = hypot(aoi.x - centre.x, aoi.y - centre.y)
         weights.append(1 / (1 + metres / 3000))
 
+    # Not `sum`, which adds floats in another way since Python 3.12: the draw could differ.
     left = rng.random() * fsum(weights)
     for aoi, weight in zip(aois, weights, strict=True):
         left -= weight
         if left < 0:
             return aoi
 
+    # Rounding may leave a little of the draw after the last weight.
     return aois[-1]
 
 
@@ -251,5 +253,6 @@ def _ground_truth(city: City, lives: Sequence[Sequence[Sequence[Slot]]]) -> dict
 
 def _npy(values: object, dtype: str) -> bytes:
     file = BytesIO()
+    # The version of the header is fixed, so that another numpy makes the same bytes.
     np.lib.format.write_array(file, np.array(values, dtype), version=(1, 0), allow_pickle=False)
     return file.getvalue()

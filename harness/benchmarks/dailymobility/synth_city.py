@@ -70,6 +70,7 @@ def map_bytes(seed: int) -> bytes:
     names = _names(rng)
     _add_grounds(city, grounds, names, rng)
     _add_points(city, names, rng)
+    # Without this protobuf does not promise the same bytes for the same map.
     data: bytes = city.SerializeToString(deterministic=True)
     return data
 

@@ -381,6 +381,7 @@ class Waves:
     async def _accepted_or_not(self, submission: Submission, act: Awaitable[T]) -> T:
         """Do a step that submits something; a fault after which it may be at the provider makes it
         doubtful."""
+        # Before the call: if it is cancelled, the provider may have what was sent all the same.
         submission.doubtful = True
         try:
             return await act
@@ -460,6 +461,8 @@ class Waves:
                 f"cannot keep the results of a batch in {run.store.files.folder}: {error}"
             ) from error
         self._settled[submission.label] = run, submission, batch.status
+        # Replies are saved before the journal ends the batch: after a crash it is only downloaded
+        # again.
         await self._runner.commit.saved()
         why = "the batch ended without an answer"
         if batch.status == "failed":
@@ -482,6 +485,7 @@ class Waves:
         """Download a batch's results and errors to an empty file. Raise `TransportFault` if they
         are not whole."""
         file.seek(0)
+        # An earlier try that broke off may have left a part of the results.
         file.truncate()
         for results in filter(None, (batch.output_file_id, batch.error_file_id)):
             await self._api.download(results, file)

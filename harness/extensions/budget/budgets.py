@@ -69,6 +69,7 @@ class Budgets(Hooks):
         is resumed."""
         queued_text = plan.terms.queued.get(TUNING)
         if queued_text is not None:
+            # An entry of a queue is one run, so its budget is for that run alone.
             return str(Cap.parse(queued_text)._replace(each=True))
         if self._asked is not None or self._of_queue:
             return self._asked
@@ -147,6 +148,7 @@ def cap_of(plan: Plan, cap_text: object) -> Cap | None:
         full_cap = Cap.parse(str(cap_text))
     except ValueError as error:
         raise BadInput(f"{plan.name}: --budget: {error}") from None
+    # Parts may be played on machines that share no folder, so each has its share of the cap.
     cap = full_cap._replace(amount=full_cap.amount / part_of(plan.selection)[1])
     if cap.unit == TOKENS:
         return cap

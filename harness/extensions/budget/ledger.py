@@ -126,11 +126,13 @@ class Ledger:
         try:
             fcntl.flock(self._fd, how)
         except OSError as error:
+            # Without locks the file is still written: two processes may then take the same amount.
             if error.errno not in NO_LOCKS:
                 raise
 
     def _catch_up(self) -> None:
         size = os.fstat(self._fd).st_size
+        # Lines that were counted are gone, or others have their offsets: no sum could be trusted.
         if size < self._read:
             raise OSError(errno.ESTALE, "another program has shortened it")
         line = b"\n"
@@ -157,6 +159,7 @@ class Ledger:
             key = msgspec.convert((data.get("budget"), data.get("run"), data.get("day")), _Key)
         except (InvalidOperation, msgspec.ValidationError):
             return
+        # NaN and Infinity are valid decimals, and would spoil every later sum.
         if amount.is_finite() and reserved.is_finite():
             amount_before, reserved_before = self._sums.get(key, (NOTHING, NOTHING))
             self._sums[key] = amount_before + amount, reserved_before + reserved

@@ -83,6 +83,8 @@ class SharedBudget:
         with self._ledger.locked():
             entries = self._ledger.sums(self._name, run, None)
             for entry in entries:
+                # This process holds the run's lock, so such a reservation is of a process that
+                # died.
                 if entry.reserved > 0:
                     self._ledger.append(self._name, run, entry.day, NOTHING, -entry.reserved)
             missing = amount - _total(entries)

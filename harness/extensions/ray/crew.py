@@ -125,6 +125,7 @@ class Crew:
         while missed < HEAD_MISSES:
             await anyio.sleep(HEAD_SECONDS)
             missed += 1
+            # A look may hang where the head is gone, and must not keep the driver from ending.
             if await anyio.to_thread.run_sync(head_answers, abandon_on_cancel=True):
                 missed = 0
         self._stop(
@@ -312,6 +313,7 @@ class Crew:
         """Give a lost worker's part to others, and start another worker."""
         self._seats.remove(seat)
         if seat.part:
+            # To the front, since its users are half done: those of other parts may not have begun.
             seat.part.runner.waiting.appendleft(seat.part)
             if seat.loan:
                 seat.loan.lose()

@@ -76,6 +76,7 @@ class UserPart:
     def _read(self, log: str) -> bytes:
         path: Path = getattr(self.run.store.files, log)
         with path.open("rb") as file:
+            # Lines go to the worker as they are in the file: nothing is decoded for that.
             pieces = [os.pread(file.fileno(), size, offset) for offset, size in self.saved[log]]
         return b"".join(pieces)
 

@@ -70,6 +70,7 @@ class Player:
         self.engine: PartEngine | None = None
         self._clock = clock
         self._in_turn = False
+        # The driver may ask for the first turn long after this process has started.
         self._lease_ends = float("inf")
         self._renewed = asyncio.Event()
 

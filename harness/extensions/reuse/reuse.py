@@ -72,6 +72,7 @@ def saved_replies(folder: Path, plan: Plan, subset: str) -> SavedReplies:
     earlier = load(files.manifest)
     if earlier is None:
         raise BadInput(f"{about}: it has no run of {subset}")
+    # In a request's body the fields of `extra_body` replace those of the options.
     temperature = {**identity["sampling"], **plan.sampling.extra_body}["temperature"]
     if temperature != 0:
         raise BadInput(
