@@ -27,6 +27,7 @@ def one_line(text: str, max_characters: int = LONGEST) -> str:
 
     Halves of characters, which no file of JSON can hold, become question marks.
     """
+    # An error may have a text of any length; four times as much, since runs of blanks become one.
     start = str.__str__(text)[: 4 * max_characters].encode("utf-8", "replace").decode()
     return _BREAKS.sub(" ", start).strip()[:max_characters]
 

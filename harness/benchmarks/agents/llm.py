@@ -125,6 +125,7 @@ def _is_plain(message: Mapping[str, Any]) -> bool:
 def _is_set(value: object) -> bool:
     """Return whether a parameter was set; the `openai` package has a value of its own for those
     that were not."""
+    # By the name of its class, so that the package need not be installed.
     return value is not None and type(value).__name__ not in (
         "NotGiven",
         "Omit",

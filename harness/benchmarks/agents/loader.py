@@ -161,6 +161,7 @@ class _Loading:
         module.__dict__["__builtins__"] = self._builtins
         self.files.add(str(path))
         sys.modules[name] = module
+        # Otherwise the file would inherit the `from __future__ import annotations` of this module.
         exec(compile(data, str(path), "exec", dont_inherit=True), module.__dict__)
         return module
 

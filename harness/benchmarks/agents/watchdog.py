@@ -73,6 +73,7 @@ class Dice:
     def __init__(self, *seeds: object) -> None:
         self._seeds = seeds
         self._parts = 0
+        # Not `hash`, which differs from process to process: a resumed run must draw the same.
         seed = int.from_bytes(hashlib.sha256(repr(seeds).encode()).digest(), "big")
         self._python = random.Random(seed).getstate()
         self._numpy: np.random.BitGenerator = np.random.MT19937(seed)
@@ -113,6 +114,7 @@ class Guard:
     def __init__(self, limits: SliceLimits, place_of: Callable[[FrameType], Place | None]) -> None:
         """`place_of` finds the innermost place of an agent's file from a frame outwards."""
         self._first = min(limits.notice, limits.limit)
+        # A timer of 0 seconds is one that is switched off.
         self._rest = max(limits.limit - self._first, AGAIN_SECONDS)
         self._place_of = place_of
         self._armed = False
@@ -167,6 +169,7 @@ class Guard:
                 setitimer(ITIMER_REAL, 0)
                 signal.signal(SIGALRM, handler)
                 if delay:
+                    # One that is due by now must still go off, which it would not with 0 seconds.
                     setitimer(ITIMER_REAL, max(delay - self.seconds, 1e-6), interval)
 
     def _strike(self, number: int, frame: FrameType | None) -> None:

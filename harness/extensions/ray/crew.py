@@ -248,6 +248,7 @@ class Crew:
         shares = min(len(sharing), limits.most)
         tuning = limits.shared(min(number, shares), shares)
         share = tuning.most if number <= shares else 0
+        # What others have in flight cannot be taken back, so it counts against this share.
         used_by_others = sum([other.in_use for other in sharing]) - seat.in_use
         seat.allowed = max(0, min(share, limits.most - used_by_others))
         rates: dict[str, Any] = {}
@@ -301,6 +302,7 @@ class Crew:
     def _may_go_on(self, runner: PartsRunner, error: HarnessError) -> bool:
         """Return whether other workers, or the same one later, may play a part that an error has
         ended."""
+        # While others play, their replies may give back a part of the budget.
         if error.exit_code == BUDGET_REACHED:
             return bool(self._sharing(runner))
         if type(error) is not EndpointStopped:

@@ -78,6 +78,7 @@ class Player:
         """Play for a turn, a new `part` if there is one."""
         self._in_turn = True
         self._lease_ends = self._clock() + LEASE_SECONDS
+        # Whoever waits has the event of the lease before.
         self._renewed.set()
         self._renewed = asyncio.Event()
         try:
