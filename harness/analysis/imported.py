@@ -52,6 +52,8 @@ class Imported:
         changed since."""
         if self.report is None:
             return False
+        # A file that another program has continued begins with lines of `reeval`, so all are looked
+        # at.
         return all(has_valid_crc(line.text) for line in lines(self.files.results) if line.text)
 
     @property

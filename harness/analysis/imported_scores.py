@@ -101,6 +101,7 @@ class _Theirs:
         each."""
         seen = np.zeros(len(self.index), np.bool_)
         for number, line in enumerate(lines(self.files.results), 1):
+            # The lock's lease ends without it, and to score very many users takes longer.
             beat()
             if not line.text:
                 continue

@@ -90,6 +90,7 @@ def find_imported(args: Selected) -> tuple[list[Imported], int]:
     names = args.runs
     if args.model and not names:
         try:
+            # Results of another program name no model, so it is the name of their folder.
             names = [run_name(None, args.model)]
         except BadInput:  # a model's name that is no folder's
             return selected, code

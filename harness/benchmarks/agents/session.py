@@ -408,6 +408,7 @@ def _intention(plan: Any) -> str | None:
     if not plan:
         return BEFORE_PLANS
 
+    # `get` and the index run the agent's code where a plan is an object of its file.
     intention = plan.get("steps", [])[plan.get("index", 0)].get("intention", BEFORE_PLANS)
     if intention is None:
         return None

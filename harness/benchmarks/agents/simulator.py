@@ -131,4 +131,6 @@ class Route:
     def _is_due(self, stop: Stop) -> bool:
         if self.tick < max(stop[2], self._earliest):
             return False
+        # A new order may end a way before it is over; a later stop of the plan waits for the
+        # arrival.
         return self._interrupts or not self.walker.moving
