@@ -300,8 +300,8 @@ def _open_files(plan: Plan, run: Run, old: Manifest | None, emit: Emit) -> None:
 
 
 def _changed_price(manifest: Manifest, old: Manifest) -> tuple[Price, Price | None] | None:
-    """Return the price of the session before and that of now, where they differ in more than that
-    requests are deferred; None where they do not, or none was known."""
+    """Return the price of the session before and the present one, where they differ in more than
+    that requests are deferred; None where they do not, or none was known."""
     earlier = old.price_at(old.provenance["endpoint"])
     price = manifest.price_at(manifest.provenance["endpoint"])
     if earlier is None or (price and earlier in (price, price.when_deferred)):

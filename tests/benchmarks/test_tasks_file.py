@@ -252,14 +252,16 @@ def test_each_set_missing_from_meta_is_looked_up_alone(value):
     assert set(truth.distractors) == {"Error_Decay", "Error_Peer", "Error_Random"}
 
 
-@pytest.mark.parametrize(("meta", "told"), [("T_keep", "keep_tags"), ("T_new", "new_tags")])
-def test_truth_that_stands_nowhere_is_refused(meta, told):
+@pytest.mark.parametrize(
+    ("meta", "expected_text"), [("T_keep", "keep_tags"), ("T_new", "new_tags")]
+)
+def test_truth_that_stands_nowhere_is_refused(meta, expected_text):
     """The message names the field of `ground_truth`, the last place looked at."""
     line = deepcopy(LINE)
     del line["prediction_tasks"][1]["meta"][meta]
-    del line["prediction_tasks"][1]["ground_truth"][told]
+    del line["prediction_tasks"][1]["ground_truth"][expected_text]
     assert (
-        f"field prediction_tasks[1].ground_truth.{told}: expected a list, {NOTHING}"
+        f"field prediction_tasks[1].ground_truth.{expected_text}: expected a list, {NOTHING}"
         in complaint(orjson.dumps(line))
     )
 
@@ -341,7 +343,7 @@ READERS = pytest.mark.parametrize("read", [tasks.parse, tasks.outline])
 
 @READERS
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected_text"),
     [
         (b'{"name": "a"}', f"{WHERE}: field stars: expected a value, got nothing (missing)"),
         (b'{"name": "a", "stars": 6}', f"{WHERE}: field stars: expected 5 at most"),
@@ -356,11 +358,11 @@ READERS = pytest.mark.parametrize("read", [tasks.parse, tasks.outline])
         ),
     ],
 )
-def test_what_another_benchmark_refuses_names_the_field_read_last(read, line, told):
+def test_what_another_benchmark_refuses_names_the_field_read_last(read, line, expected_text):
     """Also where its `parse` takes a line apart: what fails is read from the bytes again."""
     with pytest.raises(BadInput) as caught:
         read(Stars(), line, WHERE, "yelp")
-    assert str(caught.value) == told
+    assert str(caught.value) == expected_text
 
 
 @READERS

@@ -32,7 +32,7 @@ def proxy_for(url: str) -> str | None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "url", "told"),
+    ("variables", "url", "expected_text"),
     [
         ({}, "http://h.example/v1", "directly"),
         ({"HTTP_PROXY": PROXY}, "http://h.example/v1", f"through {PROXY} (HTTP_PROXY)"),
@@ -62,13 +62,15 @@ def proxy_for(url: str) -> str | None:
         ),
     ],
 )
-def test_proxy_is_the_one_of_the_scheme_or_else_that_of_all(variables, url, told, monkeypatch):
+def test_proxy_is_the_one_of_the_scheme_or_else_that_of_all(
+    variables, url, expected_text, monkeypatch
+):
     """The variables in either case, and what may be shown of them says which one it was."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     way = connection(Address(url), 1)
-    assert told in way.route
-    assert (way.proxy is None) == (told == "directly")
+    assert expected_text in way.route
+    assert (way.proxy is None) == (expected_text == "directly")
     assert way.proxy == way.via
     assert "hidden" not in repr(way)
 

@@ -113,12 +113,13 @@ def test_tables_that_cannot_be_written_are_no_error(command, output, results, mo
 
 
 @pytest.mark.parametrize(
-    ("output", "code", "told"), [(closed_pipe, 0, ""), (full_disk, 4, "No space left on device")]
+    ("output", "code", "expected_text"),
+    [(closed_pipe, 0, ""), (full_disk, 4, "No space left on device")],
 )
 def test_json_that_is_lost_is_told_unless_its_reader_went_away(
     output,
     code,
-    told,
+    expected_text,
     results,
     monkeypatch,
     capsys,
@@ -129,7 +130,7 @@ def test_json_that_is_lost_is_told_unless_its_reader_went_away(
         monkeypatch.setattr("sys.stdout", stream)
         assert main(["status", "--json", "--results-dir", str(results)]) == code
     shown = capsys.readouterr().err
-    assert told in shown and len(shown.splitlines()) == bool(told)
+    assert expected_text in shown and len(shown.splitlines()) == bool(expected_text)
 
 
 def test_output_that_fails_at_the_very_end_is_told(monkeypatch, capsys):
@@ -800,7 +801,7 @@ def test_package_that_is_not_installed_is_told_with_what_to_do(capsys, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("python", "script", "found", "told"),
+    ("python", "script", "found", "expected_text"),
     [
         ("here/.venv/bin/python", True, "", [".venv/bin/harness"]),
         ("here/.venv/bin/python", True, "here/.venv/bin", ["harness"]),
@@ -813,7 +814,7 @@ def test_command_to_resume_is_the_script_of_the_python_that_has_the_packages(
     python,
     script,
     found,
-    told,
+    expected_text,
     tmp_path,
     monkeypatch,
 ):
@@ -830,7 +831,7 @@ def test_command_to_resume_is_the_script_of_the_python_that_has_the_packages(
     monkeypatch.setattr(
         "shutil.which", lambda name: str(tmp_path / found / name) if found else None
     )
-    assert notices._this_program() == [word.format(tmp_path) for word in told]
+    assert notices._this_program() == [word.format(tmp_path) for word in expected_text]
 
 
 def test_details_of_a_defect_that_cannot_be_kept_are_no_second_defect(monkeypatch, capsys):

@@ -21,7 +21,7 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected_text"),
     [
         (["run"], "run --model baseline/recency --demo --subset weibo"),
         (["run", "BENCHMARK=DailyMobility"], "run DailyMobility --model baseline/commuter --demo"),
@@ -77,11 +77,11 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
         (["view", "ARGS=--port 8080"], "view --port 8080"),
     ],
 )
-def test_settings_become_flags_and_only_a_run_of_no_model_is_the_demo(words, told):
+def test_settings_become_flags_and_only_a_run_of_no_model_is_the_demo(words, expected_text):
     """A model, a queue, a provider or a configuration file, wherever it is named, is what runs."""
     done = make(*words)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f".venv/bin/python -P -m harness {told}"
+    assert done.stdout.splitlines()[-1] == f".venv/bin/python -P -m harness {expected_text}"
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def snapshot(*subsets: SubsetProgress, **changes: Any) -> Snapshot:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected_text"),
     [
         ({"held_by": "rate", "waiting": 3}, "held by the rate"),
         (
@@ -103,13 +103,13 @@ def snapshot(*subsets: SubsetProgress, **changes: Any) -> Snapshot:
         ({"stopping": "no quota"}, "stopping: no quota; Ctrl-C again stops now"),
     ],
 )
-def test_why_fewer_are_on_the_wire_is_told(changes, told):
+def test_why_fewer_are_on_the_wire_is_told(changes, expected_text):
     """Each reason in words, next to the numbers in flight and allowed."""
-    assert told in line(snapshot(**changes))
+    assert expected_text in line(snapshot(**changes))
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected_text"),
     [
         ({"in_flight": 16, "limit": 16, "requested": 16}, "16 in flight of 16 allowed |"),
         ({"in_flight": 9, "limit": 18, "requested": None}, "9 in flight of 18 allowed (auto) |"),
@@ -119,9 +119,9 @@ def test_why_fewer_are_on_the_wire_is_told(changes, told):
         ),
     ],
 )
-def test_requests_in_flight_are_of_those_allowed(changes, told):
+def test_requests_in_flight_are_of_those_allowed(changes, expected_text):
     """What the user asked for is named only where it is another number."""
-    assert told in line(snapshot(**changes))
+    assert expected_text in line(snapshot(**changes))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_endpoint_without_token_counts_is_not_said_to_take_none():
 
 
 @pytest.mark.parametrize(
-    ("rate", "told"),
+    ("rate", "expected_text"),
     [
         (0.0, "0.0 steps/s"),
         (0.05, "3.0 steps/min"),
@@ -175,8 +175,8 @@ def test_endpoint_without_token_counts_is_not_said_to_take_none():
         (1889.6, "1,890 steps/s"),
     ],
 )
-def test_pace_is_by_the_minute_where_models_are_slow(rate, told):
-    assert words.pace(rate) == told
+def test_pace_is_by_the_minute_where_models_are_slow(rate, expected_text):
+    assert words.pace(rate) == expected_text
 
 
 USD, CNY = Money(Decimal("0.01234567"), "USD"), Money(Decimal("3.2"), "CNY", about=True)

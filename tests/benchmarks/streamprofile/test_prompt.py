@@ -365,19 +365,19 @@ def test_a_prompt_that_is_no_string_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("builder", "told"),
+    ("builder", "expected_text"),
     [
         ("import package_that_does_not_exist\n", "could not be loaded: ModuleNotFoundError"),
         ("1 / 0\n", "could not be loaded: ZeroDivisionError"),
         ("BenchTaskBuilder = None\n", "has no class BenchTaskBuilder"),
     ],
 )
-def test_a_file_that_cannot_be_loaded_is_refused(tmp_path, builder, told):
+def test_a_file_that_cannot_be_loaded_is_refused(tmp_path, builder, expected_text):
     """Whatever its top level does, the sentence names the file; the search path is as it was."""
     before = list(sys.path)
     with pytest.raises(BadInput) as caught:
         authors(tmp_path, builder)
-    assert str(caught.value).startswith(f"{tmp_path / 'bench_task.py'}: {told}")
+    assert str(caught.value).startswith(f"{tmp_path / 'bench_task.py'}: {expected_text}")
     assert sys.path == before
 
 

@@ -461,19 +461,21 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected_text"),
     [
         ({"format": 5}, "a report of format 5, not 4: regenerate it with `reeval`"),
         ({"subset": "twitter"}, "a report of 'streamprofile' on 'twitter', which it does not have"),
     ],
 )
-def test_report_without_a_place_is_told_and_the_others_are_shown(changes, told, tmp_path, capsys):
+def test_report_without_a_place_is_told_and_the_others_are_shown(
+    changes, expected_text, tmp_path, capsys
+):
     """The exit code is that of a bad input."""
     write(tmp_path, "good")
     bad = write(tmp_path, "bad", changes)
     execute(tmp_path, "stats", "--json", code=2)
     shown = capsys.readouterr()
-    assert shown.err == f"harness: {bad}: {told}\n"
+    assert shown.err == f"harness: {bad}: {expected_text}\n"
     assert list(orjson.loads(shown.out)["Recall"]) == ["good"]
 
 
@@ -547,7 +549,7 @@ def test_runs_without_a_row_are_told_under_the_tables(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("runs", "names", "told"),
+    ("runs", "names", "expected_text"),
     [
         (
             "b",
@@ -567,18 +569,18 @@ def test_runs_without_a_row_are_told_under_the_tables(tmp_path, capsys):
         ("", (), "no reports under {0}: run something first"),
     ],
 )
-def test_nothing_to_show_is_told_with_what_there_is(runs, names, told, tmp_path, capsys):
+def test_nothing_to_show_is_told_with_what_there_is(runs, names, expected_text, tmp_path, capsys):
     """Who has runs that were killed need not run something first."""
     if "坏" in runs:
         write(tmp_path, "坏", NOBODY)
     if "b" in runs:
         unfinished(tmp_path, "b", "douban", "zhihu")
     execute(tmp_path, "stats", *names, code=2)
-    assert told.format(tmp_path) in capsys.readouterr().err
+    assert expected_text.format(tmp_path) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("sampling", "told"),
+    ("sampling", "expected_text"),
     [
         ({"temperature": 0.9, "seed": 2**40}, "temperature 0.9, seed 1099511627776"),
         (
@@ -590,11 +592,11 @@ def test_nothing_to_show_is_told_with_what_there_is(runs, names, told, tmp_path,
         ({"structured": "json_schema", "seed": 3}, "seed 3, structured json_schema"),
     ],
 )
-def test_sampling_that_is_not_the_default_is_told(sampling, told, tmp_path):
+def test_sampling_that_is_not_the_default_is_told(sampling, expected_text, tmp_path):
     """Two runs of one model and prompt that were asked otherwise do not read alike."""
     assert (
         read(write(tmp_path, "one", run=sampling)).about
-        == f"vendor/模型, own prompt, {told}, synthetic tasks"
+        == f"vendor/模型, own prompt, {expected_text}, synthetic tasks"
     )
 
 
@@ -1011,7 +1013,7 @@ def test_no_figure_is_cut_on_a_narrow_terminal(columns, tmp_path, capsys, monkey
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected_text"),
     [
         (["--metric", "Recal"], "no run has the metric 'Recal': did you mean Recall?"),
         (["--into", "x.csv"], "--into takes what --format markdown, latex or csv makes"),
@@ -1019,11 +1021,11 @@ def test_no_figure_is_cut_on_a_narrow_terminal(columns, tmp_path, capsys, monkey
         (["--out", "excel"], "--out is the folder for the files of --excel"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(words, told, tmp_path, capsys):
+def test_options_that_make_no_sense_are_refused(words, expected_text, tmp_path, capsys):
     """In one sentence, before anything is written."""
     write(tmp_path, "one")
     execute(tmp_path, "stats", *words, code=2)
-    assert told in capsys.readouterr().err
+    assert expected_text in capsys.readouterr().err
     assert not (tmp_path / "metric_excels").exists()
 
 

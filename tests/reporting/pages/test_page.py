@@ -994,7 +994,7 @@ def test_a_report_that_is_none_is_named_once(own, options, damage, capsys):
 
 
 @pytest.mark.parametrize(
-    ("options", "damage", "told"),
+    ("options", "damage", "expected_text"),
     [
         (["--name", "nobody"], None, "no run nobody"),
         (["--name", "recency"], b"[1", "not a report that this version reads"),
@@ -1007,14 +1007,14 @@ def test_report_says_in_a_sentence_what_is_wrong(
     own,
     options,
     damage,
-    told,
+    expected_text,
     capsys,
 ):
     """A folder without such a run, or with a report that is none."""
     if damage is not None:
         (own / "recency/eval_report_weibo.json").write_bytes(damage)
     assert again(own, *options) == 2
-    assert told in "".join(capsys.readouterr())
+    assert expected_text in "".join(capsys.readouterr())
 
 
 def test_report_of_another_version_is_refused_by_name(own, capsys):

@@ -91,7 +91,7 @@ def test_an_exception_fails_its_resident_only():
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "expected_text"),
     [
         (forward("sys.exit('喂')"), "step 1, line 6: SystemExit: 喂"),
         (forward("raise KeyboardInterrupt"), "step 1, line 6: KeyboardInterrupt"),
@@ -131,11 +131,11 @@ def test_an_exception_fails_its_resident_only():
         ),
     ],
 )
-def test_whatever_an_agent_raises_is_its_resident_s(tmp_path, body, told):
+def test_whatever_an_agent_raises_is_its_resident_s(tmp_path, body, expected_text):
     """What would end the event loop or look like a cancelled run among it."""
     with pytest.raises(AgentFailed) as failed:
         played(runner(written(tmp_path, body)))
-    assert failed.value.kind == "agent_error" and told in failed.value.detail
+    assert failed.value.kind == "agent_error" and expected_text in failed.value.detail
 
 
 def test_a_day_that_is_not_whole_is_none(tmp_path, monkeypatch):
@@ -150,7 +150,7 @@ def test_a_day_that_is_not_whole_is_none(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("says", "kind", "told"),
+    ("says", "kind", "expected_text"),
     [
         ("raise ValueError", "agent_error", "line 9: an error without a usable text"),
         ("raise SystemExit", "agent_error", "line 9: an error without a usable text"),
@@ -166,13 +166,13 @@ def test_a_day_that_is_not_whole_is_none(tmp_path, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("of", ["Exception", "SystemExit"])
-def test_the_text_of_an_error_is_one_line_whatever_it_does(tmp_path, says, kind, told, of):
+def test_the_text_of_an_error_is_one_line_whatever_it_does(tmp_path, says, kind, expected_text, of):
     """It may be the agent's code that makes it, which may fail in turn; a file of JSON has to hold
     it."""
     body = forward(f"class E({of}):\n    def __str__(self):\n        {says}\nraise E")
     with pytest.raises(AgentFailed) as failed:
         played(runner(written(tmp_path, body), limit=LIMIT))
-    assert (failed.value.kind, failed.value.detail) == (kind, f"agent.py, step 1, {told}")
+    assert (failed.value.kind, failed.value.detail) == (kind, f"agent.py, step 1, {expected_text}")
     failed.value.detail.encode()
 
 

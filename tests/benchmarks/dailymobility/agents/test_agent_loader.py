@@ -121,7 +121,7 @@ def test_an_installed_agentsociety_is_not_hidden(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected_text"),
     [
         (
             "class Own(DailyMobilityAgent): pass\nclass Other(DailyMobilityAgent): pass",
@@ -135,7 +135,7 @@ def test_an_installed_agentsociety_is_not_hidden(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_a_file_without_exactly_one_agent_is_refused(tmp_path, text, told):
+def test_a_file_without_exactly_one_agent_is_refused(tmp_path, text, expected_text):
     """The message names what was found."""
     file = file_of(
         tmp_path, f"from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n{text}\n"
@@ -145,7 +145,7 @@ def test_a_file_without_exactly_one_agent_is_refused(tmp_path, text, told):
     assert str(refused.value).startswith(
         f"{file}: expected one class derived from DailyMobilityAgent, "
     )
-    assert told in str(refused.value)
+    assert expected_text in str(refused.value)
 
 
 def test_private_classes_and_second_names_do_not_count(tmp_path):
@@ -156,7 +156,7 @@ def test_private_classes_and_second_names_do_not_count(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "told"),
+    ("text", "line", "expected_text"),
     [
         ("x = 1\nif x\n", 2, "got a syntax error: expected ':'"),
         ("x = 1\n\ny = x / 0\n", 3, "ZeroDivisionError: division by zero"),
@@ -191,13 +191,13 @@ def test_private_classes_and_second_names_do_not_count(tmp_path):
         ("raise ValueError('a\\nb\\ud83d' + 'c' * 10**6)\n", 1, f"ValueError: a b?{'c' * 296}"),
     ],
 )
-def test_a_file_that_cannot_be_run_is_refused_with_its_line(tmp_path, text, line, told):
+def test_a_file_that_cannot_be_run_is_refused_with_its_line(tmp_path, text, line, expected_text):
     """File, line and reason; of an interface that is not here, its name."""
     file = file_of(tmp_path, text)
     with pytest.raises(BadInput) as refused:
         load_agent(file)
     where = f"{file}, line {line}: " if line else f"{file}: "
-    assert str(refused.value).startswith(where) and told in str(refused.value)
+    assert str(refused.value).startswith(where) and expected_text in str(refused.value)
 
 
 def test_a_coding_that_does_not_exist_has_no_line(tmp_path):

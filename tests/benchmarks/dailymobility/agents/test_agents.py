@@ -437,7 +437,7 @@ def test_a_list_of_places_is_gone_to_one_after_another(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("call", "kind", "told"),
+    ("call", "kind", "expected_text"),
     [
         ("self.go_to_aoi(5)", "unknown_place", "the city has no AOI 5"),
         (f"self.go_to_aoi(({AOI + 99}, 2))", "unknown_place", f"the city has no AOI {AOI + 99}"),
@@ -483,7 +483,7 @@ def test_a_list_of_places_is_gone_to_one_after_another(tmp_path):
 )
 @pytest.mark.parametrize("caught", ["Exception", "BaseException"])
 def test_what_is_not_here_fails_the_resident_whatever_it_catches(
-    tmp_path, call, kind, told, caught
+    tmp_path, call, kind, expected_text, caught
 ):
     """It would go on in another way than it does upstream, and be scored for it."""
     file = written(
@@ -504,7 +504,7 @@ def test_what_is_not_here_fails_the_resident_whatever_it_catches(
     assert (
         failed.kind == kind
         and failed.detail.startswith("agent.py, step 1, line ")
-        and told in failed.detail
+        and expected_text in failed.detail
     )
 
 
